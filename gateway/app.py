@@ -1,0 +1,227 @@
+"""The composition root: settings -> object graph -> the public and the admin application.
+
+The only file that names concrete classes of every room. Nothing is decided here. Units: seconds, bytes.
+"""
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from uvicorn._types import ASGIApplication
+
+from gateway import settings as config
+from gateway.admin import admin_app
+from gateway.events import Event, HedgingSwitched, Listener
+from gateway.hedging.pool import HedgeSettings, Policy, Pool
+from gateway.inbound import Bounds as RequestBounds
+from gateway.observe.describe import describe, pool_state
+from gateway.observe.logs import RequestLog
+from gateway.observe.metrics import Metrics
+from gateway.observe.state import PoolState
+from gateway.plain_routes import plain_app
+from gateway.request import Host, Model, Timeouts
+from gateway.routes import PATHS, Keyring, Limits, RacedRoutes
+from gateway.routing.replicas import Replica
+from providers.base import Api, Headers, WireProtocol
+from providers.catalog import CATALOG, Auth, Kind
+from providers.openai_chat import OpenAIChat
+from providers.openai_completions import OpenAICompletions
+from providers.upstream import Bounds, HttpEndpoint
+from providers.wire import Origin, WireClient
+
+_PASSED_HEADERS = frozenset({b"openai-beta", b"traceparent", b"tracestate"})
+
+
+def gateway_version() -> str:
+    """Version of the installed distribution, or of a checkout that is not installed."""
+    try:
+        return version("ttft-gateway")
+    except PackageNotFoundError:
+        return "0.0.0"
+
+
+class Gateway:
+    """The running object graph.
+
+    Args:
+        settings: checked.
+        tasks: owner of every long-lived task; the loop is the running one.
+
+    Attributes:
+        draining: no new requests are welcome; /readyz says so.
+        application: the public ASGI application.
+        admin: the admin ASGI application.
+    """
+
+    def __init__(self, settings: config.Settings, tasks: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        self.draining = False
+        self._hub = Hub()
+        self._clients: list[WireClient] = []
+        self._models = {row.name: self._model(settings, row, tasks) for row in settings.models}
+        self._metrics = Metrics(self._states)
+        self._log = RequestLog()
+        self._hub.listeners += [self._metrics.on_event, self._log.on_event]
+        host = Host(loop, self._hub.emit, random.Random().random)
+        keyring = Keyring({key.key.get_secret_value(): key.name for key in settings.keys})
+        self._routes = RacedRoutes(self._models, keyring, _limits(settings), _assemblers(), host, tasks)
+
+        def key_name(request: Request) -> str:
+            return keyring.name(request.scope["headers"])
+
+        names = [row.name for row in settings.models]
+        self._plain = plain_app(names, int(time.time()), key_name, lambda: not self.draining, gateway_version())
+        self.application: ASGIApplication = self._application
+        self.admin: ASGIApplication = admin_app(
+            self._metrics, self._states, self._describe, self._switch, self._hub.listeners
+        )
+
+    @property
+    def active(self) -> int:
+        """Requests under way."""
+        return len(self._routes.active)
+
+    def end_streams(self) -> None:
+        """End every running request with an error, and refuse new ones."""
+        self._routes.refusing = True
+        for race in tuple(self._routes.active):
+            race.shut_down()
+
+    def close(self) -> None:
+        """Let go of idle connections and flush the log."""
+        for client in self._clients:
+            client.close()
+        self._log.close()
+
+    async def _application(self, scope: Any, receive: Any, send: Any) -> None:  # ASGI's own shapes
+        if scope["type"] == "http" and scope["path"] in PATHS:
+            await self._routes(scope, receive, send)
+        else:
+            await self._plain(scope, receive, send)
+
+    # building
+
+    def _model(self, settings: config.Settings, row: config.Model, tasks: asyncio.TaskGroup) -> Model:
+        hedge = _hedge(settings.hedge_of(row))
+        rows = [row.replicas, *(fallback.replicas for fallback in row.fallbacks)]
+        pools = []
+        for number, replicas in enumerate(rows):
+            name = row.name if number == 0 else f"{row.name}/fallback-{number}"
+            made = [self._replica(settings, row, replica, tasks) for replica in replicas]
+            pools.append(Pool(name, made, hedge))
+        return Model(row.name, pools, _timeouts(settings.timeouts))
+
+    def _replica(
+        self, settings: config.Settings, model: config.Model, row: config.Replica, tasks: asyncio.TaskGroup
+    ) -> Replica:
+        kind = CATALOG[row.kind]
+        url = urlsplit(row.base_url)
+        tls = _tls() if url.scheme == "https" else None
+        origin = Origin(url.hostname or "", url.port or (443 if tls else 80), tls, settings.timeouts.connect_s)
+        client = WireClient(origin, tasks)
+        self._clients.append(client)
+        protocols: dict[Api, WireProtocol] = {
+            Api.CHAT: OpenAIChat(ask_usage=kind.asks_usage, first_token=model.first_token),
+            Api.COMPLETIONS: OpenAICompletions(ask_usage=kind.asks_usage),
+        }
+        bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
+        endpoint = HttpEndpoint(client, protocols, url.path, _headers(row, kind, url.netloc), row.model or model.name, bounds)
+        return Replica(row.name, endpoint, row.quota, row.boundary)
+
+    # what observers and the admin address ask
+
+    def _states(self) -> Iterator[PoolState]:
+        now_s = asyncio.get_running_loop().time()
+        for model in self._models.values():
+            for pool in model.pools:
+                yield pool_state(model.name, pool, now_s)
+
+    def _describe(self, name: str) -> dict[str, object] | None:
+        model = self._models.get(name)
+        return None if model is None else describe(model, asyncio.get_running_loop().time())
+
+    def _switch(self, name: str | None, on: bool) -> None:  # noqa: FBT001
+        for model in self._models.values():
+            if name in (None, model.name):
+                for pool in model.pools:
+                    pool.hedging_on = on
+        self._hub.emit(HedgingSwitched(asyncio.get_running_loop().time(), name, on))
+
+
+class Hub:
+    """Hands events to listeners; one that raises is skipped, and never costs a request."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+        self.failures = 0
+
+    def emit(self, event: Event) -> None:
+        """Tell every listener."""
+        for listener in self.listeners:
+            try:
+                listener(event)
+            except Exception:
+                self.failures += 1
+
+
+def build(settings: config.Settings, tasks: asyncio.TaskGroup) -> Gateway:
+    """Build everything; must be called on the loop that will run it."""
+    return Gateway(settings, tasks)
+
+
+def _hedge(row: config.Hedge) -> HedgeSettings:
+    defaults = HedgeSettings()
+    return HedgeSettings(
+        policy=Policy(row.policy),
+        budget=row.budget,
+        max_hedges=row.max_hedges,
+        static_delay_s=row.delay_s if row.delay_s is not None else defaults.static_delay_s,
+        quantile=row.quantile,
+        hedge_delay_min_s=row.hedge_delay_min_s,
+        cold_start_delay_s=row.cold_start_delay_s,
+    )
+
+
+def _timeouts(row: config.Timeouts) -> Timeouts:
+    return Timeouts(
+        ttft_s=row.ttft_s,
+        ttft_last_s=row.ttft_last_s,
+        stall_s=row.stall_s,
+        total_s=row.total_s,
+        commit_status_after_s=row.commit_status_after_s,
+        keepalive_interval_s=row.keepalive_interval_s,
+    )
+
+
+def _limits(settings: config.Settings) -> Limits:
+    rows = settings.limits
+    bounds = RequestBounds(n_max=rows.n_max, max_tokens_max=rows.max_tokens_max)
+    return Limits(rows.request_body_max_bytes, settings.timeouts.request_body_s, bounds, _PASSED_HEADERS)
+
+
+def _assemblers() -> dict[Api, Callable[..., Any]]:
+    chat, completions = OpenAIChat(), OpenAICompletions()
+    return {Api.CHAT: chat.assembler, Api.COMPLETIONS: completions.assembler}
+
+
+def _headers(row: config.Replica, kind: Kind, host: str) -> Headers:
+    """What every request to a replica carries."""
+    headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{gateway_version()}".encode())]
+    if row.api_key is not None:
+        key = row.api_key.get_secret_value().encode()
+        headers.append((b"authorization", b"Bearer " + key) if kind.auth is Auth.BEARER else (b"api-key", key))
+    headers += [(name.lower().encode(), value.encode()) for name, value in row.headers.items()]
+    return headers
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One context for all upstreams: loading the certificates takes 20 ms."""
+    return ssl.create_default_context()

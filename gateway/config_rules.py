@@ -1,0 +1,134 @@
+"""Rules between settings: unique names, who may listen where, hedging that can work.
+
+Looks at the data as it stands in the file, before it is checked value by value, and takes anything of a wrong shape
+for absent: so these problems are reported together with those. Pure. Messages never quote a secret.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from pydantic_core import PydanticCustomError
+
+from gateway.config_yaml import Loc
+from gateway.setting_types import Address, parse_address
+from gateway.settings import Settings
+
+Finding = tuple[Loc, str]
+"""A path and what is wrong there."""
+
+Row = dict[str, object]
+"""A mapping of the file."""
+
+
+def rows(parent: Row, loc: Loc, key: str) -> list[tuple[Loc, Row]]:
+    """The mappings in the list `parent[key]`, each with its path."""
+    items = parent.get(key)
+    found = enumerate(items) if isinstance(items, list) else ()
+    return [((*loc, key, index), item) for index, item in found if isinstance(item, dict)]
+
+
+def replicas(model: Row, loc: Loc) -> list[tuple[Loc, Row]]:
+    """Every replica of a model, those of its fallbacks last."""
+    pools = [(loc, model), *rows(model, loc, "fallbacks")]
+    return [replica for pool_loc, pool in pools for replica in rows(pool, pool_loc, "replicas")]
+
+
+def broken_rules(data: Row) -> list[Finding]:
+    """Everything in the data that breaks a rule between settings."""
+    models = rows(data, (), "models")
+    every_replica = [replica for loc, model in models for replica in replicas(model, loc)]
+    return [
+        *_repeated("key", rows(data, (), "keys")),
+        *_same_secret(rows(data, (), "keys")),
+        *_repeated("model", models),
+        *(finding for loc, model in models for finding in _repeated("replica of this model", replicas(model, loc))),
+        *_repeated("quota", rows(data, (), "quotas")),
+        *_unused_quotas(rows(data, (), "quotas"), every_replica),
+        *_listening(data),
+        *_hedging(data, models),
+    ]
+
+
+def _repeated(what: str, named: list[tuple[Loc, Row]]) -> Iterator[Finding]:
+    seen: dict[str, Loc] = {}
+    for loc, row in named:
+        name = row.get("name")
+        if isinstance(name, str) and seen.setdefault(name, loc) != loc:
+            yield (
+                (*loc, "name"),
+                f'found "{name}", but {path(seen[name])} has this name already; name each {what} differently',
+            )
+
+
+def _same_secret(keys: list[tuple[Loc, Row]]) -> Iterator[Finding]:
+    seen: dict[object, Loc] = {}
+    for loc, row in keys:
+        key = row.get("key")
+        if isinstance(key, str) and seen.setdefault(key, loc) != loc:
+            field = "key_file" if "key_file" in row else "key"
+            yield (
+                (*loc, field),
+                f"this is the same secret as that of {path(seen[key])}; give each key its own, or remove one",
+            )
+
+
+def _unused_quotas(quotas: list[tuple[Loc, Row]], every_replica: list[tuple[Loc, Row]]) -> Iterator[Finding]:
+    used = sorted({quota for _, row in every_replica if isinstance(quota := row.get("quota"), str)})
+    for loc, row in quotas:
+        name = row.get("name")
+        if isinstance(name, str) and name not in used:
+            near = get_close_matches(name, used, n=1)
+            hint = (
+                f"a replica says {near[0]}: write the same name"
+                if near
+                else f"write `quota: {name}` in the replicas that share it"
+            )
+            yield (*loc, "name"), f'found "{name}", but no replica names this quota; {hint}'
+
+
+def _listening(data: Row) -> Iterator[Finding]:
+    listen = _address(data.get("listen"), Settings.model_fields["listen"].default)
+    admin = _address(data.get("admin_listen"), Settings.model_fields["admin_listen"].default)
+    if (
+        listen
+        and not listen.loopback
+        and not data.get("keys")
+        and data.get("allow_anonymous") in (None, False, "false")
+    ):
+        text = (
+            f"found {listen}, but without keys only this machine may call; "
+            f"add `keys: [{{name: team-a, key: ${{TEAM_A_KEY}}}}]`, or write `listen: 127.0.0.1:{listen.port}`, "
+            "or, to serve anybody who can reach it, `allow_anonymous: true`"
+        )
+        yield ("listen",), text
+    if listen and admin and listen.port == admin.port != 0:
+        where = "admin_listen" if "admin_listen" in data else "listen"
+        yield (
+            (where,),
+            f"listen and admin_listen are both on port {admin.port}; give each its own, or write `admin_listen: off`",
+        )
+
+
+def _address(value: object, default: Address) -> Address | None:
+    try:
+        return default if value is None else parse_address(value)
+    except PydanticCustomError:
+        return None
+
+
+def _hedging(data: Row, models: list[tuple[Loc, Row]]) -> Iterator[Finding]:
+    top = data.get("hedge")
+    shared = top if isinstance(top, dict) else {}
+    own = [((*loc, "hedge"), hedge) for loc, model in models if isinstance(hedge := model.get("hedge"), dict)]
+    in_force = {loc: {**shared, **hedge} for loc, hedge in [(("hedge",), shared), *own]}
+    static = {loc for loc, hedge in in_force.items() if hedge.get("policy") == "static"}
+    for loc, hedge in [(("hedge",), shared), *own]:
+        if loc in static and "policy" in hedge and "delay" not in in_force[loc]:
+            yield (*loc, "policy"), "policy static needs a delay; write `delay: 250ms` beside it, or another policy"
+        if "delay" in hedge and loc not in static and (hedge is not shared or not static):
+            yield (*loc, "delay"), "only policy static uses a delay; write `policy: static`, or remove this line"
+
+
+def path(loc: Loc) -> str:
+    """A path as people write it: `models[0].replicas[1].base_url`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")

@@ -1,0 +1,91 @@
+"""How long waits last when many of them were given up: the Kaplan-Meier curve over a histogram, and gains under it.
+
+A wait x and a backup's wait y are independent draws from the same curve, in units of their own predictions. It must not
+know what a hedge costs or when one is started. A wait that was given up says only "longer than this": what the largest
+observation leaves open cannot be estimated and sits at twice that observation, so that a tail which is always hedged,
+hence always censored, does not erase itself.
+
+Units: ratios (observed / predicted) on the curve; seconds where an argument says so.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.estimation.window import Bins
+
+_UNKNOWN_AT: Final = 2.0  # times the largest observation (hedging.md section 4)
+
+Floats = NDArray[np.float64]
+
+
+class Survival:
+    """S(d) = P(x > d), estimated by the product limit; immutable.
+
+    Args:
+        bins: a histogram with at least one sample; an event comes before a censored wait in the same bin.
+
+    Attributes:
+        points: where the mass sits, ascending; the last one is made up if the longest waits were given up.
+        mass: probability at each point; sums to 1.
+        survival: S just behind each point; ends with 0.
+        observed_max: the largest observation, censored or not; nothing is known beyond.
+        mean: E[x].
+    """
+
+    __slots__ = ("_below", "_below_sum", "mass", "mean", "observed_max", "points", "survival")
+
+    def __init__(self, bins: Bins) -> None:
+        at_risk = np.cumsum((bins.events + bins.censored)[::-1])[::-1]
+        survival = np.cumprod(1.0 - bins.events / at_risk, dtype=np.float64)
+        points = bins.values
+        self.observed_max = float(points[-1])
+        if survival[-1] > 0.0:
+            points = np.append(points, _UNKNOWN_AT * self.observed_max)
+            survival = np.append(survival, 0.0)
+        self.points: Floats = points
+        self.survival: Floats = survival
+        self.mass: Floats = -np.diff(survival, prepend=1.0)
+        # E[(t - y)+] = t * P(y <= t) - E[y; y <= t]: both as running sums, with a 0 in front for "no point below t".
+        self._below: Floats = np.concatenate(([0.0], 1.0 - survival))
+        self._below_sum: Floats = np.concatenate(([0.0], np.cumsum(self.mass * points)))
+        self.mean = float(self._below_sum[-1])
+
+    def at(self, delay: float) -> float:
+        """S(delay), the share of waits that last longer."""
+        index = int(np.searchsorted(self.points, delay, side="right"))
+        return float(self.survival[index - 1]) if index else 1.0
+
+    def first_at_most(self, share: float) -> int:
+        """Index of the first point behind which S <= share."""
+        return int(np.searchsorted(-self.survival, -share, side="left"))
+
+    def gains(self, delays: Floats) -> Floats:
+        """E[(x - delay - y)+] for each delay: what a backup sent then saves per request, the ones not late included."""
+        late = int(np.searchsorted(self.points, delays.min(), side="right"))
+        left = self.points[late:] - delays[:, np.newaxis]
+        return self._saved(left) @ self.mass[late:]
+
+    def gain_s(self, *, predicted_s: float, waited_s: float, backup_s: float) -> float:
+        """E[(x * predicted - waited - y * backup)+ | x > waited / predicted], seconds saved by a backup sent now.
+
+        Beyond the largest observation, where the curve says nothing, a wait is expected to last as long again.
+
+        Args:
+            predicted_s: what was predicted for the attempt that waits.
+            waited_s: how long it has waited.
+            backup_s: what is predicted for the backup.
+        """
+        waited = waited_s / predicted_s
+        if waited >= self.observed_max:
+            return waited_s - self.mean * backup_s
+        late = int(np.searchsorted(self.points, waited, side="right"))
+        left = (self.points[late:] * predicted_s - waited_s) / backup_s
+        mass = self.mass[late:]
+        return float(self._saved(left) @ mass / mass.sum()) * backup_s
+
+    def _saved(self, left: Floats) -> Floats:
+        """E[(t - y)+] for each t."""
+        below = np.searchsorted(self.points, left, side="right")
+        return left * self._below[below] - self._below_sum[below]

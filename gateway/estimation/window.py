@@ -1,0 +1,199 @@
+"""The recent samples of one population: a ring of time slices, each with two DDSketches, events and censored samples.
+
+Events are waits that ended with a first content; censored samples are waits that were given up (losers, disconnects),
+of which only "longer than this" is known. The only importer of ddsketch. It must not know what the samples mean:
+ratios observed / predicted and plain seconds both fit. A sample is held raw until its slice is read or 256 have
+gathered, because an append costs a fifth of a sketch add; closed slices keep bare counts.
+
+Units: samples as the caller has them, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as seconds); now_s in seconds.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from ddsketch.ddsketch import BaseDDSketch
+from ddsketch.mapping import LogarithmicMapping
+from ddsketch.store import DenseStore
+from numpy.typing import NDArray
+
+RELATIVE_ACCURACY: Final = 0.01
+SAMPLE_MIN: Final = 1e-4
+SAMPLE_MAX: Final = 1e4
+
+_MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
+_KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
+_KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
+_VALUES: Final = np.array([_MAPPING.value(key) for key in range(_KEY_MIN, _KEY_MAX + 1)])
+_RAW_MAX: Final = 256  # samples held raw before they are folded into a sketch: 8 kB at most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bins:
+    """A window's samples as a histogram; only bins that hold something, ascending.
+
+    Attributes:
+        values: what stands for each bin, within RELATIVE_ACCURACY of every sample in it.
+        events: how many waits ended in each bin.
+        censored: how many waits were given up in each bin.
+    """
+
+    values: NDArray[np.float64]
+    events: NDArray[np.float64]
+    censored: NDArray[np.float64]
+
+
+class Window:
+    """What has been seen lately: the last `reach_s` seconds or `samples_min` samples, whichever reaches further back.
+
+    Args:
+        slice_s: a slice is closed once it is this old and holds a tenth of samples_min, so that there are never more
+            than about a dozen, however rare the samples are.
+        reach_s: a closed slice older than this expires, but only while the rest still holds samples_min.
+        samples_min: events and censored samples together.
+    """
+
+    __slots__ = ("_closed", "_due_s", "_open", "_reach_s", "_samples_min", "_slice_s")
+
+    def __init__(self, *, slice_s: float = 10.0, reach_s: float = 60.0, samples_min: int = 100) -> None:
+        self._slice_s = slice_s
+        self._reach_s = reach_s
+        self._samples_min = samples_min
+        self._closed: deque[_Slice] = deque()
+        self._open = (_Tally(), _Tally())  # events, censored
+        self._due_s = -math.inf
+
+    def add_event(self, x: float, now_s: float) -> None:
+        """Take a wait that ended after x."""
+        if now_s >= self._due_s:
+            self._roll(now_s)
+        self._open[0].add(x)
+
+    def add_censored(self, x: float, now_s: float) -> None:
+        """Take a wait that was given up after x."""
+        if now_s >= self._due_s:
+            self._roll(now_s)
+        self._open[1].add(x)
+
+    def event_count(self, now_s: float) -> int:
+        """How many events the window holds."""
+        self._expire(now_s)
+        return self._open[0].count + sum(slice_.event_count for slice_ in self._closed)
+
+    def count(self, now_s: float) -> int:
+        """How many samples the window holds, events and censored ones together."""
+        self._expire(now_s)
+        return self._held()
+
+    def quantile(self, q: float, now_s: float) -> float | None:
+        """The q-quantile of the events within RELATIVE_ACCURACY, by DDSketch's rule for ranks; None without events."""
+        cumulated = np.cumsum(self._merged(now_s)[0])
+        total = cumulated[-1]
+        if not total:
+            return None
+        return float(_VALUES[np.searchsorted(cumulated, q * (total - 1), side="right")])
+
+    def bins(self, now_s: float) -> Bins:
+        """All of it as one histogram, for estimates of survival."""
+        events, censored = self._merged(now_s)
+        filled = np.flatnonzero(events + censored)
+        return Bins(_VALUES[filled], events[filled], censored[filled])
+
+    def _held(self) -> int:
+        return self._open[0].count + self._open[1].count + sum(slice_.count for slice_ in self._closed)
+
+    def _roll(self, now_s: float) -> None:
+        """The open slice is old enough: close it, or give it more time while it holds little."""
+        events, censored = self._open
+        if events.count + censored.count >= max(1, self._samples_min // 10):
+            self._closed.append(_Slice(self._due_s, events, censored))
+            self._open = (_Tally(), _Tally())
+            self._expire(now_s)
+        self._due_s = now_s + self._slice_s
+
+    def _expire(self, now_s: float) -> None:
+        """Drop the oldest slices while they are out of reach and the rest is enough."""
+        closed = self._closed
+        spare = self._held() - self._samples_min
+        while closed and closed[0].end_s <= now_s - self._reach_s and closed[0].count <= spare:
+            spare -= closed.popleft().count
+
+    def _merged(self, now_s: float) -> NDArray[np.float64]:
+        """Two rows, events and censored, over every key of the mapping's range."""
+        self._expire(now_s)
+        total = np.zeros((2, len(_VALUES)))
+        for slice_ in self._closed:
+            slice_.events.add_to(total[0])
+            slice_.censored.add_to(total[1])
+        for row, tally in zip(total, self._open, strict=True):
+            tally.counts().add_to(row)
+        return total
+
+
+class _Tally:
+    """Samples of one kind in the open slice; the sketch is made when there is something to fold into it."""
+
+    __slots__ = ("_raw", "_sketch", "_store", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._raw: list[float] = []
+        self._store = DenseStore()
+        self._sketch: BaseDDSketch | None = None
+
+    def add(self, x: float) -> None:
+        if not SAMPLE_MIN < x < SAMPLE_MAX:
+            x = SAMPLE_MAX if x >= SAMPLE_MAX else SAMPLE_MIN  # NaN, too, would raise in the sketch
+        self._raw.append(x)
+        self.count += 1
+        if len(self._raw) >= _RAW_MAX:
+            self._fold()
+
+    def counts(self) -> "_Counts":
+        """Everything so far, per bin."""
+        self._fold()
+        return _counts_of(self._store)
+
+    def _fold(self) -> None:
+        if not self._raw:
+            return
+        if self._sketch is None:
+            self._sketch = BaseDDSketch(_MAPPING, self._store, DenseStore(), 0.0)
+        add = self._sketch.add
+        for x in self._raw:
+            add(x)
+        self._raw.clear()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counts:
+    """A dense run of bin counts; `first` indexes _VALUES."""
+
+    first: int
+    counts: NDArray[np.float32]  # exact up to 16 million samples in a bin of a slice
+
+    def add_to(self, row: NDArray[np.float64]) -> None:
+        row[self.first : self.first + len(self.counts)] += self.counts
+
+
+class _Slice:
+    """A closed slice; all its samples came before end_s."""
+
+    __slots__ = ("censored", "count", "end_s", "event_count", "events")
+
+    def __init__(self, end_s: float, events: _Tally, censored: _Tally) -> None:
+        self.end_s = end_s
+        self.events = events.counts()
+        self.censored = censored.counts()
+        self.event_count = events.count
+        self.count = events.count + censored.count
+
+
+def _counts_of(store: DenseStore) -> _Counts:
+    """The counts in a sketch's store: the one place that relies on how ddsketch lays out its bins."""
+    if not store.count:
+        return _Counts(0, np.zeros(0, dtype=np.float32))
+    filled = store.bins[store.min_key - store.offset : store.max_key - store.offset + 1]
+    return _Counts(store.min_key - _KEY_MIN, np.fromiter(filled, np.float32, len(filled)))

@@ -1,0 +1,198 @@
+"""What happens in the core, as frozen values; metrics, log lines and the event feed subscribe to them.
+
+The core knows only `Listener`. The hot path emits one event per request, `RequestEnded`; the others are rare.
+No event carries a prompt, an answer, an upstream's error text or a secret.
+
+Units: seconds (`at_s` on the loop's clock), tokens.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.hedging.outcomes import Denial, Outcome
+from providers.base import Api, Usage
+
+
+class Role(enum.Enum):
+    """Why an attempt was started; the value is the metric label."""
+
+    PRIMARY = "primary"
+    BACKUP = "backup"  # a hedge: the primary is late
+    FAILOVER = "failover"  # an attempt before it failed
+
+
+class Result(enum.Enum):
+    """How the race went, for the header `x-ttft-result` and metrics."""
+
+    PRIMARY = "primary"  # nothing was raced, the answer came from the primary (or a failover)
+    BACKUP_WON = "backup_won"
+    BACKUP_LOST = "backup_lost"
+    DENIED = "denied"  # it was late, and a hedge was denied
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReport:
+    """One upstream attempt, after it ended.
+
+    Attributes:
+        replica: its name in the configuration.
+        role: why it was started.
+        start_s: when it was sent, after the request's start.
+        headers_s: response headers after its own start (TTFB), None when none came.
+        content_s: first content after its own start (TTFT), None when none came.
+        end_s: its end after its own start.
+        outcome: how it ended.
+        status: the upstream's HTTP status, None when none came.
+        error: label of the failure (`UpstreamError.label`), None when there was none.
+        upstream_request_id: the upstream's own id, None when it gave none.
+        usage: token counts it reported, None when it did not.
+        reason: why it was started, with numbers, for people.
+    """
+
+    replica: str
+    role: Role
+    start_s: float
+    headers_s: float | None
+    content_s: float | None
+    end_s: float
+    outcome: Outcome
+    status: int | None
+    error: str | None
+    upstream_request_id: str | None
+    usage: Usage | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """One client request is over; emitted exactly once for each that reached a replica.
+
+    Attributes:
+        at_s: loop time of the end.
+        request_id: our id.
+        key_name: name of the caller's key, "anonymous" without one.
+        model: public model name.
+        api: which API.
+        streaming: whether the client asked for a stream.
+        status: final HTTP status as metrics count it: a failure after an early 200 is counted by its own status.
+        error: label of the final error, None when the answer was complete, "client_gone" when the client left.
+        result: how the race went.
+        winner: replica whose answer went out, None when none did.
+        attempts: all upstream attempts in the order they were sent.
+        denials: distinct reasons for which a hedge was denied, in order.
+        gateway_s: time from the request's arrival until the first attempt was sent.
+        ttft_s: arrival to first content at the gateway, None when there was none.
+        total_s: arrival to the end.
+        usage: the winner's token counts, None when it did not report them.
+        events: content events forwarded.
+        malformed: malformed events skipped.
+    """
+
+    at_s: float
+    request_id: str
+    key_name: str
+    model: str
+    api: Api
+    streaming: bool
+    status: int
+    error: str | None
+    result: Result
+    winner: str | None
+    attempts: tuple[AttemptReport, ...]
+    denials: tuple[Denial, ...]
+    gateway_s: float
+    ttft_s: float | None
+    total_s: float
+    usage: Usage | None
+    events: int
+    malformed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """A request was answered with an error by the gateway itself and reached no replica."""
+
+    at_s: float
+    request_id: str
+    key_name: str | None
+    status: int
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeFired:
+    """A backup was started."""
+
+    at_s: float
+    request_id: str
+    model: str
+    primary: str
+    backup: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeDenied:
+    """A late request was not hedged, this time."""
+
+    at_s: float
+    request_id: str
+    model: str
+    reason: Denial
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """An attempt failed before or after first content."""
+
+    at_s: float
+    request_id: str
+    model: str
+    replica: str
+    outcome: Outcome
+    error: str
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerChanged:
+    """A replica's breaker moved."""
+
+    at_s: float
+    model: str
+    replica: str
+    state: str  # closed | open | half_open
+
+
+@dataclass(frozen=True, slots=True)
+class HedgingSwitched:
+    """The on-call switch was used; model None means everywhere."""
+
+    at_s: float
+    model: str | None
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartFailed:
+    """A part of the brain or an observer raised; the request went on without it."""
+
+    at_s: float
+    part: str
+    error: str  # type of the exception only
+
+
+Event = (
+    RequestEnded
+    | RequestRefused
+    | HedgeFired
+    | HedgeDenied
+    | AttemptFailed
+    | BreakerChanged
+    | HedgingSwitched
+    | PartFailed
+)
+
+Listener = Callable[[Event], None]

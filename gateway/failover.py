@@ -1,0 +1,105 @@
+"""What a failed attempt means for the request: its outcome, whether the race is over, and what the client is told. Pure.
+
+The table of docs/failover.md in code. An error of the caller's and a policy refusal are answers; everything else is
+tried elsewhere. 401, 403 and 404 from an upstream are the gateway's own fault: it holds the key and names the model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.errors import UpstreamFailed
+from gateway.hedging.outcomes import Outcome
+from providers.errors import (
+    BadStatus,
+    ConnectionCut,
+    EmptyAnswer,
+    ErrorFrame,
+    ProtocolError,
+    TimedOut,
+    UpstreamError,
+)
+
+_RETRIED_4XX = {408, 409, 425}
+_POLICY_CODES = {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a failure means.
+
+    Attributes:
+        outcome: for statistics.
+        answers: it is an answer to the caller, not a fault of the replica.
+    """
+
+    outcome: Outcome
+    answers: bool
+
+
+def judge(error: UpstreamError) -> Verdict:
+    """Classify an attempt's failure before its first content."""
+    status = error.status
+    if error.code in _POLICY_CODES:
+        return Verdict(Outcome.REFUSED, answers=True)
+    if status == 429:
+        return Verdict(Outcome.RATE_LIMITED, answers=False)
+    if status in (401, 403, 404):
+        return Verdict(Outcome.MISCONFIGURED, answers=False)
+    if status is not None and 400 <= status < 500 and status not in _RETRIED_4XX:
+        return Verdict(Outcome.REJECTED, answers=True)
+    if isinstance(error, TimedOut):
+        return Verdict(Outcome.TTFT_TIMEOUT, answers=False)
+    return Verdict(Outcome.FAILED, answers=False)
+
+
+def answer(error: UpstreamError) -> UpstreamFailed:
+    """The client's error for one upstream failure, in the upstream's own words where they are meant for the caller."""
+    status = error.status
+    if isinstance(error, TimedOut):
+        return UpstreamFailed(error.message, status=504, code="upstream_timeout", should_retry=False)
+    if status is None or not isinstance(error, (BadStatus, ErrorFrame)):
+        return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
+    if judge(error).outcome is Outcome.MISCONFIGURED:
+        return UpstreamFailed(
+            f"the upstream answered {status} to the gateway's own key or model name; your key and request are fine",
+            status=502,
+            code="upstream_misconfigured",
+            should_retry=False,
+        )
+    return UpstreamFailed(
+        error.message,
+        status=status if 400 <= status < 600 else 502,
+        kind=error.kind or ("rate_limit_error" if status == 429 else "upstream_error"),
+        param=error.param,
+        code=error.code,
+        retry_after_s=error.retry_after_s,
+        should_retry=error.should_retry,
+    )
+
+
+_CODES: dict[type[UpstreamError], str] = {
+    ConnectionCut: "upstream_cut",
+    EmptyAnswer: "upstream_empty",
+    ProtocolError: "upstream_protocol_error",
+    ErrorFrame: "upstream_error",
+}
+
+
+def last_word(errors: Sequence[UpstreamError]) -> UpstreamFailed:
+    """What the client is told when every attempt failed.
+
+    A 429 only if all were rate-limited, with the smallest Retry-After; else the last failure that is not a 429 or a
+    misconfiguration of one replica; never `x-should-retry: false` on an answer with a Retry-After.
+    """
+    limited = [error for error in errors if judge(error).outcome is Outcome.RATE_LIMITED]
+    if len(limited) == len(errors):
+        waits = [error.retry_after_s for error in limited if error.retry_after_s is not None]
+        final = answer(limited[-1])
+        final.retry_after_s = min(waits, default=None)
+        return final
+    others = [error for error in errors if error not in limited]
+    real = [error for error in others if judge(error).outcome is not Outcome.MISCONFIGURED]
+    final = answer((real or others)[-1])
+    if final.status >= 500 and final.retry_after_s is None:
+        final.should_retry = False  # the gateway has tried what there was; an SDK's retries would only multiply it
+    return final

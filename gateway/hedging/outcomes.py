@@ -1,0 +1,91 @@
+"""What each way an attempt can end means: the one table behind samples, breakers, tokens and metrics.
+
+An error is never a latency, a loser is censored and never a latency, and neither a loser nor anything the caller did
+counts against a replica. Pure data; `Outcome.value` is the metric and log label.
+"""
+
+import enum
+from dataclasses import dataclass
+
+
+class Outcome(enum.Enum):
+    """How one attempt ended, as far as statistics care."""
+
+    FINISHED = "finished"  # the winner, complete
+    LOST = "lost"  # another attempt won
+    CLIENT_GONE = "client_gone"  # the client left
+    DRAINED = "drained"  # the gateway stopped
+    TTFT_TIMEOUT = "ttft_timeout"  # no first content in time
+    FAILED = "failed"  # 5xx, reset, empty stream, error frame, before content
+    RATE_LIMITED = "rate_limited"  # 429
+    MISCONFIGURED = "misconfigured"  # upstream 401, 403, 404: ours, not the caller's
+    REJECTED = "rejected"  # the caller's own 4xx
+    REFUSED = "refused"  # a policy answer
+    CUT = "cut"  # cut or stalled after content
+
+
+class Denial(enum.Enum):
+    """Why a late request was not hedged."""
+
+    BUDGET = "budget"
+    QUOTA = "quota"
+    GAIN = "gain"
+    COLD = "cold"
+    OFF = "off"  # hedging is off for this request, model, key or everywhere
+    ALONE = "alone"  # no other replica may be tried
+
+
+class Sample(enum.Enum):
+    """What the time without a first content says about the distribution of TTFT."""
+
+    NONE = "none"
+    CENSORED = "censored"
+
+
+class Signal(enum.Enum):
+    """What the breaker hears."""
+
+    NONE = "none"
+    SUCCESS = "success"
+    FAILURE = "failure"
+    COOL_DOWN = "cool_down"
+
+
+class Bill(enum.Enum):
+    """What happens to reserved tokens."""
+
+    SETTLE = "settle"  # with the usage seen
+    PROMPT = "prompt"  # the prompt was accepted
+    CATALOG = "catalog"  # as the provider bills cancelled requests
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """One row of the table.
+
+    Attributes:
+        sample: what an attempt that ended so *before* first content adds to the window. A first content is an
+            event at the moment it is seen, whatever follows.
+        breaker: the signal to the replica's breaker.
+        bill: what happens to its tokens.
+    """
+
+    sample: Sample
+    breaker: Signal
+    bill: Bill
+
+
+MEANING: dict[Outcome, Meaning] = {
+    Outcome.FINISHED: Meaning(Sample.NONE, Signal.SUCCESS, Bill.SETTLE),
+    Outcome.LOST: Meaning(Sample.CENSORED, Signal.NONE, Bill.CATALOG),
+    Outcome.CLIENT_GONE: Meaning(Sample.CENSORED, Signal.NONE, Bill.CATALOG),
+    Outcome.DRAINED: Meaning(Sample.CENSORED, Signal.NONE, Bill.CATALOG),
+    Outcome.TTFT_TIMEOUT: Meaning(Sample.CENSORED, Signal.FAILURE, Bill.CATALOG),
+    Outcome.FAILED: Meaning(Sample.NONE, Signal.FAILURE, Bill.PROMPT),
+    Outcome.RATE_LIMITED: Meaning(Sample.NONE, Signal.COOL_DOWN, Bill.RELEASE),
+    Outcome.MISCONFIGURED: Meaning(Sample.NONE, Signal.FAILURE, Bill.RELEASE),
+    Outcome.REJECTED: Meaning(Sample.NONE, Signal.NONE, Bill.RELEASE),
+    Outcome.REFUSED: Meaning(Sample.NONE, Signal.NONE, Bill.SETTLE),
+    Outcome.CUT: Meaning(Sample.NONE, Signal.FAILURE, Bill.SETTLE),
+}

@@ -1,0 +1,89 @@
+"""uvicorn's HTTP protocol with bounds on what comes before a request: header bytes, and the time they may take.
+
+Everything else is uvicorn's. What is refused here never becomes a request, and still gets an OpenAI error body.
+Units: seconds, bytes.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.errors import BadRequest, GatewayError
+
+HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
+HEAD_S_MAX = 10.0
+
+
+class HeadersTooLarge(BadRequest):
+    """The request line and headers are over the limit."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class SlowHeaders(BadRequest):
+    """The request line and headers did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class _Refused(Exception):  # stops httptools, which uvicorn takes for a bad request
+    """The request in hand is over a bound."""
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """One client connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._head_bytes = 0
+        self._refusal: GatewayError | None = None
+        self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        self.head_since_s = self.loop.time()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self.head_since_s = None
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not a request, in OpenAI's shape."""
+        error = self._refusal or BadRequest(f"this is not an HTTP/1.1 request: {msg}", code="invalid_http")
+        self._refusal = None
+        body = error.body()
+        head = b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\n" % error.status
+        self.transport.write(head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
+        self.transport.close()
+
+    def check_head(self, now_s: float) -> None:
+        """Refuse a connection whose headers take too long; called every second or so."""
+        if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
+            self._refusal = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
+            self.send_400_response("")
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refusal = HeadersTooLarge(f"the request's headers are over the {HEAD_BYTES_MAX} bytes taken here")
+            raise _Refused

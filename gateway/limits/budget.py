@@ -1,0 +1,105 @@
+"""Credits that hedging may spend: earned from measured traffic, kept up to a cap, taken with tickets.
+
+One class serves both budgets of a pool: requests (every cost is 1) and prompt tokens (a request earns by its weighted
+tokens, a hedge costs its uncached ones). It must not know what is bought, nor who asks. In any n requests the credits
+spent are at most share * (what these n weighed) + cap, plus what the last hedge overdrew (nothing where costs are 1).
+
+Units: credits are requests or tokens; now_s in seconds.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+# hedging.md section 5
+_CAP_COSTS: Final = 3.0
+_CAP_ACCRUAL_S: Final = 6.0
+_OVERDRAW_SHARE: Final = 0.9  # of the cap; else a prompt longer than the cap could never be hedged
+_MEAN_WEIGHT: Final = 0.02  # of a new cost in the mean cost: the last 50 requests
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """Credits taken for one hedge; it counts until it is settled or released, which has an effect once."""
+
+    cost: float
+    is_open: bool = True
+
+
+class CreditBudget:
+    """A bucket of credits, half full at its first request.
+
+    Args:
+        share: what may be spent of what the traffic weighs, 0.1 for ten per cent; 0 buys nothing.
+    """
+
+    __slots__ = ("_accrual", "_cost_mean", "_credit", "_now_s", "share")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._credit = 0.0
+        self._cost_mean = 0.0
+        self._accrual = 0.0  # earnings fading with 6 s: in steady traffic, 6 s of accrual
+        self._now_s = 0.0
+
+    @property
+    def credit(self) -> float:
+        """Credits left; negative while an overdraft is being paid."""
+        return self._credit
+
+    @property
+    def cap(self) -> float:
+        """The most it may keep, as of its last request or hedge: 3 mean costs and 6 s of accrual."""
+        return _CAP_COSTS * self._cost_mean + self._accrual
+
+    def earn(self, now_s: float, cost: float = 1.0, scale: float = 1.0) -> None:
+        """Credit one request that may be hedged.
+
+        Args:
+            now_s: the time.
+            cost: what it weighs; 1 in a budget of requests.
+            scale: 0 to 1, slows the earning.
+        """
+        earned = self.share * cost * scale
+        if earned <= 0:
+            return
+        if self._cost_mean:
+            self._cost_mean += _MEAN_WEIGHT * (cost - self._cost_mean)
+        else:
+            self._cost_mean = cost
+            self._credit = _CAP_COSTS * cost / 2
+        self._fade(now_s)
+        self._accrual += earned
+        self._credit = min(self._credit + earned, self.cap)
+
+    def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
+        """Take the credits of one hedge, or None if there are too few.
+
+        A cost above 0.9 of the cap is granted at that much and overdraws; the debt is paid before anything else.
+        """
+        if not self.affords(now_s, cost):
+            return None
+        self._credit -= cost
+        return Ticket(cost)
+
+    def affords(self, now_s: float, cost: float = 1.0) -> bool:
+        """Whether `reserve` would grant a ticket."""
+        self._fade(now_s)
+        self._credit = min(self._credit, self.cap)
+        return self._credit >= min(cost, _OVERDRAW_SHARE * self.cap) and (self._credit > 0 or cost <= 0)
+
+    def settle(self, ticket: Ticket, cost: float) -> None:
+        """The hedge was sent and has cost this much: give back or charge the difference."""
+        if ticket.is_open:
+            ticket.is_open = False
+            self._credit += ticket.cost - cost
+
+    def release(self, ticket: Ticket) -> None:
+        """The hedge was not sent: give everything back."""
+        self.settle(ticket, 0.0)
+
+    def _fade(self, now_s: float) -> None:
+        """Bring the accrual up to now_s."""
+        if now_s > self._now_s:
+            self._accrual *= math.exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
+            self._now_s = now_s

@@ -1,0 +1,256 @@
+"""The log: one line for each request, and one for each rare event, as JSON or as text for a terminal.
+
+Owns what stands in a line (docs/logs.md) and reads the wall clock. It must not know where lines go: it hands them to
+a function that takes them or refuses. Never logged: prompts, answers, texts of upstream errors, keys (events do not
+carry them). Values from outside are cut, and cannot break a line or steer a terminal.
+
+Units: milliseconds in lines, from the events' seconds.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from gateway.events import (
+    AttemptFailed,
+    AttemptReport,
+    BreakerChanged,
+    Event,
+    HedgeDenied,
+    HedgeFired,
+    HedgingSwitched,
+    PartFailed,
+    RequestEnded,
+    RequestRefused,
+    Result,
+    Role,
+)
+from gateway.hedging.outcomes import Denial, Outcome
+from providers.base import Api, Usage
+
+LogFormat = Literal["json", "text", "auto"]
+Level = Literal["debug", "info", "warning", "error"]
+
+_LABEL_CHARS_MAX = 200  # of ids and error codes, which may be an upstream's own
+_PART_SILENCE_S = 60.0  # a part that keeps failing is told once in this time
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
+
+_RARE: dict[type[Event], tuple[str, Level]] = {
+    RequestRefused: ("request_refused", "info"),
+    HedgeFired: ("hedge_fired", "debug"),
+    HedgeDenied: ("hedge_denied", "debug"),
+    AttemptFailed: ("attempt_failed", "debug"),  # the request's line has it
+    BreakerChanged: ("breaker_changed", "warning"),
+    HedgingSwitched: ("hedging_switched", "warning"),
+    PartFailed: ("part_failed", "error"),
+}
+
+
+class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """One attempt in a request's line; what is None is left out."""
+
+    replica: str
+    role: Role
+    reason: str
+    outcome: Outcome
+    start_ms: float
+    end_ms: float
+    ttfb_ms: float | None = None
+    ttft_ms: float | None = None
+    status: int | None = None
+    error: str | None = None
+    upstream_request_id: str | None = None
+    usage: Usage | None = None
+
+
+class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """A request's line; what is None is left out."""
+
+    time: datetime
+    level: Level
+    event: str
+    request_id: str
+    key: str
+    model: str
+    api: Api
+    stream: bool
+    status: int
+    result: Result
+    total_ms: float
+    gateway_ms: float
+    events: int
+    attempts: list[AttemptLine]
+    ttft_ms: float | None = None
+    winner: str | None = None
+    error: str | None = None
+    denials: tuple[Denial, ...] = ()
+    malformed: int = 0
+    usage: Usage | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RequestLog:
+    """Turns events into lines.
+
+    Args:
+        write: takes a line with its newline; False when it had no room. Lines lost so are counted and told later.
+        text: lines for people instead of JSON.
+        debug: also the events that a request's line sums up.
+        now: the wall clock, in UTC.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[bytes], bool],
+        *,
+        text: bool = False,
+        debug: bool = False,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._write = write
+        self._text = text
+        self._debug = debug
+        self._now = now
+        self._lost = 0
+        self._failed_parts: dict[str, tuple[float, int]] = {}  # part -> when it was told last, failures since
+
+    def on_event(self, event: Event) -> None:
+        """Write the event's line, if it has one (a `gateway.events.Listener`)."""
+        if isinstance(event, RequestEnded):
+            line = _request_line(event, self._now())
+            self._put(_request_text(line).encode() if self._text else _encode(line))
+            return
+        name, level = _RARE[type(event)]
+        if level == "debug" and not self._debug:
+            return
+        fields = _fields(event)
+        if isinstance(event, PartFailed):
+            told_at_s, more = self._failed_parts.get(event.part, (-math.inf, 0))
+            if event.at_s < told_at_s + _PART_SILENCE_S:
+                self._failed_parts[event.part] = (told_at_s, more + 1)
+                return
+            self._failed_parts[event.part] = (event.at_s, 0)
+            fields["more"] = more
+        self._put(self._rare(name, level, fields))
+
+    def _put(self, line: bytes) -> None:
+        """Hand out a line, and first the news of lines lost before it."""
+        if self._lost and self._write(self._rare("lines_lost", "warning", {"lines": self._lost}) + b"\n"):
+            self._lost = 0
+        if self._text or b"\x7f" in line or not line.isascii():  # JSON has escaped all other control characters
+            line = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
+        if not self._write(line + b"\n"):
+            self._lost += 1
+
+    def _rare(self, name: str, level: Level, fields: dict[str, object]) -> bytes:
+        now = self._now()
+        if self._text:
+            said = (f"{key}={value}" for key, value in fields.items() if value is not None)
+            return " ".join((_clock(now), level, name, *said)).encode()
+        return _encode({"time": now, "level": level, "event": name, **fields})
+
+
+def wants_text(log_format: LogFormat, fd: int) -> bool:
+    """Whether lines are for people: `auto` says so on a terminal."""
+    return log_format == "text" or (log_format == "auto" and os.isatty(fd))
+
+
+def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
+    return RequestLine(
+        now,
+        "error" if event.status >= 500 else "warning" if event.status == 429 else "info",
+        "request",
+        event.request_id,
+        event.key_name,
+        event.model,
+        event.api,
+        event.streaming,
+        event.status,
+        event.result,
+        _ms(event.total_s),
+        _ms(event.gateway_s),
+        event.events,
+        [_attempt_line(attempt) for attempt in event.attempts],
+        _ms_or_none(event.ttft_s),
+        event.winner,
+        _cut(event.error),
+        event.denials,
+        event.malformed,
+        event.usage,
+    )
+
+
+def _attempt_line(attempt: AttemptReport) -> AttemptLine:
+    return AttemptLine(
+        attempt.replica,
+        attempt.role,
+        attempt.reason,
+        attempt.outcome,
+        _ms(attempt.start_s),
+        _ms(attempt.end_s),
+        _ms_or_none(attempt.headers_s),
+        _ms_or_none(attempt.content_s),
+        attempt.status,
+        attempt.error,
+        _cut(attempt.upstream_request_id),
+        attempt.usage,
+    )
+
+
+def _request_text(line: RequestLine) -> str:
+    """For people: what happened first, then each attempt."""
+    words = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
+    if line.ttft_ms is not None:
+        words.append(f"ttft={line.ttft_ms:g}ms")
+    words += [f"key={line.key}", f"id={line.request_id}"]
+    if line.error is not None:
+        words.append(f"error={line.error}")
+    if line.denials:
+        words.append("denied=" + ",".join(denial.value for denial in line.denials))
+    words += [_attempt_text(attempt) for attempt in line.attempts]
+    return " ".join(words)
+
+
+def _attempt_text(attempt: AttemptLine) -> str:
+    words = [f"| {attempt.replica} {attempt.role.value} {attempt.outcome.value}"]
+    if attempt.ttft_ms is not None:
+        words.append(f"ttft={attempt.ttft_ms:g}ms")
+    if attempt.error is not None:
+        words.append(f"error={attempt.error}")
+    return " ".join((*words, f"{attempt.end_ms:g}ms ({attempt.reason})"))
+
+
+def _fields(event: Event) -> dict[str, object]:
+    """A rare event's fields as a line names them."""
+    fields: dict[str, object] = msgspec.to_builtins(event)
+    del fields["at_s"]
+    if isinstance(event, (HedgeFired, HedgeDenied)):
+        del fields["waited_s"]
+        fields["waited_ms"] = _ms(event.waited_s)
+    elif isinstance(event, RequestRefused):
+        fields["key"] = fields.pop("key_name")
+    return fields
+
+
+def _clock(now: datetime) -> str:
+    return now.isoformat(sep=" ", timespec="milliseconds")[:23]
+
+
+def _cut(label: str | None) -> str | None:
+    return label if label is None else label[:_LABEL_CHARS_MAX]
+
+
+def _ms(seconds: float) -> float:
+    """To the microsecond; quicker than round()."""
+    return int(seconds * 1e6 + 0.5) / 1e3
+
+
+def _ms_or_none(seconds: float | None) -> float | None:
+    return None if seconds is None else int(seconds * 1e6 + 0.5) / 1e3

@@ -1,0 +1,118 @@
+"""Metrics: the tallies of what happened and the state at scrape time, as Prometheus text.
+
+The only importer of prometheus_client, which writes the text. Writing it takes 7 us a line, so it is done in slices
+with a turn of the loop between them, never long enough to be seen in a stream. docs/metrics.md describes each metric.
+
+Units: seconds; gauges say what they count.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from prometheus_client import Metric, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from gateway.observe.recorder import Recorder
+from gateway.observe.state import PoolState, ReplicaState, StateSource
+from gateway.observe.tallies import MODEL, REPLICA, Line, Tallies
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_SLICE_LINES = 128  # about 1 ms
+_SLICE_POOLS = 16  # about 1 ms: each works out the quantiles of its replicas
+
+_BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
+
+_POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolState], float]], ...] = (
+    ("ttft_gateway_hedging_on", "1 where the switches allow hedging", lambda pool: float(pool.hedging_on)),
+    ("ttft_gateway_budget_credits", "Hedges that the budget allows now", lambda pool: pool.budget_level),
+    ("ttft_gateway_budget_credits_max", "Most credits the budget keeps", lambda pool: pool.budget_cap),
+)
+_REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], ...] = (
+    ("ttft_gateway_in_flight", "Attempts under way", lambda replica: replica.in_flight),
+    ("ttft_gateway_breaker_state", "0 closed, 1 half open, 2 open", lambda replica: _BREAKER_LEVELS[replica.breaker]),
+    ("ttft_gateway_suspect", "1 where a replica stopped answering", lambda replica: float(replica.suspect)),
+    ("ttft_gateway_hedge_delay_seconds", "Wait before a hedge is considered", lambda replica: replica.hedge_delay_s),
+)
+
+
+class Metrics:
+    """Tallies events and writes them out.
+
+    Args:
+        state: read at each scrape, for the gauges.
+
+    Attributes:
+        on_event: tallies one event (a `gateway.events.Listener`).
+    """
+
+    def __init__(self, state: StateSource) -> None:
+        self._state = state
+        self._tallies = Tallies()
+        self.on_event = Recorder(self._tallies).on_event
+
+    async def render(self) -> bytes:
+        """Everything as text of content type `CONTENT_TYPE`."""
+        pools: list[PoolState] = []
+        source = iter(self._state())
+        while batch := list(islice(source, _SLICE_POOLS)):
+            pools += batch
+            await asyncio.sleep(0)
+        written: list[bytes] = []
+        name, header_bytes = "", 0
+        for piece in self._pieces(pools):
+            text = generate_latest(_Only(piece))
+            if piece.name == name:  # the family goes on; its header stands above
+                text = text[header_bytes:]
+            else:
+                name = piece.name
+                header_bytes = len(generate_latest(_Only(Metric(name, piece.documentation, piece.type))))
+            written.append(text)
+            await asyncio.sleep(0)
+        return b"".join(written)
+
+    def _pieces(self, pools: list[PoolState]) -> Iterator[Metric]:
+        """Every family in slices, those of one family in a row."""
+        for family in self._tallies.families():
+            yield from _sliced(family.name, family.text, family.kind, family.lines())
+        for name, text, read_pool in _POOL_GAUGES:
+            yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
+        for name, text, read_replica in _REPLICA_GAUGES:
+            yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
+
+
+def _pool_lines(name: str, read: Callable[[PoolState], float], pools: list[PoolState]) -> Iterator[Line]:
+    for pool in pools:
+        yield name, {MODEL: pool.model, "pool": pool.pool}, read(pool)
+
+
+def _replica_lines(name: str, read: Callable[[ReplicaState], float | None], pools: list[PoolState]) -> Iterator[Line]:
+    for pool in pools:
+        for replica in pool.replicas:
+            value = read(replica)
+            if value is not None:
+                yield name, {MODEL: pool.model, REPLICA: replica.replica}, value
+
+
+def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[Metric]:
+    """The lines in slices; at least one, so that a metric without series yet shows its name and meaning."""
+    metric = Metric(name, text, kind)
+    for line in lines:
+        if len(metric.samples) >= _SLICE_LINES:
+            yield metric
+            metric = Metric(name, text, kind)
+        metric.add_sample(*line)
+    yield metric
+
+
+@dataclass(frozen=True, slots=True)
+class _Only:
+    """One metric where prometheus_client asks for a registry."""
+
+    metric: Metric
+
+    def collect(self) -> list[Metric]:
+        """All there is."""
+        return [self.metric]

@@ -1,0 +1,191 @@
+"""Feeds the tallies from events: which event, and which attempt, adds to what.
+
+Runs once for every request, so the series of a model and of its replicas are looked up once. Every label value comes
+from the configuration or from a closed set: errors may carry an upstream's own code, which becomes one word.
+
+Units: seconds, tokens.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+from gateway.errors import GatewayError
+from gateway.events import AttemptReport, Event, HedgeFired, PartFailed, RequestEnded, RequestRefused, Result, Role
+from gateway.hedging.outcomes import Outcome
+from gateway.observe.tallies import Count, Histogram, Tallies
+from providers.base import Api, Usage
+from providers.errors import UpstreamError
+
+_OPERATIONS = {Api.CHAT: "chat", Api.COMPLETIONS: "text_completion"}  # the conventions' own words
+_OTHER = "_OTHER"  # the conventions' word for an error outside of the closed set
+_CODES_MAX = 64  # the gateway has fewer of its own; this holds should one ever be made from what a client sent
+_GIVEN_CODES = (  # where an error is raised; the rest stand in the error classes
+    "client_gone",
+    "upstream_cut",
+    "upstream_empty",
+    "upstream_error",
+    "upstream_misconfigured",
+    "upstream_protocol_error",
+    "upstream_timeout",
+    # what providers send most
+    "content_filter",
+    "context_length_exceeded",
+    "insufficient_quota",
+    "invalid_request_error",
+    "rate_limit_error",
+    "rate_limit_exceeded",
+    "server_error",
+)
+
+
+class Recorder:
+    """Feeds the tallies from events, with every series of a model looked up once."""
+
+    def __init__(self, tallies: Tallies) -> None:
+        self._tallies = tallies
+        self._models: dict[tuple[str, Api], _ModelSeries] = {}
+        self._codes: set[str | None] = set()
+
+    def on_event(self, event: Event) -> None:
+        """Tally one event (a `gateway.events.Listener`)."""
+        if isinstance(event, RequestEnded):
+            key = (event.model, event.api)
+            series = self._models.get(key)
+            if series is None:
+                series = self._models[key] = _ModelSeries(self._tallies, event.model, _OPERATIONS[event.api])
+            series.record(event)
+        elif isinstance(event, HedgeFired):
+            self._tallies.hedges_fired.at(event.model).value += 1
+        elif isinstance(event, RequestRefused):
+            if len(self._codes) < _CODES_MAX:
+                self._codes.add(event.code)
+            code = event.code if event.code in self._codes else _OTHER
+            self._tallies.refused.at(code or "").value += 1
+        elif isinstance(event, PartFailed):
+            self._tallies.part_failures.at(event.part).value += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _EndSeries:
+    """What a request adds to that ended in one way."""
+
+    requests: Count
+    duration: Histogram
+    ttft: Histogram
+
+
+class _ModelSeries:
+    """The series of one model under one API."""
+
+    __slots__ = ("_call", "_ends", "_overhead", "_per_token", "_replicas", "_tallies")
+
+    def __init__(self, tallies: Tallies, model: str, operation: str) -> None:
+        self._tallies = tallies
+        self._call = (operation, model)
+        self._overhead = tallies.overhead.at()
+        self._per_token = tallies.per_token.at(operation, model)
+        self._ends: dict[tuple[int, str, Result], _EndSeries] = {}
+        self._replicas: dict[str, _ReplicaSeries] = {}
+
+    def record(self, event: RequestEnded) -> None:
+        """Tally one request."""
+        end = self._end(event)
+        end.requests.value += 1
+        end.duration.observe(event.total_s)
+        self._overhead.observe(event.gateway_s)
+        if event.ttft_s is not None:
+            end.ttft.observe(event.ttft_s)
+            tokens = event.usage.completion_tokens if event.usage is not None else None
+            if tokens is not None and tokens > 1 and event.error is None:
+                self._per_token.observe((event.total_s - event.ttft_s) / (tokens - 1))
+        for attempt in event.attempts:
+            replica = self._replicas.get(attempt.replica)
+            if replica is None:
+                replica = self._replicas[attempt.replica] = _ReplicaSeries(self._tallies, *self._call, attempt.replica)
+            replica.record(attempt)
+            if attempt.role is Role.BACKUP:
+                self._tallies.hedges.at(self._call[1], _hedge_result(attempt, event.winner)).value += 1
+        for reason in event.denials:
+            self._tallies.denials.at(self._call[1], reason.value).value += 1
+        if event.malformed:
+            self._tallies.malformed.at(self._call[1]).value += event.malformed
+
+    def _end(self, event: RequestEnded) -> _EndSeries:
+        error = event.error or ""
+        if error and error not in _known_errors():
+            error = _OTHER
+        key = (event.status // 100, error, event.result)
+        end = self._ends.get(key)
+        if end is None:
+            result = event.result.value
+            end = self._ends[key] = _EndSeries(
+                self._tallies.requests.at(*self._call, f"{key[0]}xx", error, result),
+                self._tallies.duration.at(*self._call, error),
+                self._tallies.ttft.at(*self._call, result),
+            )
+        return end
+
+
+class _ReplicaSeries:
+    """The series of one replica of a model under one API."""
+
+    __slots__ = ("_attempts", "_content", "_headers", "_labels", "_tallies")
+
+    def __init__(self, tallies: Tallies, operation: str, model: str, replica: str) -> None:
+        self._tallies = tallies
+        self._labels = (operation, model, replica)
+        self._headers = tallies.headers.at(model, replica)
+        self._content = tallies.content.at(model, replica)
+        self._attempts: dict[tuple[Role, Outcome], Count] = {}
+
+    def record(self, attempt: AttemptReport) -> None:
+        """Tally one attempt."""
+        key = (attempt.role, attempt.outcome)
+        count = self._attempts.get(key)
+        if count is None:
+            names = (attempt.role.value, attempt.outcome.value)
+            count = self._attempts[key] = self._tallies.attempts.at(*self._labels[1:], *names)
+        count.value += 1
+        if attempt.headers_s is not None:
+            self._headers.observe(attempt.headers_s)
+        if attempt.content_s is not None:
+            self._content.observe(attempt.content_s)
+        if attempt.outcome is Outcome.LOST:
+            self._tallies.wasted.at(*self._labels[1:]).value += 1
+            self._tallies.wasted_s.at(*self._labels[1:]).value += attempt.end_s
+        if attempt.usage is not None:
+            self._record_usage(attempt.usage)
+
+    def _record_usage(self, usage: Usage) -> None:
+        tallies = self._tallies
+        if usage.prompt_tokens:
+            tallies.input.at(*self._labels).value += usage.prompt_tokens
+        if usage.cached_tokens:
+            tallies.cached.at(*self._labels).value += usage.cached_tokens
+        if usage.completion_tokens:
+            tallies.output.at(*self._labels).value += usage.completion_tokens
+        if usage.reasoning_tokens:
+            tallies.reasoning.at(*self._labels).value += usage.reasoning_tokens
+
+
+def _hedge_result(backup: AttemptReport, winner: str | None) -> str:
+    """Won, lost, failed, or abandoned before the race was decided."""
+    if backup.outcome is Outcome.LOST:
+        return "lost"
+    if backup.replica == winner:
+        return "won"
+    return "abandoned" if backup.outcome in (Outcome.CLIENT_GONE, Outcome.DRAINED) else "failed"
+
+
+@cache
+def _known_errors() -> frozenset[str]:
+    """Every label and code that an error class declares, and the given ones."""
+    found = set(_GIVEN_CODES)
+    kinds: list[type[GatewayError | UpstreamError]] = [GatewayError, UpstreamError]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        label = kind.label if issubclass(kind, UpstreamError) else kind.code
+        if label is not None:
+            found.add(label)
+    return frozenset(found)

@@ -1,0 +1,158 @@
+"""Counters and histograms: what they are and which there are.
+
+Plain numbers of the loop's thread, not prometheus_client's: one observation of its histograms costs a third of what is
+tallied for a whole request. They must not know which event feeds them (gateway.observe.recorder) nor how a scrape is
+written (gateway.observe.metrics). docs/metrics.md describes each, and which names are OpenTelemetry's.
+
+Units: seconds, tokens, attempts.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Generic, Protocol, TypeVar
+
+MODEL, OPERATION, REPLICA = "gen_ai_request_model", "gen_ai_operation_name", "replica"
+
+# The conventions' buckets; TTFT goes on to the longest wait for a first content, durations to the total timeout.
+_TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 120.0)
+_DURATION_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 600.0)
+_PER_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+_ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few: there are many replicas
+
+Line = tuple[str, dict[str, str], float]
+"""Sample name, labels, value."""
+
+
+class Tally(Protocol):
+    """One series."""
+
+    def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
+        """What a scrape shows of it."""
+
+
+class Count:
+    """One series of a counter."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
+        yield f"{name}_total", labels, self.value
+
+
+class Histogram:
+    """One series of a histogram.
+
+    Args:
+        bounds: upper bounds of the buckets, rising; a value at a bound is within it.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
+        counts, total = self._counts.copy(), self._sum  # of one moment: a scrape may pause between two lines
+        seen = 0
+        for bound, count in zip(_written(self._bounds), counts, strict=True):
+            seen += count
+            yield f"{name}_bucket", {**labels, "le": bound}, seen
+        yield f"{name}_count", labels, seen
+        yield f"{name}_sum", labels, total
+
+
+@cache
+def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Bounds as label values; the sets above are all there are."""
+    return (*map(repr, bounds), "+Inf")
+
+
+T = TypeVar("T", bound=Tally)
+
+
+class Family(Generic[T]):
+    """A metric with its series.
+
+    Attributes:
+        name: without the `_total` of a counter.
+        text: what it means, in a line.
+        kind: "counter" or "histogram".
+    """
+
+    def __init__(self, name: str, text: str, kind: str, make: Callable[[], T], labels: tuple[str, ...]) -> None:
+        self.name, self.text, self.kind = name, text, kind
+        self._make = make
+        self._labels = labels
+        self._series: dict[tuple[str, ...], T] = {}
+
+    def at(self, *values: str) -> T:
+        """The series with these label values, made when first used."""
+        found = self._series.get(values)
+        if found is None:
+            found = self._series[values] = self._make()
+        return found
+
+    def lines(self) -> Iterator[Line]:
+        """All series; ones that are made meanwhile are left for the next scrape."""
+        for values, tally in list(self._series.items()):
+            yield from tally.lines(self.name, dict(zip(self._labels, values, strict=True)))
+
+
+def _counter(name: str, text: str, *labels: str) -> Family[Count]:
+    return Family(name, text, "counter", Count, labels)
+
+
+def _histogram(name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Family[Histogram]:
+    return Family(name, text, "histogram", lambda: Histogram(bounds), labels)
+
+
+class Tallies:
+    """Every counter and histogram, in the order of docs/metrics.md."""
+
+    def __init__(self) -> None:
+        call, attempt = (OPERATION, MODEL), (MODEL, REPLICA)
+        self.ttft = _histogram(
+            "gen_ai_server_time_to_first_token_seconds", "Arrival to first content", _TTFT_S, *call, "result"
+        )
+        self.duration = _histogram(
+            "gen_ai_server_request_duration_seconds", "Arrival to the end", _DURATION_S, *call, "error_type"
+        )
+        self.per_token = _histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Mean time per token after the first", _PER_TOKEN_S, *call
+        )
+        self.overhead = _histogram("ttft_gateway_overhead_seconds", "Arrival to the first attempt sent", _OVERHEAD_S)
+        self.requests = _counter(
+            "ttft_gateway_requests", "Requests that reached a replica", *call, "status_class", "error_type", "result"
+        )
+        self.refused = _counter("ttft_gateway_refused_requests", "Requests refused by the gateway itself", "code")
+        self.malformed = _counter("ttft_gateway_malformed_events", "Malformed upstream events skipped", MODEL)
+        self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
+        self.hedges = _counter("ttft_gateway_hedges", "Backups ended", MODEL, "result")
+        self.denials = _counter("ttft_gateway_hedges_denied", "Late requests denied a hedge", MODEL, "reason")
+        self.attempts = _counter("ttft_gateway_attempts", "Upstream attempts ended", *attempt, "role", "outcome")
+        self.headers = _histogram("ttft_gateway_attempt_headers_seconds", "Sent to headers", _ATTEMPT_S, *attempt)
+        self.content = _histogram("ttft_gateway_attempt_content_seconds", "Sent to first content", _ATTEMPT_S, *attempt)
+        self.wasted = _counter("ttft_gateway_wasted_attempts", "Attempts that lost their race", *attempt)
+        self.wasted_s = _counter("ttft_gateway_wasted_seconds", "Time spent by attempts that lost", *attempt)
+        usage = "gen_ai_client_inference_usage"
+        self.input = _counter(f"{usage}_input_tokens", "Prompt tokens, cached ones too", *call, REPLICA)
+        self.cached = _counter(f"{usage}_cache_read_input_tokens", "Cached prompt tokens", *call, REPLICA)
+        self.output = _counter(f"{usage}_output_tokens", "Completion tokens, reasoning too", *call, REPLICA)
+        self.reasoning = _counter(f"{usage}_reasoning_output_tokens", "Reasoning tokens", *call, REPLICA)
+        self.part_failures = _counter("ttft_gateway_part_failures", "Parts that raised and were left out", "part")
+
+    def families(self) -> Iterator[Family[Count] | Family[Histogram]]:
+        """All of them."""
+        return iter(vars(self).values())

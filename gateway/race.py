@@ -1,0 +1,391 @@
+"""One request's race: primary, timer, backup; first content wins, losers are cancelled, every outcome is reported.
+
+A state machine driven by three callers: its attempts (content, failure, finish), one timer, and the client (gone, slow,
+drain). It decides nothing about hedging itself: it asks the pool, then acts. It knows neither sockets nor HTTP nor
+which API is spoken; times come from the event loop's clock, so on a virtual-time loop the same code is the simulator.
+
+    racing --first content--> won --end--> over        racing, won --client gone, drain--> over
+       ^----- failed, nothing sent yet -----|          racing --nothing left to try--> over, with the error
+
+Units: seconds of the loop's clock.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+from gateway.attempt import Attempt
+from gateway.errors import GatewayError, ShuttingDown
+from gateway.events import (
+    AttemptFailed,
+    BreakerChanged,
+    HedgeDenied,
+    HedgeFired,
+    PartFailed,
+    Role,
+)
+from gateway.failover import answer, judge, last_word
+from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.pool import Deny, Facts, Hedge, Pool
+from gateway.limits.budget import Ticket
+from gateway.report import ended, response_headers
+from gateway.request import Caller, Client, Host, Model
+from gateway.routing.replicas import BreakerState, Replica
+from providers.base import Call
+from providers.errors import TimedOut, UpstreamError
+
+TRIES_MAX = 4  # upstream attempts a request; the SDK's own retries multiply whatever we do
+TRIES_IN_BURST = 3
+BURST_S = 3.0
+
+_T = TypeVar("_T")
+
+
+class Race:
+    """One request from its first attempt to its end."""
+
+    __slots__ = (
+        "_attempts",
+        "_call",
+        "_caller",
+        "_client",
+        "_denials",
+        "_errors",
+        "_facts",
+        "_final_s",
+        "_hedges",
+        "_host",
+        "_keep_alive_at_s",
+        "_model",
+        "_over",
+        "_paused",
+        "_pool_index",
+        "_retry_at_s",
+        "_start_s",
+        "_timer",
+        "_timer_at_s",
+        "_winner",
+    )
+
+    def __init__(self, model: Model, call: Call, facts: Facts, client: Client, caller: Caller, host: Host) -> None:
+        self._model = model
+        self._call = call
+        self._facts = facts
+        self._client = client
+        self._caller = caller
+        self._host = host
+        self._attempts: list[Attempt] = []
+        self._winner: Attempt | None = None
+        self._errors: list[UpstreamError] = []
+        self._denials: list[Denial] = []
+        self._hedges = 0
+        self._pool_index = 0
+        self._over = False
+        self._paused = False
+        self._start_s = self._final_s = self._keep_alive_at_s = 0.0
+        self._retry_at_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = math.inf
+
+    # the client's calls
+
+    def start(self) -> None:
+        """Send the primary."""
+        now_s = self._start_s = self._host.loop.time()
+        timeouts = self._model.timeouts
+        self._final_s = now_s + min(timeouts.total_s, self._facts.deadline_s or math.inf)
+        if self._call.streaming:
+            self._keep_alive_at_s = now_s + timeouts.commit_status_after_s
+        else:
+            self._keep_alive_at_s = math.inf
+        self._arm(min(self._final_s, self._keep_alive_at_s))
+        self._next(Role.PRIMARY)
+
+    def client_gone(self) -> None:
+        """The client has left: cancel everything."""
+        self._stop(Outcome.CLIENT_GONE, status=499, error="client_gone")
+
+    def shut_down(self) -> None:
+        """The gateway stops and the drain is over."""
+        if not self._over:
+            error = ShuttingDown("the gateway is shutting down and this request outlived the drain")
+            self._client.fail(error)
+            self._stop(Outcome.DRAINED, status=error.status, error=error.code)
+
+    def pause(self) -> None:
+        """The client is slow: stop reading the winner."""
+        self._paused = True
+        if self._winner is not None:
+            self._winner.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        self._paused = False
+        if self._winner is not None:
+            self._winner.resume()
+
+    # the attempts' calls
+
+    def on_headers(self, attempt: Attempt) -> None:
+        """Response headers came: news only for the policy that takes them for an answer."""
+        if attempt.pool.races_at_headers:
+            attempt.hedge_at_s = math.inf
+        self._safely("headers", attempt.pool.on_headers, None, attempt, self._now())
+
+    def on_content(self, attempt: Attempt) -> None:
+        """First content: this attempt wins, the others are cancelled now."""
+        for other in self._attempts:
+            if other is not attempt:
+                self._close(other, Outcome.LOST)
+        if not attempt.refused:
+            state = self._safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+            self._moved(attempt, state)
+        self._win(attempt)
+
+    def on_finished(self, attempt: Attempt) -> None:
+        """A complete answer."""
+        if attempt.empty:
+            if any(other.live for other in self._attempts):
+                return  # nothing was generated: it wins only if no other attempt is left
+            self._win(attempt)
+        self._close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
+        self._client.finish()
+        self._end(status=200, error=None)
+
+    def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
+        """An attempt is over without a complete answer."""
+        verdict = judge(error)
+        won = attempt is self._winner
+        outcome = Outcome.CUT if won else verdict.outcome
+        self._fail_attempt(attempt, outcome, error)
+        if won:
+            self._lost_winner(error)
+            return
+        others = any(other.live for other in self._attempts)
+        if verdict.answers and (outcome is Outcome.REFUSED or attempt.role is not Role.BACKUP or not others):
+            self._refuse(answer(error))
+        elif not others:
+            self._nothing_live()
+
+    # inside: winning and ending
+
+    def _win(self, attempt: Attempt) -> None:
+        self._winner = attempt
+        attempt.hedge_at_s = attempt.overdue_at_s = attempt.give_up_at_s = math.inf
+        self._retry_at_s = math.inf
+        self._arm(attempt.last_s + self._model.timeouts.stall_s)
+        tries = len(self._attempts)
+        self._client.begin(response_headers(attempt, self._caller, tries, self._hedges, self._denials))
+        attempt.forward(self._client.write)
+
+    def _lost_winner(self, error: UpstreamError) -> None:
+        """The winner was cut, stalled or sent an error."""
+        self._winner = None
+        if self._client.committed:
+            self._refuse(answer(error))
+        else:
+            self._nothing_live()
+
+    def _nothing_live(self) -> None:
+        """No attempt may still bring content: a valid empty answer, else another try, else the error."""
+        empty = next((attempt for attempt in self._attempts if attempt.empty and attempt.outcome is None), None)
+        if empty is not None:
+            self.on_finished(empty)
+        elif self._retry_at_s is math.inf and not self._next(Role.FAILOVER):
+            self._refuse(last_word(self._errors))
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Nothing is left to try, or the error is an answer."""
+        if not self._over:
+            self._client.fail(error)
+            self._stop(Outcome.LOST, status=error.status, error=error.code or error.kind)
+
+    def _stop(self, outcome: Outcome, status: int, error: str | None) -> None:
+        """End every attempt with one outcome, and the request."""
+        if self._over:
+            return
+        for attempt in self._attempts:
+            self._close(attempt, outcome)
+        self._end(status, error)
+
+    def _end(self, status: int, error: str | None) -> None:
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for attempt in self._attempts:
+            self._close(attempt, Outcome.LOST)  # a parked empty answer
+        told = ended(
+            self._call, self._caller, self._attempts, self._winner, self._hedges, self._denials, self._now(), status, error
+        )
+        self._host.emit(told)
+
+    def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
+        """End one attempt, once, and settle what it took."""
+        if attempt.overdue and outcome is not Outcome.FINISHED and attempt.content_s is None:
+            outcome = Outcome.TTFT_TIMEOUT
+        if attempt.close(outcome, error):
+            retry_after_s = error.retry_after_s if error is not None else None
+            state = self._safely("outcome", attempt.pool.on_end, None, attempt, outcome, self._now(), retry_after_s)
+            self._moved(attempt, state)
+
+    def _moved(self, attempt: Attempt, state: BreakerState | None) -> None:
+        """Tell of a breaker that opened or closed."""
+        if state is not None:
+            self._host.emit(BreakerChanged(self._now(), self._model.name, attempt.replica.name, state.value))
+
+    def _fail_attempt(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
+        self._errors.append(error)
+        self._close(attempt, outcome, error)
+        now_s, name, replica = self._now(), self._model.name, attempt.replica.name
+        self._host.emit(
+            AttemptFailed(now_s, self._caller.request_id, name, replica, outcome, error.label, attempt.status)
+        )
+
+    # inside: starting attempts
+
+    def _next(self, role: Role) -> bool:
+        """Start an attempt on the best replica not tried yet, in the first pool that has one; False when there is none."""
+        now_s = self._now()
+        if len(self._attempts) >= TRIES_MAX:
+            return False
+        if len(self._attempts) >= TRIES_IN_BURST:
+            free_at_s = self._attempts[-TRIES_IN_BURST].start_s + BURST_S
+            if now_s < free_at_s:
+                self._retry_at_s = free_at_s
+                self._arm(free_at_s)
+                return True
+        tried = [attempt.replica for attempt in self._attempts]
+        while self._pool_index < len(self._model.pools):
+            pool = self._model.pools[self._pool_index]
+            untried = next((replica for replica in pool.replicas if replica not in tried), None)
+            replica = self._safely("routing", pool.pick, untried, tried, now_s, self._host.rand())
+            if replica is not None:
+                if not self._attempts or self._attempts[-1].pool is not pool:
+                    self._safely("budget", pool.earn, None, self._facts, now_s)
+                self._launch(pool, replica, role, self._why(role))
+                return True
+            self._pool_index += 1
+        return False
+
+    def _why(self, role: Role) -> str:
+        """Why a primary or failover is started, for people."""
+        if role is Role.PRIMARY:
+            return "first choice"
+        return f"after {self._errors[-1].label}" if self._errors else "the attempt before it is overdue"
+
+    def _launch(
+        self, pool: Pool, replica: Replica, role: Role, reason: str, ticket: Ticket | None = None
+    ) -> None:
+        """Send one attempt and arm its times."""
+        host, timeouts = self._host, self._model.timeouts
+        attempt = Attempt(self, pool, replica, role, reason, host.loop)
+        attempt.ticket = ticket
+        self._attempts.append(attempt)
+        self._safely("routing", pool.on_sent, None, attempt)
+        attempt.open(self._call)
+        start_s = attempt.start_s
+        attempt.overdue_at_s = start_s + timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
+        attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
+        if self._facts.hedge_off is None and self._hedges < pool.max_hedges:
+            delay_s = self._safely("plan", pool.delay_s, math.inf, attempt)
+            attempt.hedge_at_s = start_s + delay_s
+        self._arm(min(attempt.hedge_at_s, attempt.overdue_at_s))
+
+    def _consider_hedge(self, attempt: Attempt, now_s: float) -> None:
+        """An attempt is late: ask the pool, then act."""
+        pool = attempt.pool
+        attempt.hedge_at_s = math.inf
+        if self._hedges >= pool.max_hedges or len(self._attempts) >= TRIES_MAX:
+            return
+        tried = [other.replica for other in self._attempts]
+        broken: Hedge | Deny = Deny(Denial.OFF, math.inf)
+        decision = self._safely("gate", pool.decide, broken, attempt, tried, now_s, self._host.rand())
+        waited_s, request_id, name = now_s - attempt.start_s, self._caller.request_id, self._model.name
+        if isinstance(decision, Deny):
+            attempt.hedge_at_s = now_s + decision.again_after_s
+            if decision.reason not in self._denials:
+                self._denials.append(decision.reason)
+                self._host.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
+            return
+        self._hedges += 1
+        self._launch(pool, decision.replica, Role.BACKUP, decision.why, decision.ticket)
+        self._host.emit(
+            HedgeFired(now_s, request_id, name, attempt.replica.name, decision.replica.name, waited_s)
+        )
+
+    # inside: time
+
+    def _now(self) -> float:
+        return self._host.loop.time()
+
+    def _arm(self, at_s: float) -> None:
+        """See to it that the timer runs no later than at_s; an earlier one finds nothing due and sets the next."""
+        if at_s < self._timer_at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at_s = at_s
+            self._timer = self._host.loop.call_at(at_s, self._tick)
+
+    def _tick(self) -> None:
+        """Do everything that is due, then set the timer for what comes next."""
+        self._timer, self._timer_at_s = None, math.inf
+        if self._over:
+            return
+        now_s = self._now()
+        if now_s >= self._final_s:
+            self._refuse(answer(TimedOut(f"no complete answer within {self._final_s - self._start_s:g} s")))
+            return
+        if self._winner is not None:
+            self._check_stall(self._winner, now_s)
+        else:
+            self._check_waiting(now_s)
+        if not self._over:
+            self._arm(self._next_due())
+
+    def _check_stall(self, winner: Attempt, now_s: float) -> None:
+        stall_s = self._model.timeouts.stall_s
+        if self._paused:
+            winner.last_s = now_s  # we do not read, so silence says nothing
+        elif now_s >= winner.last_s + stall_s:
+            self.on_failed(winner, TimedOut(f"the upstream stalled in the middle of its answer for {stall_s:g} s"))
+
+    def _check_waiting(self, now_s: float) -> None:
+        """No winner yet: whatever is due of each attempt, then of the request."""
+        for attempt in tuple(self._attempts):
+            if not attempt.live:
+                continue
+            if now_s >= attempt.give_up_at_s:
+                self.on_failed(attempt, TimedOut(f"no token within {now_s - attempt.start_s:.3g} s"))
+            elif now_s >= attempt.overdue_at_s:
+                attempt.overdue_at_s = math.inf
+                attempt.overdue = self._next(Role.FAILOVER)
+            elif now_s >= attempt.hedge_at_s:
+                self._consider_hedge(attempt, now_s)
+            if self._over:
+                return
+        if now_s >= self._retry_at_s:
+            self._retry_at_s = math.inf
+            if not self._next(Role.FAILOVER) and not any(attempt.live for attempt in self._attempts):
+                self._nothing_live()
+        if now_s >= self._keep_alive_at_s and not self._over:
+            self._keep_alive_at_s = now_s + self._model.timeouts.keepalive_interval_s
+            self._client.keep_alive()
+
+    def _next_due(self) -> float:
+        if self._winner is not None:
+            return min(self._winner.last_s + self._model.timeouts.stall_s, self._final_s)
+        times_s = [
+            min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
+            for attempt in self._attempts
+            if attempt.live
+        ]
+        return min(self._final_s, self._retry_at_s, self._keep_alive_at_s, *times_s)
+
+    def _safely(self, part: str, function: Callable[..., _T], default: _T, *args: object) -> _T:
+        """Ask a part of the brain; if it raises, the race goes on without it."""
+        try:
+            return function(*args)
+        except Exception as error:  # whatever it is, it must not cost the caller an answer
+            self._host.emit(PartFailed(self._now(), part, type(error).__name__))
+            return default

@@ -1,0 +1,72 @@
+"""What is told of a race: the gateway's own response headers, and the event for logs and metrics. Pure.
+
+Units: seconds inside, milliseconds in the header.
+"""
+
+from collections.abc import Sequence
+
+from gateway.attempt import Attempt
+from gateway.events import RequestEnded, Result, Role
+from gateway.hedging.outcomes import Denial
+from gateway.request import Caller
+from providers.base import Call
+
+
+def result(winner: Attempt | None, hedges: int, denials: Sequence[Denial]) -> Result:
+    """How a race stands, or went."""
+    if hedges:
+        return Result.BACKUP_WON if winner is not None and winner.role is Role.BACKUP else Result.BACKUP_LOST
+    return Result.DENIED if denials else Result.PRIMARY
+
+
+def response_headers(
+    winner: Attempt, caller: Caller, attempts: int, hedges: int, denials: Sequence[Denial]
+) -> list[tuple[bytes, bytes]]:
+    """The `x-ttft-*` headers of an answer, once its winner is known."""
+    headers = [
+        (b"x-ttft-replica", winner.replica.name.encode()),
+        (b"x-ttft-attempts", b"%d" % attempts),
+        (b"x-ttft-ms", b"%.1f" % (1000 * (winner.last_s - caller.arrived_s))),
+        (b"x-ttft-result", result(winner, hedges, denials).value.encode()),
+    ]
+    if denials:
+        headers.append((b"x-ttft-denied", denials[-1].value.encode()))
+    if winner.upstream_request_id is not None:
+        headers.append((b"x-upstream-request-id", winner.upstream_request_id.encode("latin-1", "replace")))
+    return headers
+
+
+def ended(
+    call: Call,
+    caller: Caller,
+    attempts: Sequence[Attempt],
+    winner: Attempt | None,
+    hedges: int,
+    denials: Sequence[Denial],
+    now_s: float,
+    status: int,
+    error: str | None,
+) -> RequestEnded:
+    """The one event every request ends with; all its attempts have ended."""
+    start_s = attempts[0].start_s if attempts else now_s
+    content_s = winner.content_s if winner is not None else None
+    return RequestEnded(
+        at_s=now_s,
+        request_id=caller.request_id,
+        key_name=caller.key_name,
+        model=call.model,
+        api=call.api,
+        streaming=call.streaming,
+        status=status,
+        error=error,
+        result=result(winner, hedges, denials),
+        winner=winner.replica.name if winner is not None else None,
+        attempts=tuple(attempt.report(start_s) for attempt in attempts),
+        denials=tuple(denials),
+        gateway_s=start_s - caller.arrived_s,
+        ttft_s=None if content_s is None else content_s - caller.arrived_s,
+        total_s=now_s - caller.arrived_s,
+        usage=winner.usage if winner is not None else None,
+        events=winner.events if winner is not None else 0,
+        malformed=sum(attempt.malformed for attempt in attempts),
+    )

@@ -1,0 +1,98 @@
+"""What a race is given: the model it asks, the caller it serves, the client it writes to, the host it runs on.
+
+Data and one Protocol; no behaviour. Units: seconds of the loop's clock.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.errors import GatewayError
+from gateway.events import Event
+from gateway.hedging.pool import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a request may take, in seconds.
+
+    Attributes:
+        ttft_s: without first content another attempt is started after this and
+        ttft_per_token_s: this much per prompt token.
+        ttft_last_s: an attempt is given up after this.
+        stall_s: silence in a stream that had begun.
+        total_s: the whole request.
+        commit_status_after_s: a streaming client gets its 200 after this, content or not,
+        keepalive_interval_s: and a comment this often until there is content.
+    """
+
+    ttft_s: float = 10.0
+    ttft_per_token_s: float = 0.00025
+    ttft_last_s: float = 120.0
+    stall_s: float = 20.0
+    total_s: float = 600.0
+    commit_status_after_s: float = 15.0
+    keepalive_interval_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A public model name: its pools, the replicas' first, then the fallbacks' in order."""
+
+    name: str
+    pools: Sequence[Pool]
+    timeouts: Timeouts
+
+
+class Client(Protocol):
+    """Where the answer goes; calls `Race.pause` and `Race.resume` when it cannot keep up."""
+
+    @property
+    def committed(self) -> bool:
+        """Part of an answer has gone out and cannot be taken back."""
+
+    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """A winner is known. Called again when it failed and nothing was committed."""
+
+    def keep_alive(self) -> None:
+        """The answer takes long: give the status, or a sign of life."""
+
+    def write(self, raw: bytes) -> None:
+        """One event of the winner's."""
+
+    def finish(self) -> None:
+        """The winner's answer is complete."""
+
+    def fail(self, error: GatewayError) -> None:
+        """There will be no complete answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What every race of a process shares.
+
+    Attributes:
+        loop: its clock and timers.
+        emit: hears events; must not raise.
+        rand: uniform random numbers in [0, 1).
+    """
+
+    loop: asyncio.AbstractEventLoop
+    emit: Callable[[Event], None]
+    rand: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, for events.
+
+    Attributes:
+        request_id: ours.
+        key_name: of the caller's key.
+        arrived_s: when the request had been received.
+    """
+
+    request_id: str
+    key_name: str
+    arrived_s: float

@@ -1,0 +1,312 @@
+"""The client's side of a race over ASGI: the status is held until it is known, the winner's bytes go out as they came.
+
+Races push from callbacks, ASGI wants coroutines. An `_Outbox` bridges the two without a task: once per loop turn it
+gathers what was pushed and steps `send` by hand, which on uvicorn returns without suspending unless the client is slow.
+Only then a task takes over, and the winner's upstream is paused while more than 64 kB wait. The endpoint's own
+coroutine does nothing but `receive()`, so a client that leaves is noticed at once, first token or not.
+
+Two clients of a race: `EventStream` forwards, `JsonAnswer` assembles. Units: bytes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from typing import Any, Protocol
+
+from gateway.errors import GatewayError, UpstreamFailed
+from providers.base import Assembler
+
+Message = MutableMapping[str, Any]  # ASGI's own shape
+Send = Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+
+BUFFER_BYTES_MAX = 64 * 1024  # beyond this the upstream is paused
+ANSWER_BYTES_MAX = 64 * 1024 * 1024  # of a non-streaming answer, as events
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx in front of us must not gather tokens
+]
+_KEEP_ALIVE = b": waiting for the first token\n\n"
+
+
+class RaceControl(Protocol):
+    """What a client tells its race."""
+
+    def client_gone(self) -> None:
+        """The client has left."""
+
+    def pause(self) -> None:
+        """The client is slow."""
+
+    def resume(self) -> None:
+        """It has caught up."""
+
+
+class EventStream:
+    """A `gateway.request.Client` that forwards events."""
+
+    __slots__ = ("_outbox", "_request_id")
+
+    def __init__(self, outbox: "Outbox", request_id: str) -> None:
+        self._outbox = outbox
+        self._request_id = request_id
+
+    @property
+    def committed(self) -> bool:
+        return self._outbox.body_sent
+
+    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        if not self._outbox.started:  # else the 200 went out early, without them
+            self._outbox.start(200, [*_STREAM_HEADERS, _id_header(self._request_id), *headers])
+
+    def keep_alive(self) -> None:
+        self.begin([])
+        self._outbox.write(_KEEP_ALIVE, content=False)
+
+    def write(self, raw: bytes) -> None:
+        self._outbox.write(raw)
+
+    def finish(self) -> None:
+        self._outbox.end()
+
+    def fail(self, error: GatewayError) -> None:
+        if self._outbox.started:
+            self._outbox.write(error.event())
+            self._outbox.end()
+        else:
+            respond_error(self._outbox, error, self._request_id)
+
+
+class JsonAnswer:
+    """A `gateway.request.Client` that gathers the events of a non-streaming request into one JSON body.
+
+    Args:
+        outbox: where it goes.
+        request_id: ours.
+        assembler: makes a fresh assembler, None where the upstream answers with the body itself.
+    """
+
+    __slots__ = ("_assembler", "_body", "_body_bytes", "_headers", "_make", "_outbox", "_request_id")
+
+    def __init__(self, outbox: "Outbox", request_id: str, assembler: Callable[[], Assembler] | None) -> None:
+        self._outbox = outbox
+        self._request_id = request_id
+        self._make = assembler
+        self._assembler: Assembler | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body, self._body_bytes = b"", 0
+
+    @property
+    def committed(self) -> bool:
+        return False  # until finish() nothing goes out
+
+    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self._headers = headers
+        self._body, self._body_bytes = b"", 0
+        self._assembler = self._make() if self._make is not None else None
+
+    def keep_alive(self) -> None:
+        """A non-streaming request never gets an early 200."""
+
+    def write(self, raw: bytes) -> None:
+        self._body_bytes += len(raw)
+        if self._body_bytes > ANSWER_BYTES_MAX:
+            self._give_up(f"the upstream's answer is over {ANSWER_BYTES_MAX} bytes; ask for a stream")
+        elif self._assembler is not None:
+            self._assembler.add(raw)
+        else:
+            self._body += raw
+
+    def finish(self) -> None:
+        try:
+            body = self._assembler.body() if self._assembler is not None else self._body
+        except (ValueError, TypeError, LookupError, AttributeError):  # events that make no answer
+            self._give_up("the upstream's events could not be put together to one answer")
+            return
+        headers = [(b"content-type", b"application/json"), _id_header(self._request_id), *self._headers]
+        respond(self._outbox, 200, headers, body)
+
+    def fail(self, error: GatewayError) -> None:
+        if not self._outbox.started:
+            respond_error(self._outbox, error, self._request_id)
+
+    def _give_up(self, message: str) -> None:
+        self.fail(UpstreamFailed(message, status=502, code="upstream_protocol_error"))
+        if self._outbox.race is not None:
+            self._outbox.race.client_gone()
+
+
+def respond(
+    outbox: "Outbox", status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, end: bool = True
+) -> None:
+    """Send a whole response."""
+    outbox.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+    outbox.write(body)
+    if end:
+        outbox.end()
+
+
+def respond_error(outbox: "Outbox", error: GatewayError, request_id: str, *, end: bool = True) -> None:
+    """Send an error with its status, body and headers, with end=False all but the end; nothing has been sent before."""
+    headers = [(b"content-type", b"application/json"), _id_header(request_id), *error.headers()]
+    respond(outbox, error.status, headers, error.body(), end=end)
+
+
+class Outbox:
+    """Sends pushed bytes in order over ASGI.
+
+    Args:
+        send: ASGI's.
+        loop: the running loop.
+        tasks: owner of the task that waits for a slow client.
+
+    Attributes:
+        started: a status was given.
+        ended: the end was given; nothing more will be.
+        body_sent: content was given.
+        race: hears of a slow client, None while there is none.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_bytes",
+        "_done",
+        "_loop",
+        "_paused",
+        "_pending",
+        "_scheduled",
+        "_send",
+        "_start",
+        "_tasks",
+        "body_sent",
+        "ended",
+        "race",
+        "started",
+    )
+
+    def __init__(self, send: Send, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup) -> None:
+        self._send = send
+        self._loop = loop
+        self._tasks = tasks
+        self._start: Message | None = None
+        self._pending: list[bytes] = []
+        self._bytes = 0
+        self._scheduled = False
+        self._blocked = False  # a task is sending
+        self._done = False  # the end was sent
+        self._paused = False  # the race was told to pause
+        self.race: RaceControl | None = None
+        self.started = False
+        self.ended = False
+        self.body_sent = False
+
+    def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Give the status; it leaves with the first bytes of this loop turn."""
+        self.started = True
+        self._start = {"type": "http.response.start", "status": status, "headers": headers}
+        self._schedule()
+
+    def write(self, data: bytes, *, content: bool = True) -> None:
+        """Give bytes; content=False for signs of life that commit to nothing."""
+        self._pending.append(data)
+        self._bytes += len(data)
+        self.body_sent = self.body_sent or content
+        if not self._scheduled:
+            self._schedule()
+        if self._bytes > BUFFER_BYTES_MAX and self._blocked and not self._paused and self.race is not None:
+            self._paused = True
+            self.race.pause()
+
+    def end(self) -> None:
+        """Give the end."""
+        self.ended = True
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what has gathered, without a task if the client keeps up."""
+        self._scheduled = False
+        if self._blocked or self._done:
+            return  # a task that is sending looks again when it is done
+        sending = self._deliver()
+        try:
+            waiting_for = sending.send(None)
+        except StopIteration:
+            return
+        except Exception:  # the server refused the message: there is no client any more
+            self._broken()
+            return
+        self._blocked = True
+        self._tasks.create_task(self._deliver_slowly(_Begun(sending, waiting_for)))
+
+    async def _deliver(self) -> None:
+        """Hand everything gathered to the server."""
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._send(start)
+        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+        self._pending.clear()
+        self._bytes = 0
+        self._done = self.ended
+        if data or self._done:
+            await self._send({"type": "http.response.body", "body": data, "more_body": not self._done})
+
+    async def _deliver_slowly(self, begun: "_Begun") -> None:
+        """Finish a send that had to wait for the client, and what has gathered meanwhile."""
+        try:
+            await begun
+            while self._pending or self.ended > self._done:
+                await self._deliver()
+        except Exception:  # as in _flush
+            self._broken()
+        self._blocked = False
+        if self._paused and self.race is not None:
+            self._paused = False
+            self.race.resume()
+
+    def _broken(self) -> None:
+        self._pending.clear()
+        if self.race is not None:
+            self.race.client_gone()
+
+
+class _Begun:
+    """Awaits a coroutine that was stepped by hand and is waiting for something."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: object) -> None:
+        self._coroutine = coroutine
+        self._waiting_for = waiting_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waiting_for = self._waiting_for
+        while True:
+            step: Callable[[Any], object] = self._coroutine.send
+            try:
+                value = yield waiting_for
+            except BaseException as error:  # cancellation, too, belongs to the coroutine
+                step, value = self._coroutine.throw, error
+            try:
+                waiting_for = step(value)
+            except StopIteration:
+                return
+
+
+async def serve(race: RaceControl, outbox: Outbox, receive: Receive) -> None:
+    """Watch the client until it leaves or has everything; returns when the request is over.
+
+    After a complete response ASGI's receive() says "http.disconnect", too.
+    """
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    finally:
+        race.client_gone()  # does nothing when the race is over
+
+
+def _id_header(request_id: str) -> tuple[bytes, bytes]:
+    return (b"x-request-id", request_id.encode())

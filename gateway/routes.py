@@ -1,0 +1,234 @@
+"""The raced routes as plain ASGI: receive the body, parse once, authenticate, find the model, start the race.
+
+FastAPI serves everything else; these paths go past it because its request handling costs more than the whole race.
+Whatever is refused here reaches no replica and is answered with an OpenAI error body. Units: seconds, bytes.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.errors import (
+    BodyTooLarge,
+    GatewayError,
+    Internal,
+    MethodNotAllowed,
+    ShuttingDown,
+    SlowSender,
+    Unauthorized,
+    UnknownModel,
+)
+from gateway.events import PartFailed, RequestRefused
+from gateway.hedging.pool import Facts
+from gateway.inbound import Bounds, Inbound, parse
+from gateway.race import Race
+from gateway.request import Caller, Host, Model
+from gateway.response import EventStream, JsonAnswer, Outbox, Receive, Send, respond_error, serve
+from providers.base import Api, Assembler, Call, Headers
+
+Scope = MutableMapping[str, Any]  # ASGI's own shape
+
+PATHS: Mapping[str, Api] = {f"/v1/{api.value}": api for api in Api}
+_DISCARD_S = 2.0  # a refused body is read on for so long, so that the sender gets to read the answer
+_DISCARD_BYTES_MAX = 32 * 1024 * 1024
+_DIGITS_MAX = 18  # of a content-length
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on what a client may send.
+
+    Attributes:
+        body_bytes_max: of a request body.
+        body_s: until the body must have arrived.
+        bounds: on numbers in it.
+        passed_headers: client headers to pass on.
+    """
+
+    body_bytes_max: int
+    body_s: float
+    bounds: Bounds
+    passed_headers: frozenset[bytes]
+
+
+class _ClientLeft(Exception):  # never leaves this file
+    """The client went away before its request was complete."""
+
+
+class Keyring:
+    """The callers' keys, kept only as SHA-256 digests, so that looking one up takes the same time for any guess.
+
+    Args:
+        keys: key -> name. Empty: everybody is "anonymous".
+    """
+
+    def __init__(self, keys: Mapping[str, str]) -> None:
+        self._names = {hashlib.sha256(key.encode()).digest(): name for key, name in keys.items()}
+
+    def name(self, headers: Headers) -> str:
+        """Name of the caller's key.
+
+        Raises:
+            Unauthorized: no key, or one that is not known.
+        """
+        if not self._names:
+            return "anonymous"
+        given = next((value for name, value in headers if name == b"authorization"), b"")
+        scheme, _, key = given.partition(b" ")
+        if scheme.lower() != b"bearer" or not key:
+            raise Unauthorized("no API key was given; send it as the header `Authorization: Bearer YOUR_KEY`")
+        name = self._names.get(hashlib.sha256(key.strip()).digest())
+        if name is None:
+            raise Unauthorized("the API key is not one of this gateway's keys")
+        return name
+
+
+class RacedRoutes:
+    """The ASGI application for `PATHS`.
+
+    Args:
+        models: by public name.
+        keyring: who may call.
+        limits: on requests.
+        assemblers: builds non-streaming answers, by API.
+        host: what races share.
+        tasks: owner of tasks that wait for slow clients.
+
+    Attributes:
+        active: races under way.
+        refusing: set while the gateway shuts down for good.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        keyring: Keyring,
+        limits: Limits,
+        assemblers: Mapping[Api, Callable[[Call], Assembler]],
+        host: Host,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._models = models
+        self._keyring = keyring
+        self._limits = limits
+        self._assemblers = assemblers
+        self._host = host
+        self._tasks = tasks
+        self._prefix = "req_" + secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+        self.active: set[Race] = set()
+        self.refusing = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request_id = f"{self._prefix}{next(self._numbers):08x}"
+        outbox = Outbox(send, self._host.loop, self._tasks)
+        key_name = None
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST")
+            if self.refusing:
+                raise ShuttingDown("the gateway is shutting down; try another one")
+            key_name = self._keyring.name(scope["headers"])
+            body = await self._body(scope["headers"], receive)
+            caller = Caller(request_id, key_name, self._host.loop.time())
+            race = self._race(PATHS[scope["path"]], body, scope["headers"], caller, outbox)
+        except GatewayError as error:
+            self._refused(request_id, key_name, error)
+            await _answer(error, outbox, receive, request_id)
+            return
+        except _ClientLeft:
+            return
+        await self._run(race, outbox, receive, request_id)
+
+    async def _run(self, race: Race, outbox: Outbox, receive: Receive, request_id: str) -> None:
+        self.active.add(race)
+        try:
+            race.start()
+            await serve(race, outbox, receive)
+        except Exception as error:
+            self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
+            race.client_gone()
+            if not outbox.started:
+                await _answer(Internal("the gateway failed; its log says where"), outbox, receive, request_id)
+        finally:
+            self.active.discard(race)
+
+    def _race(self, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox) -> Race:
+        """Everything that needs no waiting between the body and the race."""
+        inbound = parse(api, body, headers, self._limits.bounds, self._limits.passed_headers)
+        call = inbound.call
+        model = self._models.get(call.model)
+        if model is None:
+            known = ", ".join(sorted(self._models)[:20])
+            raise UnknownModel(f"there is no model {call.model[:80]!r} here; there are: {known}", param="model")
+        if call.streaming:
+            client: EventStream | JsonAnswer = EventStream(outbox, caller.request_id)
+        else:
+            make = self._assemblers[api]
+            client = JsonAnswer(outbox, caller.request_id, (lambda: make(call)) if call.assemble else None)
+        race = Race(model, call, _facts(inbound), client, caller, self._host)
+        outbox.race = race
+        return race
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        """The whole request body, within its limits of size and time."""
+        limit = self._limits.body_bytes_max
+        declared = next((value for name, value in headers if name == b"content-length"), b"0")
+        if len(declared) > _DIGITS_MAX or int(declared) > limit:
+            raise BodyTooLarge(f"the request body has {declared.decode()[:40]} bytes; this gateway takes {limit} at most")
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _ClientLeft
+                    pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
+                    if size > limit:
+                        raise BodyTooLarge(f"the request body is over the {limit} bytes that this gateway takes")
+                    if not message.get("more_body", False):
+                        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        except TimeoutError:
+            raise SlowSender(f"the request body did not arrive within {self._limits.body_s:g} s") from None
+
+    def _refused(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
+        self._host.emit(
+            RequestRefused(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
+        )
+
+
+def _facts(inbound: Inbound) -> Facts:
+    """What the policies may know of a request."""
+    return Facts(
+        prompt_tokens=len(inbound.prompt) // 4,
+        hedge_off=inbound.hedge_off,
+        deadline_s=inbound.deadline_s,
+    )
+
+
+async def _answer(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str) -> None:
+    """Answer with an error and let it leave.
+
+    Where the body was not read, the answer's end is held back while what still comes is read and dropped, within
+    bounds: closing at once would reset the connection, and the sender would never see the answer.
+    """
+    respond_error(outbox, error, request_id, end=not error.closes)
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_S):
+            while size <= _DISCARD_BYTES_MAX:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return
+                size += len(message.get("body", b""))
+    outbox.end()
+    while (await receive())["type"] != "http.disconnect":
+        pass

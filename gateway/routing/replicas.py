@@ -1,0 +1,97 @@
+"""A replica as routing sees it: who it is, what it is doing, and whether its breaker lets it be used. Pure.
+
+The breaker opens after consecutive failures, and closes again through one probe of real traffic. What counts as a
+failure is decided elsewhere (`gateway.hedging.outcomes`): never a loser, a client that left, or a caller's own error.
+
+Units: seconds of the loop's clock.
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+from providers.base import Endpoint
+
+FAILURES_TO_OPEN = 3  # in a row; one or two are weather
+OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
+OPEN_S_MAX = 15.0  # a replica that came back is used again within this time
+
+
+class BreakerState(enum.Enum):
+    """What the breaker lets through; the value is the metric label."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"  # one probe is under way
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Counts failures in a row of one replica."""
+
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0
+    wait_s: float = OPEN_S
+    open_until_s: float = 0.0
+    cooling_until_s: float = 0.0
+
+    def allows(self, now_s: float) -> bool:
+        """Whether a request may be sent; half-open lets one probe through."""
+        if now_s < self.cooling_until_s:
+            return False
+        if self.state is BreakerState.CLOSED:
+            return True
+        return self.state is BreakerState.OPEN and now_s >= self.open_until_s
+
+    def on_sent(self, now_s: float) -> None:
+        """A request was sent; the first after the wait is the probe."""
+        if self.state is BreakerState.OPEN and now_s >= self.open_until_s:
+            self.state = BreakerState.HALF_OPEN
+
+    def on_success(self) -> None:
+        """A content event or a complete answer came."""
+        self.state = BreakerState.CLOSED
+        self.failures = 0
+        self.wait_s = OPEN_S
+
+    def on_failure(self, now_s: float) -> None:
+        """The replica failed."""
+        self.failures += 1
+        if self.state is BreakerState.HALF_OPEN:
+            self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
+        elif self.failures < FAILURES_TO_OPEN:
+            return
+        self.state = BreakerState.OPEN
+        self.open_until_s = now_s + self.wait_s
+
+    def on_undecided(self, now_s: float) -> None:
+        """An attempt ended that says nothing about the replica: a probe that lost its race must not block the next."""
+        if self.state is BreakerState.HALF_OPEN:
+            self.state = BreakerState.OPEN
+            self.open_until_s = now_s
+
+    def cool_down(self, until_s: float) -> None:
+        """Send nothing until then (a 429 with its Retry-After)."""
+        self.cooling_until_s = max(self.cooling_until_s, until_s)
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One endpoint of a pool.
+
+    Attributes:
+        name: unique in its model.
+        endpoint: what an attempt opens.
+        quota: whoever counts its limits, None when nobody is known to.
+        boundary: region or vendor that hedging must not cross, None when it does not matter.
+        in_flight: attempts under way.
+        breaker: whether it may be used.
+    """
+
+    name: str
+    endpoint: Endpoint
+    quota: str | None = None
+    boundary: str | None = None
+    in_flight: int = 0
+    breaker: Breaker = field(default_factory=Breaker)
+
+

@@ -1,0 +1,276 @@
+"""The kinds of value a setting can have: how each is written in YAML, checked, and written back.
+
+Owns parsing and formatting of durations, sizes, shares, addresses, URLs, names and secrets. Knows no setting by name
+and nothing of files. A refusal is a `PydanticCustomError` of type "setting" with `what` (what is wrong, to be read
+after "found X, but") and `write` (what to write instead, "" when that cannot be told); neither quotes a secret.
+
+Units: durations become seconds (float), sizes bytes, shares fractions of 1.
+"""
+
+import ipaddress
+import re
+from typing import Annotated, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, SecretStr, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_BYTES = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "kB": 1000, "KiB": 1024, "B": 1}
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,6})?"
+_DURATION = re.compile(rf"({_NUMBER})(ms|s|m|h)")
+_SIZE = re.compile(r"([0-9]{1,12})(B|[kMG]B|[KMG]iB)")
+_SHARE = re.compile(rf"({_NUMBER})%")
+_BARE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
+_API_PATHS = ("/chat/completions", "/completions", "/responses", "/messages", "/embeddings", "/models")
+_OWN_HEADERS = frozenset(
+    [
+        "host",
+        "connection",
+        "content-length",
+        "content-type",
+        "transfer-encoding",
+        "accept",
+        "accept-encoding",
+        "authorization",
+    ]
+)
+
+
+def refusal(what: str, write: str = "") -> PydanticCustomError:
+    """A value that cannot be used.
+
+    Args:
+        what: what is wrong, to be read after "found X, but".
+        write: what to write instead.
+    """
+    return PydanticCustomError("setting", "{what}", {"what": what, "write": write})
+
+
+def _seconds(value: object) -> float:
+    text = str(value)
+    if isinstance(value, str) and (match := _DURATION.fullmatch(text)):
+        return round(float(match[1]) * _SECONDS[match[2]], 6)
+    if _BARE.fullmatch(text):
+        raise refusal("a duration needs a unit (ms, s, m or h)", f"{text}s")
+    raise refusal("this is not a duration", "a number and a unit, such as 250ms, 15s, 10m or 1h")
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in _SECONDS.items():
+        count = round(seconds / length, 6)
+        if count and count == int(count):
+            return f"{int(count)}{unit}"
+    return f"{round(seconds * 1000, 6):g}ms" if seconds else "0s"
+
+
+def _more_than_nothing(seconds: float) -> float:
+    if seconds == 0:
+        raise refusal("this must be longer than nothing")
+    return seconds
+
+
+def _bytes(value: object) -> int:
+    text = str(value)
+    if isinstance(value, str) and (match := _SIZE.fullmatch(text)):
+        return int(match[1]) * _BYTES[match[2]]
+    if _BARE.fullmatch(text):
+        raise refusal("a size needs a unit (B, kB, MB, KiB, MiB)", f"{text}B or {text}MB")
+    raise refusal("this is not a size", "a whole number and a unit, such as 256kB or 10MB")
+
+
+def _size(count: int) -> str:
+    unit = next(unit for unit, length in _BYTES.items() if count % length == 0)
+    return f"{count // _BYTES[unit]}{unit}"
+
+
+def _fraction(value: object) -> float:
+    text = str(value)
+    if isinstance(value, str) and (match := _SHARE.fullmatch(text)) and float(match[1]) <= 100:
+        return round(float(match[1]) / 100, 8)
+    if _BARE.fullmatch(text) and 0 <= float(text) <= 100:
+        percent = float(text) * 100 if float(text) <= 1 else float(text)
+        raise refusal("a share is a percentage", f"{percent:g}%")
+    raise refusal("this is not a share", "a percentage from 0% to 100%, such as 10%")
+
+
+def _share(fraction: float) -> str:
+    return f"{round(fraction * 100, 6):g}%"
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise refusal("a number is expected")
+    return value
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[!-~]{1,128}", value):
+        raise refusal("a name is 1 to 128 visible ASCII characters without spaces (it becomes a label and a header)")
+    return value
+
+
+def secret_fault(text: str) -> str | None:
+    """What is wrong with a secret, in words that do not quote it; None when it can be used.
+
+    A secret goes into an HTTP header: anything but visible ASCII would break or forge the request.
+    """
+    if not text:
+        return "it is empty"
+    if re.match(r"\$[A-Za-z_({]", text):
+        return "it looks like a variable that nobody replaced: the form is ${NAME}"
+    if re.match(r"(?i)bearer\s", text):
+        return "only the key itself belongs here, without Bearer"
+    if not re.fullmatch(r"[!-~]+", text):
+        return "it has a space, a line break or another character that cannot stand in an HTTP header"
+    return None
+
+
+def _secret(value: SecretStr) -> SecretStr:
+    if fault := secret_fault(value.get_secret_value()):
+        raise refusal(fault)
+    return value
+
+
+def _header_name(value: str) -> str:
+    name = value.lower()
+    if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
+        raise refusal("this is not the name of an HTTP header")
+    if name in _OWN_HEADERS:
+        raise refusal("the gateway sets this header itself (a key belongs in api_key)")
+    return name
+
+
+def _header_value(value: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value.get_secret_value()):
+        raise refusal("a header value is visible ASCII in one line")
+    return value
+
+
+class Address(NamedTuple):
+    """Where to listen: a host or IP address, and a port (0: any free one)."""
+
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(value: object) -> Address:
+    """Read `host:port`.
+
+    Raises:
+        PydanticCustomError: value is something else.
+    """
+    if isinstance(value, Address):
+        return value
+    text = str(value)
+    if _BARE.fullmatch(text):
+        raise refusal("an address is host:port", f"127.0.0.1:{text} (this machine only) or 0.0.0.0:{text}")
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})", text)
+    if not isinstance(value, str) or match is None or int(match[3]) > 65535:
+        raise refusal("an address is host:port", "for example 127.0.0.1:8080, 0.0.0.0:8080 or '[::1]:8080'")
+    return Address(match[1] or match[2], int(match[3]))
+
+
+def _address_or_off(value: object) -> Address | None:
+    return None if value is None or value in ("off", False) else parse_address(value)
+
+
+def _base_url(value: str) -> str:
+    example = "for example http://10.0.0.1:8000/v1"
+    if not re.fullmatch(r"[!-~]+", value):
+        raise refusal("a base_url is ASCII without spaces", example)
+    try:
+        url = urlsplit(value)
+        _ = url.port
+    except ValueError:
+        raise refusal("this is not a URL", example) from None
+    if "@" in url.netloc or ("//" not in value and "@" in value):
+        raise refusal("a URL with a user or password in it ends up in logs", "the key in api_key, the URL without it")
+    if "://" not in value:
+        raise refusal("a base_url begins with http:// or https://", with_v1(f"http://{value}"))
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise refusal("a base_url is http:// or https:// and a host", example)
+    if url.query or url.fragment or value.endswith(("?", "#")):
+        raise refusal("a base_url has no ? or #", "the part before it (a key belongs in api_key)")
+    return _check_path(value, url.path)
+
+
+def _check_path(value: str, path: str) -> str:
+    for tail in _API_PATHS:
+        if path.rstrip("/").endswith(tail):
+            raise refusal(f"the gateway adds {tail} itself", with_v1(value.rstrip("/").removesuffix(tail)))
+    if not path:
+        raise refusal("it has no path", f"{value}/v1 (or {value}/ if the API really begins there)")
+    return value.rstrip("/")
+
+
+def with_v1(url: str) -> str:
+    """The URL with `/v1` added where it has no path."""
+    return url.rstrip("/") + "/v1" if url.rstrip("/").count("/") == 2 else url
+
+
+def _text(pattern: str, *examples: str) -> WithJsonSchema:
+    """The JSON schema of a value written as text; a `${VARIABLE}` is text, too."""
+    return WithJsonSchema({"type": "string", "pattern": rf"^({pattern})$|\$\{{", "examples": list(examples)})
+
+
+_DURATION_SCHEMA = _text(r"[0-9]+(\.[0-9]+)?(ms|s|m|h)", "250ms", "15s", "10m")
+_DURATION_TEXT = PlainSerializer(_duration, return_type=str)
+
+Delay = Annotated[float, BeforeValidator(_seconds), _DURATION_TEXT, _DURATION_SCHEMA]
+"""A duration that may be 0s; seconds."""
+
+Duration = Annotated[
+    float, BeforeValidator(_seconds), AfterValidator(_more_than_nothing), _DURATION_TEXT, _DURATION_SCHEMA
+]
+"""A duration longer than 0s; seconds."""
+
+Size = Annotated[
+    int,
+    BeforeValidator(_bytes),
+    PlainSerializer(_size, return_type=str),
+    _text("[0-9]+(B|[kMG]B|[KMG]iB)", "256kB", "10MB"),
+]
+"""A size, kB = 1,000 and KiB = 1,024 bytes; bytes."""
+
+Share = Annotated[
+    float,
+    BeforeValidator(_fraction),
+    PlainSerializer(_share, return_type=str),
+    _text(r"[0-9]+(\.[0-9]+)?%", "10%"),
+]
+"""A percentage; a fraction of 1."""
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_boolean)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+Name = Annotated[str, AfterValidator(_name)]
+
+Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _: "****", return_type=str)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), PlainSerializer(lambda _: "****", return_type=str)]
+
+_ADDRESS_SCHEMA = _text(r".+:[0-9]+", "127.0.0.1:8080", "0.0.0.0:8080")
+ListenAddress = Annotated[
+    Address, PlainValidator(parse_address), PlainSerializer(str, return_type=str), _ADDRESS_SCHEMA
+]
+OptionalAddress = Annotated[
+    Address | None,
+    PlainValidator(_address_or_off),
+    PlainSerializer(lambda address: "off" if address is None else str(address), return_type=str),
+    _text(r".+:[0-9]+|off", "127.0.0.1:9090", "off"),
+]
+"""An address, or None for `off`."""
+
+BaseUrl = Annotated[str, AfterValidator(_base_url), _text(r"https?://.+", "http://10.0.0.1:8000/v1")]
+"""An http or https URL up to and including `/v1`, without a closing slash."""

@@ -1,0 +1,245 @@
+"""The settings: one frozen object, checked, that the composition root turns into objects.
+
+Owns names, types, ranges and defaults. Each YAML key is its field's name without the unit (`drain_timeout: 30s` is
+`drain_timeout_s`). Knows nothing of files, line numbers or environment variables (config_file.py), nor of rules
+between settings (config_rules.py). docs/configuration.md has a heading for each.
+
+Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are counts or have no unit.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from gateway.setting_types import (
+    Address,
+    BaseUrl,
+    Count,
+    Delay,
+    Duration,
+    HeaderName,
+    HeaderValue,
+    ListenAddress,
+    Name,
+    Number,
+    OptionalAddress,
+    Secret,
+    Share,
+    Size,
+    refusal,
+)
+from providers.catalog import CATALOG
+
+Policy = Literal["adaptive", "quantile", "static", "off", "ttfb"]
+FirstToken = Literal["any", "answer"]
+
+DEFAULT_POLICY: Policy = "quantile"
+
+
+def _kind(value: str) -> str:
+    if value not in CATALOG:
+        raise refusal("there is no such kind", "one of " + ", ".join(sorted(CATALOG)))
+    return value
+
+
+Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": sorted(CATALOG)})]
+
+
+def _key_of(field: str) -> str:
+    """The YAML key of a field: its name without the unit."""
+    return field.removesuffix("_s").removesuffix("_bytes")
+
+
+class Section(BaseModel):
+    """A mapping in the file: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=_key_of,
+        hide_input_in_errors=True,  # inputs can be secrets
+        use_attribute_docstrings=True,
+    )
+
+
+class Key(Section):
+    """One caller's key. With `key_file`, `key` is the file's content."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]}
+    )
+
+    name: Name = Field(examples=["team-a"])
+    """Stands for the key in logs and metrics."""
+    key: Secret = Field(examples=["${TEAM_A_KEY}"])
+    """The secret that callers send as `Authorization: Bearer ...`."""
+    key_file: str | None = None
+    """A file that holds the secret, instead of `key`; relative to the configuration file."""
+
+
+class Replica(Section):
+    """One endpoint that can answer for a model. With `api_key_file`, `api_key` is the file's content."""
+
+    name: Name = Field(examples=["a"])
+    """Its name in logs, metrics and response headers; unique within the model, fallbacks included."""
+    kind: Kind = Field(examples=["vllm"])
+    """What speaks at the other end."""
+    base_url: BaseUrl = Field(examples=["http://10.0.0.1:8000/v1"])
+    """Where its API begins, usually ending in /v1."""
+    api_key: Secret | None = None
+    """The key sent to it."""
+    api_key_file: str | None = None
+    """A file that holds the key, instead of `api_key`; relative to the configuration file."""
+    model: str | None = Field(default=None, min_length=1, max_length=256)
+    """What the replica calls the model; without it, the model's public name."""
+    quota: Name | None = None
+    """Whoever counts its rate limits; replicas that name the same quota share it."""
+    boundary: Name | None = None
+    """A region or vendor that requests must not leave."""
+    headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
+    """Headers added to each request."""
+
+
+Replicas = tuple[Replica, ...]
+
+
+class Pool(Section):
+    """Interchangeable replicas that are used when those before them have failed."""
+
+    replicas: Replicas = Field(min_length=1, examples=["[{name: c, ...}]"])
+    """The replicas of this fallback."""
+
+
+class Hedge(Section):
+    """When a late request is sent to a second replica, and how much that may cost."""
+
+    policy: Policy = DEFAULT_POLICY
+    """What decides the delay before a backup is sent."""
+    budget: Share = 0.10
+    """How many hedges there may be, as a share of the requests."""
+    max_hedges: Count = Field(default=1, le=3)
+    """How many backups one request may get."""
+    delay_s: Delay | None = None
+    """The fixed delay of policy `static`."""
+    quantile: Number = Field(default=0.9, gt=0, lt=1)
+    """Policy `quantile` hedges what takes longer than this share of recent requests took."""
+    hedge_delay_min_s: Delay = 0.020
+    """No hedge is sent earlier than this."""
+    cold_start_delay_s: Delay = 10.0
+    """The delay until enough requests have been seen to know better."""
+    gain_min: Number | None = None
+    """How much time a hedge must be expected to save, in units of the backup's own expected TTFT."""
+    across_fallbacks: bool = False
+    """Whether slowness, not only failure, may lead to a fallback."""
+
+
+class Model(Section):
+    """A public model name and the replicas that can answer for it."""
+
+    name: Name = Field(examples=["llama-70b"])
+    """What callers put in `model`."""
+    replicas: Replicas = Field(min_length=1, examples=["[{name: a, kind: vllm, base_url: http://10.0.0.1:8000/v1}]"])
+    """Interchangeable endpoints; requests are spread over them and hedged between them."""
+    fallbacks: tuple[Pool, ...] = Field(default=(), examples=["[{replicas: [...]}]"])
+    """Where requests go when every replica has failed, in this order."""
+    hedge: Hedge = Field(default=Hedge(), examples=["{policy: off}"])
+    """Overrides the top-level `hedge` for this model, key by key."""
+    first_token: FirstToken = Field(default="any")
+    """Whether reasoning counts as the first token (`any`) or only the answer does."""
+
+
+class Timeouts(Section):
+    """How long the gateway waits, for what."""
+
+    connect_s: Duration = 3.0
+    """For a connection to a replica, TLS included."""
+    ttft_s: Duration = 10.0
+    """For the first token while another replica could still be tried."""
+    ttft_per_1000_tokens_s: Delay = 0.25
+    """Added to `ttft` for each 1,000 prompt tokens."""
+    ttft_last_s: Duration = 120.0
+    """For the first token when no other replica is left."""
+    stall_s: Duration = 20.0
+    """For the next event of a stream that has begun."""
+    total_s: Duration = 600.0
+    """For the whole answer."""
+    commit_status_after_s: Duration = 15.0
+    """How long a streaming request's HTTP status is held back while there is no first token."""
+    keepalive_interval_s: Duration = 15.0
+    """Between the comments that keep a waiting client's connection open."""
+    request_body_s: Duration = 30.0
+    """For a client to send its request body."""
+
+
+class Limits(Section):
+    """The largest input the gateway takes."""
+
+    request_body_max_bytes: Size = 10_000_000
+    """A client's request body."""
+    n_max: Count = 16
+    """`n` in a request."""
+    max_tokens_max: Count = 1_000_000
+    """`max_tokens` in a request."""
+    event_max_bytes: Size = 4_000_000
+    """One event of a replica's stream."""
+    preamble_max_bytes: Size = 256_000
+    """What is held back of a replica's stream before its first token."""
+
+
+class Quota(Section):
+    """Limits that a provider counts, possibly for several replicas together."""
+
+    name: Name = Field(examples=["openai-main"])
+    """What replicas write in `quota`."""
+    requests_per_min: Count | None = None
+    """Requests a minute."""
+    tokens_per_min: Count | None = None
+    """Tokens a minute."""
+    enforce: bool = False
+    """Whether the gateway refuses a request at the limit instead of letting the provider do so."""
+
+
+class Settings(Section):
+    """Everything that can be configured."""
+
+    listen: ListenAddress = Address("127.0.0.1", 8080)
+    """Where callers reach the gateway."""
+    admin_listen: OptionalAddress = Address("127.0.0.1", 9090)
+    """Where metrics and admin routes are served, or `off`."""
+    keys: tuple[Key, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
+    """Who may call."""
+    allow_anonymous: bool = False
+    """Whether callers without a key are served."""
+    models: tuple[Model, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
+    """What is served."""
+    hedge: Hedge = Field(default=Hedge(), examples=["{policy: off}"])
+    """Hedging of every model that does not say otherwise."""
+    timeouts: Timeouts = Field(default=Timeouts(), examples=["{ttft: 10s}"])
+    """How long the gateway waits."""
+    limits: Limits = Field(default=Limits(), examples=["{request_body_max: 10MB}"])
+    """The largest input the gateway takes."""
+    quotas: tuple[Quota, ...] = Field(default=(), examples=["[{name: openai-main, requests_per_min: 500}]"])
+    """Rate limits of providers."""
+    drain_timeout_s: Duration = 30.0
+    """How long running streams may go on after the gateway was told to stop."""
+
+    def hedge_of(self, model: Model) -> Hedge:
+        """The hedging settings in force for a model: its own where it has them, else the top-level ones."""
+        own = {name: getattr(model.hedge, name) for name in model.hedge.model_fields_set}
+        return self.hedge.model_copy(update=own)
+
+
+def sections() -> dict[tuple[str, ...], type[Section]]:
+    """Every mapping in the file by its path without indices; `()` is the file itself."""
+    found: dict[tuple[str, ...], type[Section]] = {}
+
+    def visit(path: tuple[str, ...], section: type[Section]) -> None:
+        found[path] = section
+        for name, field in section.model_fields.items():
+            for kind in (field.annotation, *get_args(field.annotation)):
+                if isinstance(kind, type) and issubclass(kind, Section):
+                    visit((*path, field.alias or name), kind)
+
+    visit((), Settings)
+    return found

@@ -1,0 +1,209 @@
+"""The contract between the gateway and whatever speaks to a model: data and Protocols, no behaviour.
+
+A `Stream` pushes: the reader that owns the socket calls the `Sink` on its own stack, so whoever stamps a time in a
+sink method stamps the moment of receipt. Nothing here knows of races, policies or sockets.
+
+Units: seconds of the event loop's clock, bytes, tokens.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from providers.errors import UpstreamError
+
+Headers = Sequence[tuple[bytes, bytes]]
+"""Response or request headers in the order of the wire, names in lower case."""
+
+
+class Api(enum.Enum):
+    """The API a client called; the value is the path below `/v1` and the metric label."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+
+
+class FrameKind(enum.Enum):
+    """What one event of a stream is; the first that applies, in this order."""
+
+    ERROR = "error"  # an error object, or finish_reason "error"
+    DONE = "done"  # the protocol's closing event
+    REFUSAL = "refusal"  # a policy answer: content filter or refusal text; ends the race like content
+    CONTENT = "content"  # something generated
+    FINISH = "finish"  # a finish_reason without content
+    USAGE = "usage"  # token counts only
+    PREAMBLE = "preamble"  # role, ping, filter results, empty deltas
+    COMMENT = "comment"  # an SSE comment or an event without data
+    MALFORMED = "malformed"  # data that is not JSON
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Token counts as the upstream reported them; None where it said nothing."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One event of an upstream stream.
+
+    Attributes:
+        kind: what it is.
+        raw: the bytes to forward, closing blank line included, as they came; empty when nothing may be forwarded
+            (a usage chunk that only the gateway asked for, an event without data).
+        usage: token counts, on whichever event carried them.
+        error: set if and only if kind is ERROR.
+    """
+
+    kind: FrameKind
+    raw: bytes
+    usage: Usage | None = None
+    error: UpstreamError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One client request as every attempt needs it: the client's bytes and where to replace spans in them.
+
+    Attributes:
+        api: which API was called.
+        body: the JSON object exactly as the client sent it.
+        spans: top-level key -> [start, end) of its value in body, for every key present.
+        insert_at: offset right behind the opening brace, where absent keys are inserted.
+        model: the public model name asked for.
+        streaming: the client asked for a stream.
+        include_usage: the client asked for the usage chunk.
+        choices: `n`, at least 1.
+        max_tokens: the bound on the answer's tokens, None when the client gave none.
+        assemble: a non-streaming call may be asked as a stream and assembled (False for parameters that do not stream).
+        headers: allow-listed client headers to pass on.
+    """
+
+    api: Api
+    body: bytes
+    spans: Mapping[str, tuple[int, int]]
+    insert_at: int
+    model: str
+    streaming: bool
+    include_usage: bool = False
+    choices: int = 1
+    max_tokens: int | None = None
+    assemble: bool = True
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Sink(Protocol):
+    """Where a stream pushes. After `on_end`, or after `Stream.abort()`, nothing more is called."""
+
+    def on_headers(self, status: int, headers: Headers) -> None:
+        """The final response head has been received (never a 1xx)."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """One whole event has been received."""
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        """The stream is over, exactly once: None after a complete answer, else what went wrong."""
+
+
+class Stream(Protocol):
+    """One open upstream request."""
+
+    def pause(self) -> None:
+        """Stop reading from the upstream: the client is slow."""
+
+    def resume(self) -> None:
+        """Read again."""
+
+    def abort(self) -> None:
+        """Close the connection now, without draining; idempotent. The sink hears nothing more."""
+
+
+class Endpoint(Protocol):
+    """One replica as the race sees it."""
+
+    def open(self, call: Call, sink: Sink) -> Stream:
+        """Send the call and return at once; everything else, errors included, reaches the sink from a later loop turn."""
+
+
+class EventReader(Protocol):
+    """Reads the events of one upstream stream; stateful, sans-I/O."""
+
+    @property
+    def complete(self) -> bool:
+        """Every choice asked for has finished, or the closing event was seen: an end of body is a clean end now."""
+
+    def read(self, event: bytes) -> Frame:
+        """Classify one whole SSE event (its closing blank line included)."""
+
+    def read_body(self, body: bytes) -> Sequence[Frame]:
+        """A 200 with a JSON body where a stream was asked for: the same answer as frames, or one ERROR frame."""
+
+
+class Assembler(Protocol):
+    """Builds the non-streaming answer from the frames of a stream."""
+
+    def add(self, event: bytes) -> None:
+        """Take one event's bytes, in order."""
+
+    def body(self) -> bytes:
+        """The JSON body that the upstream would have sent without streaming."""
+
+
+class WireProtocol(Protocol):
+    """One upstream wire protocol, sans-I/O: builds requests, reads events and errors."""
+
+    def path(self, api: Api) -> str:
+        """The path below the base URL."""
+
+    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+        """The request body for a replica that calls the model `model`; as a stream or not."""
+
+    def reader(self, call: Call) -> EventReader:
+        """A fresh reader for one streamed answer."""
+
+    def assembler(self, call: Call) -> Assembler:
+        """A fresh assembler for one non-streaming answer."""
+
+    def usage(self, body: bytes) -> Usage | None:
+        """Token counts of a non-streaming answer."""
+
+    def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
+        """What a non-200 response means; body may be cut at 64 kB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP/1.1 request, ready to be written.
+
+    Attributes:
+        head: request line and headers with the closing blank line.
+        body: the body, its length stated in head.
+    """
+
+    head: bytes = field(repr=False)  # carries the replica's key
+    body: bytes = field(repr=False)
+
+
+class HttpSink(Protocol):
+    """Where an HTTP client pushes one response. After `on_close`, or after `abort()`, nothing more is called."""
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        """The final response head (never a 1xx)."""
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body, unframed."""
+
+    def on_close(self, error: UpstreamError | None) -> None:
+        """The response is over, exactly once: None when its framing says that it is complete."""
+
+
+class HttpClient(Protocol):
+    """A streaming HTTP client to one origin."""
+
+    def send(self, request: Request, sink: HttpSink) -> Stream:
+        """Write the request on a pooled or new connection; never calls the sink before it returns."""

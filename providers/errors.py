@@ -1,0 +1,90 @@
+"""What can go wrong upstream, as values: an attempt ends with one of these, nothing here is logged or retried.
+
+    UpstreamError
+    +-- ConnectError      no connection: refused, unreachable, DNS, TLS, connect timeout
+    +-- ConnectionCut     the connection ended before the answer was complete
+    +-- ProtocolError     what came is not HTTP or SSE within our bounds
+    +-- TimedOut          no first content, a stall, or the total time is over
+    +-- EmptyAnswer       a stream that ended without content and without a finish_reason
+    +-- BadStatus         the upstream answered with an error status
+    +-- ErrorFrame        an error object inside a 200
+
+Texts may come from the upstream: they go to the client, never to a log. Units: seconds, HTTP status codes.
+"""
+
+
+class UpstreamError(Exception):
+    """An attempt failed.
+
+    Attributes:
+        message: what happened, for the client.
+        label: a closed set of words for logs and metrics.
+        status: the upstream's HTTP status, or the status its error frame implies; None when there was none.
+        kind, param, code: `type`, `param` and `code` of the upstream's OpenAI-shaped error, None where absent.
+        retry_after_s: how long the upstream asked to wait, None when it did not say.
+        should_retry: the upstream's own `x-should-retry`, None when absent.
+    """
+
+    label = "upstream_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        kind: str | None = None,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
+
+
+class ConnectError(UpstreamError):
+    """No connection could be made."""
+
+    label = "connect"
+
+
+class ConnectionCut(UpstreamError):
+    """The connection ended before the answer was complete."""
+
+    label = "cut"
+
+
+class ProtocolError(UpstreamError):
+    """What came is not HTTP or SSE within our bounds."""
+
+    label = "protocol"
+
+
+class TimedOut(UpstreamError):
+    """Nothing came in time."""
+
+    label = "timeout"
+
+
+class EmptyAnswer(UpstreamError):
+    """The stream ended without content and without a finish_reason."""
+
+    label = "empty"
+
+
+class BadStatus(UpstreamError):
+    """The upstream answered with an error status."""
+
+    label = "status"
+
+
+class ErrorFrame(UpstreamError):
+    """An error object inside a 200."""
+
+    label = "error_frame"

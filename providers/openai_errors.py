@@ -1,0 +1,231 @@
+"""What the error bodies and error frames of OpenAI-compatible servers say, whoever wrote them.
+
+One parser for all shapes: OpenAI and Azure (`innererror`), Gemini (`[{"error": ...}]`, `retryDelay`), OpenRouter
+(`metadata`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI (`error_type`), Ollama (`{"error": "text"}`) and
+FastAPI (`detail`). Bodies that are not JSON are never quoted: they are other people's HTML.
+
+Knows nothing of retries; the three questions at the end are for whoever decides on them. Units: seconds, HTTP codes.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from providers.base import Headers
+from providers.errors import BadStatus, ErrorFrame, UpstreamError
+from providers.ratelimit import retry_after_s, wait_s
+from providers.tolerant_json import loads
+
+_MESSAGE_CHARS_MAX = 4096
+_SHOULD_RETRY = {b"true": True, b"false": False}
+
+_STATUS = {  # what servers call their errors in frames, where no HTTP status says it
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "content_policy_violation": 400,
+    "content_filter": 400,
+    "BadRequestError": 400,
+    "INVALID_ARGUMENT": 400,
+    "validation": 422,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "UNAUTHENTICATED": 401,
+    "permission_error": 403,
+    "PERMISSION_DENIED": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "NotFoundError": 404,
+    "NOT_FOUND": 404,
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "insufficient_quota": 429,
+    "RESOURCE_EXHAUSTED": 429,
+    "overloaded": 429,  # TGI
+    "server_error": 500,
+    "api_error": 500,
+    "internal_error": 500,
+    "internal_server_error": 500,
+    "InternalServerError": 500,
+    "INTERNAL": 500,
+    "generation": 500,  # TGI
+    "incomplete_generation": 500,  # TGI
+    "overloaded_error": 503,
+    "service_unavailable": 503,
+    "UNAVAILABLE": 503,
+    "timeout": 504,
+    "DEADLINE_EXCEEDED": 504,
+}
+_POLICY = frozenset({
+    "content_policy_violation",
+    "content_filter",
+    "ResponsibleAIPolicyViolation",  # Azure, inner code
+    "invalid_prompt",  # OpenAI, reasoning models: the prompt was flagged
+    "data_inspection_failed",  # Alibaba
+})  # fmt: skip
+_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_says_too_long = re.compile(
+    r"context (length|window)|available context size|max_new_tokens|input token count|reduce the length|too many tokens",
+    re.IGNORECASE,
+).search
+_says_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).search
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as its writer described it; None where nothing was said.
+
+    Attributes:
+        message: for people.
+        kind, param, code: as in an OpenAI error object; a code that only repeats an HTTP status is in `status`.
+        status: the HTTP status that the text states or implies.
+        retry_after_s: how long to wait.
+    """
+
+    message: str | None
+    kind: str | None = None
+    param: str | None = None
+    code: str | None = None
+    status: int | None = None
+    retry_after_s: float | None = None
+
+    def frame(self) -> ErrorFrame:
+        """As an error inside a 200."""
+        return ErrorFrame(
+            self.message or "the upstream sent an error without a message",
+            status=self.status,
+            kind=self.kind,
+            param=self.param,
+            code=self.code,
+            retry_after_s=self.retry_after_s,
+        )
+
+
+def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
+    """What a response with an error status means.
+
+    Args:
+        status: its status, which is believed above all.
+        headers: for `retry-after` in its forms and `x-should-retry`.
+        body: may be cut, empty or no JSON.
+    """
+    said = problem_of(loads(body)) or Problem(None)
+    wait = retry_after_s(headers)
+    silent = "nothing that could be read" if body else "an empty body"
+    return BadStatus(
+        said.message or f"the upstream answered with status {status} and {silent}",
+        status=status,
+        kind=said.kind,
+        param=said.param,
+        code=said.code,
+        retry_after_s=said.retry_after_s if wait is None else wait,
+        should_retry=_SHOULD_RETRY.get(dict(headers).get(b"x-should-retry", b"").strip().lower()),
+    )
+
+
+def problem_of(value: object) -> Problem | None:
+    """The error in a JSON document that is no answer; None when it is not recognised as one."""
+    if isinstance(value, list) and value:  # Gemini
+        value = value[0]
+    if not isinstance(value, dict):
+        return None
+    error = value.get("error")
+    if isinstance(error, dict):
+        return _described(error)
+    if error:
+        text = value.get("message")  # beside an `error` that is only a title
+        return _described({"message": text or error, "type": value.get("error_type"), "code": value.get("code")})
+    if value.get("message"):
+        return _described(value)
+    if value.get("detail"):
+        return _detailed(value["detail"])
+    return None
+
+
+def is_refusal(error: UpstreamError) -> bool:
+    """Whether the provider's policy refused the request: an answer, never to be asked of another replica."""
+    if error.code in _POLICY or error.kind in _POLICY:
+        return True
+    return error.status == 400 and "content exists risk" in error.message.lower()  # DeepSeek
+
+
+def is_too_long(error: UpstreamError) -> bool:
+    """Whether the prompt does not fit the model: a model with a longer context may take it."""
+    if error.status not in (400, 413, 422):
+        return False
+    return error.code in _TOO_LONG or error.kind in _TOO_LONG or _says_too_long(error.message) is not None
+
+
+def is_stream_refused(error: UpstreamError) -> bool:
+    """Whether the server refused `stream` or `stream_options`: the call may go again unstreamed."""
+    if error.status not in (400, 422):
+        return False
+    return any(_says_stream(text) for text in (error.param or "", error.message))
+
+
+def _described(error: Mapping[str, object]) -> Problem:
+    """From an OpenAI-like error object."""
+    inner, metadata = error.get("innererror"), error.get("metadata")
+    code, state = error.get("code"), error.get("status")
+    if not code and isinstance(inner, dict):
+        code = inner.get("code")
+    if isinstance(metadata, dict) and ("flagged_input" in metadata or "reasons" in metadata):  # OpenRouter's moderation
+        code = "content_policy_violation"
+    kind = _text(error.get("type")) or _text(state)
+    text = error.get("message")
+    numbers = (code, state, error.get("http_status_code"), error.get("status_code"))
+    names = (code, kind)
+    return Problem(
+        _message(text) or _message(error.get("detail")),
+        kind,
+        _text(error.get("param")),
+        None if _http_status(code) and not isinstance(code, str) else _text(code),
+        next(filter(None, map(_http_status, numbers)), None) or next(filter(None, map(_implied, names)), None),
+        _retry_delay_s(error.get("details")),
+    )
+
+
+def _detailed(detail: object) -> Problem:
+    """From FastAPI's `detail`: a text, an error object, or a list of validation errors with places."""
+    if isinstance(detail, dict):
+        error = detail.get("error")
+        return _described(error if isinstance(error, dict) else detail)
+    first = detail[0] if isinstance(detail, list) and detail else None
+    place = first.get("loc") if isinstance(first, dict) else None
+    param = _text(place[-1]) if isinstance(place, list) and place else None
+    return Problem(_message(detail), param=param)
+
+
+def _message(value: object) -> str | None:
+    """A text for people, from a text or from FastAPI's list of validation errors (also wrapped as Mistral does)."""
+    if isinstance(value, dict):
+        value = value.get("detail")
+    if isinstance(value, list):
+        texts = (item.get("msg") for item in value[:8] if isinstance(item, dict))
+        value = "; ".join(text for text in texts if isinstance(text, str))
+    return value[:_MESSAGE_CHARS_MAX] if isinstance(value, str) and value else None
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) and value else None
+
+
+def _http_status(value: object) -> int | None:
+    """A number, or a text that is one, in the range of HTTP errors."""
+    if isinstance(value, str) and len(value) == 3 and value.isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and 400 <= value <= 599 else None
+
+
+def _implied(name: object) -> int | None:
+    return _STATUS.get(name) if isinstance(name, str) else None
+
+
+def _retry_delay_s(details: object) -> float | None:
+    """Google's RetryInfo."""
+    for item in details if isinstance(details, list) else ():
+        delay = item.get("retryDelay") if isinstance(item, dict) else None
+        if isinstance(delay, str):
+            return wait_s(delay)
+    return None

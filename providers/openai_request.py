@@ -1,0 +1,55 @@
+"""The request body for OpenAI-compatible servers: the client's own bytes, with three values replaced.
+
+Only the spans of `model`, `stream` and `stream_options` are touched, so whatever else the client sent reaches the
+upstream as it was written. Knows nothing of HTTP, answers or which provider it is.
+"""
+
+import msgspec
+
+from providers.base import Call
+
+_ASK_USAGE = b'{"include_usage":true}'
+_encode = msgspec.json.Encoder().encode
+_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
+
+
+def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> bytes:
+    """The body to send.
+
+    Args:
+        call: the client's call.
+        model: what the replica calls the model.
+        stream: ask for a stream.
+        ask_usage: with a stream, ask for token counts, too (not every server knows `stream_options`).
+    """
+    values = {"model": _encode(model)}
+    if stream and not call.streaming:
+        values["stream"] = b"true"
+    if stream and ask_usage and not call.include_usage:
+        values["stream_options"] = _usage_asked(call)
+    return _replaced(call, values)
+
+
+def _usage_asked(call: Call) -> bytes:
+    """The client's `stream_options` with `include_usage` set; what is no object is left for the upstream to refuse."""
+    if "stream_options" not in call.spans:
+        return _ASK_USAGE
+    start, end = call.spans["stream_options"]
+    try:
+        options = _options(call.body[start:end]) or {}
+    except msgspec.ValidationError:
+        return call.body[start:end]
+    return _encode({**options, "include_usage": True})
+
+
+def _replaced(call: Call, values: dict[str, bytes]) -> bytes:
+    """The body with these values put into their spans; absent keys go right behind the opening brace."""
+    body, spans = call.body, call.spans
+    absent = b",".join(b'"%s":%s' % (key.encode(), value) for key, value in values.items() if key not in spans)
+    pieces = [body[: call.insert_at], absent, b"," if absent and spans else b""]
+    at = call.insert_at
+    for start, end, value in sorted((*spans[key], value) for key, value in values.items() if key in spans):
+        pieces += (body[at:start], value)
+        at = end
+    pieces.append(body[at:])
+    return b"".join(pieces)

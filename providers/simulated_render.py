@@ -1,0 +1,196 @@
+"""An answer of a simulated replica as bytes: events of a stream, or one JSON body that says the same.
+
+Each event is a `Frame` that already knows what it is. Times are not known here: an event has a tick, the number of
+content gaps that lie before it, and ticks below 0 come before the first content.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from providers.base import Api, Frame, FrameKind, Usage
+from providers.simulated_answer import Answer, Choice
+from providers.simulated_ask import Ask
+
+Role = Literal["early", "with", "none"]
+
+CREATED_S = 1_700_000_000  # the simulated replica's "now", always: answers are the same on every day
+DONE = Frame(FrameKind.DONE, b"data: [DONE]\n\n")
+_LOGPROB = -0.25
+_EARLY_ROLE = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+_NOTHING: dict[Api, dict[str, object]] = {
+    Api.CHAT: {"delta": {}, "logprobs": None},
+    Api.COMPLETIONS: {"text": "", "logprobs": None},
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Style(NamedTuple):
+    """How a replica dresses its streams.
+
+    Attributes:
+        role: a role chunk of its own before the content, the role in every content chunk, or no role at all.
+        filters: begin with a chunk without choices that carries filter results, as Azure does.
+        reasoning_key: what the field of thinking tokens is called.
+    """
+
+    role: Role
+    filters: bool
+    reasoning_key: str
+
+
+class Event(NamedTuple):
+    """One event of a stream and the number of content gaps before it; below 0: before the first content."""
+
+    tick: int
+    frame: Frame
+
+
+def stream(api: Api, ask: Ask, answer: Answer, style: Style) -> list[Event]:
+    """The answer as events in the order of the wire, `[DONE]` included."""
+    head = b"data: " + _envelope(api, answer, chunk=True)[:-1] + b',"choices":['
+    tail = b'],"usage":null}\n\n' if ask.include_usage else b"]}\n\n"
+    events = list(_preamble(api, answer, style, head, tail))
+    said = [list(_said(api, ask, choice, style)) for choice in answer.choices]
+    last = max(1, *(len(each) for each in said)) - 1
+    for tick in range(last + 1):
+        for index, (choice, each) in enumerate(zip(answer.choices, said, strict=True)):
+            if tick < len(each):
+                refused = choice.said == "refusal" and tick >= len(choice.reasoning)
+                kind = FrameKind.REFUSAL if refused else FrameKind.CONTENT
+                events.append(Event(tick, Frame(kind, head + _chunk(index, each[tick], None) + tail)))
+            if tick == max(1, len(each)) - 1:
+                kind = FrameKind.REFUSAL if choice.finish == "content_filter" else FrameKind.FINISH
+                raw = head + _chunk(index, _NOTHING[api], choice.finish) + tail
+                events.append(Event(tick, Frame(kind, raw)))
+    if ask.include_usage:
+        raw = head + b'],"usage":' + _encode(_usage(answer.usage)) + b"}\n\n"
+        events.append(Event(last, Frame(FrameKind.USAGE, raw, answer.usage)))
+    events.append(Event(last, DONE))
+    return events
+
+
+def body(api: Api, ask: Ask, answer: Answer, style: Style) -> Frame:
+    """The answer as one JSON document."""
+    whole = msgspec.json.decode(_envelope(api, answer, chunk=False))
+    render = _message_choice if api is Api.CHAT else _text_choice
+    whole["choices"] = [render(ask, index, choice, style) for index, choice in enumerate(answer.choices)]
+    whole["usage"] = _usage(answer.usage)
+    return Frame(FrameKind.CONTENT, _encode(whole), answer.usage)
+
+
+def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:
+    """An error object as OpenAI shapes it."""
+    return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def _envelope(api: Api, answer: Answer, *, chunk: bool) -> bytes:
+    chat = "chat.completion.chunk" if chunk else "chat.completion"
+    kind = chat if api is Api.CHAT else "text_completion"
+    return _encode({"id": answer.ident, "object": kind, "created": CREATED_S, "model": answer.model})
+
+
+def _preamble(api: Api, answer: Answer, style: Style, head: bytes, tail: bytes) -> Iterator[Event]:
+    """What comes before the first content."""
+    if style.filters:
+        filters = {"hate": {"filtered": False, "severity": "safe"}}
+        results = _encode([{"prompt_index": 0, "content_filter_results": filters}])
+        raw = head + b'],"prompt_filter_results":' + results + b"}\n\n"
+        yield Event(-1, Frame(FrameKind.PREAMBLE, raw))
+    if style.role == "early" and api is Api.CHAT:
+        for index in range(len(answer.choices)):
+            raw = head + _chunk(index, _EARLY_ROLE, None) + tail
+            yield Event(-1, Frame(FrameKind.PREAMBLE, raw))
+
+
+def _said(api: Api, ask: Ask, choice: Choice, style: Style) -> Iterator[dict[str, object]]:
+    """The fields of a chunk's choice for each content event of a choice."""
+    if api is Api.COMPLETIONS:
+        offset = 0
+        for piece in choice.pieces:
+            yield {"text": piece, "logprobs": _text_logprobs(ask, [piece], offset)}
+            offset += len(piece)
+        return
+    role = {"role": "assistant"} if style.role == "with" else {}
+    for piece in choice.reasoning:
+        yield {"delta": {**role, style.reasoning_key: piece}, "logprobs": None}
+    if choice.tool is not None:
+        begin = {"index": 0, **_call(choice.tool, "")}
+        yield {"delta": {**role, "tool_calls": [begin]}, "logprobs": None}
+        for piece in choice.pieces:
+            more = {"index": 0, "function": {"arguments": piece}}
+            yield {"delta": {**role, "tool_calls": [more]}, "logprobs": None}
+        return
+    for piece in choice.pieces:
+        yield {"delta": {**role, choice.said: piece}, "logprobs": _chat_logprobs(ask, choice, [piece])}
+
+
+def _chunk(index: int, fields: Mapping[str, object], finish: str | None) -> bytes:
+    """One entry of a chunk's `choices`."""
+    return _encode({"index": index, **fields, "finish_reason": finish})
+
+
+def _message_choice(ask: Ask, index: int, choice: Choice, style: Style) -> dict[str, object]:
+    """A choice of a chat completion."""
+    text = "".join(choice.pieces)
+    message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
+    if choice.tool is not None:
+        message["tool_calls"] = [_call(choice.tool, text)]
+    else:
+        message[choice.said] = text
+    if choice.reasoning:
+        message[style.reasoning_key] = "".join(choice.reasoning)
+    logprobs = _chat_logprobs(ask, choice, choice.pieces)
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+
+
+def _text_choice(ask: Ask, index: int, choice: Choice, _style: Style) -> dict[str, object]:
+    """A choice of a completion."""
+    logprobs = _text_logprobs(ask, choice.pieces, 0)
+    return {"index": index, "text": "".join(choice.pieces), "logprobs": logprobs, "finish_reason": choice.finish}
+
+
+def _call(tool: tuple[str, str], arguments: str) -> dict[str, object]:
+    return {"id": tool[0], "type": "function", "function": {"name": tool[1], "arguments": arguments}}
+
+
+def _chat_logprobs(ask: Ask, choice: Choice, pieces: Sequence[str]) -> dict[str, object] | None:
+    """The `logprobs` of some text tokens of a choice, None if they were not asked for."""
+    if not ask.logprobs or choice.said != "content":
+        return None
+    return {"content": [_token(piece, ask.top_logprobs or 0) for piece in pieces], "refusal": None}
+
+
+def _token(piece: str, alternatives: int) -> dict[str, object]:
+    one = {"token": piece, "logprob": _LOGPROB, "bytes": list(piece.encode())}
+    others = [{"token": f"{piece}{rank}", "logprob": _LOGPROB - rank, "bytes": None} for rank in range(1, alternatives)]
+    return {**one, "top_logprobs": [one, *others] if alternatives else []}
+
+
+def _text_logprobs(ask: Ask, pieces: Sequence[str], offset: int) -> dict[str, object] | None:
+    """The same for a completion; `offset` is where the first of the pieces begins in the text."""
+    if ask.logprobs is None or ask.logprobs is False:
+        return None
+    offsets = []
+    for piece in pieces:
+        offsets.append(offset)
+        offset += len(piece)
+    return {
+        "tokens": list(pieces),
+        "token_logprobs": [_LOGPROB] * len(pieces),
+        "top_logprobs": [{piece: _LOGPROB} for piece in pieces],
+        "text_offset": offsets,
+    }
+
+
+def _usage(usage: Usage) -> dict[str, object]:
+    prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

@@ -1,0 +1,111 @@
+"""The script of one simulated response: what is sent, when, and how the connection ends. Pure data and error answers.
+
+Misbehaviour (simulated_faults.py) edits scripts; the socket server and the in-process endpoint play them. Units:
+seconds, `at_s` after the work on the request began; the wall time of an answer is seconds since 1970.
+"""
+
+import enum
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from providers.base import Frame, FrameKind, Headers
+from providers.errors import BadStatus
+from providers.simulated_render import error_body
+
+EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+JSON: Headers = ((b"content-type", b"application/json"),)
+
+
+class Step(NamedTuple):
+    """One write: when, and what."""
+
+    at_s: float
+    frame: Frame
+
+
+class End(enum.Enum):
+    """What follows the last step."""
+
+    COMPLETE = "complete"  # the body is ended as its framing demands
+    FIN = "fin"  # the connection is closed and the body is not ended
+    RST = "rst"  # the connection is reset
+    SILENCE = "silence"  # nothing, until the peer leaves
+
+
+class Framing(enum.Enum):
+    """How the body is delimited."""
+
+    CHUNKED = "chunked"
+    EXTENDED = "extended"  # chunked, with chunk extensions and trailers
+    LENGTH = "length"  # content-length
+    CLOSE = "close"  # the end of the connection is the end of the body
+
+
+Chop = Callable[[list[Step], random.Random], list[Step]]
+"""Regroups the bytes of the steps into other writes; for sockets only."""
+
+
+class Script(msgspec.Struct, frozen=True):
+    """One response.
+
+    Attributes:
+        status: HTTP status, 0: no response head at all.
+        headers: besides those that the framing needs.
+        head_s: the head and the prelude are sent so long after arrival; None: with the first step.
+        prelude: events that go out with the head.
+        steps: everything else, from the beginning of the work on.
+        end: what follows the last step.
+        framing: of the body.
+        length: bytes of the whole body, for Framing.LENGTH.
+        slot: the request takes a slot, so that it may have to wait for one.
+        early_hints: a 1xx is sent before the head.
+        chop: how steps are regrouped into writes, None: one write for each.
+    """
+
+    status: int = 200
+    headers: Headers = EVENT_STREAM
+    head_s: float | None = None
+    prelude: tuple[Frame, ...] = ()
+    steps: tuple[Step, ...] = ()
+    end: End = End.COMPLETE
+    framing: Framing = Framing.CHUNKED
+    length: int = 0
+    slot: bool = True
+    early_hints: bool = False
+    chop: Chop | None = None
+
+
+class Problem(NamedTuple):
+    """An error answer: the status, and the fields of the error object."""
+
+    status: int
+    kind: str
+    code: str | None
+    message: str
+    param: str | None = None
+
+
+def refuse(problem: Problem, headers: Headers = (), retry_after_s: float | None = None, body: bytes = b"") -> Script:
+    """An answer that is nothing but an error.
+
+    Args:
+        problem: what is wrong.
+        headers: besides the content type.
+        retry_after_s: the wait that the headers or the body ask for.
+        body: instead of the error object that says `problem`.
+    """
+    said = body or error_body(problem.message, problem.kind, problem.code, problem.param)
+    error = BadStatus(
+        problem.message,
+        status=problem.status,
+        kind=problem.kind,
+        param=problem.param,
+        code=problem.code,
+        retry_after_s=retry_after_s,
+    )
+    step = Step(0.0, Frame(FrameKind.ERROR, said, error=error))
+    framing = Framing.LENGTH
+    return Script(problem.status, (*JSON, *headers), steps=(step,), framing=framing, length=len(said), slot=False)

@@ -1,0 +1,139 @@
+"""Server-sent events as bytes: splitting a stream into whole events, exactly as they came, and reading their fields.
+
+Sans-I/O. Every byte fed comes out once, in an event or in `rest()`, and the events are the same however the bytes
+were cut. A line ends with LF, CRLF or CR, an event with a blank line (so a blank line of its own is an event, too).
+Only a CR behind an LF waits for one more byte, because an LF may follow; CR CR ends an event at once, so that a server
+that ends its lines with CR alone is not read one event late. A BOM at the start belongs to the first event.
+
+Knows nothing of JSON, models or what an event means. Units: bytes.
+"""
+
+import re
+from collections.abc import Sequence
+
+from providers.errors import ProtocolError
+
+_BOM = b"\xef\xbb\xbf"
+_LF, _CR = 10, 13
+_end_of_event = re.compile(rb"\n\n|\r\r|\n\r\n|\n\r(?=[^\n])").search
+
+
+class Splitter:
+    """Splits a byte stream into events.
+
+    Args:
+        event_bytes_max: an event, finished or not, that is longer raises `ProtocolError`.
+    """
+
+    __slots__ = ("_buffer", "_has_cr", "_max", "_scan")
+
+    def __init__(self, event_bytes_max: int) -> None:
+        self._max = event_bytes_max
+        self._buffer = bytearray()  # the beginning of an event
+        self._scan = 0  # no event ends before this place of the buffer
+        self._has_cr = False  # a CR has been seen: only then is there more to look for than LF LF
+
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        """Take the next bytes.
+
+        Returns:
+            The events they complete, in order, closing blank lines included.
+
+        Raises:
+            ProtocolError: an event is over the limit; the splitter must not be used any more.
+        """
+        buffer = self._buffer
+        if not buffer:
+            # Nearly always a piece is one event of one line. Its first line end tells: nothing is searched twice or copied.
+            size = len(data)
+            line = data.find(b"\n")
+            cr = data.find(b"\r")
+            if size <= self._max and (
+                (line == size - 2 and cr < 0 < line and data[-1] == _LF)
+                or (0 < cr == size - 4 and line == cr + 1 and data[-2:] == b"\r\n")
+            ):
+                return (data,)
+            self._has_cr = self._has_cr or cr >= 0
+            return self._split(data)
+        self._has_cr = self._has_cr or b"\r" in data
+        buffer += data
+        return self._split(buffer)
+
+    def rest(self) -> bytes:
+        """What has come since the last whole event."""
+        return bytes(self._buffer)
+
+    def _split(self, source: bytes | bytearray) -> list[bytes]:
+        """Cut the events off the source, which is the buffer, or new bytes while the buffer is empty."""
+        events: list[bytes] = []
+        start, scan = 0, self._scan
+        while (end := self._end(source, start, scan)) > 0:
+            if end - start > self._max:
+                raise self._too_long()
+            events.append(bytes(source[start:end]))
+            start = scan = end
+        if source is self._buffer:
+            del self._buffer[:start]
+        else:
+            self._buffer += source[start:]
+        if len(self._buffer) > self._max:
+            raise self._too_long()
+        self._scan = max(0, len(self._buffer) - 2)  # the longest ending is LF CR LF
+        return events
+
+    def _end(self, source: bytes | bytearray, start: int, scan: int) -> int:
+        """Where the event at `start` ends, 0 when its end is not there yet."""
+        if start == len(source):
+            return 0
+        if source[start] == _LF:
+            return start + 1
+        if not self._has_cr:
+            blank = source.find(b"\n\n", scan)
+            return blank + 2 if blank >= 0 else 0
+        if source[start] == _CR:
+            if start + 1 == len(source):
+                return 0
+            return start + (2 if source[start + 1] == _LF else 1)
+        found = _end_of_event(source, scan)
+        return found.end() if found else 0
+
+    def _too_long(self) -> ProtocolError:
+        return ProtocolError(f"the upstream sent an event of over {self._max} bytes")
+
+
+def data_of(event: bytes) -> bytes | None:
+    """The value of an event's `data` field, several joined with LF; None when it has none."""
+    if event.startswith(b"data: "):
+        line = event.find(b"\n")
+        cr = event.find(b"\r")
+        if cr < 0 and line == len(event) - 2:
+            return event[6:line]
+        if 0 < cr == len(event) - 4 and line == cr + 1:
+            return event[6:cr]
+    values = [value for name, value, _ in fields(event) if name == b"data"]
+    return b"\n".join(values) if values else None
+
+
+def forwardable(event: bytes) -> bytes:
+    """The event as a client may get it: as it came, but for what trips clients that parse every event as JSON.
+
+    `id` and `retry` fields are taken out. An event whose data is empty or absent is dropped, unless it is nothing but
+    comments.
+
+    Returns:
+        The bytes to forward, empty when nothing may be forwarded.
+    """
+    lines = fields(event)
+    if any(name == b"data" and value for name, value, _ in lines):
+        kept = [line for name, _, line in lines if name not in (b"id", b"retry")]
+        return event if len(kept) == len(lines) else b"".join(kept)
+    return b"" if any(name for name, _, _ in lines) else event
+
+
+def fields(event: bytes) -> list[tuple[bytes, bytes, bytes]]:
+    """Name, value and raw line of each line of an event; the name of comments and blank lines is empty."""
+    found = []
+    for line in event.splitlines(keepends=True):
+        name, _, value = line.rstrip(b"\r\n").removeprefix(_BOM).partition(b":")
+        found.append((name, value.removeprefix(b" "), line))
+    return found

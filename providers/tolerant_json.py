@@ -1,0 +1,33 @@
+"""JSON as upstreams really send it: read and write what Python's own json module accepts, at msgspec's speed otherwise.
+
+Servers written in Python send NaN, Infinity and halves of surrogate pairs (an emoji cut in two by a tokenizer); clients
+written in Python read them. Knows nothing of what the JSON means.
+"""
+
+import json
+
+import msgspec
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def loads(data: bytes) -> object:
+    """Parse one JSON document; None when it is none, or is nested too deeply to be an answer."""
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
+def dumps(value: object) -> bytes:
+    """Write JSON, compactly; halves of surrogate pairs leave as the escapes they came as."""
+    try:
+        return _encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(value, separators=(",", ":")).encode()

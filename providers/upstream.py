@@ -1,0 +1,234 @@
+"""One replica as the race sees it: an HTTP client, a wire protocol and a splitter put together as an `Endpoint`.
+
+Turns response bytes into frames and every way a response can go wrong into one `UpstreamError`. Knows nothing of
+races, retries or other replicas. Units: seconds, bytes.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from providers.base import (
+    Api,
+    Call,
+    EventReader,
+    Frame,
+    FrameKind,
+    Headers,
+    HttpClient,
+    Request,
+    Sink,
+    Stream,
+    WireProtocol,
+)
+from providers.errors import ConnectionCut, ProtocolError, UpstreamError
+from providers.sse import Splitter
+
+ERROR_BODY_BYTES_MAX = 64 * 1024
+_LINGER_S = 1.0  # after the closing event the body's last chunk may take this long before the connection is dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits on what an upstream may send.
+
+    Attributes:
+        event_bytes_max: one SSE event.
+        body_bytes_max: a JSON answer.
+    """
+
+    event_bytes_max: int = 4 * 1024 * 1024
+    body_bytes_max: int = 64 * 1024 * 1024
+
+
+class HttpEndpoint:
+    """A `providers.base.Endpoint` over HTTP.
+
+    Args:
+        client: to the replica's origin.
+        protocols: the wire protocol for each API that the replica serves.
+        path: path of the base URL, without a closing slash.
+        headers: sent with every request: host, authorization and the like.
+        model: what the replica calls the model.
+        bounds: limits on what may come back.
+    """
+
+    def __init__(
+        self,
+        client: HttpClient,
+        protocols: dict[Api, WireProtocol],
+        path: str,
+        headers: Headers,
+        model: str,
+        bounds: Bounds,
+    ) -> None:
+        self._client = client
+        self._protocols = protocols
+        self._model = model
+        self._bounds = bounds
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # no compression between us
+        self._heads = {
+            api: b"POST %s HTTP/1.1\r\n" % (path + protocol.path(api)).encode() + lines + fixed
+            for api, protocol in protocols.items()
+        }
+
+    def open(self, call: Call, sink: Sink) -> Stream:
+        """Send the call; see `Endpoint.open`."""
+        protocol = self._protocols[call.api]
+        streamed = call.streaming or call.assemble
+        body = protocol.build(call, self._model, stream=streamed)
+        head = self._heads[call.api]
+        if call.headers:
+            head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
+        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[streamed], len(body))
+        stream = _HttpStream(protocol, call, self._bounds, sink, streamed=streamed)
+        stream.exchange = self._client.send(Request(head, body), stream)
+        return stream
+
+
+_ACCEPT = {True: b"text/event-stream", False: b"application/json"}
+
+
+class _HttpStream:
+    """One response on its way to a sink: the `HttpSink` of the client and the `Stream` of the attempt."""
+
+    __slots__ = (
+        "_body",
+        "_bounds",
+        "_call",
+        "_headers",
+        "_linger",
+        "_protocol",
+        "_reader",
+        "_sink",
+        "_splitter",
+        "_status",
+        "_streamed",
+        "exchange",
+    )
+
+    exchange: Stream
+
+    def __init__(self, protocol: WireProtocol, call: Call, bounds: Bounds, sink: Sink, *, streamed: bool) -> None:
+        self._protocol = protocol
+        self._call = call
+        self._streamed = streamed
+        self._bounds = bounds
+        self._sink: Sink | None = sink
+        self._splitter: Splitter | None = None  # set while the body is read as events
+        self._reader: EventReader | None = None
+        self._body = bytearray()  # the body, while it is not read as events
+        self._status = 0
+        self._headers: Headers = ()
+        self._linger: asyncio.TimerHandle | None = None
+
+    # Stream
+
+    def pause(self) -> None:
+        self.exchange.pause()
+
+    def resume(self) -> None:
+        self.exchange.resume()
+
+    def abort(self) -> None:
+        if self._sink is not None:
+            self._sink = None
+            self.exchange.abort()
+
+    # HttpSink
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        if self._sink is None:
+            return
+        self._status, self._headers = status, headers
+        if status == 200 and self._streamed and not _is_json(headers):
+            self._splitter = Splitter(self._bounds.event_bytes_max)
+            self._reader = self._protocol.reader(self._call)
+        self._sink.on_headers(status, headers)
+
+    def on_body(self, data: bytes) -> None:
+        if self._sink is None:
+            return
+        if self._splitter is None:
+            self._gather(data)
+            return
+        try:
+            events = self._splitter.feed(data)
+        except ProtocolError as error:
+            self._fail(error)
+            return
+        self._read(events)
+
+    def on_close(self, error: UpstreamError | None) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+        if self._sink is None:
+            return
+        if self._status != 200 and self._status:
+            self._end(self._protocol.error(self._status, self._headers, bytes(self._body)))
+        elif self._reader is not None:
+            # A connection lost behind the last finish_reason has cost the answer nothing.
+            cut = error or ConnectionCut("the upstream's stream ended before the answer was finished")
+            self._end(None if self._reader.complete else cut)
+        elif error is not None:
+            self._end(error)
+        else:
+            self._read_body()
+
+    # inside
+
+    def _read(self, events: Sequence[bytes]) -> None:
+        """Push whole events until the closing one, or until the sink has had enough."""
+        reader = self._reader
+        assert reader is not None
+        for event in events:
+            frame = reader.read(event)
+            if self._sink is None:
+                return
+            self._sink.on_frame(frame)
+            if frame.kind is FrameKind.DONE:
+                self._done()
+                return
+
+    def _done(self) -> None:
+        """The closing event came: over for the sink, while the body's end may follow and free the connection."""
+        loop = asyncio.get_running_loop()
+        self._linger = loop.call_later(_LINGER_S, self.exchange.abort)
+        self._end(None)
+
+    def _gather(self, data: bytes) -> None:
+        """Keep a body that is read as a whole: an error's beginning, or an answer up to its bound."""
+        if self._status != 200:
+            self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
+        elif len(self._body) + len(data) > self._bounds.body_bytes_max:
+            self._fail(ProtocolError(f"the upstream's answer is over {self._bounds.body_bytes_max} bytes"))
+        else:
+            self._body += data
+
+    def _read_body(self) -> None:
+        """A complete 200 with a JSON body."""
+        assert self._sink is not None
+        body = bytes(self._body)
+        reader = self._protocol.reader(self._call)
+        frames = reader.read_body(body)
+        if not self._streamed and not any(frame.kind is FrameKind.ERROR for frame in frames):
+            frames = (Frame(FrameKind.CONTENT, body, self._protocol.usage(body)),)
+        for frame in frames:
+            if self._sink is not None:
+                self._sink.on_frame(frame)
+        self._end(None)
+
+    def _fail(self, error: UpstreamError) -> None:
+        self.exchange.abort()
+        self._end(error)
+
+    def _end(self, error: UpstreamError | None) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.on_end(error)
+
+
+def _is_json(headers: Headers) -> bool:
+    """Whether the body is one JSON document; everything else is read as events."""
+    return any(name == b"content-type" and b"json" in value.lower() for name, value in headers)

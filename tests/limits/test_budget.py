@@ -1,0 +1,172 @@
+"""The credit budget: bounded in every window of requests, bounded when idle, tickets that cannot leak."""
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.limits.budget import CreditBudget
+
+gaps_s = st.one_of(st.just(0.0), st.floats(0.0, 1.0), st.floats(0.0, 1000.0))
+shares = st.sampled_from([0.02, 0.1, 0.3, 1.0])
+
+
+def spend_greedily(
+    budget: CreditBudget, requests: list[tuple[float, float, float]]
+) -> tuple[list[float], list[float], list[float]]:
+    """Buy whenever allowed; return, per request, what it weighed, what was spent, and the cap before it."""
+    now_s = 0.0
+    weighed, spent, caps = [], [], []
+    for gap_s, weight, cost in requests:
+        now_s += gap_s
+        before = budget.cap
+        budget.earn(now_s, weight)
+        caps.append(before)
+        weighed.append(weight)
+        spent.append(0.0)
+        while budget.reserve(now_s, cost) is not None:
+            spent[-1] += cost
+    return weighed, spent, caps
+
+
+@given(shares, st.lists(gaps_s, min_size=1, max_size=60))
+def test_hedges_never_exceed_share_and_cap_in_any_run_of_requests(share: float, gaps: list[float]) -> None:
+    """In any n requests in a row hedges <= B*n + cap, whatever the arrivals; the start counts 1.5."""
+    weighed, spent, caps = spend_greedily(CreditBudget(share), [(gap_s, 1.0, 1.0) for gap_s in gaps])
+    hedges = [0.0, *accumulate(spent)]
+    for start in range(len(weighed)):
+        kept = caps[start] if start else 1.5
+        for end in range(start + 1, len(weighed) + 1):
+            assert hedges[end] - hedges[start] <= share * (end - start) + kept + 1e-9
+
+
+tokens = st.floats(1.0, 30_000.0)
+
+
+@given(shares, st.lists(st.tuples(gaps_s, tokens, tokens), min_size=1, max_size=40))
+def test_tokens_never_exceed_share_and_cap_and_one_overdraft(
+    share: float, requests: list[tuple[float, float, float]]
+) -> None:
+    """In any n requests in a row tokens <= B*(their tokens) + cap + the last hedge, whatever the prompts."""
+    weighed, spent, caps = spend_greedily(CreditBudget(share), requests)
+    for start in range(len(weighed)):
+        kept = caps[start] if start else 1.5 * weighed[0]
+        overdrawn = 0.0
+        for end in range(start + 1, len(weighed) + 1):
+            if spent[end - 1]:
+                overdrawn = requests[end - 1][2]
+            earned = share * sum(weighed[start:end])
+            assert sum(spent[start:end]) <= (earned + kept + overdrawn) * (1 + 1e-9)
+
+
+def test_the_cap_is_three_requests_and_six_seconds_of_accrual() -> None:
+    """In steady traffic of 100 requests/s at 10 % the cap is 3 + 6 s * 10/s, and idleness takes it back to 3."""
+    budget = CreditBudget(0.1)
+    for n in range(6_000):
+        budget.earn(n / 100)
+    assert budget.cap == pytest.approx(63.0, rel=0.01)
+    assert budget.credit == pytest.approx(63.0, rel=0.01)
+    budget.earn(360.0)
+    assert budget.cap == pytest.approx(3.1)
+
+
+def test_a_burst_after_idleness_finds_at_most_three_credits() -> None:
+    """Idle for 5 minutes, then 20 requests at once: at most 10 % + 3 are hedged."""
+    budget = CreditBudget(0.1)
+    for n in range(6_000):
+        budget.earn(n / 100)
+    bought = 0
+    for _ in range(20):
+        budget.earn(360.0)
+        bought += budget.reserve(360.0) is not None
+    assert bought == 5
+
+
+def test_what_was_kept_while_idle_is_lost_without_a_new_request_too() -> None:
+    """Idleness lowers the credit with the cap even when nothing is earned before the next hedge."""
+    budget = CreditBudget(0.1)
+    for n in range(6_000):
+        budget.earn(n / 100)
+    bought = 0
+    while budget.reserve(1e6):
+        bought += 1
+    assert bought == 3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_nothing_is_bought_before_something_is_earned(share: float) -> None:
+    """A new budget, and one with a share of 0 for ever, grants nothing."""
+    budget = CreditBudget(share)
+    assert budget.reserve(0.0) is None
+    budget.earn(0.0, cost=1.0 if not share else 0.0)
+    assert budget.reserve(0.0) is None
+    assert budget.credit == 0.0
+
+
+def test_it_starts_half_full() -> None:
+    """At the first request it holds half of 3 costs and what this request earned."""
+    budget = CreditBudget(0.1)
+    budget.earn(0.0, cost=1_000.0)
+    assert budget.credit == pytest.approx(1_600.0)
+
+
+def test_a_long_prompt_may_overdraw_and_the_debt_is_paid_first() -> None:
+    """A cost above the cap is granted at 0.9 of the cap; then nothing, however cheap, until the debt is paid."""
+    budget = CreditBudget(0.5)
+    for n in range(20):
+        budget.earn(n * 100.0, cost=1_000.0)
+    assert budget.credit == pytest.approx(3_500.0)
+    assert budget.reserve(1_900.0, cost=20_000.0) is not None
+    assert budget.credit == pytest.approx(-16_500.0)
+    for n in range(33):
+        assert budget.reserve(2_000.0 + n, cost=0.001) is None
+        budget.earn(2_000.0 + n, cost=1_000.0)
+    assert budget.credit == pytest.approx(0.0, abs=0.01)
+    budget.earn(2_033.0, cost=1_000.0)
+    assert budget.reserve(2_033.0, cost=500.0) is not None
+
+
+def test_a_long_prompt_below_nine_tenths_of_the_cap_is_refused() -> None:
+    """Half full is not enough for a cost above the cap."""
+    budget = CreditBudget(0.1)
+    budget.earn(0.0, cost=1_000.0)
+    assert budget.reserve(0.0, cost=20_000.0) is None
+    assert budget.credit == pytest.approx(1_600.0)
+
+
+def test_a_slow_fleet_earns_slower() -> None:
+    """The scale multiplies what is earned, not the cap's 3 costs."""
+    budget = CreditBudget(0.1)
+    budget.earn(0.0, scale=0.5)
+    assert budget.credit == pytest.approx(1.55)
+
+
+@given(st.lists(st.sampled_from(["settle", "release", "more"]), min_size=1, max_size=5))
+def test_a_ticket_is_settled_once(ends: list[str]) -> None:
+    """Whatever is called after the first settle or release of a ticket changes nothing: credits never leak."""
+    budget = CreditBudget(0.1)
+    budget.earn(0.0, cost=1_000.0)
+    before = budget.credit
+    ticket = budget.reserve(0.0, cost=1_000.0)
+    assert ticket is not None
+    costs = {"settle": 1_000.0, "release": 0.0, "more": 1_200.0}
+    for end in ends:
+        if end == "release":
+            budget.release(ticket)
+        else:
+            budget.settle(ticket, costs[end])
+    assert budget.credit == pytest.approx(before - costs[ends[0]])
+
+
+def test_a_released_ticket_cannot_lift_the_credit_above_the_cap() -> None:
+    """What comes back late is cut at the cap like everything else."""
+    budget = CreditBudget(0.1)
+    budget.earn(0.0)
+    ticket = budget.reserve(0.0)
+    assert ticket is not None
+    for n in range(1_000):
+        budget.earn(n * 100.0)
+    budget.release(ticket)
+    assert budget.reserve(1e5) is not None
+    assert budget.credit == pytest.approx(2.0)

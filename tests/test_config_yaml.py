@@ -1,0 +1,119 @@
+"""Reading YAML with places, and replacing `${NAME}`: what is text, what is replaced, and that nothing makes it raise."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.config_yaml import Place, read_yaml
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("off", "off"),
+        ("on", "on"),
+        ("yes", "yes"),
+        ("true", True),
+        ("False", False),
+        ("'true'", "true"),
+        ("15", 15),
+        ("-3", -3),
+        ("0.9", 0.9),
+        (".5", 0.5),
+        ("1e3", 1000.0),
+        ("1:30", "1:30"),
+        ("2024-08-06", "2024-08-06"),
+        ("1_000", "1_000"),
+        ("0x10", "0x10"),
+        (".nan", ".nan"),
+        ("999999999999999999999", "999999999999999999999"),
+        ("=", "="),
+        ("[a, 1]", ["a", 1]),
+        ("{b: 2}", {"b": 2}),
+        ("|\n  text\n", "text\n"),
+    ],
+    ids=repr,
+)
+def test_plain_values_are_those_of_yaml_1_2(written: str, value: object) -> None:
+    """Only true and false are booleans, only decimal numbers are numbers; times, dates, on and off are text."""
+    document = read_yaml(f"x: {written}", {})
+    assert (document.data, list(document.faults)) == ({"x": value}, [])
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("${A}", "1"),
+        ("'${A}'", "1"),
+        ('"${A}"', "1"),
+        ("x${A}y${B}", "x1y: #{}'"),
+        ("${B}", ": #{}'"),
+        ("${NONE:-default}", "default"),
+        ("${NONE:-http://h:1/v1}", "http://h:1/v1"),
+        ("${NONE:-}", ""),
+        ("${EMPTY:-default}", "default"),
+        ("${C}", "${A}"),
+        ("$A", "$A"),
+        ("{A}", {"A": None}),
+    ],
+    ids=repr,
+)
+def test_variables_are_replaced_in_values(written: str, value: object) -> None:
+    """A reference becomes the variable's text, which is never read as YAML or as a reference again."""
+    env = {"A": "1", "B": ": #{}'", "C": "${A}", "EMPTY": ""}
+    assert read_yaml(f"x: {written}", env).data == {"x": value}
+
+
+def test_a_variable_may_stand_unquoted_between_braces() -> None:
+    """`{key: ${NAME}}` is read as people mean it, although a brace ends a plain value in YAML."""
+    document = read_yaml("keys: [{name: a, key: ${KEY}}, {name: b, key: ${NONE:-d}}]", {"KEY": "k"})
+    assert document.data == {"keys": [{"name": "a", "key": "k"}, {"name": "b", "key": "d"}]}
+
+
+def test_a_variable_in_a_comment_need_not_be_set() -> None:
+    """What is commented out is not looked up."""
+    document = read_yaml("x: 1 # ${NONE}\n# y: ${NONE}", {})
+    assert (document.data, list(document.faults)) == ({"x": 1}, [])
+
+
+def test_places_are_those_of_keys_and_items() -> None:
+    """A setting's place is that of its key, an item's that of the item, whatever references stand before it."""
+    document = read_yaml("# first\na:\n  - {b: ${A}, c: 2}\n  - d\n", {"A": "a long text"})
+    assert document.places == {
+        (): Place(2, 1),
+        ("a",): Place(2, 1),
+        ("a", 0): Place(3, 5),
+        ("a", 0, "b"): Place(3, 6),
+        ("a", 0, "c"): Place(3, 15),
+        ("a", 1): Place(4, 5),
+    }
+    assert document.references == {("a", 0, "b"): "${A}"}
+
+
+def test_only_the_first_of_two_equal_keys_is_read() -> None:
+    """A key that is set twice is a fault at the second place and keeps its first value."""
+    document = read_yaml("a: 1\nb: 2\na: 3\n", {})
+    assert document.data == {"a": 1, "b": 2}
+    assert document.places[("a",)] == Place(3, 1)
+    assert document.faults == [(("a",), "this is set twice, first in line 1; remove one of the two")]
+
+
+def test_an_empty_file_is_no_data() -> None:
+    """A file with comments only has no data and no fault of its own."""
+    assert read_yaml("# nothing\n", {}).data is None
+    assert not read_yaml("# nothing\n", {}).faults
+
+
+@settings(max_examples=200)
+@given(st.text(st.sampled_from("ab1-:{}[]&*!|>'\"%@`#$\t\n ,?\\~.\x00\ue000\ue001é"), max_size=40))
+def test_no_text_makes_reading_raise(text: str) -> None:
+    """Whatever stands in the file, reading ends with data or a fault."""
+    document = read_yaml(text, {"a": "b"})
+    assert (
+        document.data is not None or document.faults or not text.strip() or text.lstrip().startswith(("#", "%", "---"))
+    )
+
+
+def test_deep_nesting_is_a_fault() -> None:
+    """A file nested beyond what can be parsed is refused instead of ending the process."""
+    assert read_yaml("[" * 100_000, {}).faults
