@@ -4,29 +4,32 @@ The only file that names concrete classes of every room. Nothing is decided here
 """
 
 import asyncio
+import logging
 import random
 import ssl
-import time
-from collections.abc import Callable, Iterator, MutableMapping
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from uvicorn._types import ASGIApplication
 
 from gateway import settings as config
-from gateway.admin import admin_app
+from gateway.admin import Admin
 from gateway.events import Event, HedgingSwitched, Listener
 from gateway.hedging.pool import HedgeSettings, Policy, Pool
 from gateway.inbound import Bounds as RequestBounds
 from gateway.observe.describe import describe, pool_state
-from gateway.observe.logs import RequestLog
+from gateway.observe.logs import RequestLog, wants_text
 from gateway.observe.metrics import Metrics
 from gateway.observe.state import PoolState
+from gateway.observe.writer import LineWriter
 from gateway.plain_routes import plain_app
 from gateway.request import Host, Model, Timeouts
+from gateway.response import Application, Receive, Scope, Send
 from gateway.routes import PATHS, Keyring, Limits, RacedRoutes
 from gateway.routing.replicas import Replica
 from providers.base import Api, Headers, WireProtocol
@@ -67,8 +70,10 @@ class Gateway:
         self._clients: list[WireClient] = []
         self._models = {row.name: self._model(settings, row, tasks) for row in settings.models}
         self._metrics = Metrics(self._states)
-        self._log = RequestLog()
-        self._hub.listeners += [self._metrics.on_event, self._log.on_event]
+        self._admin = Admin(self._metrics, self._states, self._describe, self._switch)
+        self._writer = LineWriter(sys.stdout.fileno())
+        log = RequestLog(self._writer.write, text=wants_text("auto", sys.stdout.fileno()))
+        self._hub.listeners += [self._metrics.on_event, log.on_event, self._admin.on_event]
         host = Host(loop, self._hub.emit, random.Random().random)
         keyring = Keyring({key.key.get_secret_value(): key.name for key in settings.keys})
         self._routes = RacedRoutes(self._models, keyring, _limits(settings), _assemblers(), host, tasks)
@@ -77,11 +82,9 @@ class Gateway:
             return keyring.name(request.scope["headers"])
 
         names = [row.name for row in settings.models]
-        self._plain = plain_app(names, int(time.time()), key_name, lambda: not self.draining, gateway_version())
-        self.application: ASGIApplication = self._application
-        self.admin: ASGIApplication = admin_app(
-            self._metrics, self._states, self._describe, self._switch, self._hub.listeners
-        )
+        self._plain = plain_app(names, int(datetime.now(UTC).timestamp()), key_name, lambda: not self.draining, gateway_version())
+        self.application: Application = self._application
+        self.admin: Application = self._admin.app
 
     @property
     def active(self) -> int:
@@ -95,12 +98,13 @@ class Gateway:
             race.shut_down()
 
     def close(self) -> None:
-        """Let go of idle connections and flush the log."""
+        """Let go of idle connections and event feeds, and write out the log."""
+        self._admin.close()
         for client in self._clients:
             client.close()
-        self._log.close()
+        self._writer.close()
 
-    async def _application(self, scope: Any, receive: Any, send: Any) -> None:  # ASGI's own shapes
+    async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in PATHS:
             await self._routes(scope, receive, send)
         else:
@@ -132,7 +136,8 @@ class Gateway:
             Api.COMPLETIONS: OpenAICompletions(ask_usage=kind.asks_usage),
         }
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
-        endpoint = HttpEndpoint(client, protocols, url.path, _headers(row, kind, url.netloc), row.model or model.name, bounds)
+        headers = _headers(row, kind, url.netloc)
+        endpoint = HttpEndpoint(client, protocols, url.path, headers, row.model or model.name, bounds)
         return Replica(row.name, endpoint, row.quota, row.boundary)
 
     # what observers and the admin address ask
@@ -167,8 +172,10 @@ class Hub:
         for listener in self.listeners:
             try:
                 listener(event)
-            except Exception:
+            except Exception:  # an observer's bug
                 self.failures += 1
+                if self.failures == 1:
+                    logging.getLogger(__name__).exception("an observer failed; this is told once")
 
 
 def build(settings: config.Settings, tasks: asyncio.TaskGroup) -> Gateway:
@@ -217,7 +224,7 @@ def _headers(row: config.Replica, kind: Kind, host: str) -> Headers:
     if row.api_key is not None:
         key = row.api_key.get_secret_value().encode()
         headers.append((b"authorization", b"Bearer " + key) if kind.auth is Auth.BEARER else (b"api-key", key))
-    headers += [(name.lower().encode(), value.encode()) for name, value in row.headers.items()]
+    headers += [(name.lower().encode(), value.get_secret_value().encode()) for name, value in row.headers.items()]
     return headers
 
 

@@ -26,8 +26,6 @@ _WORDS = {  # pydantic's type of error -> what is wrong, what to write
     "float_type": ("a number is expected", ""),
     "float_parsing": ("a number is expected", ""),
     "finite_number": ("a number is expected", ""),
-    "bool_type": ("this is a switch", "true or false"),
-    "bool_parsing": ("this is a switch", "true or false"),
     "greater_than": ("it must be more than {gt:g}", ""),
     "greater_than_equal": ("it must be at least {ge:g}", ""),
     "less_than": ("it must be less than {lt:g}", ""),
@@ -140,7 +138,7 @@ def _unknown(loc: Loc) -> str:
         return f"there is no such setting; did you mean `{near[0]}`?"
     elsewhere = [place for place, section in sections().items() if name in _keys(section)]
     if elsewhere:
-        return f"there is no such setting here; it belongs in {_place_name(elsewhere[0])}"
+        return f"there is no such setting here; it belongs in {_place_name(min(elsewhere, key=len))}"
     return f"there is no such setting; here you can write {', '.join(known)}"
 
 

@@ -89,12 +89,8 @@ def _unused_quotas(quotas: list[tuple[Loc, Row]], every_replica: list[tuple[Loc,
 def _listening(data: Row) -> Iterator[Finding]:
     listen = _address(data.get("listen"), Settings.model_fields["listen"].default)
     admin = _address(data.get("admin_listen"), Settings.model_fields["admin_listen"].default)
-    if (
-        listen
-        and not listen.loopback
-        and not data.get("keys")
-        and data.get("allow_anonymous") in (None, False, "false")
-    ):
+    anybody = data.get("allow_anonymous") in (True, "true")
+    if listen and not listen.loopback and not data.get("keys") and not anybody:
         text = (
             f"found {listen}, but without keys only this machine may call; "
             f"add `keys: [{{name: team-a, key: ${{TEAM_A_KEY}}}}]`, or write `listen: 127.0.0.1:{listen.port}`, "

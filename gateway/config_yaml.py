@@ -7,7 +7,7 @@ setting by name. Lines and columns count from 1. A value from the environment is
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?")
 _HIDDEN = re.compile("\\$\ue000(.*?)\ue001")
 _BRACES = str.maketrans("\ue000\ue001", "{}")
 
+_DEPTH_MAX = 20  # the settings need 8; deeper, the parser would end in a RecursionError
+
 _ADVICE = (  # what PyYAML says, what is usually behind it
     (r"'\\t'", "there is a tab; indent with spaces, and put a value with a tab in quotes"),
     (
@@ -32,9 +34,12 @@ _ADVICE = (  # what PyYAML says, what is usually behind it
     ("could not find expected ':'", "there is a line without `:`; write `name: value`"),
     ("unexpected end of stream|expected ',' or ", "something is not closed before here: a quote, a [ or a {"),
     ("expected <block end>", "the indentation does not fit the lines before; items of one list begin in one column"),
-    ("cannot start any token", "a value cannot begin with this character unless it is in quotes"),
+    (
+        "cannot start any token|expected the node content",
+        "a value cannot begin with this character unless it is in quotes",
+    ),
     ("unknown escape", "a backslash means something in double quotes; use single quotes"),
-    ("single document", "there is a second document (`---`); one file holds one configuration"),
+    ("another document", "there is a second document (`---`); one file holds one configuration"),
     ("not allowed in plain|special characters", "there is a control character; remove it"),
 )
 
@@ -83,17 +88,14 @@ def read_yaml(text: str, env: Mapping[str, str]) -> Document:
     """Parse a file; every problem becomes a fault of the document."""
     hidden = _REFERENCE.sub("$\ue000\\1\ue001", text)
     try:
-        for event in yaml.parse(hidden, _Loader):
-            if unsupported := _unsupported(event):
-                return unsupported
+        if unsupported := _unsupported(yaml.parse(hidden, _Loader)):
+            return unsupported
         root = yaml.compose(hidden, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         return _not_yaml(error.problem, Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1))
     except yaml.reader.ReaderError as error:
         return _not_yaml(error.reason, Place(text.count("\n", 0, error.position) + 1, 1))
-    except RecursionError:
-        return _not_yaml("lists or mappings are nested too deeply", Place(1, 1))
     if root is None:
         return Document()
     builder = _Builder(env)
@@ -101,15 +103,21 @@ def read_yaml(text: str, env: Mapping[str, str]) -> Document:
     return Document(builder.build(root, ()), builder.places, builder.references, builder.faults)
 
 
-def _unsupported(event: yaml.Event) -> Document | None:
-    """What is wrong with a part of YAML that is not read here; None for the others."""
-    place = Place(event.start_mark.line + 1, event.start_mark.column + 1) if event.start_mark else Place(1, 1)
-    if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-        return _not_yaml("an & or * at the start of a value needs quotes; anchors and aliases are not supported", place)
-    if getattr(event, "tag", None):
-        return _not_yaml(
-            "a ! at the start of a value needs quotes; tags are not supported (a variable is ${NAME})", place
-        )
+def _unsupported(events: Iterable[yaml.Event]) -> Document | None:
+    """What is wrong with the first part of YAML that is not read here; None when all of it is."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        what = ""
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            what = "an & or * at the start of a value needs quotes; anchors and aliases are not supported"
+        elif getattr(event, "tag", None):
+            what = "a ! at the start of a value needs quotes; tags are not supported (a variable is ${NAME})"
+        elif depth > _DEPTH_MAX:
+            what = "lists and mappings are nested too deeply"
+        if what:
+            mark = event.start_mark
+            return _not_yaml(what, Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1))
     return None
 
 

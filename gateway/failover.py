@@ -1,4 +1,4 @@
-"""What a failed attempt means for the request: its outcome, whether the race is over, and what the client is told. Pure.
+"""What a failed attempt means: its outcome, whether the race is over, and what the client is told. Pure.
 
 The table of docs/failover.md in code. An error of the caller's and a policy refusal are answers; everything else is
 tried elsewhere. 401, 403 and 404 from an upstream are the gateway's own fault: it holds the key and names the model.

@@ -53,7 +53,8 @@ def plain_app(
     async def get_model(request: Request, model: str) -> JSONResponse:
         key_name(request)
         if model not in entries:
-            raise UnknownModel(f"there is no model {model[:80]!r} here; there are: {', '.join(models[:20])}", param="model")
+            known = ", ".join(models[:20])
+            raise UnknownModel(f"there is no model {model[:80]!r} here; there are: {known}", param="model")
         return JSONResponse(entries[model])
 
     @app.get("/healthz")

@@ -29,7 +29,7 @@ from gateway.failover import answer, judge, last_word
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Deny, Facts, Hedge, Pool
 from gateway.limits.budget import Ticket
-from gateway.report import ended, response_headers
+from gateway.report import Course, ended, response_headers
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
@@ -168,15 +168,15 @@ class Race:
         elif not others:
             self._nothing_live()
 
-    # inside: winning and ending
+    # winning and ending
 
     def _win(self, attempt: Attempt) -> None:
         self._winner = attempt
         attempt.hedge_at_s = attempt.overdue_at_s = attempt.give_up_at_s = math.inf
         self._retry_at_s = math.inf
         self._arm(attempt.last_s + self._model.timeouts.stall_s)
-        tries = len(self._attempts)
-        self._client.begin(response_headers(attempt, self._caller, tries, self._hedges, self._denials))
+        course = Course(self._caller, self._attempts, attempt, self._hedges, self._denials)
+        self._client.begin(response_headers(course))
         attempt.forward(self._client.write)
 
     def _lost_winner(self, error: UpstreamError) -> None:
@@ -215,10 +215,8 @@ class Race:
             self._timer.cancel()
         for attempt in self._attempts:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
-        told = ended(
-            self._call, self._caller, self._attempts, self._winner, self._hedges, self._denials, self._now(), status, error
-        )
-        self._host.emit(told)
+        course = Course(self._caller, self._attempts, self._winner, self._hedges, self._denials)
+        self._host.emit(ended(course, self._call, self._now(), status, error))
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End one attempt, once, and settle what it took."""
@@ -242,10 +240,10 @@ class Race:
             AttemptFailed(now_s, self._caller.request_id, name, replica, outcome, error.label, attempt.status)
         )
 
-    # inside: starting attempts
+    # starting attempts
 
     def _next(self, role: Role) -> bool:
-        """Start an attempt on the best replica not tried yet, in the first pool that has one; False when there is none."""
+        """Start an attempt on a replica not tried yet, in the first pool that has one; False when there is none."""
         now_s = self._now()
         if len(self._attempts) >= TRIES_MAX:
             return False
@@ -314,7 +312,7 @@ class Race:
             HedgeFired(now_s, request_id, name, attempt.replica.name, decision.replica.name, waited_s)
         )
 
-    # inside: time
+    # what time brings
 
     def _now(self) -> float:
         return self._host.loop.time()

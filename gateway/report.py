@@ -4,6 +4,7 @@ Units: seconds inside, milliseconds in the header.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gateway.attempt import Attempt
 from gateway.events import RequestEnded, Result, Role
@@ -12,42 +13,44 @@ from gateway.request import Caller
 from providers.base import Call
 
 
-def result(winner: Attempt | None, hedges: int, denials: Sequence[Denial]) -> Result:
-    """How a race stands, or went."""
-    if hedges:
-        return Result.BACKUP_WON if winner is not None and winner.role is Role.BACKUP else Result.BACKUP_LOST
-    return Result.DENIED if denials else Result.PRIMARY
+class Course(NamedTuple):
+    """How a race has gone so far."""
+
+    caller: Caller
+    attempts: Sequence[Attempt]
+    winner: Attempt | None
+    hedges: int
+    denials: Sequence[Denial]
+
+    @property
+    def result(self) -> Result:
+        """How it stands, or went."""
+        if self.hedges:
+            won = self.winner is not None and self.winner.role is Role.BACKUP
+            return Result.BACKUP_WON if won else Result.BACKUP_LOST
+        return Result.DENIED if self.denials else Result.PRIMARY
 
 
-def response_headers(
-    winner: Attempt, caller: Caller, attempts: int, hedges: int, denials: Sequence[Denial]
-) -> list[tuple[bytes, bytes]]:
-    """The `x-ttft-*` headers of an answer, once its winner is known."""
+def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
+    """The `x-ttft-*` headers of an answer; its winner is known."""
+    winner = course.winner
+    assert winner is not None
     headers = [
         (b"x-ttft-replica", winner.replica.name.encode()),
-        (b"x-ttft-attempts", b"%d" % attempts),
-        (b"x-ttft-ms", b"%.1f" % (1000 * (winner.last_s - caller.arrived_s))),
-        (b"x-ttft-result", result(winner, hedges, denials).value.encode()),
+        (b"x-ttft-attempts", b"%d" % len(course.attempts)),
+        (b"x-ttft-ms", b"%.1f" % (1000 * (winner.last_s - course.caller.arrived_s))),
+        (b"x-ttft-result", course.result.value.encode()),
     ]
-    if denials:
-        headers.append((b"x-ttft-denied", denials[-1].value.encode()))
+    if course.denials:
+        headers.append((b"x-ttft-denied", course.denials[-1].value.encode()))
     if winner.upstream_request_id is not None:
         headers.append((b"x-upstream-request-id", winner.upstream_request_id.encode("latin-1", "replace")))
     return headers
 
 
-def ended(
-    call: Call,
-    caller: Caller,
-    attempts: Sequence[Attempt],
-    winner: Attempt | None,
-    hedges: int,
-    denials: Sequence[Denial],
-    now_s: float,
-    status: int,
-    error: str | None,
-) -> RequestEnded:
+def ended(course: Course, call: Call, now_s: float, status: int, error: str | None) -> RequestEnded:
     """The one event every request ends with; all its attempts have ended."""
+    caller, attempts, winner, _, denials = course
     start_s = attempts[0].start_s if attempts else now_s
     content_s = winner.content_s if winner is not None else None
     return RequestEnded(
@@ -59,7 +62,7 @@ def ended(
         streaming=call.streaming,
         status=status,
         error=error,
-        result=result(winner, hedges, denials),
+        result=course.result,
         winner=winner.replica.name if winner is not None else None,
         attempts=tuple(attempt.report(start_s) for attempt in attempts),
         denials=tuple(denials),

@@ -18,6 +18,8 @@ from providers.base import Assembler
 Message = MutableMapping[str, Any]  # ASGI's own shape
 Send = Callable[[Message], Awaitable[None]]
 Receive = Callable[[], Awaitable[Message]]
+Scope = MutableMapping[str, Any]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BUFFER_BYTES_MAX = 64 * 1024  # beyond this the upstream is paused
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # of a non-streaming answer, as events
@@ -296,7 +298,7 @@ class _Begun:
                 return
 
 
-async def serve(race: RaceControl, outbox: Outbox, receive: Receive) -> None:
+async def serve(race: RaceControl, receive: Receive) -> None:
     """Watch the client until it leaves or has everything; returns when the request is over.
 
     After a complete response ASGI's receive() says "http.disconnect", too.

@@ -9,9 +9,8 @@ import contextlib
 import hashlib
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gateway.errors import (
     BodyTooLarge,
@@ -28,10 +27,8 @@ from gateway.hedging.pool import Facts
 from gateway.inbound import Bounds, Inbound, parse
 from gateway.race import Race
 from gateway.request import Caller, Host, Model
-from gateway.response import EventStream, JsonAnswer, Outbox, Receive, Send, respond_error, serve
+from gateway.response import EventStream, JsonAnswer, Outbox, Receive, Scope, Send, respond_error, serve
 from providers.base import Api, Assembler, Call, Headers
-
-Scope = MutableMapping[str, Any]  # ASGI's own shape
 
 PATHS: Mapping[str, Api] = {f"/v1/{api.value}": api for api in Api}
 _DISCARD_S = 2.0  # a refused body is read on for so long, so that the sender gets to read the answer
@@ -150,7 +147,7 @@ class RacedRoutes:
         self.active.add(race)
         try:
             race.start()
-            await serve(race, outbox, receive)
+            await serve(race, receive)
         except Exception as error:
             self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
             race.client_gone()
@@ -181,7 +178,7 @@ class RacedRoutes:
         limit = self._limits.body_bytes_max
         declared = next((value for name, value in headers if name == b"content-length"), b"0")
         if len(declared) > _DIGITS_MAX or int(declared) > limit:
-            raise BodyTooLarge(f"the request body has {declared.decode()[:40]} bytes; this gateway takes {limit} at most")
+            raise BodyTooLarge(f"the request body has {int(declared[:_DIGITS_MAX])} bytes; this gateway takes {limit}")
         pieces: list[bytes] = []
         size = 0
         try:

@@ -11,18 +11,20 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 
 import uvicorn
-from uvicorn._types import ASGIApplication
 
 from gateway.app import Gateway, build
 from gateway.http_protocol import BoundedHttpProtocol
+from gateway.response import Application
+from gateway.setting_types import Address
 from gateway.settings import Settings
 
 NOTICE_S = 1.0  # between /readyz turning false and the end of accepting: load balancers look every second or so
 GOODBYE_S = 1.0  # for the error events of streams that outlived the drain
+_LAST_S = 0.3  # for whatever is left when all must end at once; uvicorn looks ten times a second
 _SWEEP_S = 1.0
 _BACKLOG = 4096
 _KEEP_ALIVE_S = 75  # idle client connections; longer than a load balancer's 60 s, so that it closes first
@@ -44,63 +46,104 @@ class _Server(uvicorn.Server):
 class Addresses:
     """Where the gateway listens, with the ports it really got."""
 
-    public: tuple[str, int]
-    admin: tuple[str, int] | None
+    public: Address
+    admin: Address | None
 
 
-async def run(settings: Settings, on_ready: Callable[[Addresses], None]) -> None:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended.
+
+    Attributes:
+        cut: requests that were ended with an error because they did not finish in time.
+        second: the signal that ended the drain at once, None when it was not.
+    """
+
+    cut: int
+    second: signal.Signals | None
+
+
+async def run(
+    settings: Settings,
+    on_ready: Callable[[Addresses], None],
+    meanwhile: Callable[[Addresses], Coroutine[object, object, None]] | None = None,
+) -> Ending:
     """Serve until a signal ends it.
 
     Args:
         settings: checked settings.
-        on_ready: called once when requests are accepted.
+        on_ready: called once when requests are accepted and signals are heard.
+        meanwhile: started then, and cancelled by the first signal.
 
     Raises:
         ListenError: an address is taken or not ours.
     """
-    public_socket = _bind(settings.listen.host, settings.listen.port)
-    admin = settings.admin_listen
-    admin_socket = _bind(admin.host, admin.port) if admin is not None else None
-    async with asyncio.TaskGroup() as tasks:
-        gateway = build(settings, tasks)
-        servers = [_server(gateway.application, public_socket)]
-        sockets = [public_socket]
-        if admin_socket is not None:
-            servers.append(_server(gateway.admin, admin_socket))
-            sockets.append(admin_socket)
-        running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
-        sweeping = tasks.create_task(_sweep(servers[0]))
-        while not all(server.started for server in servers):
-            await asyncio.sleep(0.005)
-        on_ready(Addresses(_name(public_socket), _name(admin_socket) if admin_socket is not None else None))
-        with _signals() as signals:
-            patient = await signals.get() is signal.SIGTERM
-            draining = tasks.create_task(_drain(gateway, servers, settings.drain_timeout_s, patient=patient))
-            second = tasks.create_task(signals.get())
-            await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
-            second.cancel()
-            draining.cancel()
-            for server in servers:
-                server.should_exit = server.force_exit = True
-            gateway.end_streams()
-            await asyncio.wait(running)
-        sweeping.cancel()
-        gateway.close()
+    with contextlib.ExitStack() as opened:
+        wanted = [address for address in (settings.listen, settings.admin_listen) if address is not None]
+        sockets = [opened.enter_context(await _bind(address)) for address in wanted]
+        addresses = Addresses(_name(sockets[0]), _name(sockets[1]) if len(sockets) > 1 else None)
+        async with asyncio.TaskGroup() as tasks:
+            gateway = build(settings, tasks)
+            servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
+            running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
+            sweeping = tasks.create_task(_sweep(servers[0]))
+            while not all(server.started for server in servers):
+                await asyncio.sleep(0.005)
+            with _signals() as signals:
+                on_ready(addresses)
+                beside = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
+                patient = await signals.get() is signal.SIGTERM
+                if beside is not None:
+                    beside.cancel()
+                draining = tasks.create_task(
+                    _drain(gateway, servers[0], running[0], settings.drain_timeout_s, patient=patient)
+                )
+                ending = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
+                await _end(gateway, servers, running)
+            sweeping.cancel()
+    return ending
 
 
-async def _drain(gateway: Gateway, servers: list[_Server], timeout_s: float, *, patient: bool) -> None:
-    """Stop accepting, then wait for running streams; returns when they are done or have been told to end."""
-    loop = asyncio.get_running_loop()
+async def _drain(
+    gateway: Gateway, server: _Server, running: asyncio.Task[None], timeout_s: float, *, patient: bool
+) -> int:
+    """Stop accepting, then wait for running requests; returns how many had to be told to end."""
     gateway.draining = True
     if patient:
         await asyncio.sleep(NOTICE_S)
-    servers[0].should_exit = True
-    end_s = loop.time() + timeout_s
-    while gateway.active and loop.time() < end_s:
-        await asyncio.sleep(0.02)
-    if gateway.active:
-        gateway.end_streams()
-        await asyncio.sleep(GOODBYE_S)
+    server.should_exit = True  # it closes idle connections, and is done when the others have their answers
+    done, _ = await asyncio.wait({running}, timeout=timeout_s)
+    if done:
+        return 0
+    cut = gateway.active
+    gateway.end_streams()
+    await asyncio.wait({running}, timeout=GOODBYE_S)
+    return cut
+
+
+async def _drained_or_second(
+    draining: asyncio.Task[int], second: asyncio.Task[signal.Signals], gateway: Gateway
+) -> Ending:
+    """Whichever comes first; the other is cancelled."""
+    await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
+    if draining.done():
+        second.cancel()
+        return Ending(draining.result(), None)
+    draining.cancel()
+    return Ending(gateway.active, second.result())
+
+
+async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.Task[None]]) -> None:
+    """End whatever still runs: a word to who listens, then the connections are closed."""
+    for server in servers:
+        server.should_exit = server.force_exit = True
+    gateway.end_streams()
+    await asyncio.wait(running, timeout=_LAST_S)
+    for server in servers:
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
+    await asyncio.wait(running)
+    gateway.close()
 
 
 async def _sweep(server: _Server) -> None:
@@ -113,7 +156,7 @@ async def _sweep(server: _Server) -> None:
                 connection.check_head(loop.time())
 
 
-def _server(application: ASGIApplication, sock: socket.socket) -> _Server:
+def _server(application: Application) -> _Server:
     config = uvicorn.Config(
         application,
         http=BoundedHttpProtocol,
@@ -130,22 +173,29 @@ def _server(application: ASGIApplication, sock: socket.socket) -> _Server:
     return _Server(config)
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """A listening address, or a sentence that says why not."""
+async def _bind(address: Address) -> socket.socket:
+    """A listening socket, or a sentence that says why not."""
+    loop = asyncio.get_running_loop()
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        family, kind, proto, _, where = found[0]
         sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.bind(address)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.bind(where)
+            sock.listen(_BACKLOG)
+        except OSError:
+            sock.close()
+            raise
     except OSError as error:
-        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise ListenError(f"cannot listen on {address}: {error.strerror or error}") from error
     return sock
 
 
-def _name(sock: socket.socket) -> tuple[str, int]:
+def _name(sock: socket.socket) -> Address:
     host, port = sock.getsockname()[:2]
-    return str(host), int(port)
+    return Address(host, port)
 
 
 @contextlib.contextmanager

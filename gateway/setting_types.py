@@ -104,6 +104,14 @@ def _no_boolean(value: object) -> object:
     return value
 
 
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):  # from a variable
+        return value == "true"
+    raise refusal("this is a switch", "true or false")
+
+
 def _name(value: str) -> str:
     if not re.fullmatch(r"[!-~]{1,128}", value):
         raise refusal("a name is 1 to 128 visible ASCII characters without spaces (it becomes a label and a header)")
@@ -254,6 +262,7 @@ Share = Annotated[
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_boolean)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+Switch = Annotated[bool, BeforeValidator(_boolean)]
 Name = Annotated[str, AfterValidator(_name)]
 
 Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _: "****", return_type=str)]

@@ -27,6 +27,7 @@ from gateway.setting_types import (
     Secret,
     Share,
     Size,
+    Switch,
     refusal,
 )
 from providers.catalog import CATALOG
@@ -130,7 +131,7 @@ class Hedge(Section):
     """The delay until enough requests have been seen to know better."""
     gain_min: Number | None = None
     """How much time a hedge must be expected to save, in units of the backup's own expected TTFT."""
-    across_fallbacks: bool = False
+    across_fallbacks: Switch = False
     """Whether slowness, not only failure, may lead to a fallback."""
 
 
@@ -196,7 +197,7 @@ class Quota(Section):
     """Requests a minute."""
     tokens_per_min: Count | None = None
     """Tokens a minute."""
-    enforce: bool = False
+    enforce: Switch = False
     """Whether the gateway refuses a request at the limit instead of letting the provider do so."""
 
 
@@ -209,7 +210,7 @@ class Settings(Section):
     """Where metrics and admin routes are served, or `off`."""
     keys: tuple[Key, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
     """Who may call."""
-    allow_anonymous: bool = False
+    allow_anonymous: Switch = False
     """Whether callers without a key are served."""
     models: tuple[Model, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
     """What is served."""
@@ -218,7 +219,7 @@ class Settings(Section):
     timeouts: Timeouts = Field(default=Timeouts(), examples=["{ttft: 10s}"])
     """How long the gateway waits."""
     limits: Limits = Field(default=Limits(), examples=["{request_body_max: 10MB}"])
-    """The largest input the gateway takes."""
+    """How large requests and events may be."""
     quotas: tuple[Quota, ...] = Field(default=(), examples=["[{name: openai-main, requests_per_min: 500}]"])
     """Rate limits of providers."""
     drain_timeout_s: Duration = 30.0

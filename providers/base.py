@@ -127,7 +127,7 @@ class Endpoint(Protocol):
     """One replica as the race sees it."""
 
     def open(self, call: Call, sink: Sink) -> Stream:
-        """Send the call and return at once; everything else, errors included, reaches the sink from a later loop turn."""
+        """Send the call and return at once; all else, errors included, reaches the sink from a later loop turn."""
 
 
 class EventReader(Protocol):

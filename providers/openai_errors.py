@@ -4,15 +4,14 @@ One parser for all shapes: OpenAI and Azure (`innererror`), Gemini (`[{"error": 
 (`metadata`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI (`error_type`), Ollama (`{"error": "text"}`) and
 FastAPI (`detail`). Bodies that are not JSON are never quoted: they are other people's HTML.
 
-Knows nothing of retries; the three questions at the end are for whoever decides on them. Units: seconds, HTTP codes.
+Knows nothing of retries. Units: seconds, HTTP status codes.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from providers.base import Headers
-from providers.errors import BadStatus, ErrorFrame, UpstreamError
+from providers.errors import BadStatus, ErrorFrame
 from providers.ratelimit import retry_after_s, wait_s
 from providers.tolerant_json import loads
 
@@ -55,19 +54,6 @@ _STATUS = {  # what servers call their errors in frames, where no HTTP status sa
     "timeout": 504,
     "DEADLINE_EXCEEDED": 504,
 }
-_POLICY = frozenset({
-    "content_policy_violation",
-    "content_filter",
-    "ResponsibleAIPolicyViolation",  # Azure, inner code
-    "invalid_prompt",  # OpenAI, reasoning models: the prompt was flagged
-    "data_inspection_failed",  # Alibaba
-})  # fmt: skip
-_TOO_LONG = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-_says_too_long = re.compile(
-    r"context (length|window)|available context size|max_new_tokens|input token count|reduce the length|too many tokens",
-    re.IGNORECASE,
-).search
-_says_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).search
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +125,6 @@ def problem_of(value: object) -> Problem | None:
     if value.get("detail"):
         return _detailed(value["detail"])
     return None
-
-
-def is_refusal(error: UpstreamError) -> bool:
-    """Whether the provider's policy refused the request: an answer, never to be asked of another replica."""
-    if error.code in _POLICY or error.kind in _POLICY:
-        return True
-    return error.status == 400 and "content exists risk" in error.message.lower()  # DeepSeek
-
-
-def is_too_long(error: UpstreamError) -> bool:
-    """Whether the prompt does not fit the model: a model with a longer context may take it."""
-    if error.status not in (400, 413, 422):
-        return False
-    return error.code in _TOO_LONG or error.kind in _TOO_LONG or _says_too_long(error.message) is not None
-
-
-def is_stream_refused(error: UpstreamError) -> bool:
-    """Whether the server refused `stream` or `stream_options`: the call may go again unstreamed."""
-    if error.status not in (400, 422):
-        return False
-    return any(_says_stream(text) for text in (error.param or "", error.message))
 
 
 def _described(error: Mapping[str, object]) -> Problem:

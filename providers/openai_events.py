@@ -24,9 +24,16 @@ FirstToken = Literal["any", "answer"]
 Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
 """Turns a complete answer into the chunks of an equal stream, usage and closing event left out."""
 
-_REASONING = frozenset({"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"})
+# Reasoning, and Groq's name of what kind of text it is, which stands beside it.
+_REASONING = frozenset({"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "channel"})
 _KNOWN = _REASONING | {"content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
 _UNKNOWN_MAX = 16
+_SILENT = Problem(None)
+_NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# Looking a member up in its class costs more than half as much as decoding a chunk, on Python 3.11.
+_ERROR, _REFUSAL, _CONTENT = FrameKind.ERROR, FrameKind.REFUSAL, FrameKind.CONTENT
+_FINISH, _PREAMBLE = FrameKind.FINISH, FrameKind.PREAMBLE
+_RANK = {kind: rank for rank, kind in enumerate(FrameKind)}  # declared in the order in which the first applies
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -39,7 +46,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None | msgspec.UnsetType = msgspec.UNSET
+    choices: list[_Choice] | msgspec.UnsetType | None = msgspec.UNSET
     usage: object = None
     error: object = None
     x_groq: object = None
@@ -75,35 +82,20 @@ class ChunkReader:
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        data = data_of(event)
-        raw = event
-        if data is None or not _is_bare(event, data):
-            raw = forwardable(event)
-            failed = _error_event(event)
-            if failed is not None:
-                return Frame(FrameKind.ERROR, raw, None, failed)
-        if not data:
-            return Frame(FrameKind.COMMENT, raw)
-        if data.startswith(b"[DONE]"):
-            self.complete = True
-            return Frame(FrameKind.DONE, raw)
-        try:
-            chunk = _decode(data)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            lenient = _lenient(data)
-            if lenient is None:
-                return Frame(FrameKind.MALFORMED, b"")
-            chunk = lenient
-        if not chunk.choices or chunk.error or chunk.x_groq:
-            return self._unusual(chunk, data, raw)
-        return self._choices_frame(chunk.choices, raw, usage_of(chunk.usage))
+        if event.startswith(b"data:") and len(event) - event.find(b"\n") <= 3:  # one data line and the blank one
+            try:
+                chunk = _decode(event[5:])  # white space around it is JSON's
+            except _NOT_TYPED:
+                return self._read_fields(event)
+            return self._read_chunk(chunk, event, event)
+        return self._read_fields(event)
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
         answer = loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list) or answer.get("error"):
             problem = problem_of(answer) or Problem("the upstream answered 200 with neither a completion nor an error")
-            return (Frame(FrameKind.ERROR, b"", None, problem.frame()),)
+            return (Frame(_ERROR, b"", None, problem.frame()),)
         frames = [self.read(_event(dumps(chunk))) for chunk in self._chunks(answer)]
         if answer.get("usage"):
             head = {key: answer[key] for key in ("id", "object", "created", "model") if key in answer}
@@ -111,56 +103,72 @@ class ChunkReader:
         frames.append(self.read(_event(b"[DONE]")))
         return frames
 
-    def _choices_frame(self, choices: list[_Choice], raw: bytes, usage: Usage | None) -> Frame:
-        """A chunk with choices: the most telling thing in any of them decides."""
-        content = refusal = finished = False
-        for choice in choices:
-            if isinstance(choice.delta, dict):
-                for key, value in choice.delta.items():
-                    if not value or key == "role":
-                        continue
-                    if key == "refusal":
-                        refusal = True
-                    elif key not in self._ignored:
-                        content = True
-                        if key not in _KNOWN and len(self.unknown_keys) < _UNKNOWN_MAX:
-                            self.unknown_keys.add(key)
-            if choice.text:
-                content = True
-            if choice.finish_reason:
-                if choice.finish_reason == "error":
-                    return Frame(FrameKind.ERROR, raw, usage, _problem(choice.error).frame())
-                finished = True
-                refusal = refusal or _is_filter(choice.finish_reason)
-                self._finish(choice.index)
-            if choice.usage is not None:
-                usage = usage_of(choice.usage) or usage
-        if refusal:
-            return Frame(FrameKind.REFUSAL, raw, usage)
-        if content:
-            return Frame(FrameKind.CONTENT, raw, usage)
-        return Frame(FrameKind.FINISH if finished else FrameKind.PREAMBLE, raw, usage)
+    def _read_fields(self, event: bytes) -> Frame:
+        """An event that is not one line of the usual JSON."""
+        data, raw = data_of(event), forwardable(event)
+        failed = _error_event(event)
+        if failed is not None:
+            return Frame(_ERROR, raw, None, failed)
+        if not data:
+            return Frame(FrameKind.COMMENT, raw)
+        if data.startswith(b"[DONE]"):
+            self.complete = True
+            return Frame(FrameKind.DONE, raw)
+        chunk = _lenient(data)
+        return Frame(FrameKind.MALFORMED, b"") if chunk is None else self._read_chunk(chunk, event, raw)
 
-    def _unusual(self, chunk: _Chunk, data: bytes, raw: bytes) -> Frame:
-        """A chunk with an error or without choices, or one of Groq's."""
-        groq = chunk.x_groq if isinstance(chunk.x_groq, dict) else {}
-        if chunk.error or groq.get("error"):
-            return Frame(FrameKind.ERROR, raw, None, _problem(chunk.error or groq["error"], data).frame())
-        usage = usage_of(chunk.usage) or usage_of(groq.get("usage"))
-        if chunk.choices:
-            return self._choices_frame(chunk.choices, raw, usage)
+    def _read_chunk(self, chunk: _Chunk, event: bytes, raw: bytes) -> Frame:
+        """A decoded chunk: the most telling thing in any of its choices decides."""
+        usage, error = chunk.usage, chunk.error
+        if isinstance(chunk.x_groq, dict):
+            usage, error = usage or chunk.x_groq.get("usage"), error or chunk.x_groq.get("error")
+        if error:
+            return Frame(_ERROR, raw, usage_of(usage), _frame_error(error, event))
+        choices = chunk.choices
+        if not choices:
+            return self._without_choices(chunk, usage_of(usage), event, raw)
+        kind = self._kind(choices[0])
+        if len(choices) > 1:
+            kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
+        usage = usage or choices[0].usage
+        if kind is _ERROR:
+            told = next((choice.error for choice in choices if choice.error), "finish_reason is 'error'")
+            return Frame(_ERROR, raw, usage_of(usage), _frame_error(told, event))
+        return Frame(kind, raw, usage_of(usage) if usage else None)
+
+    def _without_choices(self, chunk: _Chunk, usage: Usage | None, event: bytes, raw: bytes) -> Frame:
+        """Token counts, Azure's filter results, or an error that does not call itself one."""
         if usage is not None:
             return Frame(FrameKind.USAGE, b"" if self._strip_usage else raw, usage)
         if chunk.choices is msgspec.UNSET:
-            problem = problem_of(loads(data))
+            problem = problem_of(loads(data_of(event) or b""))
             if problem is not None:
-                return Frame(FrameKind.ERROR, raw, None, problem.frame())
-        return Frame(FrameKind.PREAMBLE, raw)
+                return Frame(_ERROR, raw, None, problem.frame())
+        return Frame(_PREAMBLE, raw)
 
-    def _finish(self, index: object) -> None:
-        """A choice has its finish_reason."""
-        self._finished.add(index if isinstance(index, int) else 0)
-        self.complete = self.complete or len(self._finished) >= self._choices
+    def _kind(self, choice: _Choice) -> FrameKind:
+        """What one choice of a chunk tells."""
+        kind = _PREAMBLE
+        if choice.finish_reason:
+            if choice.finish_reason == "error":
+                return _ERROR
+            self._finished.add(choice.index if isinstance(choice.index, int) else 0)
+            self.complete = self.complete or len(self._finished) >= self._choices
+            if _is_filter(choice.finish_reason):
+                return _REFUSAL
+            kind = _FINISH
+        if choice.text:
+            kind = _CONTENT
+        if isinstance(choice.delta, dict):
+            for key, value in choice.delta.items():
+                if not value or key == "role" or key in self._ignored:
+                    continue
+                if key == "refusal":
+                    return _REFUSAL
+                kind = _CONTENT
+                if key not in _KNOWN and len(self.unknown_keys) < _UNKNOWN_MAX:
+                    self.unknown_keys.add(key)
+        return kind
 
 
 def usage_of(value: object) -> Usage | None:
@@ -188,23 +196,14 @@ def body_usage(body: bytes) -> Usage | None:
     return usage_of(answer.get("usage")) if isinstance(answer, dict) else None
 
 
-def _is_bare(event: bytes, data: bytes) -> bool:
-    """Whether an event is one data line, so that it is forwarded as it is; told by its length alone.
-
-    `data: ` and LF LF make 8 bytes around the data, CRLF CRLF 10. A field more makes 11 behind `data: `, and at least 10
-    (`id`, LF, `data:`, LF LF) anywhere else.
-    """
-    around = len(event) - len(data)
-    return around < 10 or (around == 10 and event.startswith(b"data: "))
-
-
 def _event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
 def _count(value: object) -> int | None:
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return int(value) if whole and value >= 0 else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and value >= 0 else None
 
 
 def _is_filter(finish_reason: object) -> bool:
@@ -225,11 +224,11 @@ def _lenient(data: bytes) -> _Chunk | None:
     return msgspec.convert(value, _Chunk)
 
 
-def _problem(error: object, data: bytes = b"{}") -> Problem:
+def _frame_error(error: object, event: bytes) -> ErrorFrame:
     """What an error in a chunk says, with what stands beside it where it is only a text."""
-    beside = loads(data)
-    found = problem_of({**beside, "error": error} if isinstance(beside, dict) else {"error": error})
-    return found or Problem("the upstream ended its stream with finish_reason 'error'")
+    beside = loads(data_of(event) or b"")
+    problem = problem_of({**beside, "error": error} if isinstance(beside, dict) else {"error": error})
+    return (problem or _SILENT).frame()
 
 
 def _error_event(event: bytes) -> ErrorFrame | None:
@@ -238,5 +237,4 @@ def _error_event(event: bytes) -> ErrorFrame | None:
     if named.get(b"event") != b"error" and b"error" not in named:
         return None
     value = loads(named.get(b"error") or data_of(event) or b"")
-    problem = problem_of(value) or problem_of({"error": value})
-    return (problem or Problem("the upstream sent an error event without a message")).frame()
+    return (problem_of(value) or problem_of({"error": value}) or _SILENT).frame()

@@ -26,8 +26,8 @@ def wait_s(text: str, reference_s: float | None = None) -> float | None:
     """How long to wait.
 
     Args:
-        text: seconds (`20`, `7.66`), a Go duration (`6m0s`, `12ms`), an RFC 3339 time, an HTTP date, or an epoch time in
-            seconds or milliseconds.
+        text: seconds (`20`, `7.66`), a Go duration (`6m0s`, `12ms`), an RFC 3339 time, an HTTP date, or an epoch time
+            in seconds or milliseconds.
         reference_s: what time it was for whoever wrote the text, None when that is not known.
 
     Returns:

@@ -9,7 +9,6 @@ import json
 import random
 import zlib
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -19,11 +18,13 @@ from providers.simulated_ask import BYTES_PER_TOKEN, Ask, AskError, choices, pro
 
 Said = Literal["content", "refusal", "tool_calls"]
 
-_WORDS = (
+_PLAIN = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
     "one you were all her she there would their we him been has when who will no more if out so said what up its "
     "about other time new some could né Zürich 日本 🙂"
 ).split()
+_WORDS = tuple(f"{word} " for word in _PLAIN)
+_MASK = 0xFFFFFFFF
 _PIECE = 6  # characters of a JSON document or tool arguments in one token
 _ANY_JSON = msgspec.Raw(b'{"type": "object", "properties": {"answer": {}}}')
 _DEPTH_MAX = 16
@@ -87,8 +88,10 @@ def compose(api: Api, ask: Ask, rng: random.Random, seed: int, lengths: Lengths,
         AskError: The request is for something that cannot be answered.
     """
     draw = rng.getrandbits(64)
-    prompt, prefix = prompt_and_prefix(ask)
-    key = zlib.crc32(prompt, (seed ^ (ask.seed or 0)) & 0xFFFFFFFF) if ask.fixed else draw
+    key, prefix = draw, ""
+    if ask.fixed or ask.continue_final_message:
+        prompt, prefix = prompt_and_prefix(ask)
+        key = zlib.crc32(prompt, (seed ^ (ask.seed or 0)) & _MASK) if ask.fixed else draw
     said = tuple(_choice(ask, key + index * 7919, lengths, prefix) for index in range(choices(ask)))
     reasoning = sum(len(choice.reasoning) for choice in said)
     completion = reasoning + sum(len(choice.pieces) for choice in said)
@@ -99,49 +102,47 @@ def compose(api: Api, ask: Ask, rng: random.Random, seed: int, lengths: Lengths,
 
 def _choice(ask: Ask, key: int, lengths: Lengths, prefix: str) -> Choice:
     """One choice: a forced tool call, a JSON document, or text."""
-    reasoning = tuple(islice(_words(key + 1), lengths.reasoning))
+    reasoning = _words(key + 1, lengths.reasoning)
     tool = ask.forced_tool
     if tool is not None:
-        call = (f"call_{key & 0xFFFFFFFF:08x}", tool.name)
+        call = (f"call_{key & _MASK:08x}", tool.name)
         return Choice(_document(tool.parameters), "tool_calls", "tool_calls", reasoning, call)
     if ask.response_format is not None and ask.response_format.type != "text":
         described = ask.response_format.json_schema
         return Choice(_document(_ANY_JSON if described is None else described.schema), reasoning=reasoning)
-    pieces, used = _continued(key, prefix) if prefix else (_words(key), 0)
-    if ask.limit is None:
-        return Choice(tuple(islice(pieces, max(0, lengths.tokens - used))), reasoning=reasoning)
-    return Choice(tuple(islice(pieces, min(ask.limit, lengths.tokens_max))), "length", reasoning=reasoning)
+    finish = "stop" if ask.limit is None else "length"
+    count = min(lengths.tokens if ask.limit is None else ask.limit, lengths.tokens_max)
+    if not prefix:
+        return Choice(_words(key, count), finish, reasoning=reasoning)
+    seen = min(len(prefix), lengths.tokens_max)  # tokens are at least a character; a given limit is for new ones
+    words = _after(_words(key, count if ask.limit is None else count + seen), prefix)
+    if words is None:
+        words = _words(zlib.crc32(prefix.encode(), key & _MASK), count)
+    return Choice(words[:count], finish, reasoning=reasoning)
 
 
-def _words(key: int) -> Iterator[str]:
-    """An endless text; the pieces joined are the text."""
+def _words(key: int, count: int) -> tuple[str, ...]:
+    """The first tokens of a text; joined they are the text."""
+    words = []
     state = key
-    space = ""
-    while True:
-        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF  # the generator of Numerical Recipes
-        yield space + _WORDS[state >> 26]
-        space = " "
+    for _ in range(count):
+        state = (state * 1664525 + 1013904223) & _MASK  # the generator of Numerical Recipes
+        words.append(_WORDS[state >> 26])
+    return tuple(words)
 
 
-def _continued(key: int, prefix: str) -> tuple[Iterator[str], int]:
-    """The text after a prefix of it, and how many tokens the prefix was; another text if it never was a prefix."""
-    words = _words(key)
+def _after(words: tuple[str, ...], prefix: str) -> tuple[str, ...] | None:
+    """What follows a prefix of a text, None if it is not a prefix of it."""
     rest = prefix
-    used = 0
-    while rest:
-        word = next(words)
-        used += 1
-        if word.startswith(rest) and word != rest:
-            return _after(word[len(rest) :], words), used - 1
+    for index, word in enumerate(words):
+        if not rest:
+            return words[index:]
+        if word.startswith(rest):
+            return tuple(filter(None, (word[len(rest) :], *words[index + 1 :])))
         if not rest.startswith(word):
-            return _words(zlib.crc32(prefix.encode(), key & 0xFFFFFFFF)), 0
+            return None
         rest = rest[len(word) :]
-    return words, used
-
-
-def _after(first: str, words: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from words
+    return None if rest else ()
 
 
 def _document(schema: msgspec.Raw) -> tuple[str, ...]:
@@ -156,7 +157,9 @@ def _document(schema: msgspec.Raw) -> tuple[str, ...]:
 def sample(schema: object) -> object:
     """A small document that a JSON schema allows, for the commoner schemas; anything else gives a word."""
     definitions = schema.get("$defs") if isinstance(schema, Mapping) else None
-    return _sample(schema, definitions if isinstance(definitions, Mapping) else {}, iter(range(_SAMPLES_MAX)), _DEPTH_MAX)
+    return _sample(
+        schema, definitions if isinstance(definitions, Mapping) else {}, iter(range(_SAMPLES_MAX)), _DEPTH_MAX
+    )
 
 
 def _sample(schema: object, definitions: Mapping[str, object], budget: Iterator[int], depth: int) -> object:

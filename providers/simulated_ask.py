@@ -144,12 +144,12 @@ def read_ask(api: Api, body: bytes) -> Ask:
 
 def choices(ask: Ask) -> int:
     """How many choices the answer has: n for each prompt of a list of prompts."""
-    prompts = 1
-    if bytes(ask.prompt)[:1] == b"[":
-        inner = _raws(ask.prompt)
-        if inner and bytes(inner[0])[:1] in (b'"', b"["):  # texts or token lists, not one token list
-            prompts = len(inner)
-    return min((ask.n or 1) * prompts, CHOICES_MAX)
+    n = ask.n or 1
+    if bytes(ask.prompt[:1]) != b"[":
+        return n
+    inner = _raws(ask.prompt)
+    several = inner and bytes(inner[0][:1]) in (b'"', b"[")  # texts or token lists, not one token list
+    return min(n * len(inner), CHOICES_MAX) if several else n
 
 
 def prompt_and_prefix(ask: Ask) -> tuple[bytes, str]:

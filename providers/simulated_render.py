@@ -5,6 +5,7 @@ content gaps that lie before it, and ticks below 0 come before the first content
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -41,35 +42,30 @@ class Style(NamedTuple):
     reasoning_key: str
 
 
-class Event(NamedTuple):
-    """One event of a stream and the number of content gaps before it; below 0: before the first content."""
-
-    tick: int
-    frame: Frame
+Event = tuple[int, Frame]
+"""One event of a stream and the number of content gaps before it; below 0: before the first content."""
 
 
 def stream(api: Api, ask: Ask, answer: Answer, style: Style) -> list[Event]:
     """The answer as events in the order of the wire, `[DONE]` included."""
     head = b"data: " + _envelope(api, answer, chunk=True)[:-1] + b',"choices":['
     tail = b'],"usage":null}\n\n' if ask.include_usage else b"]}\n\n"
-    events = list(_preamble(api, answer, style, head, tail))
-    said = [list(_said(api, ask, choice, style)) for choice in answer.choices]
-    last = max(1, *(len(each) for each in said)) - 1
-    for tick in range(last + 1):
-        for index, (choice, each) in enumerate(zip(answer.choices, said, strict=True)):
-            if tick < len(each):
-                refused = choice.said == "refusal" and tick >= len(choice.reasoning)
-                kind = FrameKind.REFUSAL if refused else FrameKind.CONTENT
-                events.append(Event(tick, Frame(kind, head + _chunk(index, each[tick], None) + tail)))
-            if tick == max(1, len(each)) - 1:
-                kind = FrameKind.REFUSAL if choice.finish == "content_filter" else FrameKind.FINISH
-                raw = head + _chunk(index, _NOTHING[api], choice.finish) + tail
-                events.append(Event(tick, Frame(kind, raw)))
+    events = []
+    last = 0
+    for index, choice in enumerate(answer.choices):
+        tick = 0
+        for tick, (kind, fields) in enumerate(_said(api, ask, choice, style)):
+            events.append((tick, Frame(kind, head + _chunk(index, fields, None) + tail)))
+        kind = FrameKind.REFUSAL if choice.finish == "content_filter" else FrameKind.FINISH
+        events.append((tick, Frame(kind, head + _chunk(index, _NOTHING[api], choice.finish) + tail)))
+        last = max(last, tick)
+    if len(answer.choices) > 1:
+        events.sort(key=itemgetter(0))
     if ask.include_usage:
         raw = head + b'],"usage":' + _encode(_usage(answer.usage)) + b"}\n\n"
-        events.append(Event(last, Frame(FrameKind.USAGE, raw, answer.usage)))
-    events.append(Event(last, DONE))
-    return events
+        events.append((last, Frame(FrameKind.USAGE, raw, answer.usage)))
+    events.append((last, DONE))
+    return [*_preamble(api, answer, style, head, tail), *events]
 
 
 def body(api: Api, ask: Ask, answer: Answer, style: Style) -> Frame:
@@ -98,33 +94,33 @@ def _preamble(api: Api, answer: Answer, style: Style, head: bytes, tail: bytes) 
         filters = {"hate": {"filtered": False, "severity": "safe"}}
         results = _encode([{"prompt_index": 0, "content_filter_results": filters}])
         raw = head + b'],"prompt_filter_results":' + results + b"}\n\n"
-        yield Event(-1, Frame(FrameKind.PREAMBLE, raw))
+        yield -1, Frame(FrameKind.PREAMBLE, raw)
     if style.role == "early" and api is Api.CHAT:
         for index in range(len(answer.choices)):
             raw = head + _chunk(index, _EARLY_ROLE, None) + tail
-            yield Event(-1, Frame(FrameKind.PREAMBLE, raw))
+            yield -1, Frame(FrameKind.PREAMBLE, raw)
 
 
-def _said(api: Api, ask: Ask, choice: Choice, style: Style) -> Iterator[dict[str, object]]:
-    """The fields of a chunk's choice for each content event of a choice."""
+def _said(api: Api, ask: Ask, choice: Choice, style: Style) -> Iterator[tuple[FrameKind, dict[str, object]]]:
+    """The kind of each content event of a choice, and the fields of the chunk's choice in it."""
     if api is Api.COMPLETIONS:
         offset = 0
         for piece in choice.pieces:
-            yield {"text": piece, "logprobs": _text_logprobs(ask, [piece], offset)}
+            yield FrameKind.CONTENT, {"text": piece, "logprobs": _text_logprobs(ask, [piece], offset)}
             offset += len(piece)
         return
     role = {"role": "assistant"} if style.role == "with" else {}
     for piece in choice.reasoning:
-        yield {"delta": {**role, style.reasoning_key: piece}, "logprobs": None}
+        yield FrameKind.CONTENT, {"delta": {**role, style.reasoning_key: piece}, "logprobs": None}
     if choice.tool is not None:
-        begin = {"index": 0, **_call(choice.tool, "")}
-        yield {"delta": {**role, "tool_calls": [begin]}, "logprobs": None}
-        for piece in choice.pieces:
-            more = {"index": 0, "function": {"arguments": piece}}
-            yield {"delta": {**role, "tool_calls": [more]}, "logprobs": None}
+        more: list[dict[str, object]] = [{"function": {"arguments": piece}} for piece in choice.pieces]
+        for call in (_call(choice.tool, ""), *more):
+            delta = {**role, "tool_calls": [{"index": 0, **call}]}
+            yield FrameKind.CONTENT, {"delta": delta, "logprobs": None}
         return
+    kind = FrameKind.REFUSAL if choice.said == "refusal" else FrameKind.CONTENT
     for piece in choice.pieces:
-        yield {"delta": {**role, choice.said: piece}, "logprobs": _chat_logprobs(ask, choice, [piece])}
+        yield kind, {"delta": {**role, choice.said: piece}, "logprobs": _chat_logprobs(ask, choice, [piece])}
 
 
 def _chunk(index: int, fields: Mapping[str, object], finish: str | None) -> bytes:

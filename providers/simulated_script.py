@@ -5,8 +5,7 @@ seconds, `at_s` after the work on the request began; the wall time of an answer 
 """
 
 import enum
-import random
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from providers.simulated_render import error_body
 
 EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 JSON: Headers = ((b"content-type", b"application/json"),)
+"""What every JSON answer's headers begin with."""
 
 
 class Step(NamedTuple):
@@ -44,8 +44,21 @@ class Framing(enum.Enum):
     CLOSE = "close"  # the end of the connection is the end of the body
 
 
-Chop = Callable[[list[Step], random.Random], list[Step]]
-"""Regroups the bytes of the steps into other writes; for sockets only."""
+@dataclass(frozen=True, slots=True)
+class Args:
+    """Arguments of a misbehaviour.
+
+    Attributes:
+        count: events, bytes, or a status.
+        seconds: a delay or a wait.
+        word: a provider's name; empty: that of the profile.
+        wall_s: wall time at which the fault happens, filled in when it does.
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    word: str = ""
+    wall_s: float = 0.0
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -56,13 +69,12 @@ class Script(msgspec.Struct, frozen=True):
         headers: besides those that the framing needs.
         head_s: the head and the prelude are sent so long after arrival; None: with the first step.
         prelude: events that go out with the head.
-        steps: everything else, from the beginning of the work on.
+        steps: everything else, in order, from the beginning of the work on.
         end: what follows the last step.
         framing: of the body.
         length: bytes of the whole body, for Framing.LENGTH.
         slot: the request takes a slot, so that it may have to wait for one.
-        early_hints: a 1xx is sent before the head.
-        chop: how steps are regrouped into writes, None: one write for each.
+        informational: a 100 and a 103 are sent before the head.
     """
 
     status: int = 200
@@ -74,8 +86,12 @@ class Script(msgspec.Struct, frozen=True):
     framing: Framing = Framing.CHUNKED
     length: int = 0
     slot: bool = True
-    early_hints: bool = False
-    chop: Chop | None = None
+    informational: bool = False
+
+    @property
+    def json(self) -> bool:
+        """The body is one JSON document, not a stream."""
+        return self.headers[:1] == JSON
 
 
 class Problem(NamedTuple):

@@ -97,8 +97,15 @@ def _shape(text: str) -> Draw:
     words = rest.split(",")
     if counts and len(words) not in counts:
         raise UnitError(f"found {text!r}; {name} takes {' or '.join(map(str, counts))} values")
-    numbers = [float(word) if index == plain else duration(word) for index, word in enumerate(words)]
+    numbers = [_positive(word) if index == plain else duration(word) for index, word in enumerate(words)]
     return make(*numbers)
+
+
+def _positive(text: str) -> float:
+    """A number without a unit, above 0."""
+    if not re.fullmatch(r"\d*\.?\d+", text) or float(text) == 0:
+        raise UnitError(f"found {text!r}; write a number above 0 such as 0.3")
+    return float(text)
 
 
 def _fixed(seconds: float) -> Draw:

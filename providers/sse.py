@@ -44,7 +44,7 @@ class Splitter:
         """
         buffer = self._buffer
         if not buffer:
-            # Nearly always a piece is one event of one line. Its first line end tells: nothing is searched twice or copied.
+            # Nearly always a piece is one event of one line: its first line end tells, and nothing is copied.
             size = len(data)
             line = data.find(b"\n")
             cr = data.find(b"\r")

@@ -204,6 +204,7 @@ class _Connection(asyncio.Protocol):
         "_exchange",
         "_header_bytes",
         "_headers",
+        "_keep",
         "_parser",
         "_reused",
         "_status",
@@ -231,6 +232,7 @@ class _Connection(asyncio.Protocol):
         self._status = 0
         self._begun = False  # a byte of the response has come
         self._complete = False
+        self._keep = False
         self._surplus = False  # bytes behind the end of the response
         self._until_eof = False  # neither length nor chunks: the end of the connection is the end of the body
 
@@ -268,10 +270,12 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail(ProtocolError("the upstream switched protocols"))
         except httptools.HttpParserError as error:
-            self._fail(ProtocolError(f"the upstream's answer is not HTTP/1.1: {error}"))
-        else:
-            if self._complete:
-                self._finish()
+            if not self._complete:
+                self._fail(ProtocolError(f"the upstream's answer is not HTTP/1.1: {error}"))
+                return
+            self._surplus = True
+        if self._complete:
+            self._finish()
 
     def eof_received(self) -> bool:
         return False  # close our side, too
@@ -319,12 +323,13 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._status:
             self._complete = True
+            self._keep = self._parser.should_keep_alive()  # known only until the parser moves on
 
     def _finish(self) -> None:
         """The response is complete: keep the connection if it may be kept, then tell the sink."""
         exchange, self._exchange = self._exchange, None
         unsent = self.transport.get_write_buffer_size()  # an early answer: the request is not out yet
-        if self._surplus or unsent or self.closing or not self._parser.should_keep_alive():
+        if self._surplus or unsent or self.closing or not self._keep:
             self.close()
         else:
             self._reused = True

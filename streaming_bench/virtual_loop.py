@@ -7,13 +7,43 @@ loop was made.
 """
 
 import asyncio
+import heapq
 import math
+from collections.abc import Callable
+from contextvars import Context
+from itertools import count
+from typing import TypeVarTuple
 
 _TASKS_SHOWN_MAX = 5
+_Args = TypeVarTuple("_Args")
 
 
 class StandstillError(RuntimeError):
     """Nothing is ready and no timer is set: the program would wait for ever."""
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer that comes after those of the same instant that were set before it; asyncio leaves that order open."""
+
+    __slots__ = ("_number",)
+
+    def __init__(
+        self,
+        number: int,
+        when: float,
+        callback: Callable[[*_Args], object],
+        args: tuple[*_Args],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._number = number
+        self._scheduled = True  # it goes into the loop's heap at once, which counts those cancelled there
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, _Timer):
+            return NotImplemented
+        return (self.when(), self._number) < (other.when(), other._number)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -24,11 +54,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._selector = self  # BaseEventLoop asks its selector to wait; this loop is its own
+        self._timers_set = count()
         self._move_clock(0.0)
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
         return self._now_s
+
+    def call_at(
+        self, when: float, callback: Callable[[*_Args], object], *args: *_Args, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call `callback` when the time is `when`, after what was set for the same time before."""
+        timer = _Timer(next(self._timers_set), when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        return timer
 
     def select(self, timeout_s: float | None) -> tuple[()]:
         """Wait as a selector would, but at once: move the clock to the earliest timer.

@@ -1,8 +1,8 @@
 """What TTFT to expect from each replica of a pool: TTFT = level_r * (b + s * uncached + c * pending tokens).
 
-Owns the pool's coefficients, fitted in relative terms and never negative, and the replicas' levels, which follow each
-one through slow times (hedging.md section 3). It must not know which replica is chosen or when a hedge is sent; the ages
-of waiting attempts do not enter here. Samples are appended on the hot path and folded in a batch at a time.
+Owns the coefficients, fitted in relative terms and never negative, and the levels of the replicas, which follow each
+one through slow times (hedging.md section 3). It must not know which replica is chosen or when a hedge is sent; the
+ages of waiting attempts do not enter. Samples are appended on the hot path and folded in a batch at a time.
 
 Units: seconds; tokens; a level is a factor, kept as its logarithm.
 """
@@ -79,7 +79,7 @@ class Predictor:
             self.fold(now_s)
 
     def add_late(self, replica: str, waited_s: float, uncached: float, pending: float, now_s: float) -> None:
-        """Take an attempt that ended without a first content: if it was late by then, the replica's level hears of it."""
+        """Take an attempt that ended without a first content; if it was late by then, it moves the level."""
         self._raw.append((replica, waited_s, uncached, pending, False))
         if len(self._raw) >= _BUFFER_MAX:
             self.fold(now_s)

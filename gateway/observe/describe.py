@@ -20,7 +20,7 @@ def pool_state(model: str, pool: Pool, now_s: float) -> PoolState:
         policy=pool.settings.policy.value,
         hedging_on=pool.hedging_on,
         budget_level=pool.budget.credit,
-        budget_cap=pool.budget.cap(now_s),
+        budget_cap=pool.budget.cap,
         replicas=tuple(_replica_state(pool, replica, now_s) for replica in pool.replicas),
     )
 
@@ -51,7 +51,7 @@ def _describe_pool(pool: Pool, now_s: float) -> dict[str, object]:
         "pool": pool.name,
         "policy": settings.policy.value,
         "hedging": "on" if pool.hedging_on else "off",
-        "budget": {"share": settings.budget, "level": pool.budget.credit, "cap": pool.budget.cap(now_s)},
+        "budget": {"share": settings.budget, "level": pool.budget.credit, "cap": pool.budget.cap},
         "max_hedges": settings.max_hedges,
         "replicas": [_describe_replica(pool, replica, now_s) for replica in pool.replicas],
     }

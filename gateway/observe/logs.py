@@ -52,7 +52,7 @@ _RARE: dict[type[Event], tuple[str, Level]] = {
 
 
 class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
-    """One attempt in a request's line; what is None is left out."""
+    """One attempt in a request's line; what is None or empty is left out."""
 
     replica: str
     role: Role
@@ -69,7 +69,7 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
-    """A request's line; what is None is left out."""
+    """A request's line; what is None, empty or zero by default is left out."""
 
     time: datetime
     level: Level

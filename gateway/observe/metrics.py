@@ -9,19 +9,17 @@ Units: seconds; gauges say what they count.
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observe.recorder import Recorder
-from gateway.observe.state import PoolState, ReplicaState, StateSource
+from gateway.observe.state import PoolState, ReplicaState, StateSource, read_pools
 from gateway.observe.tallies import MODEL, REPLICA, Line, Tallies
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _SLICE_LINES = 128  # about 1 ms
-_SLICE_POOLS = 16  # about 1 ms: each works out the quantiles of its replicas
 
 _BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
 
@@ -55,11 +53,7 @@ class Metrics:
 
     async def render(self) -> bytes:
         """Everything as text of content type `CONTENT_TYPE`."""
-        pools: list[PoolState] = []
-        source = iter(self._state())
-        while batch := list(islice(source, _SLICE_POOLS)):
-            pools += batch
-            await asyncio.sleep(0)
+        pools = await read_pools(self._state)
         written: list[bytes] = []
         name, header_bytes = "", 0
         for piece in self._pieces(pools):

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from running import run_virtual
 from streaming_bench.virtual_loop import StandstillError
@@ -24,8 +26,9 @@ def test_a_timer_fires_at_its_time(delay_s: float) -> None:
     assert run_virtual(_wait(delay_s)) == delay_s
 
 
-def test_timers_fire_in_order() -> None:
-    """Timers fire by time, those of one instant in the order they were set, and never one early."""
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.1 + 1e-12, 0.3])))
+def test_timers_fire_in_order(delays_s: list[float]) -> None:
+    """Timers fire by time, those of one instant in the order they were set, and none early."""
     fired: list[tuple[float, int]] = []
 
     async def main() -> None:
@@ -34,13 +37,13 @@ def test_timers_fire_in_order() -> None:
         def fire(number: int) -> None:
             fired.append((loop.time(), number))
 
-        for number, delay_s in enumerate([0.3, 0.1, 0.1 + 1e-12, 0.3, 0.0]):
+        for number, delay_s in enumerate(delays_s):
             loop.call_later(delay_s, fire, number)
         await _wait(1.0)
 
     run_virtual(main())
 
-    assert fired == [(0.0, 4), (0.1, 1), (0.1 + 1e-12, 2), (0.3, 0), (0.3, 3)]
+    assert fired == sorted((delay_s, number) for number, delay_s in enumerate(delays_s))
 
 
 def test_a_cancelled_timer_does_not_move_the_clock() -> None:
@@ -82,7 +85,7 @@ def test_a_standstill_is_an_error() -> None:
 
 
 def test_many_timers() -> None:
-    """A hundred thousand timers, each set by the one before, stay within a moment of real time."""
+    """A chain of timers, each set by the one before, takes its virtual time exactly and hours pass in a moment."""
     fired = 0
 
     async def main() -> float:
@@ -92,7 +95,7 @@ def test_many_timers() -> None:
         def tick() -> None:
             nonlocal fired
             fired += 1
-            if fired == 100_000:
+            if fired == 10_000:
                 done.set()
             else:
                 loop.call_later(1.0, tick)
@@ -101,7 +104,7 @@ def test_many_timers() -> None:
         await done.wait()
         return loop.time()
 
-    assert run_virtual(main()) == 99_999.0
+    assert run_virtual(main()) == 9_999.0
 
 
 def _left_task() -> None:

@@ -1,0 +1,257 @@
+"""The admin address: metrics, state, the on-call switch, and a feed of what happens.
+
+Owns these routes and their access; it binds nothing and decides nothing. It is given callables and must not know who
+stands behind them. Loopback by default; with an admin key every route but /healthz asks for it.
+
+The only importer of sse-starlette, which has two side effects: importing it wraps uvicorn's `Server.handle_exit`, and
+the first stream starts a task that looks twice a second, for as long as the loop runs, whether the server stops. Both
+are told to do nothing here, so that shutting down is up to `Admin.close` alone.
+
+Units: seconds, bytes.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import (
+    BadRequest,
+    BodyTooLarge,
+    Forbidden,
+    GatewayError,
+    Internal,
+    MethodNotAllowed,
+    SlowSender,
+    Unauthorized,
+    UnknownModel,
+    UnknownRoute,
+)
+from gateway.events import Event
+from gateway.observe.feed import Feed, Subscription
+from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.observe.state import PoolState, StateSource, read_pools
+
+_BODY_BYTES_MAX = 4096  # the only body there is has two fields
+_BODY_S_MAX = 5.0
+_SEND_S_MAX = 5.0  # a subscriber that takes nothing for this long is let go
+_SERVED = "GET /metrics, /admin/models, /admin/hedging, /admin/events, /healthz and POST /admin/hedging"
+_SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
+
+AppStatus.enable_automatic_graceful_drain = False
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Unprocessable(BadRequest):
+    """JSON, but not what this route takes."""
+
+    status = 422
+    code = "invalid_value"
+
+
+class _TooManySubscribers(GatewayError):
+    """The feed is full."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "too_many_subscribers"
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /admin/hedging."""
+
+    on: bool
+    model: str | None = None
+
+
+class Switch(Protocol):
+    """Turns hedging on or off."""
+
+    def __call__(self, model: str | None, *, on: bool) -> None:
+        """For a model that exists, or for every model when it is None; emits `HedgingSwitched`."""
+
+
+class Admin:
+    """The admin application.
+
+    Args:
+        metrics: what GET /metrics writes out.
+        state: every pool.
+        describe: all there is to know of a model, as JSON-ready values; None if there is no such model.
+        switch: the on-call switch.
+        key: asked for as `Authorization: Bearer ...`, None for no key.
+
+    Attributes:
+        app: to be served on its own address.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        state: StateSource,
+        describe: Callable[[str], Mapping[str, object] | None],
+        switch: Switch,
+        *,
+        key: str | None = None,
+    ) -> None:
+        self._render = metrics.render
+        self._state = state
+        self._describe = describe
+        self._turn = switch
+        self._key = key
+        self._feed = Feed()
+        app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+        app.add_api_route("/healthz", _healthz)
+        guarded = [Depends(self._check_key)]
+        app.add_api_route("/metrics", self._metrics, dependencies=guarded)
+        app.add_api_route("/admin/models", self._models, dependencies=guarded)
+        app.add_api_route("/admin/models/{name:path}", self._model, dependencies=guarded)
+        app.add_api_route("/admin/hedging", self._hedging, dependencies=guarded)
+        app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=guarded)
+        app.add_api_route("/admin/events", self._events, dependencies=guarded)
+        app.add_exception_handler(GatewayError, _on_gateway_error)
+        app.add_exception_handler(HTTPException, _on_http_exception)
+        app.add_exception_handler(Exception, _on_bug)
+
+    def on_event(self, event: Event) -> None:
+        """Show an event to whoever follows the feed (a `gateway.events.Listener`)."""
+        self._feed.on_event(event)
+
+    def close(self) -> None:
+        """End all feeds now; to be called first when the gateway stops."""
+        self._feed.close()
+
+    async def _check_key(self, request: Request) -> None:
+        if self._key is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
+            raise Unauthorized("the admin address asks for `admin_key` as `Authorization: Bearer ...`")
+
+    async def _metrics(self) -> Response:
+        return Response(await self._render(), media_type=CONTENT_TYPE)
+
+    async def _models(self) -> Response:
+        models: dict[str, list[PoolState]] = {}
+        for pool in await read_pools(self._state):
+            models.setdefault(pool.model, []).append(pool)
+        return _json({"models": [{"model": model, "pools": pools} for model, pools in models.items()]})
+
+    async def _model(self, name: str) -> Response:
+        described = self._describe(name)
+        if described is None:
+            raise _unknown(name)
+        return _json(described)
+
+    async def _hedging(self) -> Response:
+        models: dict[str, bool] = {}
+        for pool in await read_pools(self._state):
+            models[pool.model] = models.get(pool.model, True) and pool.hedging_on
+        return _json({"on": all(models.values()), "models": models})
+
+    async def _switch(self, request: Request) -> Response:
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            raise Forbidden(f"a page from {origin} may not use the switch of this gateway")
+        wanted = _read_switch(await _read_body(request))
+        if wanted.model is not None and self._describe(wanted.model) is None:
+            raise _unknown(wanted.model)
+        self._turn(wanted.model, on=wanted.on)
+        return await self._hedging()
+
+    async def _events(self) -> Response:
+        subscription = self._feed.join()
+        if subscription is None:
+            raise _TooManySubscribers("the event feed has all the subscribers it takes; close one first")
+        return _EventStream(self._feed, subscription)
+
+
+class _EventStream(EventSourceResponse):
+    """Streams a subscription and gives it back, whatever ends it."""
+
+    def __init__(self, feed: Feed, subscription: Subscription) -> None:
+        super().__init__(subscription, send_timeout=_SEND_S_MAX)
+        self._feed = feed
+        self._subscription = subscription
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with contextlib.suppress(SendTimeoutError):  # the server closes a connection whose answer is not complete
+                await super().__call__(scope, receive, send)
+        finally:
+            self._feed.leave(self._subscription)
+
+
+async def _healthz() -> Response:
+    return _json({"status": "ok"})
+
+
+async def _read_body(request: Request) -> bytes:
+    """The body, bounded in size and time."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S_MAX), contextlib.aclosing(request.stream()) as parts:
+            async for part in parts:
+                body += part
+                if len(body) > _BODY_BYTES_MAX:
+                    raise BodyTooLarge(f"the body is over {_BODY_BYTES_MAX} bytes; {_SWITCH_SHAPE}")
+    except TimeoutError:
+        raise SlowSender(f"the body did not arrive within {_BODY_S_MAX:g} s") from None
+    return bytes(body)
+
+
+def _read_switch(body: bytes) -> _Wanted:
+    try:
+        return msgspec.json.decode(body, type=_Wanted)
+    except msgspec.ValidationError as error:
+        raise _Unprocessable(f"{error}; {_SWITCH_SHAPE}") from error
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}; {_SWITCH_SHAPE}", code="invalid_json") from error
+
+
+def _unknown(model: str) -> UnknownModel:
+    return UnknownModel(f"there is no model {model[:80]!r} here; GET /admin/models lists them", param="model")
+
+
+def _json(content: object) -> Response:
+    return Response(_encode(content), media_type="application/json")
+
+
+def _answer(error: GatewayError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.body(), error.status, headers, media_type="application/json")
+
+
+async def _on_gateway_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    response = _answer(error)
+    if isinstance(error, Unauthorized):
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """The framework found no route or no method: it raises nothing else."""
+    assert isinstance(error, HTTPException)
+    asked = f"{request.method} {request.url.path[:200]}"
+    if error.status_code != MethodNotAllowed.status:
+        return _answer(UnknownRoute(f"{asked} does not exist here; this address serves {_SERVED}"))
+    response = _answer(
+        MethodNotAllowed(f"{asked}: the path exists, the method does not; this address serves {_SERVED}")
+    )
+    response.headers.update(error.headers or {})  # Allow
+    return response
+
+
+async def _on_bug(_: Request, __: Exception) -> Response:
+    """The server logs the exception."""
+    return _answer(Internal("the gateway failed; its log says where"))

@@ -1,0 +1,220 @@
+"""What can be typed: commands, options, their help, and how a process can end. docs/cli.md says the same at length.
+
+Owns parsing and the wording of its errors; runs nothing and imports nothing of the gateway, so that help is instant.
+Units: seconds.
+"""
+
+import argparse
+import enum
+import re
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+PROGRAM = "ttft-gateway"
+CONFIG_VARIABLE = "TTFT_GATEWAY_CONFIG"
+CONFIG_FILE = "gateway.yaml"
+DEMO_PORT = 8080
+DEMO_ADMIN_PORT = 9090
+
+_SECONDS_MAX = 86400.0
+
+
+class ExitCode(enum.IntEnum):
+    """How a process ends; docs/cli.md has the same table."""
+
+    FINE = 0  # done; a server: told to stop, and drained
+    FAILED = 1  # something unexpected
+    USAGE = 2  # the command line cannot be understood
+    BAD_CONFIG = 3  # the configuration cannot be used
+    CANNOT_LISTEN = 4  # an address is taken or not ours
+    SECOND_CTRL_C = 130  # ended at once by a second Ctrl-C, or by one before it was ready
+    SECOND_SIGTERM = 143  # ended at once by a second SIGTERM
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; `.command` is the command's name.
+
+    Args:
+        argv: without the program's name.
+
+    Raises:
+        SystemExit: with `ExitCode.USAGE` after a message on stderr, with 0 after help.
+    """
+    parser, commands = parsers()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        parser.error(f"there is no command {argv[0]}{_meant(argv[0], list(commands))}")
+    arguments, unknown = parser.parse_known_args(argv)
+    command = commands[arguments.command]
+    if unknown:
+        option = unknown[0].partition("=")[0]
+        if not option.startswith("-"):
+            command.error(f"{unknown[0]} is one argument too many")
+        command.error(f"there is no option {option}{_meant(option, options(command))}")
+    if arguments.command == "serve":
+        _check_serve(command, arguments)
+    return arguments
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser of everything, and each command's own by its name."""
+    parser = _Parser(
+        prog=PROGRAM,
+        description="An OpenAI-compatible streaming gateway that races replicas on the first content token.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands: dict[str, argparse.ArgumentParser] = {}
+    for name, (summary, description, examples, add_arguments) in _COMMANDS.items():
+        command = commands[name] = subparsers.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}. {description}".rstrip(),
+            epilog="\n".join(("examples:", *(f"  {PROGRAM} {name}{example}" for example in examples))),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        add_arguments(command)
+    return parser, commands
+
+
+def options(command: argparse.ArgumentParser) -> list[str]:
+    """Every long option of a command."""
+    return re.findall(r"--[a-z-]+", command.format_usage()) + ["--help"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with errors that say where to look next."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}\nEverything there is to type: {self.prog} --help", file=sys.stderr)
+        raise SystemExit(ExitCode.USAGE)
+
+
+def _meant(typed: str, known: list[str]) -> str:
+    near = get_close_matches(typed, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(known)}"
+
+
+def _check_serve(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """What is served comes from a file or from --model and --replica, never from both."""
+    beside_model = {
+        "--replica": arguments.replica,
+        "--kind": arguments.kind,
+        "--api-key-env": arguments.api_key_env,
+        "--listen": arguments.listen,
+        "--admin-listen": arguments.admin_listen,
+        "--allow-anonymous": arguments.allow_anonymous,
+    }
+    given = [option for option, value in beside_model.items() if value]
+    if arguments.model is None and given:
+        command.error(f"{given[0]} goes with --model NAME; with a configuration file, write it there")
+    if arguments.model is not None and not arguments.replica:
+        command.error("--model needs at least one replica: --replica http://10.0.0.1:8000/v1")
+    if arguments.model is not None and arguments.config:
+        command.error("--config and --model exclude each other: a configuration file names its models")
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port; write a number from 0 (any free one) to 65535")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _SECONDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is no length of time; write seconds, such as 20")
+    return seconds
+
+
+def _serve_arguments(command: argparse.ArgumentParser) -> None:
+    from_file = command.add_argument_group("with a configuration file")
+    from_file.add_argument("--config", metavar="FILE", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
+    without = command.add_argument_group("without one")
+    without.add_argument("--model", metavar="NAME", help='what callers put in "model"')
+    without.add_argument("--replica", metavar="URL", action="append", help="a server with that model; repeat for more")
+    without.add_argument("--kind", metavar="KIND", help="what the replicas are: vllm, openai, ... (default: compatible)")
+    without.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
+    without.add_argument("--listen", metavar="HOST:PORT", help="where callers come in (default: 127.0.0.1:8080)")
+    without.add_argument(
+        "--admin-listen", metavar="HOST:PORT", help="metrics and admin routes, or off (default: 127.0.0.1:9090)"
+    )
+    without.add_argument(
+        "--allow-anonymous", action="store_true", help="serve callers without a key, also from other machines"
+    )
+
+
+def _demo_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--traffic", action="store_true", help="send traffic and compare hedging off with on")
+    command.add_argument("--seconds", metavar="N", type=_seconds, help="end by itself after so long")
+    command.add_argument("--port", metavar="PORT", type=_port, default=DEMO_PORT, help=f"default: {DEMO_PORT}; 0: any")
+    command.add_argument(
+        "--admin-port", metavar="PORT", type=_port, help=f"default: {DEMO_ADMIN_PORT}, or any with --port 0"
+    )
+    command.add_argument("--seed", metavar="N", type=int, default=1, help="of everything random (default: 1)")
+
+
+def _file_arguments(command: argparse.ArgumentParser) -> None:
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("file", metavar="FILE", nargs="?", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
+    which.add_argument("--config", metavar="FILE", help="the same")
+
+
+def _no_arguments(_command: argparse.ArgumentParser) -> None:
+    pass
+
+
+# name -> summary, description, examples, arguments
+_COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.ArgumentParser], None]]] = {
+    "serve": (
+        "run the gateway",
+        "SIGTERM or Ctrl-C drains it; a second one ends it at once.",
+        (
+            " --config gateway.yaml",
+            " --model llama --replica http://10.0.0.1:8000/v1 --replica http://10.0.0.2:8000/v1",
+            " --model gpt-4o-mini --replica https://api.openai.com/v1 --kind openai --api-key-env OPENAI_API_KEY",
+        ),
+        _serve_arguments,
+    ),
+    "demo": (
+        "run the gateway before three simulated replicas, one with a bad tail",
+        "Needs nothing; Ctrl-C ends it.",
+        ("", " --traffic", " --traffic --seconds 20 --port 0"),
+        _demo_arguments,
+    ),
+    "check-config": (
+        "say what is wrong with a configuration file",
+        "Connects to nothing.",
+        (" gateway.yaml",),
+        _file_arguments,
+    ),
+    "print-config": (
+        "print the settings in force, defaults included, secrets masked",
+        "",
+        (" gateway.yaml",),
+        _file_arguments,
+    ),
+    "config-schema": (
+        "print the JSON schema of the configuration file",
+        "Editors check and complete by it.",
+        (" > gateway.schema.json",),
+        _no_arguments,
+    ),
+    "version": ("print the version", "", ("",), _no_arguments),
+}
+
+_EXIT_CODES = """exit codes:
+  0    done; a server was told to stop, and drained
+  1    something unexpected
+  2    the command line cannot be understood
+  3    the configuration cannot be used
+  4    an address cannot be listened on
+  130  ended at once by a second Ctrl-C (or by one before it was ready)
+  143  ended at once by a second SIGTERM"""

@@ -1,0 +1,81 @@
+"""The attempts that wait at one replica, and whether it has stopped answering.
+
+Losers never touch a breaker, so this is what notices a replica that holds requests without failing them (hedging.md
+section 4, "Suspect"). It must not know the other replicas: whoever sees that all are suspect ignores it. An answer with
+an error is the breaker's business, not this one's.
+
+Units: seconds.
+"""
+
+import math
+from itertools import islice
+from typing import Final
+
+_LATE_PREDICTIONS: Final = 3.0  # two in a row at 1.5 fired a thousand times a run on healthy fleets
+_LATE_MIN_S: Final = 1.0
+_LATE_MAX: Final = 3  # late attempts without a first content between them
+_PROBE_EVERY_S: Final = 5.0
+_LOOKED_AT: Final = 8  # oldest waiting attempts: a bound on the work per question
+
+
+class Waits:
+    """One replica's attempts without a first content; attempts are known by a number of the caller's choice."""
+
+    __slots__ = ("_answered_s", "_late", "_probe_s", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, tuple[float, float]] = {}  # (sent, predicted), in the order they were sent
+        self._late = 0  # attempts given up late since the last first content
+        self._answered_s = -math.inf
+        self._probe_s = -math.inf
+
+    def sent(self, attempt: int, predicted_s: float, now_s: float) -> None:
+        """An attempt was sent."""
+        self._waiting[attempt] = (now_s, predicted_s)
+
+    def first_content(self, attempt: int, now_s: float) -> None:
+        """The replica answers, so it is not suspect; who is late by now no longer counts against it."""
+        self._waiting.pop(attempt, None)
+        self._late = 0
+        self._answered_s = now_s
+
+    def given_up(self, attempt: int, now_s: float) -> None:
+        """An attempt was cancelled or timed out without a first content."""
+        wait = self._waiting.pop(attempt, None)
+        if wait is not None and self._answered_s < _late_at_s(wait) <= now_s:
+            self._late += 1
+
+    def failed(self, attempt: int) -> None:
+        """An attempt ended with an error."""
+        self._waiting.pop(attempt, None)
+
+    def is_suspect(self, now_s: float) -> bool:
+        """Whether three attempts are, or were, late with no first content between them."""
+        late = self._late
+        if late < _LATE_MAX <= late + len(self._waiting):
+            for wait in islice(self._waiting.values(), _LOOKED_AT):
+                if wait[0] > now_s - _LATE_MIN_S:
+                    break  # neither it nor a younger one can be late
+                late += self._answered_s < _late_at_s(wait) <= now_s
+        return late >= _LATE_MAX
+
+    def take_probe(self, now_s: float) -> bool:
+        """Whether a suspect replica may be sent a primary now; the next one may then follow in 5 s."""
+        if now_s < self._probe_s:
+            return False
+        self._probe_s = now_s + _PROBE_EVERY_S
+        return True
+
+    def overdue_s(self, now_s: float) -> float:
+        """How far the most overdue of the oldest attempts is past its prediction; 0 when none is.
+
+        It may steer the choice of primaries; it must not enter the predictions that scale timers.
+        """
+        oldest = islice(self._waiting.values(), _LOOKED_AT)
+        return max(0.0, max((now_s - sent_s - predicted_s for sent_s, predicted_s in oldest), default=0.0))
+
+
+def _late_at_s(wait: tuple[float, float]) -> float:
+    """When an attempt becomes late: at 3 times its prediction, but not before 1 s."""
+    sent_s, predicted_s = wait
+    return sent_s + max(_LATE_MIN_S, _LATE_PREDICTIONS * predicted_s)

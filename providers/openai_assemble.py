@@ -1,0 +1,155 @@
+"""One answer in its two forms: chunks of a stream put together into a body, and a body taken apart into chunks.
+
+The body equals, as JSON, what the upstream would have sent for the same generation unstreamed, but for what a stream
+does not tell: `id` and `created` are the stream's own; a key the upstream sends only unstreamed (`annotations: []`) is
+missing, one it sends only in streams stays, but for padding; an empty `content` is null beside tool calls, refusal,
+audio or reasoning, and otherwise what it was in the stream.
+
+Knows nothing of requests or races, nor what a message is made of: that is the caller's.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from providers.sse import data_of
+from providers.tolerant_json import dumps, loads
+
+Values = dict[str, list[object]]
+"""Field name -> what was seen of it, in order, nulls left out: an empty list says that only null was seen."""
+
+_FIRST = ("id", "object", "created", "model", "choices", "usage")
+_IN_EVERY_CHUNK = frozenset({"id", "created", "model", "system_fingerprint", "service_tier"})
+_PADDING = frozenset({"obfuscation", "p"})  # OpenAI, Mistral: against guessing tokens from packet sizes
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the chunks said of one choice.
+
+    Attributes:
+        delta: fields under `delta`.
+        fields: all others but `index`.
+    """
+
+    delta: Values = field(default_factory=dict)
+    fields: Values = field(default_factory=dict)
+
+
+class Assembler:
+    """The `providers.base.Assembler` of OpenAI-compatible streams.
+
+    Of a field at the top the last value counts that is neither null nor empty; see `latest` for a choice's own fields
+    and `joined` for those of a delta.
+
+    Args:
+        kind: the body's `object`.
+        fold: makes a choice, without its index, of its parts.
+    """
+
+    def __init__(self, kind: str, fold: Callable[[Parts], dict[str, object]]) -> None:
+        self._kind = kind
+        self._fold = fold
+        self._top: dict[str, object] = {}
+        self._choices: dict[int, Parts] = {}
+
+    def add(self, event: bytes) -> None:
+        """Take one event; what is no chunk is ignored."""
+        chunk = loads(data_of(event) or b"")
+        if not isinstance(chunk, dict):
+            return
+        choices = chunk.pop("choices", None)
+        for key, value in chunk.items():
+            self._set(key, value)
+        for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(choice, dict):
+                self._add_choice(position, choice)
+
+    def body(self) -> bytes:
+        """The answer as JSON, keys in the order in which upstreams send them."""
+        top = self._top
+        groq = top.get("x_groq")
+        if isinstance(groq, dict) and "usage" in groq:
+            self._set("usage", groq.pop("usage"))
+        top["object"] = self._kind
+        top["choices"] = [{"index": index, **self._fold(parts)} for index, parts in sorted(self._choices.items())]
+        first = {key: top[key] for key in _FIRST if key in top}
+        return dumps({**first, **top})
+
+    def _set(self, key: str, value: object) -> None:
+        if (value or key not in self._top) and key not in _PADDING:
+            self._top[key] = value
+
+    def _add_choice(self, position: int, choice: dict[str, object]) -> None:
+        index = choice.pop("index", position)
+        parts = self._choices.setdefault(index if isinstance(index, int) else position, Parts())
+        delta = choice.pop("delta", None)
+        if isinstance(delta, dict):
+            gather(parts.delta, delta)
+        if "usage" in choice:  # Moonshot
+            self._set("usage", choice.pop("usage"))
+        gather(parts.fields, choice)
+
+
+def gather(into: Values, values: Mapping[str, object]) -> None:
+    """Note one more value of each field."""
+    for key, value in values.items():
+        seen = into.setdefault(key, [])
+        if value is not None:
+            seen.append(value)
+
+
+def joined(values: Sequence[object]) -> object:
+    """Pieces of one value: strings joined, lists extended, others the last."""
+    if values and all(isinstance(value, str) for value in values):
+        return "".join(map(str, values))
+    return latest(values)
+
+
+def latest(values: Sequence[object]) -> object:
+    """States of one value: lists extended, objects updated, others the last that is not empty."""
+    if not values:
+        return None
+    if all(isinstance(value, list) for value in values):
+        return [item for value in values if isinstance(value, list) for item in value]
+    if all(isinstance(value, dict) for value in values):
+        return {key: item for value in values if isinstance(value, dict) for key, item in value.items()}
+    return next((value for value in reversed(values) if value), values[-1])
+
+
+def choice_fields(parts: Parts) -> dict[str, object]:
+    """A choice's own fields: `finish_reason`, `logprobs` with its lists extended, and whatever the upstream adds."""
+    made = {key: latest(values) for key, values in parts.fields.items()}
+    lists: Values = {}
+    for logprobs in parts.fields.get("logprobs", ()):
+        if isinstance(logprobs, dict):
+            gather(lists, logprobs)
+    if lists:
+        made["logprobs"] = {key: joined(values) for key, values in lists.items()}
+    return made
+
+
+def chunks_of(
+    answer: Mapping[str, object],
+    kind: str,
+    opening: Callable[[Mapping[str, object]], dict[str, object]],
+    closing: Mapping[str, object],
+) -> Iterator[dict[str, object]]:
+    """Take an answer apart into the chunks of an equal stream: two for each choice, content and finish_reason.
+
+    Args:
+        answer: the complete answer; usage is left to the caller.
+        kind: the chunks' `object`.
+        opening: what a choice's first chunk says of its content.
+        closing: the same for its last.
+    """
+    head = {**{key: value for key, value in answer.items() if key in _IN_EVERY_CHUNK}, "object": kind}
+    once = {key: value for key, value in answer.items() if key not in _IN_EVERY_CHUNK.union(_FIRST)}
+    choices = answer.get("choices")
+    for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+        if not isinstance(choice, dict):
+            continue
+        place = {"index": choice.get("index", position)}
+        rest = {key: value for key, value in choice.items() if key not in ("index", "message", "text", "finish_reason")}
+        yield {**head, **once, "choices": [{**place, **opening(choice), **rest, "finish_reason": None}]}
+        yield {**head, "choices": [{**place, **closing, "finish_reason": choice.get("finish_reason")}]}
+        once = {}

@@ -1,0 +1,170 @@
+"""Chat completions as every OpenAI-compatible server speaks them: the wire protocol, and how a message is put together.
+
+Owns what is particular to `message` and `delta`: content in parts, tool calls, audio. Requests, events, errors and the
+rest of assembling are shared with legacy completions (openai_request, openai_events, openai_errors, openai_assemble).
+Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from providers.base import Api, Call
+from providers.openai_assemble import Assembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
+from providers.openai_errors import bad_status
+from providers.openai_events import ChunkReader, FirstToken, body_usage
+from providers.openai_request import build
+
+_NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
+_PIECEWISE = frozenset({"arguments", "input", "data", "transcript"})  # of functions, custom tools and audio
+
+
+class OpenAIChat:
+    """The `providers.base.WireProtocol` of POST chat/completions.
+
+    Args:
+        ask_usage: ask for token counts with every stream; False for servers that refuse `stream_options`.
+        first_token: whether reasoning counts as content.
+    """
+
+    def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any") -> None:
+        self._ask_usage = ask_usage
+        self._first_token = first_token
+
+    def path(self, api: Api) -> str:
+        """See `WireProtocol.path`."""
+        return "/" + api.value
+
+    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+        """See `WireProtocol.build`."""
+        return build(call, model, stream=stream, ask_usage=self._ask_usage)
+
+    def reader(self, call: Call) -> ChunkReader:
+        """See `WireProtocol.reader`."""
+        strip = self._ask_usage and call.streaming and not call.include_usage
+        return ChunkReader(call, strip_usage=strip, first_token=self._first_token, chunks=_chunks)
+
+    def assembler(self, _call: Call) -> Assembler:
+        """See `WireProtocol.assembler`."""
+        return Assembler("chat.completion", _choice)
+
+    usage = staticmethod(body_usage)
+    error = staticmethod(bad_status)
+
+
+def _chunks(answer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    return chunks_of(answer, "chat.completion.chunk", _opening, {"delta": {}})
+
+
+def _opening(choice: Mapping[str, object]) -> dict[str, object]:
+    """The whole message as a delta, in which tool calls have an index."""
+    message = choice.get("message")
+    delta = dict(message) if isinstance(message, dict) else {}
+    calls = delta.get("tool_calls")
+    if isinstance(calls, list):
+        delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls) if isinstance(call, dict)]
+    return {"delta": delta}
+
+
+def _choice(parts: Parts) -> dict[str, object]:
+    return {"message": _message(parts.delta), **choice_fields(parts)}
+
+
+def _message(delta: Values) -> dict[str, object]:
+    """A message from what its deltas said, keys in the order in which they were first seen."""
+    message: dict[str, object] = {"role": "assistant", "content": None}
+    for key, values in delta.items():
+        if key == "role":
+            message["role"] = values[0] if values else "assistant"
+        elif key == "content":
+            message["content"] = _content(values)
+        elif key == "tool_calls":
+            message["tool_calls"] = _tool_calls(values) if values else None
+        elif key in ("function_call", "audio"):
+            message[key] = _by_pieces(values)
+        else:
+            message[key] = joined(values)
+    if message["content"] == "" and any(message.get(key) for key in _NULLS_CONTENT):
+        message["content"] = None
+    return message
+
+
+def _content(values: Sequence[object]) -> object:
+    """Text joined; parts (Mistral's reasoning) one behind the other, where text may follow as a plain string."""
+    if not any(isinstance(value, list) for value in values):
+        return joined(values)
+    parts = (value if isinstance(value, list) else [{"type": "text", "text": value}] for value in values if value)
+    return _merged(chain.from_iterable(parts))
+
+
+def _merged(parts: Iterable[object]) -> list[object]:
+    """Content parts, in which one that goes on with the kind before it extends it."""
+    merged: list[object] = []
+    for part in parts:
+        last = merged[-1] if merged else None
+        if isinstance(last, dict) and isinstance(part, dict) and last.get("type") == part.get("type"):
+            kind = part.get("type")
+            before, more = last.get(kind), part.get(kind)
+            if isinstance(before, str) and isinstance(more, str):
+                merged[-1] = {**last, **part, kind: before + more}
+                continue
+            if isinstance(before, list) and isinstance(more, list):
+                merged[-1] = {**last, **part, kind: _merged(before + more)}
+                continue
+        merged.append(part)
+    return merged
+
+
+def _tool_calls(values: Sequence[object]) -> list[dict[str, object]]:
+    """Tool calls from their pieces.
+
+    Pieces belong together by `index`. Some servers give none, or 0 to every call: there a piece goes on with the call
+    before it, unless it names a function and has another id.
+    """
+    calls: list[tuple[int, Values]] = []
+    open_calls: dict[int, Values] = {}
+    for piece in chain.from_iterable(value for value in values if isinstance(value, list)):
+        if not isinstance(piece, dict):
+            continue
+        index = piece.pop("index", None)
+        if isinstance(index, int):
+            call = open_calls.get(index)
+        else:
+            index, call = len(calls), calls[-1][1] if calls else None
+        if call is None or _begins_another(call, piece):
+            call = {}
+            calls.append((index, call))
+            open_calls[index] = call
+        gather(call, piece)
+    return [_tool_call(call) for _, call in sorted(calls, key=lambda numbered: numbered[0])]
+
+
+def _begins_another(call: Values, piece: Mapping[str, object]) -> bool:
+    function = piece.get("function")
+    names = isinstance(function, dict) and bool(function.get("name"))
+    ids = [each for each in call.get("id", ()) if each]
+    return names and bool(ids) and bool(piece.get("id")) and ids[0] != piece["id"]
+
+
+def _tool_call(call: Values) -> dict[str, object]:
+    """One call: id and type as they were first given, pieces of its function or custom tool joined."""
+    made: dict[str, object] = {}
+    for key, values in call.items():
+        if key in ("function", "custom"):
+            made[key] = _by_pieces(values)
+        else:
+            made[key] = latest(values) if key not in ("id", "type") else _first(values)
+    return made
+
+
+def _by_pieces(values: Sequence[object]) -> dict[str, object] | None:
+    """An object of which some fields come in pieces, and the others once."""
+    seen: Values = {}
+    for value in values:
+        if isinstance(value, dict):
+            gather(seen, value)
+    return {key: joined(each) if key in _PIECEWISE else _first(each) for key, each in seen.items()} or None
+
+
+def _first(values: Sequence[object]) -> object:
+    """The first value that is not empty, else the last that was given."""
+    return next((value for value in values if value), values[-1] if values else None)

@@ -1,0 +1,56 @@
+"""Legacy completions as every OpenAI-compatible server speaks them: the wire protocol.
+
+Owns what is particular to `text` choices; everything else is shared with chat completions (openai_request,
+openai_events, openai_errors, openai_assemble). Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from providers.base import Api, Call
+from providers.openai_assemble import Assembler, Parts, choice_fields, chunks_of, joined
+from providers.openai_errors import bad_status
+from providers.openai_events import ChunkReader, body_usage
+from providers.openai_request import build
+
+
+class OpenAICompletions:
+    """The `providers.base.WireProtocol` of POST completions.
+
+    Args:
+        ask_usage: ask for token counts with every stream; False for servers that refuse `stream_options`.
+    """
+
+    def __init__(self, *, ask_usage: bool = True) -> None:
+        self._ask_usage = ask_usage
+
+    def path(self, api: Api) -> str:
+        """See `WireProtocol.path`."""
+        return "/" + api.value
+
+    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+        """See `WireProtocol.build`."""
+        return build(call, model, stream=stream, ask_usage=self._ask_usage)
+
+    def reader(self, call: Call) -> ChunkReader:
+        """See `WireProtocol.reader`."""
+        strip = self._ask_usage and call.streaming and not call.include_usage
+        return ChunkReader(call, strip_usage=strip, first_token="any", chunks=_chunks)
+
+    def assembler(self, _call: Call) -> Assembler:
+        """See `WireProtocol.assembler`."""
+        return Assembler("text_completion", _choice)
+
+    usage = staticmethod(body_usage)
+    error = staticmethod(bad_status)
+
+
+def _chunks(answer: Mapping[str, object]) -> Iterable[Mapping[str, object]]:
+    return chunks_of(answer, "text_completion", _opening, {"text": ""})
+
+
+def _opening(choice: Mapping[str, object]) -> dict[str, object]:
+    return {"text": choice.get("text", "")}
+
+
+def _choice(parts: Parts) -> dict[str, object]:
+    return {**choice_fields(parts), "text": joined(parts.fields.get("text", ())) or ""}

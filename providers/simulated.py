@@ -1,0 +1,178 @@
+"""One simulated replica: from a request, a profile and a seeded generator to the script of its answer. Pure.
+
+The script says which frames go out at which times; who plays it (simulated_endpoint.py in process, simulated_server.py
+on sockets) owns clocks and connections. The order in which requests come and the seed decide everything. Units: seconds.
+"""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from providers.base import Api, Frame, FrameKind
+from providers.simulated_answer import Answer, compose
+from providers.simulated_ask import BYTES_PER_TOKEN, Ask, AskError
+from providers.simulated_engine import PrefixCache, Slots
+from providers.simulated_faults import Act, Wanted
+from providers.simulated_limits import LIMIT_HEADERS
+from providers.simulated_profile import Profile
+from providers.simulated_render import Event, Style, body, stream
+from providers.simulated_script import EVENT_STREAM, JSON, Framing, Problem, Script, Step, refuse
+
+FAULT_HEADER = b"x-sim-fault"
+"""A request header that asks for faults, in the language of simulated_faults.py."""
+
+_LEFT = 900  # requests that every answer says are left, of the 1,000 that simulated limits state
+_RESET_S = 1.0
+
+
+class Replica:
+    """One replica and what it remembers.
+
+    Args:
+        profile: how it behaves; may be replaced at any time.
+        rng: all its draws.
+        seed: of its texts; replicas with the same seed say the same to a prompt at temperature 0.
+    """
+
+    def __init__(self, profile: Profile, rng: random.Random, seed: int = 0) -> None:
+        self._rng = rng
+        self._seed = seed
+        self._requests = 0
+        self._epoch_s: float | None = None  # when the first request came
+        self.slots = Slots(profile.slots, profile.queue_max)
+        self.profile = profile
+
+    @property
+    def profile(self) -> Profile:
+        """How it behaves. Setting it empties the prefix cache if its size changes, and counts `first N` anew."""
+        return self._profile
+
+    @profile.setter
+    def profile(self, profile: Profile) -> None:
+        self._profile = profile
+        self._left = [rule.first for rule in profile.faults]
+        self._style = Style(profile.role, profile.provider == "azure", profile.reasoning_key)
+        self._extra = tuple(_header(line) for line in profile.extra_headers)
+        self._cache = PrefixCache(profile.cache_tokens) if profile.cache_tokens else None
+        self.slots.resize(profile.slots, profile.queue_max)
+
+    def choose(self, *, accepting: bool) -> tuple[Wanted, ...]:
+        """The faults of the next request, by the profile's rules.
+
+        Args:
+            accepting: for a connection that was just made, before anything is read; else for a request.
+        """
+        chosen: list[Wanted] = []
+        for index, rule in enumerate(self._profile.faults):
+            at_accept = any(wanted.fault.act is Act.RESET_ACCEPT for wanted in rule.wanted)
+            left = self._left[index]
+            if at_accept != accepting or left == 0 or (rule.share < 1 and self._rng.random() >= rule.share):
+                continue
+            self._left[index] = None if left is None else left - 1
+            chosen += rule.wanted
+        return tuple(chosen)
+
+    def script(self, api: Api, ask: Ask, wanted: Sequence[Wanted], now_s: float, wall_s: float) -> Script:
+        """The answer to one request.
+
+        Args:
+            api: which API was called.
+            ask: the request.
+            wanted: its misbehaviour.
+            now_s: of any clock that does not jump; decides which episodes are on.
+            wall_s: wall time, for headers that state one.
+        """
+        number = self._requests
+        self._requests += 1
+        try:
+            script = self._healthy(api, ask, wanted, number, now_s)
+        except AskError as error:
+            script = refuse(Problem(400, "invalid_request_error", None, error.message, error.param))
+        if script.slot and self.slots.full:
+            script = refuse(Problem(503, "server_error", "queue_full", "The queue is full"))
+        for fault, args in wanted:
+            if fault.script is not None:
+                word = args.word or self._profile.provider
+                script = fault.script(script, dataclasses.replace(args, word=word, wall_s=wall_s))
+        limits = LIMIT_HEADERS[self._profile.provider](_LEFT, _RESET_S, wall_s) if script.status == 200 else ()
+        if limits or self._extra:
+            script = replace(script, headers=(*script.headers, *limits, *self._extra))
+        return script
+
+    def _healthy(self, api: Api, ask: Ask, wanted: Sequence[Wanted], number: int, now_s: float) -> Script:
+        """The script before it is made to misbehave; always takes the same number of draws."""
+        profile = self._profile
+        if ask.continue_final_message and not profile.continues:
+            raise AskError("continue_final_message is not supported", "continue_final_message")
+        factor = self._slowness(now_s)
+        cached = 0 if self._cache is None else self._cache.use(bytes(ask.text))
+        uncached = len(ask.text) // BYTES_PER_TOKEN - cached
+        ttft_s = factor * (self._ttft(number) + profile.prefill_per_1k.draw(self._rng, number) * uncached / 1000)
+        answer = compose(api, ask, self._rng, self._seed, profile.lengths, cached)
+        for fault, args in wanted:
+            if fault.ask is not None:
+                ask = fault.ask(ask)
+            if fault.answer is not None:
+                answer = fault.answer(answer, args)
+        if ask.stream:
+            return self._streamed(stream(api, ask, answer, self._style), ttft_s, factor)
+        return self._whole(body(api, ask, answer, self._style), answer, ttft_s, factor)
+
+    def _ttft(self, number: int) -> float:
+        profile = self._profile
+        stall = profile.stall
+        if stall is not None and self._rng.random() < stall.share:
+            return stall.ttft.draw(self._rng, number)
+        return profile.ttft.draw(self._rng, number)
+
+    def _slowness(self, now_s: float) -> float:
+        """The product of the factors of the episodes that are on."""
+        if self._epoch_s is None:
+            self._epoch_s = now_s
+        factor = 1.0
+        for episode in self._profile.episodes:
+            if episode.covers(now_s - self._epoch_s):
+                factor *= episode.factor
+        return factor
+
+    def _streamed(self, events: list[Event], ttft_s: float, factor: float) -> Script:
+        """Give events their times."""
+        profile = self._profile
+        at_once = profile.headers == "at_once"
+        prelude = []
+        steps = []
+        if profile.first_comment:
+            prelude.append(Frame(FrameKind.COMMENT, f": {profile.first_comment}\n\n".encode()))
+        at_s, reached = ttft_s, 0
+        for tick, frame in events:
+            if tick < 0:
+                prelude.append(frame)
+                continue
+            while reached < tick:
+                at_s += factor * profile.gap.draw(self._rng, reached)
+                reached += 1
+            steps.append(Step(at_s, frame))
+        if at_once:
+            head_s = profile.headers_delay.draw(self._rng, 0)
+            return Script(200, EVENT_STREAM, head_s, tuple(prelude), tuple(steps))
+        early = (Step(ttft_s, frame) for frame in prelude)
+        return Script(200, EVENT_STREAM, steps=(*early, *steps))
+
+    def _whole(self, document: Frame, answer: Answer, ttft_s: float, factor: float) -> Script:
+        """A JSON answer, ready when its stream would have ended."""
+        ticks = max(len(choice.reasoning) + len(choice.pieces) for choice in answer.choices)
+        gaps_s = sum(self._profile.gap.draw(self._rng, tick) for tick in range(ticks - 1))
+        step = Step(ttft_s + factor * gaps_s, document)
+        return Script(200, JSON, steps=(step,), framing=Framing.LENGTH, length=len(document.raw))
+
+
+def _header(line: str) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(": ")
+    return name.encode(), value.encode()
+
+
+def served_models(profile: Profile) -> list[dict[str, object]]:
+    """The entries of `GET /v1/models`."""
+    return [{"id": name, "object": "model", "created": 0, "owned_by": "simulated"} for name in profile.models]

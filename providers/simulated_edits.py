@@ -1,0 +1,246 @@
+"""Edits of answers and scripts that make a simulated replica misbehave; simulated_faults.py gives them names.
+
+Pure: each takes an answer or a script with the fault's arguments and returns another one. Counts of events are counts
+of content events. Units: seconds.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from providers.base import Frame, FrameKind
+from providers.errors import ErrorFrame
+from providers.simulated_answer import Answer, Choice
+from providers.simulated_render import DONE, error_body
+from providers.simulated_script import JSON, Args, End, Framing, Script, Step
+
+_CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
+_BEHIND = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)
+_SPACING_S = 0.0003  # between tiny writes, so that they do not all arrive at once
+_PAUSE_S = 0.002  # between the halves of a character, so that they arrive apart
+
+EditAnswer = Callable[[Answer, Args], Answer]
+EditScript = Callable[[Script, Args], Script]
+
+
+# answers
+
+
+def content_filter(answer: Answer, args: Args) -> Answer:
+    """`count` tokens, then the provider's filter."""
+    return _each(answer, lambda choice: Choice(choice.pieces[: args.count], "content_filter"))
+
+
+def refusal(answer: Answer, _args: Args) -> Answer:
+    """The model declines."""
+    return _each(answer, lambda _: Choice(("I", " cannot", " help", " with", " that."), said="refusal"))
+
+
+def big(answer: Answer, args: Args) -> Answer:
+    """The first token is `count` bytes long."""
+    return _first_piece(answer, "x" * args.count)
+
+
+def accented(answer: Answer, _args: Args) -> Answer:
+    """The first token has characters of two and four bytes."""
+    return _first_piece(answer, "é🙂")
+
+
+def _first_piece(answer: Answer, text: str) -> Answer:
+    return _each(answer, lambda choice: replace(choice, pieces=(text, *choice.pieces[1:])))
+
+
+def _each(answer: Answer, edit: Callable[[Choice], Choice]) -> Answer:
+    return replace(answer, choices=tuple(edit(choice) for choice in answer.choices))
+
+
+# scripts that end too early
+
+
+def cut(end: End, framing: Framing | None = None) -> EditScript:
+    """`count` events, then `end`; half of a JSON body, then `end`."""
+
+    def edit(script: Script, args: Args) -> Script:
+        if script.json:
+            return replace(script, steps=_halves(script.steps), end=end)
+        return replace(script, steps=_kept(script, args.count), end=end, framing=framing or script.framing)
+
+    return edit
+
+
+def cut_mid(script: Script, args: Args) -> Script:
+    """`count` events and half of the next one, then the connection is closed."""
+    kept = () if script.json else _kept(script, args.count)
+    return replace(script, steps=(*kept, *_halves(script.steps[len(kept) :][:1])), end=End.FIN)
+
+
+def short(script: Script, args: Args) -> Script:
+    """`count` events and a clean end of the body; an empty JSON body."""
+    if script.json:
+        return replace(script, steps=(), length=0)
+    return replace(script, steps=_kept(script, args.count))
+
+
+def done(script: Script, args: Args) -> Script:
+    """`[DONE]` in place of the answer."""
+    ended = short(script, args)
+    return ended if script.json else replace(ended, steps=(*ended.steps, Step(0.0, DONE)))
+
+
+def no_done(script: Script, _args: Args) -> Script:
+    """Everything but `[DONE]`."""
+    return replace(script, steps=tuple(step for step in script.steps if step.frame is not DONE))
+
+
+def error_event(prefix: bytes, message: str) -> EditScript:
+    """`count` events, then an error event; a JSON body becomes an error object."""
+
+    def edit(script: Script, args: Args) -> Script:
+        if script.json:
+            return json_error(script, args)
+        raw = prefix + b"data: " + error_body(message, "server_error", "internal_error") + b"\n\n"
+        error = ErrorFrame(message, kind="server_error", code="internal_error")
+        return replace(script, steps=_then(_kept(script, args.count), raw, error))
+
+    return edit
+
+
+def finish_error(script: Script, args: Args) -> Script:
+    """`count` events, then the finish_reason "error"."""
+    raw = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}\n\n'
+    error = ErrorFrame("the upstream finished with an error")
+    return replace(script, steps=_then(_kept(script, args.count), raw, error))
+
+
+def json_error(_script: Script, _args: Args) -> Script:
+    """A 200 whose body is an error object."""
+    body = error_body("The engine is dead", "server_error", "engine_dead")
+    error = ErrorFrame("The engine is dead", kind="server_error", code="engine_dead")
+    return Script(200, JSON, steps=_then((), body, error), framing=Framing.LENGTH, length=len(body))
+
+
+def _kept(script: Script, count: int) -> tuple[Step, ...]:
+    """The steps up to so many content events, never the finish."""
+    kept = []
+    for step in script.steps:
+        if step.frame.kind in _BEHIND or (step.frame.kind in _CONTENT and count == 0):
+            break
+        count -= step.frame.kind in _CONTENT
+        kept.append(step)
+    return tuple(kept)
+
+
+def _halves(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    halves = (Frame(FrameKind.PREAMBLE, step.frame.raw[: len(step.frame.raw) // 2]) for step in steps)
+    return tuple(Step(step.at_s, half) for step, half in zip(steps, halves, strict=True))
+
+
+def _then(kept: tuple[Step, ...], raw: bytes, error: ErrorFrame) -> tuple[Step, ...]:
+    """An error right behind what was kept."""
+    return (*kept, Step(kept[-1].at_s if kept else 0.0, Frame(FrameKind.ERROR, raw, error=error)))
+
+
+# scripts that say it strangely
+
+
+def stall(script: Script, args: Args) -> Script:
+    """`count` events, then nothing for `seconds`, then the rest."""
+    still = 0 if script.json else len(_kept(script, args.count))
+    late = (Step(step.at_s + args.seconds, step.frame) for step in script.steps[still:])
+    return replace(script, steps=(*script.steps[:still], *late))
+
+
+def malformed(script: Script, args: Args) -> Script:
+    """After `count` events one whose data is not JSON; a JSON body that is none."""
+    if script.json:
+        return _edited(script, lambda raw: b"[" + raw[1:])
+    kept = _kept(script, args.count)
+    at_s = kept[-1].at_s if kept else 0.0
+    broken = Step(at_s, Frame(FrameKind.MALFORMED, b'data: {"id": "bro\n\n'))
+    return replace(script, steps=(*kept, broken, *script.steps[len(kept) :]))
+
+
+def pings(script: Script, _args: Args) -> Script:
+    """A comment before each event."""
+    if script.json:
+        return script
+    ping = Frame(FrameKind.COMMENT, b": ping\n\n")
+    return replace(script, steps=tuple(each for step in script.steps for each in (Step(step.at_s, ping), step)))
+
+
+def crlf(script: Script, _args: Args) -> Script:
+    """Lines end with CRLF."""
+    return _edited(script, lambda raw: raw.replace(b"\n", b"\r\n"))
+
+
+def fields(script: Script, _args: Args) -> Script:
+    """Each event has an id and a retry field, and an event without data stands before it."""
+    return script if script.json else _edited(script, lambda raw: b"retry: 2000\n\nid: 7\nretry: 3000\n" + raw)
+
+
+def with_length(script: Script, _args: Args) -> Script:
+    """A content-length instead of chunks."""
+    raws = [frame.raw for frame in script.prelude] + [step.frame.raw for step in script.steps]
+    return replace(script, framing=Framing.LENGTH, length=sum(map(len, raws)))
+
+
+def _edited(script: Script, edit: Callable[[bytes], bytes]) -> Script:
+    """Other bytes in every event."""
+    prelude = tuple(replace(frame, raw=edit(frame.raw)) for frame in script.prelude)
+    steps = tuple(Step(step.at_s, replace(step.frame, raw=edit(step.frame.raw))) for step in script.steps)
+    return replace(script, prelude=prelude, steps=steps)
+
+
+# scripts with other writes; the steps are then no longer whole events
+
+
+def split(script: Script, args: Args) -> Script:
+    """Writes of 1 to `count` bytes; more for an event that would take longer than 0.3 s."""
+
+    def cut_up(raw: bytes) -> Iterator[bytes]:
+        most = max(1, args.count, len(raw) // 500)
+        start = 0
+        while start < len(raw):
+            stop = start + 1 + zlib.crc32(raw[start : start + 16], start) % most
+            yield raw[start:stop]
+            start = stop
+
+    return _in_pieces(script, cut_up, _SPACING_S)
+
+
+def utf8(script: Script, _args: Args) -> Script:
+    """Each event that has a character of several bytes is written in two pieces, cut inside the first of them."""
+
+    def cut_character(raw: bytes) -> Iterator[bytes]:
+        inside = next((index + 1 for index, byte in enumerate(raw) if byte >= 0x80), 0)
+        if inside:
+            yield raw[:inside]
+        yield raw[inside:]
+
+    return _in_pieces(script, cut_character, _PAUSE_S)
+
+
+def _in_pieces(script: Script, cut_up: Callable[[bytes], Iterator[bytes]], spacing_s: float) -> Script:
+    """Write each event in pieces; the last piece counts as the event."""
+    steps: list[Step] = []
+    for step in script.steps:
+        *parts, last = cut_up(step.frame.raw)
+        at_s = step.at_s
+        for part in parts:
+            steps.append(Step(at_s, Frame(FrameKind.PREAMBLE, part)))
+            at_s += spacing_s
+        steps.append(Step(at_s, replace(step.frame, raw=last)))
+    return replace(script, steps=tuple(steps))
+
+
+def coalesce(script: Script, args: Args) -> Script:
+    """`count` events in one write, at the time of the last of them; it counts as the first content among them."""
+    size = max(1, args.count)
+    steps = []
+    for start in range(0, len(script.steps), size):
+        group = script.steps[start : start + size]
+        main = next((step.frame for step in group if step.frame.kind in _CONTENT), group[-1].frame)
+        raw = b"".join(step.frame.raw for step in group)
+        steps.append(Step(group[-1].at_s, replace(main, raw=raw)))
+    return replace(script, steps=tuple(steps))

@@ -1,0 +1,130 @@
+"""A simulated replica in process: a `providers.base.Endpoint` without sockets, for tests and benches in virtual time.
+
+Frames reach the sink at the times the script says, on the loop's own timers. Faults that are only about bytes on a
+socket do nothing here. Units: seconds of the loop's clock.
+"""
+
+import asyncio
+
+from msgspec.structs import replace
+
+from providers.base import Call, Frame, FrameKind, Sink, Stream
+from providers.errors import ConnectError, ConnectionCut, UpstreamError
+from providers.simulated import FAULT_HEADER, Replica
+from providers.simulated_ask import StreamOptions, read_ask
+from providers.simulated_engine import Slots
+from providers.simulated_faults import Act, Wanted, faults
+from providers.simulated_player import Player
+from providers.simulated_script import End, Script
+
+_WITH_USAGE = StreamOptions(include_usage=True)
+_CONTENT_FILTER = b'"finish_reason":"content_filter"'
+
+
+class SimulatedEndpoint:
+    """A replica behind the `Endpoint` contract.
+
+    Args:
+        replica: what answers; several endpoints may share one.
+        wall_s: wall time at the loop's time 0.
+    """
+
+    def __init__(self, replica: Replica, wall_s: float = 0.0) -> None:
+        self._replica = replica
+        self._wall_s = wall_s
+        self._refused_until_s = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def open(self, call: Call, sink: Sink) -> Stream:
+        """Send the call; see `Endpoint.open`.
+
+        Raises:
+            AskError: The body is not one that the gateway may send.
+            UnitError: The fault header cannot be read.
+        """
+        now_s = self._loop.time()
+        wanted = self._wanted(call)
+        for fault, args in wanted:
+            if fault.act is Act.REFUSE:
+                self._refused_until_s = now_s + args.seconds
+        if now_s < self._refused_until_s:
+            script = Script(status=0, end=End.RST, slot=False)
+            lost: UpstreamError = ConnectError("cannot connect to the upstream: Connection refused")
+        else:
+            script = self._script(call, wanted, now_s)
+            where = "in the middle of its answer" if script.status else "without an answer"
+            lost = ConnectionCut(f"the upstream closed the connection {where}")
+        stream = _SimulatedStream(self._loop, self._replica.slots, script, call, sink, lost)
+        stream.start()
+        return stream
+
+    def _wanted(self, call: Call) -> tuple[Wanted, ...]:
+        """The call's faults, without those about bytes on a socket."""
+        chosen = self._replica.choose(accepting=True) + self._replica.choose(accepting=False)
+        for name, value in call.headers:
+            if name == FAULT_HEADER:
+                chosen += faults(value.decode())
+        return tuple(wanted for wanted in chosen if not wanted.fault.wire) if chosen else chosen
+
+    def _script(self, call: Call, wanted: tuple[Wanted, ...], now_s: float) -> Script:
+        ask = read_ask(call.api, call.body)
+        streamed = call.streaming or call.assemble
+        if streamed and not (ask.stream and ask.include_usage):
+            ask = replace(ask, stream=True, stream_options=_WITH_USAGE)
+        return self._replica.script(call.api, ask, wanted, now_s, self._wall_s + now_s)
+
+
+class _SimulatedStream(Player):
+    """One answer on its way to a sink; the `Stream` of the attempt."""
+
+    __slots__ = ("_call", "_lost", "_sink", "_unfinished")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        slots: Slots,
+        script: Script,
+        call: Call,
+        sink: Sink,
+        lost: UpstreamError,
+    ) -> None:
+        super().__init__(loop, slots, script)
+        self._call = call
+        self._sink = sink
+        self._lost = lost  # what it is if the connection ends too early
+        self._unfinished = call.choices
+
+    def abort(self) -> None:
+        """Hear nothing more; see `Stream.abort`."""
+        self.stop()
+
+    def on_head(self) -> None:
+        """Tell the head and what goes out with it."""
+        self._sink.on_headers(self.script.status, self.script.headers)
+        for frame in self.script.prelude:
+            if not self.over:
+                self._sink.on_frame(frame)
+
+    def on_step(self, frame: Frame) -> None:
+        """Tell one event, or that this is an error answer, or that it is done."""
+        kind = frame.kind
+        if self.script.status != 200:
+            self._end(frame.error)
+            return
+        if kind is FrameKind.USAGE and not self._call.include_usage:
+            frame = Frame(kind, b"", frame.usage)  # only the gateway asked for it
+        elif kind is FrameKind.FINISH or (kind is FrameKind.REFUSAL and _CONTENT_FILTER in frame.raw):
+            self._unfinished -= 1
+        self._sink.on_frame(frame)
+        if kind is FrameKind.DONE:
+            self._end(None)
+
+    def on_over(self) -> None:
+        """The body has ended, or the connection has."""
+        whole = self.script.json and self.script.end is End.COMPLETE
+        self._sink.on_end(None if whole or self._unfinished <= 0 else self._lost)
+
+    def _end(self, error: UpstreamError | None) -> None:
+        if not self.over:
+            self.stop()
+            self._sink.on_end(error)

@@ -1,0 +1,385 @@
+"""The admin address over plain ASGI: what it shows, who may turn the switch, and how the feed begins and ends."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+from sse_starlette.sse import AppStatus
+
+from gateway.admin import Admin
+from gateway.events import BreakerChanged, HedgingSwitched
+from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.observe.state import PoolState
+from running import run_virtual
+from sample_events import REQUEST, pool
+
+Message = dict[str, Any]
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Exchange:
+    """One HTTP exchange with an ASGI app, as the server sees it; its body arrives piece by piece."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.pieces: asyncio.Queue[bytes] = asyncio.Queue()
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.begun = asyncio.Event()
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.complete = False
+
+    async def run(self, app: Any, method: str, path: str, headers: Mapping[str, str]) -> None:
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 50_000),
+            "server": ("127.0.0.1", 9090),
+        }
+        await app(scope, self.inbox.get, self._send)
+
+    async def _send(self, message: Message) -> None:
+        await self.reading.wait()
+        if message["type"] == "http.response.start":
+            self.begun.set()
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            self.complete = not message.get("more_body", False)
+            self.pieces.put_nowait(message["body"])
+
+    def send_body(self, body: bytes, *, more: bool = False) -> None:
+        self.inbox.put_nowait({"type": "http.request", "body": body, "more_body": more})
+
+    def leave(self) -> None:
+        self.inbox.put_nowait({"type": "http.disconnect"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+@dataclass
+class House:
+    """An admin app over two models; switching is remembered, and told to the feed as the real one tells it."""
+
+    key: str | None = None
+    off: set[str] = field(default_factory=set)
+    models: tuple[str, ...] = ("llama", "org/qwen")
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.state)
+        self.admin = Admin(self.metrics, self.state, self.describe, self.switch, key=self.key)
+
+    def state(self) -> Iterable[PoolState]:
+        return [pool(model, hedging_on=model not in self.off) for model in self.models]
+
+    def describe(self, name: str) -> Mapping[str, object] | None:
+        return {"model": name, "pools": ["a picture"]} if name in self.models else None
+
+    def switch(self, model: str | None, *, on: bool) -> None:
+        for name in self.models if model is None else (model,):
+            (self.off.discard if on else self.off.add)(name)
+        self.admin.on_event(HedgingSwitched(0.0, model, on))
+
+    def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE) -> Answer:
+        """A whole exchange."""
+
+        async def exchange() -> Answer:
+            open_exchange = Exchange()
+            open_exchange.send_body(body)
+            await open_exchange.run(self.admin.app, method, path, headers)
+            pieces = [open_exchange.pieces.get_nowait() for _ in range(open_exchange.pieces.qsize())]
+            return Answer(open_exchange.status, open_exchange.headers, b"".join(pieces))
+
+        return run_virtual(exchange())
+
+    def refusal(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE) -> tuple[int, str]:
+        """Status and code of an error, whose body has OpenAI's shape."""
+        answer = self.ask(method, path, body, headers)
+        assert set(answer.json) == {"error"}
+        assert set(answer.json["error"]) == {"message", "type", "param", "code"}
+        return answer.status, answer.json["error"]["code"]
+
+
+def test_metrics_are_served() -> None:
+    """GET /metrics is what the metrics write, with their content type."""
+    house = House()
+    house.metrics.on_event(REQUEST)
+    answer = house.ask("GET", "/metrics")
+    assert (answer.status, answer.headers["content-type"]) == (200, CONTENT_TYPE)
+    assert answer.body == run_virtual(house.metrics.render())
+    assert b"ttft_gateway_requests_total{" in answer.body
+
+
+def test_models() -> None:
+    """The list has every model with its pools as they are now; a model has all there is to know of it."""
+    house = House()
+    listed = house.ask("GET", "/admin/models").json["models"]
+    assert [row["model"] for row in listed] == ["llama", "org/qwen"]
+    assert listed[0]["pools"][0]["replicas"][1] == {
+        "replica": "b",
+        "in_flight": 0,
+        "breaker": "half_open",
+        "samples": 0,
+        "suspect": True,
+        "hedge_delay_s": None,
+        "ttfb_p50_s": None,
+        "ttfb_p99_s": None,
+        "ttft_p50_s": None,
+        "ttft_p99_s": None,
+    }
+    assert house.ask("GET", "/admin/models/org/qwen").json == {"model": "org/qwen", "pools": ["a picture"]}
+    assert house.refusal("GET", "/admin/models/gpt") == (404, "model_not_found")
+
+
+def test_switch() -> None:
+    """The switch turns one model or all of them, and answers with the new state."""
+    house = House()
+    assert house.ask("GET", "/admin/hedging").json == {"on": True, "models": {"llama": True, "org/qwen": True}}
+    one = house.ask("POST", "/admin/hedging", b'{"on": false, "model": "org/qwen"}')
+    assert one.json == {"on": False, "models": {"llama": True, "org/qwen": False}}
+    everything = house.ask("POST", "/admin/hedging", b'{"on": false}')
+    assert everything.json == {"on": False, "models": {"llama": False, "org/qwen": False}}
+    assert house.ask("POST", "/admin/hedging", b'{"on": true, "model": null}').json["on"] is True
+    assert house.ask("GET", "/admin/hedging").json["on"] is True
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        (b"", (400, "invalid_json")),
+        (b"on", (400, "invalid_json")),
+        (b'{"on": false', (400, "invalid_json")),
+        (b"[]", (422, "invalid_value")),
+        (b"{}", (422, "invalid_value")),
+        (b'{"on": 0}', (422, "invalid_value")),
+        (b'{"on": "false"}', (422, "invalid_value")),
+        (b'{"on": false, "model": 7}', (422, "invalid_value")),
+        (b'{"on": false, "modell": "llama"}', (422, "invalid_value")),
+        (b'{"on": false, "model": "gpt"}', (404, "model_not_found")),
+        (b'{"on": false, "model": "' + b"x" * 5000 + b'"}', (413, "request_too_large")),
+    ],
+)
+def test_bad_switching_changes_nothing(body: bytes, refusal: tuple[int, str]) -> None:
+    """A body that is not exactly what the switch takes turns nothing."""
+    house = House()
+    assert house.refusal("POST", "/admin/hedging", body) == refusal
+    assert house.off == set()
+
+
+def test_slow_switching_is_refused() -> None:
+    """A body that does not arrive does not hold a connection for ever."""
+    house = House()
+
+    async def never_send_the_rest() -> tuple[int, float]:
+        exchange = Exchange()
+        exchange.send_body(b'{"on"', more=True)
+        await exchange.run(house.admin.app, "POST", "/admin/hedging", {})
+        return exchange.status, asyncio.get_running_loop().time()
+
+    assert run_virtual(never_send_the_rest()) == (408, 5.0)
+
+
+def test_foreign_pages_cannot_switch() -> None:
+    """A web page from elsewhere cannot turn the switch through the browser of whoever is on call."""
+    house, off = House(), b'{"on": false}'
+    foreign = {"host": "127.0.0.1:9090", "origin": "https://example.com"}
+    assert house.refusal("POST", "/admin/hedging", off, foreign) == (403, "forbidden")
+    assert house.off == set()
+    own = {"host": "127.0.0.1:9090", "origin": "http://127.0.0.1:9090"}
+    assert house.ask("POST", "/admin/hedging", off, own).status == 200
+
+
+GUARDED = ["/metrics", "/admin/models", "/admin/models/llama", "/admin/hedging"]
+
+
+@pytest.mark.parametrize("path", [*GUARDED, "/admin/events"])
+@pytest.mark.parametrize("given", [None, "Bearer", "Bearer wrong", "Bearer s\xe9cret", "Basic secret", "secret"])
+def test_key_is_asked_for(path: str, given: str | None) -> None:
+    """With an admin key, every route but /healthz answers 401 to everything but that key."""
+    house = House(key="secret")
+    headers = {} if given is None else {"authorization": given}
+    assert house.refusal("GET", path, headers=headers) == (401, "invalid_api_key")
+    assert house.ask("GET", path, headers=headers).headers["www-authenticate"] == "Bearer"
+    assert house.ask("GET", "/healthz").json == {"status": "ok"}
+
+
+@pytest.mark.parametrize("path", GUARDED)
+def test_key_opens(path: str) -> None:
+    """The right key opens; the scheme's case does not matter."""
+    house = House(key="secret")
+    assert house.ask("GET", path, headers={"authorization": "bearer secret"}).status == 200
+    refused = house.refusal("POST", "/admin/hedging", b'{"on": false}', {"authorization": "Bearer no"})
+    assert (refused, house.off) == ((401, "invalid_api_key"), set())
+
+
+def test_unknown_routes_and_methods() -> None:
+    """What does not exist is told in OpenAI's shape, and a wrong method with the methods there are."""
+    house = House()
+    assert house.refusal("GET", "/") == (404, "unknown_url")
+    assert house.refusal("GET", "/admin/models/") == (404, "model_not_found")
+    assert house.refusal("GET", "/docs") == (404, "unknown_url")
+    assert house.refusal("DELETE", "/metrics") == (405, "method_not_allowed")
+    assert house.ask("DELETE", "/metrics").headers["allow"] == "GET"
+
+
+def test_bug_is_told_without_its_text() -> None:
+    """An exception behind a route is a 500 in OpenAI's shape that says nothing of it; the server gets the exception."""
+
+    class Broken(House):
+        def describe(self, name: str) -> Mapping[str, object] | None:
+            raise ValueError("a secret detail")
+
+    exchange = Exchange()
+    exchange.send_body(b"")
+    with pytest.raises(ValueError, match="a secret detail"):
+        run_virtual(exchange.run(Broken().admin.app, "GET", "/admin/models/llama", {}))
+    assert exchange.status == 500
+    assert msgspec.json.decode(exchange.pieces.get_nowait())["error"]["code"] == "internal_error"
+
+
+# the feed
+
+
+async def follow(house: House, tasks: asyncio.TaskGroup) -> Exchange:
+    """Subscribe; returns when the answer has begun."""
+    exchange = Exchange()
+    exchange.send_body(b"")
+    tasks.create_task(exchange.run(house.admin.app, "GET", "/admin/events", {}))
+    await exchange.begun.wait()
+    return exchange
+
+
+def run_feed(scenario: Callable[[House, asyncio.TaskGroup], Coroutine[object, object, None]]) -> None:
+    """Run a scenario with feeds, which must have ended when it returns; then end sse-starlette's own task."""
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            await scenario(House(), tasks)
+        AppStatus.should_exit = True
+        await asyncio.sleep(0.5)
+        AppStatus.should_exit = False
+
+    run_virtual(run())
+
+
+def events(piece: bytes) -> list[tuple[str, Any]]:
+    """Names and data of the server-sent events in some bytes."""
+    found = []
+    for event in piece.decode().split("\r\n\r\n")[:-1]:
+        name, data = event.split("\r\n")
+        found.append((name.removeprefix("event: "), msgspec.json.decode(data.removeprefix("data: "))))
+    return found
+
+
+def test_feed_tells_what_happens() -> None:
+    """A subscriber gets every event since it came, in order, those of one moment in one piece."""
+
+    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
+        house.admin.on_event(BreakerChanged(0.0, "llama", "a", "half_open"))
+        exchange = await follow(house, tasks)
+        assert exchange.headers["content-type"].startswith("text/event-stream")
+        house.admin.on_event(BreakerChanged(1.0, "llama", "a", "open"))
+        house.admin.on_event(REQUEST)
+        (name, data), (name_2, data_2) = events(await exchange.pieces.get())
+        assert (name, data) == ("breaker_changed", {"at_s": 1.0, "model": "llama", "replica": "a", "state": "open"})
+        assert (name_2, data_2["attempts"][0]["outcome"]) == ("request_ended", "finished")
+        house.switch("llama", on=False)
+        assert events(await exchange.pieces.get()) == [
+            ("hedging_switched", {"at_s": 0.0, "model": "llama", "on": False})
+        ]
+        house.admin.close()
+
+    run_feed(scenario)
+
+
+def test_slow_subscriber_loses_the_oldest() -> None:
+    """A subscriber that does not keep up is told how many events it lost, and gets the newest."""
+
+    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
+        exchange = await follow(house, tasks)
+        for number in range(1500):
+            house.admin.on_event(BreakerChanged(float(number), "llama", "a", "open"))
+        (name, lost), *rest = events(await exchange.pieces.get())
+        assert (name, lost) == ("events_dropped", {"events": 500})
+        assert [data["at_s"] for _, data in rest] == list(range(500, 1500))
+        house.admin.close()
+
+    run_feed(scenario)
+
+
+def test_subscribers_are_bounded() -> None:
+    """The seventeenth subscriber is refused until one of the others has left."""
+
+    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
+        exchanges = [await follow(house, tasks) for _ in range(17)]
+        assert [exchange.status for exchange in exchanges] == [200] * 16 + [429]
+        assert msgspec.json.decode(await exchanges[16].pieces.get())["error"]["code"] == "too_many_subscribers"
+        exchanges[3].leave()
+        await asyncio.sleep(0.1)
+        assert (await follow(house, tasks)).status == 200
+        house.admin.close()
+
+    run_feed(scenario)
+
+
+def test_feed_ends_with_the_gateway() -> None:
+    """Closing ends every feed at once and completely, with whatever is still queued; later ones end as they begin."""
+
+    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
+        exchange = await follow(house, tasks)
+        house.admin.on_event(REQUEST)
+        house.admin.close()
+        assert await exchange.pieces.get() == b""
+        assert exchange.complete
+        assert await (await follow(house, tasks)).pieces.get() == b""
+        assert asyncio.get_running_loop().time() == 0.0
+
+    run_feed(scenario)
+
+
+def test_stuck_subscriber_is_let_go() -> None:
+    """A subscriber that takes nothing for five seconds loses its place; its answer does not end as if complete."""
+
+    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
+        exchanges = [await follow(house, tasks) for _ in range(16)]
+        exchanges[0].reading.clear()
+        house.admin.on_event(REQUEST)
+        await asyncio.sleep(4.9)
+        assert (await follow(house, tasks)).status == 429
+        await asyncio.sleep(0.2)
+        assert (await follow(house, tasks)).status == 200
+        assert not exchanges[0].complete
+        house.admin.close()
+
+    run_feed(scenario)
+
+
+def test_nobody_else_ends_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrapper that sse-starlette puts around uvicorn's exit handler passes the call on and does nothing else."""
+    called: list[tuple[object, ...]] = []
+    monkeypatch.setattr(AppStatus, "original_handler", lambda *arguments: called.append(arguments))
+    wrapper: Callable[..., None] = AppStatus.handle_exit
+    wrapper("server", 15, None)
+    assert (called, AppStatus.should_exit) == ([("server", 15, None)], False)

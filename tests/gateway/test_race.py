@@ -1,0 +1,317 @@
+"""The race in virtual time: who wins, who is cancelled and when, what the client gets, what is reported."""
+
+import pytest
+
+from gateway.events import AttemptFailed, HedgeDenied, HedgeFired, PartFailed, Result, Role
+from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.pool import Facts, HedgeSettings, Policy, Pool
+from gateway.race import Race
+from gateway.request import Timeouts
+from gateway.routing.replicas import BreakerState
+from providers.base import Frame, FrameKind
+from providers.errors import ConnectError, ConnectionCut, ErrorFrame
+from scripted import BROKEN, DONE, FINISH, HEDGED, ROLE, RecordingClient, Scripted, Step, answer, run_race, status, text
+
+OFF = HedgeSettings(policy=Policy.OFF)
+SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
+COMPLETE = b"<role>ab<stop><done>"
+REFUSAL = Frame(FrameKind.REFUSAL, b"<refused>")
+
+
+def test_a_quick_primary_is_forwarded_whole_and_alone() -> None:
+    """Nothing is raced when the primary is in time, and its events arrive as they came."""
+    slow = Scripted(answer(0.05))
+    told = run_race(slow, Scripted(answer(0.01)))
+    assert told.client.got == COMPLETE
+    assert told.client.finished
+    assert (told.report.result, told.report.winner, len(told.report.attempts)) == (Result.PRIMARY, "a", 1)
+    assert told.report.ttft_s == pytest.approx(0.05)
+    assert told.report.attempts[0].headers_s == pytest.approx(0.001)
+    assert told.client.headers[b"x-ttft-result"] == b"primary"
+    assert told.client.headers[b"x-upstream-request-id"] == b"up-1"
+
+
+def test_a_late_primary_is_raced_and_loses_at_the_winners_first_content() -> None:
+    """The backup starts at the delay, wins at its first content, and the primary's connection is closed that instant."""
+    primary, backup = Scripted(answer(5.0, "xy")), Scripted(answer(0.05))
+    told = run_race(primary, backup)
+    assert told.client.got == COMPLETE
+    assert backup.streams[0].opened_s == pytest.approx(0.1)
+    assert primary.streams[0].closed_s == pytest.approx(0.15)
+    assert told.report.result is Result.BACKUP_WON
+    assert [attempt.outcome for attempt in told.report.attempts] == [Outcome.LOST, Outcome.FINISHED]
+    assert [attempt.role for attempt in told.report.attempts] == [Role.PRIMARY, Role.BACKUP]
+    assert sum(isinstance(event, HedgeFired) for event in told.events) == 1
+    assert told.client.headers[b"x-ttft-attempts"] == b"2"
+
+
+def test_headers_and_preamble_do_not_win() -> None:
+    """A backup that has sent headers and a role is still beaten by the first content of the primary."""
+    primary, backup = Scripted(answer(0.3)), Scripted([(0.001, "headers"), (0.001, ROLE), (9.0, text("x"))])
+    told = run_race(primary, backup)
+    assert told.report.winner == "a"
+    assert told.report.result is Result.BACKUP_LOST
+    assert backup.streams[0].closed_s == pytest.approx(0.3)
+
+
+def test_a_policy_that_takes_headers_for_an_answer_never_races_a_flushing_server() -> None:
+    """With the `headers` policy headers stop the timer, so a server that flushes at once is never hedged."""
+    hedge = HedgeSettings(policy=Policy.HEADERS, budget=1.0, cold_start_delay_s=0.1)
+    told = run_race(Scripted(answer(5.0)), Scripted(answer(0.01)), hedge=hedge)
+    assert told.report.result is Result.PRIMARY
+
+
+FAILING: dict[str, list[Step]] = {
+    "429": status(0.01, 429),
+    "500": status(0.01, 500),
+    "refused": [(0.01, ConnectError("refused"))],
+    "cut": [(0.001, "headers"), (0.01, ConnectionCut("cut"))],
+    "error frame in a 200": [
+        (0.001, "headers"),
+        (0.01, Frame(FrameKind.ERROR, b"e", error=ErrorFrame("boom", code="x"))),
+    ],
+    "empty stream": [(0.001, "headers"), (0.01, ROLE), (0.01, None)],
+    "[DONE] at once": [(0.001, "headers"), (0.01, DONE), (0.01, None)],
+    "broken events": [(0.001, "headers"), (0.01, BROKEN), (0.01, BROKEN)],
+    "endless preamble": [(0.001, "headers")] + [(0.01, Frame(FrameKind.PREAMBLE, b"p" * 60_000))] * 5,
+    "404": status(0.01, 404),
+    "400": status(0.01, 400),
+}
+
+
+@pytest.mark.parametrize("failing", FAILING.values(), ids=FAILING.keys())
+def test_a_failing_backup_never_reaches_the_client_while_the_primary_lives(failing: list[Step]) -> None:
+    """Whatever goes wrong with a backup, the primary's answer arrives."""
+    told = run_race(Scripted(answer(1.0)), Scripted(failing))
+    assert told.client.got == COMPLETE
+    assert told.client.error is None
+    assert told.report.winner == "a"
+    assert sum(isinstance(event, AttemptFailed) for event in told.events) == 1
+
+
+@pytest.mark.parametrize("failing", [v for k, v in FAILING.items() if k != "400"], ids=[k for k in FAILING if k != "400"])
+def test_a_failing_primary_is_replaced_at_once(failing: list[Step]) -> None:
+    """A failure before first content costs the client its own time and nothing else."""
+    told = run_race(Scripted(failing), Scripted(answer(0.05)), hedge=OFF)
+    assert told.client.got == COMPLETE
+    assert [attempt.role for attempt in told.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
+    assert told.report.ttft_s is not None
+    assert told.report.ttft_s < 0.1
+    assert told.report.status == 200
+
+
+def test_a_failing_primary_leaves_the_race_to_its_backup() -> None:
+    """If a backup is under way no third attempt is started."""
+    told = run_race(Scripted([(0.2, ConnectionCut("cut"))]), Scripted(answer(0.5)), Scripted(answer(0.01)))
+    assert told.report.winner == "b"
+    assert len(told.report.attempts) == 2
+
+
+@pytest.mark.parametrize("refusal", [status(0.3, 400, "content_filter"), [(0.3, REFUSAL), (0.3, FINISH), (0.3, None)]])
+def test_a_refusal_of_the_primary_is_never_overridden(refusal: list[Step]) -> None:
+    """A content-policy answer ends the race although a backup would have answered."""
+    told = run_race(Scripted(refusal), Scripted(answer(0.4)))
+    assert b"ab" not in told.client.got
+    assert told.replicas[1].streams[0].closed_s == pytest.approx(0.3)
+    if told.client.error is not None:
+        assert (told.client.error.status, told.client.error.code) == (400, "content_filter")
+    assert told.report.attempts[0].outcome is Outcome.REFUSED
+
+
+def test_a_callers_error_is_an_answer() -> None:
+    """A 400 from the primary goes to the client at once, with no further try."""
+    told = run_race(Scripted(status(0.01, 400, "invalid_value")), Scripted(answer(0.01)))
+    assert told.client.error is not None
+    assert (told.client.error.status, told.client.error.code) == (400, "invalid_value")
+    assert len(told.report.attempts) == 1
+    assert told.pools[0].replicas[0].breaker.failures == 0
+
+
+def test_an_upstreams_401_is_the_gateways_own_fault() -> None:
+    """401, 403 and 404 from every upstream become 502, never the caller's 401."""
+    told = run_race(Scripted(status(0.01, 401)), Scripted(status(0.01, 403)))
+    assert told.client.error is not None
+    assert (told.client.error.status, told.client.error.code) == (502, "upstream_misconfigured")
+
+
+def test_all_rate_limited_says_the_smallest_honest_wait() -> None:
+    """If every replica answers 429 the client gets 429 with the smallest Retry-After."""
+    told = run_race(Scripted(status(0.01, 429, None, 20.0)), Scripted(status(0.01, 429, None, 7.0)))
+    error = told.client.error
+    assert error is not None
+    assert (error.status, error.retry_after_s, error.should_retry) == (429, 7.0, None)
+
+
+def test_a_valid_empty_answer_wins_only_if_nothing_else_is_left() -> None:
+    """finish_reason without content waits for the other attempt, and is the answer when that one fails."""
+    empty: list[Step] = [(0.001, "headers"), (0.001, ROLE), (0.2, FINISH), (0.2, DONE), (0.2, None)]
+    assert run_race(Scripted(empty), Scripted(answer(0.3))).client.got == COMPLETE
+    told = run_race(Scripted(empty), Scripted([(0.3, ConnectionCut("cut"))]))
+    assert told.client.got == b"<role><stop><done>"
+    assert told.client.finished
+    assert run_race(Scripted(empty)).client.finished
+
+
+def test_a_cut_winner_never_ends_cleanly() -> None:
+    """After first content a cut, an error frame, a stall or broken events end a stream with an error."""
+    start: list[Step] = [(0.001, "headers"), (0.01, text("a"))]
+    cuts: list[list[Step]] = [
+        [*start, (0.02, ConnectionCut("cut"))],
+        [*start, (0.02, Frame(FrameKind.ERROR, b"e", error=ErrorFrame("boom")))],
+        [*start, (0.02, BROKEN), (0.03, BROKEN)],
+        start,
+    ]
+    for cut in cuts:
+        told = run_race(Scripted(cut), Scripted(answer(0.01)))
+        assert told.client.got == b"a"
+        assert told.client.error is not None
+        assert not told.client.finished
+        assert told.report.attempts[0].outcome is Outcome.CUT
+        assert told.report.status >= 500
+
+
+def test_one_malformed_event_is_skipped_and_counted() -> None:
+    """A single broken event in a good stream is dropped, the rest arrives."""
+    steps = answer(0.01)
+    told = run_race(Scripted([*steps[:3], (0.012, BROKEN), *steps[3:]]))
+    assert told.client.got == COMPLETE
+    assert told.report.malformed == 1
+
+
+def test_a_cut_before_anything_was_sent_is_tried_again() -> None:
+    """A non-streaming answer that is cut in the middle is asked for elsewhere."""
+    cut: list[Step] = [(0.001, "headers"), (0.01, text("x")), (0.02, ConnectionCut("cut"))]
+    told = run_race(Scripted(cut), Scripted(answer(0.01)), streaming=False)
+    assert told.client.got == COMPLETE
+    assert told.client.finished
+
+
+def test_a_client_that_leaves_cancels_every_attempt() -> None:
+    """While waiting and in mid-stream alike, every upstream connection is closed in the same instant."""
+    for at_s in (0.05, 0.15, 0.505):
+
+        def during(race: Race, _client: RecordingClient, pools: list[Pool], at_s: float = at_s) -> None:
+            del pools
+            race._host.loop.call_at(at_s, race.client_gone)
+
+        told = run_race(Scripted(answer(0.5)), Scripted(answer(3.0)), during=during)
+        assert told.client.ends == 0
+        assert told.report.error == "client_gone"
+        assert told.end_s == pytest.approx(at_s, abs=0.002)
+
+
+def test_budget_denies_and_asks_again() -> None:
+    """Without credit no backup starts; the reason is told once and shown to the client."""
+    hedge = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=0.0)
+    told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), hedge=hedge)
+    assert told.report.result is Result.DENIED
+    assert told.report.denials == (Denial.BUDGET,)
+    assert sum(isinstance(event, HedgeDenied) for event in told.events) == 1
+    assert told.client.headers[b"x-ttft-denied"] == b"budget"
+
+
+def test_requests_that_may_not_be_hedged_are_not() -> None:
+    """A reason against hedging keeps a late request alone."""
+    told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), facts=Facts(hedge_off=Denial.OFF))
+    assert len(told.report.attempts) == 1
+
+
+def test_fallbacks_answer_only_when_the_pool_is_used_up() -> None:
+    """A fallback is asked after every replica has failed, never because one is slow."""
+    down = status(0.01, 503)
+    told = run_race(Scripted(down), Scripted(down), fallbacks=[Scripted(answer(0.01))])
+    assert told.report.winner == "c"
+    slow = run_race(Scripted(answer(1.0)), fallbacks=[Scripted(answer(0.01))])
+    assert slow.report.winner == "a"
+    assert slow.report.result is Result.PRIMARY
+
+
+def test_tries_are_bounded_in_number_and_pace() -> None:
+    """At most four upstream tries a request, and three in three seconds."""
+    down = [Scripted(status(0.01, 503)) for _ in range(6)]
+    told = run_race(*down, hedge=OFF)
+    opened = sorted(stream.opened_s for endpoint in down for stream in endpoint.streams)
+    assert len(opened) == 4
+    assert opened[3] - opened[0] >= 3.0
+    assert told.client.error is not None
+    assert (told.client.error.status, told.client.error.should_retry) == (503, False)
+
+
+def test_a_silent_replica_is_overdue_then_given_up() -> None:
+    """After ttft_timeout another attempt starts; the last one is given up after ttft_timeout_last."""
+    told = run_race(Scripted(SILENT), Scripted(answer(0.5)), hedge=OFF)
+    assert told.report.winner == "b"
+    assert told.report.ttft_s == pytest.approx(10.5, abs=0.01)
+    assert told.report.attempts[0].outcome is Outcome.TTFT_TIMEOUT
+    alone = run_race(Scripted(SILENT), hedge=OFF)
+    assert alone.client.error is not None
+    assert (alone.client.error.status, alone.end_s) == (504, pytest.approx(120, abs=0.1))
+
+
+def test_a_long_wait_gets_signs_of_life_only_for_streams() -> None:
+    """A streaming client hears something after 15 s and each 15 s; a non-streaming one never does."""
+    timeouts = Timeouts(ttft_s=1000, ttft_last_s=1000)
+    assert run_race(Scripted(answer(50)), timeouts=timeouts).client.alive_s == pytest.approx([15, 30, 45])
+    assert run_race(Scripted(answer(50)), timeouts=timeouts, streaming=False).client.alive_s == []
+
+
+def test_a_slow_client_is_no_stall() -> None:
+    """While the client does not read, silence says nothing about the upstream."""
+
+    def during(race: Race, _client: RecordingClient, _pools: list[Pool]) -> None:
+        race._host.loop.call_at(0.5, race.pause)
+        race._host.loop.call_at(70, race.resume)
+
+    steps: list[Step] = [(0.01, "headers"), (0.01, text("a")), (75, text("b")), (75, FINISH), (75, None)]
+    told = run_race(Scripted(steps), during=during)
+    assert told.client.got == b"ab<stop>"
+
+
+def test_the_whole_request_has_a_limit() -> None:
+    """A stream that trickles for ever ends with an error after total_timeout."""
+    drip: list[Step] = [(float(i), text("x")) for i in range(1, 700)]
+    told = run_race(Scripted(drip))
+    assert told.end_s == pytest.approx(600, abs=0.01)
+    assert told.client.error is not None
+    deadline = run_race(Scripted(drip), facts=Facts(deadline_s=30.0))
+    assert deadline.end_s == pytest.approx(30, abs=0.01)
+
+
+def test_losers_are_censored_and_never_count_against_a_replica() -> None:
+    """A loser adds a censored sample, no event, and leaves its breaker alone."""
+    told = run_race(Scripted(answer(5.0)), Scripted(answer(0.05)))
+    pool, (first, second) = told.pools[0], told.pools[0].replicas
+    assert (pool.ttft[first].event_count(1.0), pool.ttft[first].count(1.0)) == (0, 1)
+    assert (pool.ttft[second].event_count(1.0), pool.ttft[second].count(1.0)) == (1, 1)
+    assert first.breaker.state is BreakerState.CLOSED
+    assert first.breaker.failures == 0
+
+
+@pytest.mark.parametrize("method", ["pick", "delay_s", "decide", "on_headers", "on_content", "on_end", "on_sent", "earn"])
+def test_a_part_that_raises_costs_no_answer(method: str) -> None:
+    """An exception in any part of the brain fails no request; it is counted."""
+
+    def prepare(pools: list[Pool]) -> None:
+        def broken(*_args: object) -> None:
+            raise ZeroDivisionError
+
+        setattr(pools[0], method, broken)
+
+    told = run_race(Scripted(answer(1.0)), Scripted(answer(0.05)), prepare=prepare, counted=False)
+    assert told.client.got == COMPLETE
+    assert any(isinstance(event, PartFailed) for event in told.events)
+
+
+def test_two_hedges_when_two_are_allowed() -> None:
+    """With max_hedges 2 a late backup is raced as well, and all but one are cancelled."""
+    hedge = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0, max_hedges=2)
+    told = run_race(Scripted(answer(5.0)), Scripted(answer(5.0)), Scripted(answer(0.05)), hedge=hedge)
+    assert told.report.winner == "c"
+    assert [attempt.outcome for attempt in told.report.attempts] == [Outcome.LOST, Outcome.LOST, Outcome.FINISHED]
+
+
+def test_a_protocol_error_in_the_preamble_is_bounded() -> None:
+    """What is held back before first content is bounded, so that an endless preamble fails the attempt."""
+    told = run_race(Scripted(FAILING["endless preamble"]), hedge=HEDGED)
+    assert told.client.error is not None
+    assert told.client.error.code == "upstream_protocol_error"

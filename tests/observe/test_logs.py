@@ -1,0 +1,287 @@
+"""What stands in a log line, that it stays one line, and that writing it never waits for whoever reads."""
+
+import fcntl
+import os
+import re
+import select
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.events import (
+    AttemptFailed,
+    BreakerChanged,
+    Event,
+    HedgeDenied,
+    HedgeFired,
+    HedgingSwitched,
+    PartFailed,
+    RequestEnded,
+    RequestRefused,
+)
+from gateway.hedging.outcomes import Denial, Outcome
+from gateway.observe.logs import AttemptLine, RequestLine, RequestLog, wants_text
+from gateway.observe.writer import LineWriter
+from sample_events import HEDGED, PRIMARY, REQUEST
+
+NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
+RARE: list[Event] = [
+    RequestRefused(1.0, "r-2", "team-a", 404, "model_not_found"),
+    HedgeFired(1.0, "r-2", "llama", "a", "b", 0.25),
+    HedgeDenied(1.0, "r-2", "llama", Denial.BUDGET, 0.25),
+    AttemptFailed(1.0, "r-2", "llama", "a", Outcome.FAILED, "connect", None),
+    BreakerChanged(1.0, "llama", "a", "open"),
+    HedgingSwitched(1.0, None, on=False),
+    PartFailed(1.0, "plan", "ValueError"),
+]
+DOCS = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
+
+
+class Lines:
+    """A log and what it wrote; `room` is how many lines there is room for."""
+
+    def __init__(self, *, text: bool = False, debug: bool = False) -> None:
+        self.room = 1_000_000
+        self.written: list[bytes] = []
+        self.log = RequestLog(self._write, text=text, debug=debug, now=lambda: NOW)
+
+    def _write(self, line: bytes) -> bool:
+        if len(self.written) >= self.room:
+            return False
+        self.written.append(line)
+        return True
+
+    def of(self, *events: Event) -> list[dict[str, object]]:
+        """Every line so far as JSON, after these events."""
+        for event in events:
+            self.log.on_event(event)
+        return [msgspec.json.decode(line) for line in self.written]
+
+
+def test_request_line() -> None:
+    """A request's line says who asked, what each attempt did and why, in milliseconds, and nothing that is absent."""
+    usage = {"prompt_tokens": 100, "completion_tokens": 11, "cached_tokens": 40, "reasoning_tokens": 5}
+    (line,) = Lines().of(replace(HEDGED, denials=(Denial.QUOTA,)))
+    assert line == {
+        "time": "2026-03-01T12:30:15.250000Z",
+        "level": "info",
+        "event": "request",
+        "request_id": "r-1",
+        "key": "team-a",
+        "model": "llama",
+        "api": "chat/completions",
+        "stream": True,
+        "status": 200,
+        "result": "backup_won",
+        "total_ms": 1200.0,
+        "gateway_ms": 0.2,
+        "events": 11,
+        "ttft_ms": 300.0,
+        "winner": "b",
+        "denials": ["quota"],
+        "usage": usage,
+        "attempts": [
+            {
+                "replica": "a",
+                "role": "primary",
+                "reason": "first choice",
+                "outcome": "lost",
+                "start_ms": 0.0,
+                "end_ms": 300.0,
+                "ttfb_ms": 10.0,
+                "status": 200,
+            },
+            {
+                "replica": "b",
+                "role": "backup",
+                "reason": "a had no token after 250 ms",
+                "outcome": "finished",
+                "start_ms": 250.0,
+                "end_ms": 1200.0,
+                "ttfb_ms": 10.0,
+                "ttft_ms": 50.0,
+                "status": 200,
+                "upstream_request_id": "req-1",
+                "usage": usage,
+            },
+        ],
+    }
+
+
+def test_text_line() -> None:
+    """On a terminal the same is one line for people."""
+    lines = Lines(text=True)
+    lines.log.on_event(replace(HEDGED, denials=(Denial.QUOTA,), error="cut", status=502))
+    lines.log.on_event(BreakerChanged(1.0, "llama", "a", "open"))
+    request, breaker = lines.written
+    assert request == (
+        b"2026-03-01 12:30:15.250 error 502 llama backup_won 1200ms ttft=300ms key=team-a id=r-1 error=cut denied=quota"
+        b" | a primary lost 300ms (first choice)"
+        b" | b backup finished ttft=50ms 1200ms (a had no token after 250 ms)\n"
+    )
+    assert breaker == b"2026-03-01 12:30:15.250 warning breaker_changed model=llama replica=a state=open\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "level"), [(200, "info"), (404, "info"), (499, "info"), (429, "warning"), (502, "error")]
+)
+def test_level(status: int, level: str) -> None:
+    """What is wrong on our side is an error, being rate-limited a warning, the caller's own doing neither."""
+    assert Lines().of(replace(REQUEST, status=status))[0]["level"] == level
+
+
+def test_rare_events() -> None:
+    """Every other event has a line of its own; those that the request's line sums up only at debug."""
+    assert {type(event) for event in RARE} | {RequestEnded} == set(get_args(Event))
+    named = [(line["level"], line["event"]) for line in Lines(debug=True).of(*RARE)]
+    assert named == [
+        ("info", "request_refused"),
+        ("debug", "hedge_fired"),
+        ("debug", "hedge_denied"),
+        ("debug", "attempt_failed"),
+        ("warning", "breaker_changed"),
+        ("warning", "hedging_switched"),
+        ("error", "part_failed"),
+    ]
+    assert [line["event"] for line in Lines().of(*RARE)] == [name for level, name in named if level != "debug"]
+
+
+def test_failing_part_is_told_once_a_minute() -> None:
+    """A part that fails for every request costs one line a minute, with the number of failures in between."""
+    failures = [PartFailed(float(second), "plan", "ValueError") for second in range(130)]
+    lines = Lines().of(*failures, PartFailed(130.0, "routing", "KeyError"))
+    assert [(line["part"], line["more"]) for line in lines] == [("plan", 0), ("plan", 59), ("plan", 59), ("routing", 0)]
+
+
+def test_lost_lines_are_told() -> None:
+    """Lines for which there was no room are counted, and the number is told as soon as there is room again."""
+    lines = Lines()
+    lines.room = 1
+    lines.of(REQUEST, REQUEST, REQUEST)
+    lines.room = 10
+    told = lines.of(REQUEST, REQUEST)
+    assert [(line["event"], line.get("lines")) for line in told] == [
+        ("request", None),
+        ("lines_lost", 2),
+        ("request", None),
+        ("request", None),
+    ]
+
+
+AWKWARD = st.text() | st.text("\n\r\x00\x1b\x7f\x85\u2028\u2029\u202e\u061c\u2066ab\\")
+
+
+@given(AWKWARD, AWKWARD, AWKWARD)
+def test_nothing_breaks_a_line(upstream_id: str, error: str, model: str) -> None:
+    """Whatever a value holds, the line is one line, steers no terminal, and JSON gives the value back."""
+    attempt = replace(PRIMARY, upstream_request_id=upstream_id, error=error)
+    event = replace(REQUEST, model=model, error=error, attempts=(attempt,))
+    for text in (False, True):
+        lines = Lines(text=text)
+        lines.log.on_event(event)
+        (line,) = lines.written
+        assert line.endswith(b"\n")
+        assert len(line.decode().splitlines()) == 1
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", line.decode())
+        if not text:
+            found = msgspec.json.decode(line)
+            assert (found["model"], found["attempts"][0]["upstream_request_id"]) == (model, upstream_id)
+
+
+def test_upstream_words_are_cut() -> None:
+    """An upstream cannot fill the log with an endless id or error code."""
+    attempt = replace(PRIMARY, upstream_request_id="i" * 10_000)
+    lines = Lines()
+    lines.log.on_event(replace(REQUEST, error="e" * 10_000, attempts=(attempt,)))
+    assert len(lines.written[0]) < 1500
+
+
+def test_every_field_is_documented() -> None:
+    """docs/logs.md has a row for each field and each event."""
+    documented = set(re.findall(r"^\| `(\w+)` \|", DOCS, re.MULTILINE))
+    fields = {*RequestLine.__struct_fields__, *AttemptLine.__struct_fields__}
+    names = {"request", "lines_lost", *(str(line["event"]) for line in Lines(debug=True).of(*RARE))}
+    assert fields | names <= documented
+
+
+# the writer
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe of 64 kB: where to read, where to write."""
+    reading, writing = os.pipe()
+    yield reading, writing
+    os.close(reading)
+    os.close(writing)
+
+
+def _read(fd: int, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        found += os.read(fd, size - len(found))
+    return found
+
+
+def test_lines_come_out_in_order(pipe: tuple[int, int]) -> None:
+    """Every line that was taken is written, in order, by the time close() returns."""
+    reading, writing = pipe
+    lines = [b"line %d\n" % number for number in range(2000)]
+    writer = LineWriter(writing)
+    assert all(writer.write(line) for line in lines)
+    writer.close()
+    assert _read(reading, sum(map(len, lines))) == b"".join(lines)
+    assert not select.select([reading], [], [], 0)[0]
+
+
+def test_stopped_reader_costs_lines_only(pipe: tuple[int, int]) -> None:
+    """When nobody reads, lines over the bound are refused at once; those taken come out whole later."""
+    reading, writing = pipe
+    bound, taken = 300_000, []
+    writer = LineWriter(writing, buffer_bytes_max=bound)
+    for number in range(2000):
+        line = b"%08d" % number + b"x" * 991 + b"\n"
+        if writer.write(line):
+            taken.append(line)
+    assert bound - 1000 < 1000 * len(taken) <= bound + 65_536
+    assert _read(reading, 1000 * len(taken)) == b"".join(taken)
+    writer.close()
+    assert not writer.write(b"after the end\n")
+
+
+def test_descriptor_made_non_blocking_by_others(pipe: tuple[int, int]) -> None:
+    """A descriptor that another process set non-blocking loses nothing while its reader is slow."""
+    reading, writing = pipe
+    fcntl.fcntl(writing, fcntl.F_SETFL, fcntl.fcntl(writing, fcntl.F_GETFL) | os.O_NONBLOCK)
+    writer = LineWriter(writing)
+    line = b"x" * 999 + b"\n"
+    assert all(writer.write(line) for _ in range(300))
+    assert _read(reading, 300_000) == line * 300
+    writer.close()
+
+
+def test_broken_descriptor_ends_quietly() -> None:
+    """When the reader has gone for good, lines vanish and nothing else happens."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    writer = LineWriter(writing)
+    writer.write(b"into the void\n")
+    writer.close()
+    assert not writer._thread.is_alive()
+    os.close(writing)
+
+
+def test_format_follows_the_terminal(pipe: tuple[int, int]) -> None:
+    """`auto` writes for people on a terminal and JSON elsewhere; `json` and `text` do not look."""
+    terminal, other_end = os.openpty()
+    chosen = [wants_text("auto", other_end), wants_text("auto", pipe[1]), wants_text("json", other_end)]
+    assert [*chosen, wants_text("text", pipe[1])] == [True, False, False, True]
+    os.close(terminal)
+    os.close(other_end)

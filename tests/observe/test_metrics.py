@@ -1,0 +1,290 @@
+"""What events do to the tallies, and that a scrape says so: complete, in slices, with closed labels."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Histogram as ForeignHistogram
+from prometheus_client import Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.events import (
+    Event,
+    HedgeFired,
+    PartFailed,
+    RequestRefused,
+    Result,
+)
+from gateway.hedging.outcomes import Denial, Outcome
+from gateway.observe import metrics as metrics_module
+from gateway.observe.metrics import Metrics
+from gateway.observe.tallies import Histogram, Tallies
+from providers.base import Api, Usage
+from running import run_virtual
+from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REQUEST, USAGE, pool
+
+CALL = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
+REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
+
+
+class Scrape:
+    """What a scrape of these events says."""
+
+    def __init__(self, *events: Event, models: Sequence[str] = ()) -> None:
+        metrics = Metrics(lambda: map(pool, models))
+        for event in events:
+            metrics.on_event(event)
+        self.text = run_virtual(metrics.render()).decode()
+        families = text_string_to_metric_families(self.text)
+        self.samples = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    def __getitem__(self, key: tuple[str, dict[str, str]]) -> float | None:
+        name, labels = key
+        return self.samples.get((name, frozenset(labels.items())))
+
+    def named(self, name: str) -> dict[str, float]:
+        """The samples of one name, by their last label in alphabetical order."""
+        return {max(labels)[1]: value for (found, labels), value in self.samples.items() if found == name}
+
+
+@dataclass
+class Registry:
+    families: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        return self.families
+
+
+def test_request_is_tallied() -> None:
+    """One request adds its times, its status and its attempt to the series of its model and replica."""
+    scrape = Scrape(REQUEST)
+    ended = {**CALL, "result": "primary"}
+    assert scrape["gen_ai_server_time_to_first_token_seconds_sum", ended] == 0.2
+    assert scrape["gen_ai_server_time_to_first_token_seconds_bucket", {**ended, "le": "0.1"}] == 0
+    assert scrape["gen_ai_server_time_to_first_token_seconds_bucket", {**ended, "le": "0.25"}] == 1
+    assert scrape["gen_ai_server_request_duration_seconds_sum", {**CALL, "error_type": ""}] == 1.2
+    assert scrape["gen_ai_server_time_per_output_token_seconds_sum", CALL] == pytest.approx(0.1)
+    assert scrape["ttft_gateway_overhead_seconds_sum", {}] == 0.0002
+    labels = {**ended, "status_class": "2xx", "error_type": ""}
+    assert scrape["ttft_gateway_requests_total", labels] == 1
+    assert scrape["ttft_gateway_attempts_total", {**REPLICA_A, "role": "primary", "outcome": "finished"}] == 1
+    assert scrape["ttft_gateway_attempt_headers_seconds_sum", REPLICA_A] == 0.01
+    assert scrape["ttft_gateway_attempt_content_seconds_sum", REPLICA_A] == 0.2
+
+
+def test_tokens_are_counted_for_the_replica_that_made_them() -> None:
+    """Every attempt's reported usage is counted, a loser's too."""
+    scrape = Scrape(REQUEST, replace(HEDGED, attempts=(replace(LOSER, usage=USAGE), BACKUP)))
+    usage = "gen_ai_client_inference_usage"
+    assert scrape[f"{usage}_input_tokens_total", {**CALL, "replica": "a"}] == 200
+    assert scrape[f"{usage}_cache_read_input_tokens_total", {**CALL, "replica": "a"}] == 80
+    assert scrape[f"{usage}_output_tokens_total", {**CALL, "replica": "b"}] == 11
+    assert scrape[f"{usage}_reasoning_output_tokens_total", {**CALL, "replica": "b"}] == 5
+
+
+def test_apis_are_apart() -> None:
+    """Chat and text completions of one model have their own times, under OpenTelemetry's names for them."""
+    scrape = Scrape(REQUEST, replace(REQUEST, api=Api.COMPLETIONS))
+    counts = [value for (name, _), value in scrape.samples.items() if name == "ttft_gateway_requests_total"]
+    assert counts == [1, 1]
+    assert 'gen_ai_operation_name="text_completion"' in scrape.text
+    assert scrape["ttft_gateway_attempts_total", {**REPLICA_A, "role": "primary", "outcome": "finished"}] == 2
+
+
+def test_won_hedge() -> None:
+    """A backup that wins counts as fired and won; the loser's attempt and time are wasted."""
+    scrape = Scrape(HedgeFired(0.0, "r-1", "llama", "a", "b", 0.25), HEDGED)
+    assert scrape["ttft_gateway_hedges_fired_total", {"gen_ai_request_model": "llama"}] == 1
+    assert scrape.named("ttft_gateway_hedges_total") == {"won": 1}
+    assert scrape["ttft_gateway_wasted_attempts_total", REPLICA_A] == 1
+    assert scrape["ttft_gateway_wasted_seconds_total", REPLICA_A] == 0.3
+    assert scrape["gen_ai_server_time_to_first_token_seconds_count", {**CALL, "result": "backup_won"}] == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "winner", "result"),
+    [
+        (Outcome.FINISHED, "b", "won"),
+        (Outcome.CUT, "b", "won"),
+        (Outcome.CLIENT_GONE, "b", "won"),
+        (Outcome.LOST, "a", "lost"),
+        (Outcome.RATE_LIMITED, "a", "failed"),
+        (Outcome.FAILED, None, "failed"),
+        (Outcome.CLIENT_GONE, None, "abandoned"),
+        (Outcome.DRAINED, None, "abandoned"),
+    ],
+)
+def test_hedge_results(outcome: Outcome, winner: str | None, result: str) -> None:
+    """Each backup ends as exactly one of won, lost, failed and abandoned."""
+    scrape = Scrape(replace(HEDGED, winner=winner, attempts=(LOSER, replace(BACKUP, outcome=outcome))))
+    assert scrape.named("ttft_gateway_hedges_total") == {result: 1}
+
+
+def test_denials_and_malformed_events() -> None:
+    """Each reason for which a request was denied a hedge counts once, and so does each malformed event."""
+    scrape = Scrape(replace(REQUEST, denials=(Denial.BUDGET, Denial.GAIN), malformed=3, result=Result.DENIED))
+    assert scrape.named("ttft_gateway_hedges_denied_total") == {"budget": 1, "gain": 1}
+    assert scrape["ttft_gateway_malformed_events_total", {"gen_ai_request_model": "llama"}] == 3
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        replace(REQUEST, ttft_s=None),
+        replace(REQUEST, usage=None),
+        replace(REQUEST, usage=Usage(completion_tokens=1)),
+        replace(REQUEST, error="cut", status=502),
+    ],
+)
+def test_no_time_per_token_without_an_answer_to_divide(event: Event) -> None:
+    """Time per token needs a complete answer of two tokens or more."""
+    assert Scrape(event)["gen_ai_server_time_per_output_token_seconds_count", CALL] == 0
+
+
+def test_failed_request() -> None:
+    """A failure is counted by its final status and its label."""
+    failed = replace(PRIMARY, headers_s=None, content_s=None, outcome=Outcome.FAILED, error="connect", usage=None)
+    event = replace(REQUEST, status=502, error="connect", winner=None, ttft_s=None, usage=None, attempts=(failed,))
+    scrape = Scrape(event)
+    labels = {**CALL, "status_class": "5xx", "error_type": "connect", "result": "primary"}
+    assert scrape["ttft_gateway_requests_total", labels] == 1
+    assert scrape["gen_ai_server_request_duration_seconds_count", {**CALL, "error_type": "connect"}] == 1
+    assert scrape["ttft_gateway_attempt_headers_seconds_count", REPLICA_A] == 0
+
+
+def test_errors_of_upstreams_do_not_make_labels() -> None:
+    """However many codes upstreams invent, there is one series for all that are not in the closed set."""
+    events = [replace(REQUEST, status=400, error=f"code-{number}") for number in range(100)]
+    scrape = Scrape(*events, replace(REQUEST, status=429, error="rate_limit_exceeded"))
+    errors = {dict(labels).get("error_type") for _, labels in scrape.samples} - {None}
+    assert errors == {"_OTHER", "rate_limit_exceeded"}
+
+
+def test_refusals_are_counted_by_code() -> None:
+    """A refusal counts under its code; without one under the empty code; codes are bounded."""
+    events = [RequestRefused(0.0, "r", None, 404, code) for code in ("model_not_found", "model_not_found", None)]
+    assert Scrape(*events).named("ttft_gateway_refused_requests_total") == {"model_not_found": 2, "": 1}
+    flood = [RequestRefused(0.0, "r", None, 400, f"code-{number}") for number in range(1000)]
+    counted = Scrape(*flood).named("ttft_gateway_refused_requests_total")
+    assert len(counted) == 65
+    assert counted["_OTHER"] == 1000 - 64
+
+
+def test_part_failures() -> None:
+    """A part that raised is counted under its name."""
+    assert Scrape(PartFailed(0.0, "plan", "ValueError")).named("ttft_gateway_part_failures_total") == {"plan": 1}
+
+
+def test_gauges_say_what_is_now() -> None:
+    """Gauges are read from the state at scrape time; what a replica does not know is left out."""
+    scrape = Scrape(models=["llama"])
+    assert scrape["ttft_gateway_budget_credits", {"gen_ai_request_model": "llama", "pool": "llama"}] == 2.5
+    assert scrape["ttft_gateway_budget_credits_max", {"gen_ai_request_model": "llama", "pool": "llama"}] == 4
+    assert scrape["ttft_gateway_hedging_on", {"gen_ai_request_model": "llama", "pool": "llama"}] == 1
+    assert scrape.named("ttft_gateway_in_flight") == {"a": 3, "b": 0, "c": 1}
+    assert scrape.named("ttft_gateway_breaker_state") == {"a": 0, "b": 1, "c": 2}
+    assert scrape.named("ttft_gateway_suspect") == {"a": 0, "b": 1, "c": 0}
+    assert scrape.named("ttft_gateway_hedge_delay_seconds") == {"a": 0.25}
+
+
+@given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.1, 0.5, 2.5])))
+def test_histogram_equals_prometheus_own(values: list[float]) -> None:
+    """For any values the lines are those of prometheus_client's histogram."""
+    bounds = (0.1, 0.5, 2.5)
+    ours, theirs = Histogram(bounds), ForeignHistogram("h", "h", registry=None, buckets=bounds)
+    for value in values:
+        ours.observe(value)
+        theirs.observe(value)
+    expected = {(s.name, *s.labels.items()): s.value for metric in theirs.collect() for s in metric.samples}
+    expected = {key: value for key, value in expected.items() if key[0] != "h_created"}
+    assert {(name, *labels.items()): value for name, labels, value in ours.lines("h", {})} == expected
+
+
+def busy_metrics() -> Metrics:
+    """50 models with three replicas each, all of them used."""
+    models = [f"model-{number}" for number in range(50)]
+    metrics = Metrics(lambda: map(pool, models))
+    for model in models:
+        for replica in "abc":
+            metrics.on_event(replace(REQUEST, model=model, attempts=(replace(PRIMARY, replica=replica),)))
+    return metrics
+
+
+def test_slices_make_the_whole() -> None:
+    """The text made in slices is byte for byte what generate_latest writes of the same families at once."""
+    metrics = busy_metrics()
+    families: dict[str, Metric] = {}
+    for piece in metrics._pieces([pool(f"model-{number}") for number in range(50)]):
+        whole = families.setdefault(piece.name, Metric(piece.name, piece.documentation, piece.type))
+        whole.samples += piece.samples
+    text = run_virtual(metrics.render())
+    assert text == generate_latest(Registry(list(families.values())))
+    assert text.count(b"\n") > 5000
+
+
+def test_every_slice_is_short() -> None:
+    """No more than a slice is written between two turns of the loop."""
+    metrics = busy_metrics()
+    pieces = list(metrics._pieces([]))
+    assert max(len(piece.samples) for piece in pieces) == metrics_module._SLICE_LINES
+
+    async def turns_of_a_scrape() -> int:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as tasks:
+            counting = tasks.create_task(count())
+            await metrics.render()
+            counting.cancel()
+        return turns
+
+    assert run_virtual(turns_of_a_scrape()) >= len(pieces)
+
+
+def test_series_made_during_a_scrape_wait_for_the_next() -> None:
+    """Traffic on new models while a scrape is being written neither breaks it nor splits a family."""
+    metrics = busy_metrics()
+
+    async def scrape_under_traffic() -> str:
+        async def traffic() -> None:
+            for number in range(100):
+                metrics.on_event(replace(REQUEST, model=f"new-{number}"))
+                await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(traffic())
+            return (await metrics.render()).decode()
+
+    text = run_virtual(scrape_under_traffic())
+    assert len(re.findall("^# TYPE ", text, re.MULTILINE)) == len(list(text_string_to_metric_families(text)))
+
+
+def test_every_metric_is_documented() -> None:
+    """docs/metrics.md has a heading for each metric, with its type and labels, and none for what does not exist."""
+    docs = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    documented = {
+        name: (kind.lower(), set(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels in re.findall(r"^### `(\w+)`\n\n(\w+)\. (.*)$", docs, re.MULTILINE)
+    }
+    exported = {
+        family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
+        for family in Tallies().families()
+    }
+    for piece in Metrics(list)._pieces([pool("llama")]):
+        if piece.type == "gauge":
+            exported[piece.name] = ("gauge", set(piece.samples[0].labels))
+    assert documented == exported

@@ -1,0 +1,59 @@
+"""Events and states as tests need them: a good request, and whatever a test changes about it."""
+
+from dataclasses import replace
+
+from gateway.events import AttemptReport, RequestEnded, Result, Role
+from gateway.hedging.outcomes import Outcome
+from gateway.observe.state import PoolState, ReplicaState
+from providers.base import Api, Usage
+
+USAGE = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=40, reasoning_tokens=5)
+PRIMARY = AttemptReport(
+    replica="a",
+    role=Role.PRIMARY,
+    start_s=0.0,
+    headers_s=0.010,
+    content_s=0.200,
+    end_s=1.2,
+    outcome=Outcome.FINISHED,
+    status=200,
+    error=None,
+    upstream_request_id="req-1",
+    usage=USAGE,
+    reason="first choice",
+)
+LOSER = replace(PRIMARY, content_s=None, end_s=0.3, outcome=Outcome.LOST, upstream_request_id=None, usage=None)
+BACKUP = replace(
+    PRIMARY, replica="b", role=Role.BACKUP, start_s=0.25, content_s=0.05, reason="a had no token after 250 ms"
+)
+REQUEST = RequestEnded(
+    at_s=50.0,
+    request_id="r-1",
+    key_name="team-a",
+    model="llama",
+    api=Api.CHAT,
+    streaming=True,
+    status=200,
+    error=None,
+    result=Result.PRIMARY,
+    winner="a",
+    attempts=(PRIMARY,),
+    denials=(),
+    gateway_s=0.0002,
+    ttft_s=0.2,
+    total_s=1.2,
+    usage=USAGE,
+    events=11,
+    malformed=0,
+)
+HEDGED = replace(REQUEST, result=Result.BACKUP_WON, winner="b", attempts=(LOSER, BACKUP), ttft_s=0.3)
+
+
+def pool(model: str, *, hedging_on: bool = True) -> PoolState:
+    """A pool of three replicas."""
+    replicas = (
+        ReplicaState("a", in_flight=3, breaker="closed", samples=100, hedge_delay_s=0.25, ttft_p50_s=0.1),
+        ReplicaState("b", in_flight=0, breaker="half_open", suspect=True),
+        ReplicaState("c", in_flight=1, breaker="open"),
+    )
+    return PoolState(model, model, "quantile", hedging_on, 2.5, 4.0, replicas)

@@ -1,0 +1,219 @@
+"""Scripted replicas and a recording client for tests of the race in virtual time: fakes of the contracts, no patches."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from gateway.errors import GatewayError
+from gateway.events import Event, RequestEnded
+from gateway.hedging.pool import Facts, HedgeSettings, Policy, Pool
+from gateway.race import Race
+from gateway.request import Caller, Host, Model, Timeouts
+from gateway.routing.replicas import Replica
+from providers.base import Api, Call, Frame, FrameKind, Sink
+from providers.errors import BadStatus, UpstreamError
+from running import run_virtual
+
+Step = tuple[float, str | Frame | UpstreamError | None]
+
+
+def text(word: str) -> Frame:
+    """A content event."""
+    return Frame(FrameKind.CONTENT, word.encode())
+
+
+ROLE = Frame(FrameKind.PREAMBLE, b"<role>")
+FINISH = Frame(FrameKind.FINISH, b"<stop>")
+DONE = Frame(FrameKind.DONE, b"<done>")
+BROKEN = Frame(FrameKind.MALFORMED, b"")
+
+
+def answer(ttft_s: float, words: str = "ab", gap_s: float = 0.01) -> list[Step]:
+    """Headers and role at once, the first word after ttft_s, one word each gap_s, a clean end."""
+    steps: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
+    steps += [(ttft_s + i * gap_s, text(word)) for i, word in enumerate(words)]
+    end_s = ttft_s + len(words) * gap_s
+    return [*steps, (end_s, FINISH), (end_s, DONE), (end_s, None)]
+
+
+def status(
+    at_s: float, code: int, error_code: str | None = None, retry_after_s: float | None = None
+) -> list[Step]:
+    """An error status."""
+    return [(at_s, BadStatus(f"status {code}", status=code, code=error_code, retry_after_s=retry_after_s))]
+
+
+@dataclass(eq=False)
+class ScriptedStream:
+    """One open request; `closed_s` is when its connection was closed by us."""
+
+    sink: Sink
+    opened_s: float
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    closed_s: float | None = None
+    ended: bool = False
+    paused: bool = False
+    aborts: int = 0
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def abort(self) -> None:
+        self.aborts += 1
+        for timer in self.timers:
+            timer.cancel()
+        if not self.ended and self.closed_s is None:
+            self.closed_s = asyncio.get_running_loop().time()
+
+
+class Scripted:
+    """An endpoint: the n-th request gets the n-th script, the last one repeats."""
+
+    def __init__(self, *scripts: list[Step]) -> None:
+        self.scripts = scripts
+        self.streams: list[ScriptedStream] = []
+
+    def open(self, call: Call, sink: Sink) -> ScriptedStream:
+        loop = asyncio.get_running_loop()
+        stream = ScriptedStream(sink, loop.time())
+        script = self.scripts[min(len(self.streams), len(self.scripts) - 1)]
+        self.streams.append(stream)
+        for i, (at_s, action) in enumerate(script):  # a nanosecond apart: timers of one instant fire in any order
+            stream.timers.append(loop.call_at(stream.opened_s + at_s + i * 1e-9, self._act, stream, action))
+        return stream
+
+    def _act(self, stream: ScriptedStream, action: str | Frame | UpstreamError | None) -> None:
+        if stream.closed_s is not None or stream.ended:
+            return
+        if action == "headers":
+            stream.sink.on_headers(200, [(b"x-request-id", b"up-1")])
+        elif isinstance(action, Frame):
+            stream.sink.on_frame(action)
+        else:
+            assert action is None or isinstance(action, UpstreamError)
+            stream.ended = True
+            stream.sink.on_end(action)
+
+
+@dataclass
+class RecordingClient:
+    """A client that keeps what it got, with times."""
+
+    streaming: bool = True
+    got: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    begun_s: float | None = None
+    alive_s: list[float] = field(default_factory=list)
+    finished: bool = False
+    error: GatewayError | None = None
+    ends: int = 0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def committed(self) -> bool:
+        return self.streaming and bool(self.got)
+
+    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self.headers = dict(headers)
+        self.begun_s = asyncio.get_running_loop().time()
+        self.got = b""
+
+    def keep_alive(self) -> None:
+        self.alive_s.append(asyncio.get_running_loop().time())
+
+    def write(self, raw: bytes) -> None:
+        self.got += raw
+
+    def finish(self) -> None:
+        self.finished = True
+        self._end()
+
+    def fail(self, error: GatewayError) -> None:
+        self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        self.ends += 1
+        self.over.set()
+
+
+@dataclass
+class Outcome:
+    """What one race came to."""
+
+    client: RecordingClient
+    report: RequestEnded
+    events: list[Event]
+    replicas: list[Scripted]
+    pools: list[Pool]
+    end_s: float
+
+
+HEDGED = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0)
+
+
+def run_race(
+    *replicas: Scripted,
+    fallbacks: Iterable[Scripted] = (),
+    hedge: HedgeSettings = HEDGED,
+    timeouts: Timeouts | None = None,
+    streaming: bool = True,
+    facts: Facts | None = None,
+    during: Callable[[Race, RecordingClient, list[Pool]], None] | None = None,
+    prepare: Callable[[list[Pool]], None] | None = None,
+    counted: bool = True,
+) -> Outcome:
+    """Race one request over scripted replicas, first choice first, until its client has its end.
+
+    Args:
+        replicas: of the first pool; the primary is the first.
+        fallbacks: one pool each.
+        hedge: settings of every pool.
+        timeouts: of the model.
+        streaming: what the client asked for.
+        facts: about the request.
+        during: called right after the start.
+        prepare: called with the pools before the start.
+        counted: in-flight counts must be back at zero.
+    """
+    fallbacks = list(fallbacks)
+
+    async def main() -> Outcome:
+        loop = asyncio.get_running_loop()
+        groups = [list(replicas), *[[fallback] for fallback in fallbacks]]
+        names = iter("abcdefgh")
+        pools = [Pool(f"pool-{i}", [Replica(next(names), r) for r in group], hedge) for i, group in enumerate(groups)]
+        if prepare is not None:
+            prepare(pools)
+        events: list[Event] = []
+        ended = asyncio.Event()
+
+        def emit(event: Event) -> None:
+            events.append(event)
+            if isinstance(event, RequestEnded):
+                ended.set()
+
+        client = RecordingClient(streaming)
+        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming)
+        caller = Caller("req_1", "key", loop.time())
+        model = Model("m", pools, timeouts or Timeouts())
+        race = Race(model, call, facts or Facts(), client, caller, Host(loop, emit, lambda: 0.0))
+        race.start()
+        if during is not None:
+            during(race, client, pools)
+        await ended.wait()
+        end_s = loop.time()
+        await asyncio.sleep(1000)  # whatever is still armed may fire now, and must do nothing
+        reports = [event for event in events if isinstance(event, RequestEnded)]
+        assert len(reports) == 1
+        assert client.ends <= 1
+        for pool in pools:
+            assert not counted or all(replica.in_flight == 0 for replica in pool.replicas)
+        for endpoint in (*replicas, *fallbacks):
+            assert all(stream.ended or stream.closed_s is not None for stream in endpoint.streams)
+        return Outcome(client, reports[0], events, [*replicas, *fallbacks], pools, end_s)
+
+    return run_virtual(main())

@@ -1,0 +1,125 @@
+"""The settings themselves, and that documentation, schema and example say what the code says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.config_file import json_schema, load
+from gateway.settings import Hedge, Settings, sections
+from providers.catalog import CATALOG
+
+ROOT = Path(__file__).parent.parent
+LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
+MODEL = {"name": "m", "replicas": [{"name": "a", "kind": "vllm", "base_url": "http://h:1/v1"}]}
+
+
+def documented_settings() -> dict[str, object]:
+    """Every setting by the path of its heading, with the default as it would stand in a file (None: none)."""
+    found: dict[str, object] = {}
+    # A mapping that can stand in several places is described once, at the highest.
+    highest = {section: place for place, section in sorted(sections().items(), key=lambda item: -len(item[0]))}
+    for section, place in highest.items():
+        prefix = "".join(f"{name}[]." if name in LISTS else f"{name}." for name in place)
+        defaults = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
+        for field in section.model_fields.values():
+            default = defaults.get(str(field.alias))
+            found[f"{prefix}{field.alias}"] = default if isinstance(default, str | int | float) else None
+    return found
+
+
+def test_own_hedge_settings_override_the_shared_ones_key_by_key() -> None:
+    """A model's hedging is its own where it says something, even the default, and the shared one elsewhere."""
+    settings = Settings.model_validate(
+        {
+            "hedge": {"budget": "20%", "max_hedges": 2, "quantile": 0.5},
+            "models": [MODEL | {"hedge": {"budget": "10%"}}, MODEL | {"name": "n"}],
+        }
+    )
+    own, shared = (settings.hedge_of(model) for model in settings.models)
+    assert (own.budget, own.max_hedges, own.quantile) == (0.10, 2, 0.5)
+    assert shared == settings.hedge
+
+
+def test_units_are_those_of_the_field_names() -> None:
+    """What is written with a unit is seconds, bytes or a fraction inside."""
+    settings = Settings.model_validate(
+        {
+            "models": [MODEL],
+            "drain_timeout": "1m",
+            "limits": {"event_max": "1KiB"},
+            "timeouts": {"stall": "250ms"},
+            "hedge": {"budget": "2.5%"},
+        }
+    )
+    assert settings.drain_timeout_s == 60
+    assert settings.limits.event_max_bytes == 1024
+    assert settings.timeouts.stall_s == 0.25
+    assert settings.hedge.budget == 0.025
+
+
+def test_settings_cannot_be_changed() -> None:
+    """Settings are frozen at every level."""
+    with pytest.raises(ValidationError):
+        Hedge().budget = 0.5
+
+
+def test_a_refused_secret_is_not_in_the_exception() -> None:
+    """Not even pydantic's own exception quotes an input."""
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate({"keys": [{"name": "a", "key": "s3cret x"}], "models": "s3cret y"})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_every_setting_has_a_heading_and_no_heading_is_left_over() -> None:
+    """docs/configuration.md describes exactly the settings that there are."""
+    headings = re.findall(r"^##+ `(.+)`$", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE)
+    assert sorted(set(headings) - {"models[].replicas[]"}) == sorted(documented_settings())
+
+
+@pytest.mark.parametrize("path", [path for path, default in documented_settings().items() if default is not None])
+def test_documented_defaults_are_those_of_the_code(path: str) -> None:
+    """The default below a setting's heading is the one in force."""
+    text = (ROOT / "docs/configuration.md").read_text()
+    section = re.split(r"^##", text.split(f"# `{path}`\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    default = documented_settings()[path]
+    written = str(default).lower() if isinstance(default, bool) else str(default)
+    assert f"Default: `{written}`." in section
+
+
+def test_every_kind_is_documented() -> None:
+    """docs/configuration.md names every kind of replica."""
+    section = (ROOT / "docs/configuration.md").read_text().split("# `models[].replicas[].kind`\n")[1].split("\n#")[0]
+    assert not [kind for kind in CATALOG if f"`{kind}`" not in section]
+
+
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    """Each link within docs/configuration.md has its heading, each link out of it its file."""
+    text = (ROOT / "docs/configuration.md").read_text()
+    anchors = {
+        re.sub(r"[^a-z0-9_ -]", "", line.lower()).replace(" ", "-")
+        for line in re.findall(r"^##+ (.+)$", text, re.MULTILINE)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        assert target[1:] in anchors if target.startswith("#") else (ROOT / "docs" / target).exists(), target
+
+
+def test_the_schema_file_is_current() -> None:
+    """docs/config.schema.json is what the code makes; docs/configuration.md says how to write it anew."""
+    assert json.loads((ROOT / "docs/config.schema.json").read_text()) == json_schema()
+
+
+def test_the_schema_describes_every_setting() -> None:
+    """An editor can show a sentence for each setting, and shows defaults with their units."""
+    schema = json.loads((ROOT / "docs/config.schema.json").read_text())
+    properties = [schema["properties"], *(section["properties"] for section in schema["$defs"].values())]
+    assert not [key for section in properties for key, value in section.items() if not value.get("description")]
+    assert schema["properties"]["drain_timeout"]["default"] == "30s"
+
+
+def test_the_example_is_good_and_shows_no_default() -> None:
+    """examples/gateway.yaml loads, and everything it sets differs from the default."""
+    settings = load(ROOT / "examples/gateway.yaml", {"TEAM_A_KEY": "a", "OPENAI_API_KEY": "b"})
+    assert settings.model_dump(exclude_unset=True) == settings.model_dump(exclude_unset=True, exclude_defaults=True)
