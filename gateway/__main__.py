@@ -1,24 +1,70 @@
-"""The command line: carries out what was typed. `ttft-gateway ...` and `python -m gateway ...` are the same.
+"""The command line: `ttft-gateway ...` and `python -m gateway ...` are the same.
 
-Owns the process: its exit code, its event loop, its limit of open files, what it says on stderr. What can be typed is
-command_line.py's. Each command imports what it needs when it runs, so that the light ones load no framework, and
-nothing of providers before `foreign_module` has looked. Units: seconds.
+Finds the command's module in `gateway.commands` and loads that one only, so that `version` needs no framework; before
+it, checks that `providers` is ours. What can be typed is command_line.py's, what is done the command's. No units.
 """
 
 import argparse
-import asyncio
-import contextlib
+import importlib
 import importlib.util
-import json
-import logging
 import os
-import platform
-import resource
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from gateway.command_line import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode, parse
-from gateway.version import gateway_version
+from gateway.command_line import PROGRAM, ExitCode, parse
+
+_COMMANDS = {  # command -> module in gateway.commands, function in it
+    "serve": ("serve", "serve"),
+    "demo": ("demo", "demo"),
+    "check-config": ("config", "check_config"),
+    "print-config": ("config", "print_config"),
+    "config-schema": ("config", "config_schema"),
+    "version": ("version", "version"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> ExitCode:
+    """Carry out a command line.
+
+    Args:
+        argv: without the program's name; None for that of the process.
+    """
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    if (fault := foreign_providers()) is not None:
+        print(f"{PROGRAM}: {fault}", file=sys.stderr)
+        return ExitCode.FAILED
+    module, function = _COMMANDS[arguments.command]
+    command: Callable[[argparse.Namespace], ExitCode] = getattr(
+        importlib.import_module(f"gateway.commands.{module}"), function
+    )
+    try:
+        code = command(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return ExitCode.SECOND_CTRL_C
+    except BrokenPipeError:  # whoever read our output has left, as in `ttft-gateway config-schema | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    return code
+
+
+def foreign_providers() -> str | None:
+    """What is wrong if `import providers` would find somebody else's module, else None.
+
+    A distribution called `providers` exists on the package index. Installed into the same folder it overwrites files
+    of ours, which is seen by its __init__.py: ours is empty.
+    """
+    ours = Path(__file__).resolve().parents[1] / "providers" / "__init__.py"
+    spec = importlib.util.find_spec("providers")
+    found = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
+    if found == ours and not ours.stat().st_size:
+        return None
+    return (
+        f"the module `providers` is {found or 'missing'}, which is not this gateway's ({ours}); another distribution "
+        "called providers is in the way: run `pip uninstall providers`, then install ttft-gateway again"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,22 +20,11 @@ from urllib.parse import urlsplit
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
-from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import (
-    BadRequest,
-    BodyTooLarge,
-    Forbidden,
-    GatewayError,
-    Internal,
-    MethodNotAllowed,
-    SlowSender,
-    Unauthorized,
-    UnknownModel,
-    UnknownRoute,
-)
+from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, SlowSender, Unauthorized, UnknownModel
 from gateway.events import Event
+from gateway.http_errors import answer_errors
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import PoolState, StateSource, read_pools
@@ -76,7 +65,7 @@ class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
 class Switch(Protocol):
     """Turns hedging on or off."""
 
-    def __call__(self, model: str | None, *, on: bool) -> None:
+    def __call__(self, model: str | None, /, *, on: bool) -> None:
         """For a model that exists, or for every model when it is None; emits `HedgingSwitched`."""
 
 
@@ -118,9 +107,7 @@ class Admin:
         app.add_api_route("/admin/hedging", self._hedging, dependencies=guarded)
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=guarded)
         app.add_api_route("/admin/events", self._events, dependencies=guarded)
-        app.add_exception_handler(GatewayError, _on_gateway_error)
-        app.add_exception_handler(HTTPException, _on_http_exception)
-        app.add_exception_handler(Exception, _on_bug)
+        answer_errors(app, _SERVED)
 
     def on_event(self, event: Event) -> None:
         """Show an event to whoever follows the feed (a `gateway.events.Listener`)."""
@@ -224,34 +211,3 @@ def _unknown(model: str) -> UnknownModel:
 
 def _json(content: object) -> Response:
     return Response(_encode(content), media_type="application/json")
-
-
-def _answer(error: GatewayError) -> Response:
-    headers = {name.decode(): value.decode() for name, value in error.headers()}
-    return Response(error.body(), error.status, headers, media_type="application/json")
-
-
-async def _on_gateway_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, GatewayError)
-    response = _answer(error)
-    if isinstance(error, Unauthorized):
-        response.headers["www-authenticate"] = "Bearer"
-    return response
-
-
-async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """The framework found no route or no method: it raises nothing else."""
-    assert isinstance(error, HTTPException)
-    asked = f"{request.method} {request.url.path[:200]}"
-    if error.status_code != MethodNotAllowed.status:
-        return _answer(UnknownRoute(f"{asked} does not exist here; this address serves {_SERVED}"))
-    response = _answer(
-        MethodNotAllowed(f"{asked}: the path exists, the method does not; this address serves {_SERVED}")
-    )
-    response.headers.update(error.headers or {})  # Allow
-    return response
-
-
-async def _on_bug(_: Request, __: Exception) -> Response:
-    """The server logs the exception."""
-    return _answer(Internal("the gateway failed; its log says where"))

@@ -8,7 +8,7 @@ import logging
 import random
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +20,10 @@ from fastapi import Request
 from gateway import settings as config
 from gateway.admin import Admin
 from gateway.events import Event, HedgingSwitched, Listener
-from gateway.hedging.pool import HedgeSettings, Policy, Pool
+from gateway.hedging.plan import Policy
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.limits.ledger import Ledger, Limit, Resource
 from gateway.inbound import Bounds as RequestBounds
 from gateway.observe.describe import describe, pool_state
 from gateway.observe.logs import RequestLog, wants_text
@@ -39,6 +42,8 @@ from providers.openai_completions import OpenAICompletions
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
 
+_GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
+_GAIN_MIN_ENGINE = 0.75  # and more on one's own engines, where it slows others down
 _PASSED_HEADERS = frozenset({b"openai-beta", b"traceparent", b"tracestate"})
 
 
@@ -68,6 +73,7 @@ class Gateway:
         self.draining = False
         self._hub = Hub()
         self._clients: list[WireClient] = []
+        self._ledgers = _ledgers(settings.quotas)
         self._models = {row.name: self._model(settings, row, tasks) for row in settings.models}
         self._metrics = Metrics(self._states)
         self._admin = Admin(self._metrics, self._states, self._describe, self._switch)
@@ -82,7 +88,9 @@ class Gateway:
             return keyring.name(request.scope["headers"])
 
         names = [row.name for row in settings.models]
-        self._plain = plain_app(names, int(datetime.now(UTC).timestamp()), key_name, lambda: not self.draining, gateway_version())
+        self._plain = plain_app(
+            names, int(datetime.now(UTC).timestamp()), key_name, lambda: not self.draining, gateway_version()
+        )
         self.application: Application = self._application
         self.admin: Application = self._admin.app
 
@@ -119,7 +127,7 @@ class Gateway:
         for number, replicas in enumerate(rows):
             name = row.name if number == 0 else f"{row.name}/fallback-{number}"
             made = [self._replica(settings, row, replica, tasks) for replica in replicas]
-            pools.append(Pool(name, made, hedge))
+            pools.append(Pool(name, made, hedge, self._ledgers))
         return Model(row.name, pools, _timeouts(settings.timeouts))
 
     def _replica(
@@ -138,7 +146,10 @@ class Gateway:
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
         headers = _headers(row, kind, url.netloc)
         endpoint = HttpEndpoint(client, protocols, url.path, headers, row.model or model.name, bounds)
-        return Replica(row.name, endpoint, row.quota, row.boundary)
+        gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
+        return Replica(
+            row.name, endpoint, row.quota, row.boundary, gain_min, hedgeable=kind.cancel_stops_billing is True
+        )
 
     # what observers and the admin address ask
 
@@ -193,12 +204,23 @@ def _hedge(row: config.Hedge) -> HedgeSettings:
         quantile=row.quantile,
         hedge_delay_min_s=row.hedge_delay_min_s,
         cold_start_delay_s=row.cold_start_delay_s,
+        gain_min=row.gain_min,
     )
+
+
+def _ledgers(rows: Sequence[config.Quota]) -> dict[str, Ledger]:
+    ledgers = {}
+    for row in rows:
+        amounts = ((Resource.REQUESTS, row.requests_per_min), (Resource.TOKENS, row.tokens_per_min))
+        limits = [Limit(resource, amount, enforce=row.enforce) for resource, amount in amounts if amount is not None]
+        ledgers[row.name] = Ledger(limits)
+    return ledgers
 
 
 def _timeouts(row: config.Timeouts) -> Timeouts:
     return Timeouts(
         ttft_s=row.ttft_s,
+        ttft_per_token_s=row.ttft_per_1000_tokens_s / 1000,
         ttft_last_s=row.ttft_last_s,
         stall_s=row.stall_s,
         total_s=row.total_s,

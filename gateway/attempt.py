@@ -14,8 +14,7 @@ from typing import Protocol
 
 from gateway.events import AttemptReport, Role
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.pool import Pool
-from gateway.limits.budget import Ticket
+from gateway.hedging.pool import Pool, Sent
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
 from providers.errors import EmptyAnswer, ProtocolError, UpstreamError
@@ -57,7 +56,7 @@ class Attempt:
         empty: it is complete without content: a valid empty answer.
         outcome: how it ended, None while it lives.
         hedge_at_s, overdue_at_s, give_up_at_s: the race's times for it, infinite when not armed.
-        ticket: what a hedge has paid with, None for others.
+        sent: what the pool expected of it, None if it could not say.
         overdue: it passed its ttft_timeout and another attempt was started.
     """
 
@@ -87,9 +86,9 @@ class Attempt:
         "refused",
         "replica",
         "role",
+        "sent",
         "start_s",
         "status",
-        "ticket",
         "upstream_request_id",
         "usage",
     )
@@ -117,7 +116,7 @@ class Attempt:
         self.empty = False
         self.overdue = False
         self.outcome: Outcome | None = None
-        self.ticket: Ticket | None = None
+        self.sent: Sent | None = None
         self.hedge_at_s = self.overdue_at_s = self.give_up_at_s = math.inf
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None

@@ -83,7 +83,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
 def options(command: argparse.ArgumentParser) -> list[str]:
     """Every long option of a command."""
-    return re.findall(r"--[a-z-]+", command.format_usage()) + ["--help"]
+    return ["--help", *re.findall(r"--[a-z-]+", command.format_usage())]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -140,7 +140,7 @@ def _serve_arguments(command: argparse.ArgumentParser) -> None:
     without = command.add_argument_group("without one")
     without.add_argument("--model", metavar="NAME", help='what callers put in "model"')
     without.add_argument("--replica", metavar="URL", action="append", help="a server with that model; repeat for more")
-    without.add_argument("--kind", metavar="KIND", help="what the replicas are: vllm, openai, ... (default: compatible)")
+    without.add_argument("--kind", metavar="KIND", help="what the replicas are: vllm, tgi, ... (default: openai)")
     without.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
     without.add_argument("--listen", metavar="HOST:PORT", help="where callers come in (default: 127.0.0.1:8080)")
     without.add_argument(

@@ -3,8 +3,8 @@
 It must not know of races or replicas: it is given names and a readiness flag. Units: Unix seconds in `created`.
 """
 
+import secrets
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -12,19 +12,19 @@ import yaml
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import Forbidden, GatewayError, Internal, MethodNotAllowed, UnknownModel, UnknownRoute
+from gateway.errors import UnknownModel
+from gateway.http_errors import answer_errors
 
-SERVED = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{id}"
+_SERVED = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{model}; /docs has it all"
 
 
 def contract() -> str:
     """The text of openapi.yaml, from the installed package or from the checkout."""
-    packaged = files("gateway") / "openapi.yaml"
-    if packaged.is_file():
-        return packaged.read_text(encoding="utf-8")
-    return (Path(__file__).resolve().parent.parent / "openapi.yaml").read_text(encoding="utf-8")
+    packaged = Path(__file__).with_name("openapi.yaml")
+    file = packaged if packaged.is_file() else Path(__file__).resolve().parents[1] / "openapi.yaml"
+    return file.read_text(encoding="utf-8")
 
 
 def plain_app(
@@ -77,32 +77,21 @@ def plain_app(
     async def docs() -> HTMLResponse:
         return get_swagger_ui_html(openapi_url="openapi.json", title="ttft-gateway")
 
-    app.add_exception_handler(GatewayError, _gateway_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected)
+    answer_errors(app, _SERVED)
+    app.add_middleware(_RequestIds)
     return app
 
 
-async def _gateway_error(_request: Request, error: Exception) -> Response:
-    known = error if isinstance(error, GatewayError) else Internal("the gateway failed")
-    headers = {name.decode(): value.decode() for name, value in known.headers()}
-    return Response(known.body(), known.status, headers, media_type="application/json")
+class _RequestIds:
+    """Gives every answer an `x-request-id`, as the raced routes do; nothing is logged under it."""
 
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Starlette's own 404 and 405, in OpenAI's shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    where = f"{request.method} {request.url.path[:200]}"
-    known: GatewayError
-    if status == 404:
-        known = UnknownRoute(f"{where} does not exist here; this gateway serves {SERVED}")
-    elif status == 405:
-        known = MethodNotAllowed(f"{where}: the path exists, the method does not; this gateway serves {SERVED}")
-    else:
-        known = Forbidden(f"{where} was refused")
-        known.status = status
-    return await _gateway_error(request, known)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", b"req_" + secrets.token_hex(10).encode())]
+            await send(message)
 
-
-async def _unexpected(request: Request, _error: Exception) -> Response:
-    return await _gateway_error(request, Internal("the gateway failed; its log says where"))
+        await self._app(scope, receive, send_with_id)

@@ -26,9 +26,9 @@ from gateway.events import (
     Role,
 )
 from gateway.failover import answer, judge, last_word
+from gateway.hedging.gate import Deny
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.pool import Deny, Facts, Hedge, Pool
-from gateway.limits.budget import Ticket
+from gateway.hedging.pool import Facts, Hedge, HedgeTickets, Pool
 from gateway.report import Course, ended, response_headers
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
@@ -257,10 +257,10 @@ class Race:
         while self._pool_index < len(self._model.pools):
             pool = self._model.pools[self._pool_index]
             untried = next((replica for replica in pool.replicas if replica not in tried), None)
-            replica = self._safely("routing", pool.pick, untried, tried, now_s, self._host.rand())
+            replica = self._safely("routing", pool.pick, untried, self._facts, tried, now_s, self._host.rand())
             if replica is not None:
                 if not self._attempts or self._attempts[-1].pool is not pool:
-                    self._safely("budget", pool.earn, None, self._facts, now_s)
+                    self._safely("budget", pool.earn, None, self._facts, replica, now_s)
                 self._launch(pool, replica, role, self._why(role))
                 return True
             self._pool_index += 1
@@ -273,20 +273,19 @@ class Race:
         return f"after {self._errors[-1].label}" if self._errors else "the attempt before it is overdue"
 
     def _launch(
-        self, pool: Pool, replica: Replica, role: Role, reason: str, ticket: Ticket | None = None
+        self, pool: Pool, replica: Replica, role: Role, reason: str, tickets: HedgeTickets | None = None
     ) -> None:
         """Send one attempt and arm its times."""
         host, timeouts = self._host, self._model.timeouts
         attempt = Attempt(self, pool, replica, role, reason, host.loop)
-        attempt.ticket = ticket
         self._attempts.append(attempt)
-        self._safely("routing", pool.on_sent, None, attempt)
+        self._safely("routing", pool.on_sent, None, attempt, self._facts, tickets)
         attempt.open(self._call)
         start_s = attempt.start_s
         attempt.overdue_at_s = start_s + timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
         attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
         if self._facts.hedge_off is None and self._hedges < pool.max_hedges:
-            delay_s = self._safely("plan", pool.delay_s, math.inf, attempt)
+            delay_s = self._safely("plan", pool.delay_s, math.inf, attempt, self._facts)
             attempt.hedge_at_s = start_s + delay_s
         self._arm(min(attempt.hedge_at_s, attempt.overdue_at_s))
 
@@ -297,8 +296,10 @@ class Race:
         if self._hedges >= pool.max_hedges or len(self._attempts) >= TRIES_MAX:
             return
         tried = [other.replica for other in self._attempts]
-        broken: Hedge | Deny = Deny(Denial.OFF, math.inf)
-        decision = self._safely("gate", pool.decide, broken, attempt, tried, now_s, self._host.rand())
+        live = [other for other in self._attempts if other.live]
+        broken: Hedge | Deny = Deny(Denial.OFF, math.inf, None)
+        rand = self._host.rand()
+        decision = self._safely("gate", pool.decide, broken, self._facts, attempt, live, tried, now_s, rand)
         waited_s, request_id, name = now_s - attempt.start_s, self._caller.request_id, self._model.name
         if isinstance(decision, Deny):
             attempt.hedge_at_s = now_s + decision.again_after_s
@@ -307,10 +308,8 @@ class Race:
                 self._host.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
             return
         self._hedges += 1
-        self._launch(pool, decision.replica, Role.BACKUP, decision.why, decision.ticket)
-        self._host.emit(
-            HedgeFired(now_s, request_id, name, attempt.replica.name, decision.replica.name, waited_s)
-        )
+        self._launch(pool, decision.replica, Role.BACKUP, decision.why, decision.tickets)
+        self._host.emit(HedgeFired(now_s, request_id, name, attempt.replica.name, decision.replica.name, waited_s))
 
     # what time brings
 

@@ -35,7 +35,19 @@ class ListenError(Exception):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: this file has its own."""
+    """uvicorn without its signal handling: this file has its own.
+
+    Attributes:
+        accepting: set once connections are accepted.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -87,8 +99,8 @@ async def run(
             servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
             running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
             sweeping = tasks.create_task(_sweep(servers[0]))
-            while not all(server.started for server in servers):
-                await asyncio.sleep(0.005)
+            for server in servers:
+                await server.accepting.wait()
             with _signals() as signals:
                 on_ready(addresses)
                 beside = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
@@ -160,6 +172,7 @@ def _server(application: Application) -> _Server:
     config = uvicorn.Config(
         application,
         http=BoundedHttpProtocol,
+        interface="asgi3",
         ws="none",
         lifespan="off",
         log_config=None,

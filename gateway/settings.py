@@ -32,10 +32,10 @@ from gateway.setting_types import (
 )
 from providers.catalog import CATALOG
 
-Policy = Literal["adaptive", "quantile", "static", "off", "ttfb"]
+Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
 FirstToken = Literal["any", "answer"]
 
-DEFAULT_POLICY: Policy = "quantile"
+DEFAULT_POLICY: Policy = "adaptive"
 
 
 def _kind(value: str) -> str:

@@ -135,7 +135,7 @@ def _described(error: Mapping[str, object]) -> Problem:
         code = inner.get("code")
     if isinstance(metadata, dict) and ("flagged_input" in metadata or "reasons" in metadata):  # OpenRouter's moderation
         code = "content_policy_violation"
-    kind = _text(error.get("type")) or _text(state)
+    kind = _text(error.get("type")) or (_text(state) if isinstance(state, str) else None)
     text = error.get("message")
     numbers = (code, state, error.get("http_status_code"), error.get("status_code"))
     names = (code, kind)

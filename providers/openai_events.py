@@ -25,7 +25,9 @@ Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
 """Turns a complete answer into the chunks of an equal stream, usage and closing event left out."""
 
 # Reasoning, and Groq's name of what kind of text it is, which stands beside it.
-_REASONING = frozenset({"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "channel"})
+_REASONING = frozenset(
+    {"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "channel"}
+)
 _KNOWN = _REASONING | {"content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
 _UNKNOWN_MAX = 16
 _SILENT = Problem(None)

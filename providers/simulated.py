@@ -1,23 +1,25 @@
 """One simulated replica: from a request, a profile and a seeded generator to the script of its answer. Pure.
 
 The script says which frames go out at which times; who plays it (simulated_endpoint.py in process, simulated_server.py
-on sockets) owns clocks and connections. The order in which requests come and the seed decide everything. Units: seconds.
+on sockets) owns clocks and connections. The order of the requests and the seed decide everything. Units: seconds.
 """
 
 import dataclasses
 import random
+import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from providers.base import Api, Frame, FrameKind
-from providers.simulated_answer import Answer, compose
-from providers.simulated_ask import BYTES_PER_TOKEN, Ask, AskError
+from providers.simulated_answer import Answer, Voice, compose
+from providers.simulated_ask import Ask, AskError, StreamOptions, read_ask
 from providers.simulated_engine import PrefixCache, Slots
 from providers.simulated_faults import Act, Wanted
 from providers.simulated_limits import LIMIT_HEADERS
 from providers.simulated_profile import Profile
-from providers.simulated_render import Event, Style, body, stream
+from providers.simulated_render import Event, Style, stream, whole
 from providers.simulated_script import EVENT_STREAM, JSON, Framing, Problem, Script, Step, refuse
 
 FAULT_HEADER = b"x-sim-fault"
@@ -25,6 +27,25 @@ FAULT_HEADER = b"x-sim-fault"
 
 _LEFT = 900  # requests that every answer says are left, of the 1,000 that simulated limits state
 _RESET_S = 1.0
+_WITH_USAGE = StreamOptions(include_usage=True)
+_TOLD_MAX = 256
+_TOLD_BYTES_MAX = 2048  # longer bodies are not likely to come again
+
+
+class Asked(NamedTuple):
+    """A request: the API, the body, and whether to stream with usage whatever the body says."""
+
+    api: Api
+    body: bytes
+    streamed: bool = False
+
+
+class _Told(NamedTuple):
+    """An answer that is the same each time: its events, and what they depend on besides the body."""
+
+    ask: Ask
+    answer: Answer
+    events: list[Event]
 
 
 class Replica:
@@ -34,11 +55,12 @@ class Replica:
         profile: how it behaves; may be replaced at any time.
         rng: all its draws.
         seed: of its texts; replicas with the same seed say the same to a prompt at temperature 0.
+        name: makes the ids of its answers differ from those of other replicas.
     """
 
-    def __init__(self, profile: Profile, rng: random.Random, seed: int = 0) -> None:
+    def __init__(self, profile: Profile, rng: random.Random, seed: int = 0, name: str = "") -> None:
         self._rng = rng
-        self._seed = seed
+        self._voice = Voice(seed, zlib.crc32(name.encode()))
         self._requests = 0
         self._epoch_s: float | None = None  # when the first request came
         self.slots = Slots(profile.slots, profile.queue_max)
@@ -54,6 +76,7 @@ class Replica:
         self._profile = profile
         self._left = [rule.first for rule in profile.faults]
         self._style = Style(profile.role, profile.provider == "azure", profile.reasoning_key)
+        self._told: dict[Asked, _Told] = {}
         self._extra = tuple(_header(line) for line in profile.extra_headers)
         self._cache = PrefixCache(profile.cache_tokens) if profile.cache_tokens else None
         self.slots.resize(profile.slots, profile.queue_max)
@@ -74,12 +97,17 @@ class Replica:
             chosen += rule.wanted
         return tuple(chosen)
 
-    def script(self, api: Api, ask: Ask, wanted: Sequence[Wanted], now_s: float, wall_s: float) -> Script:
+    def script(
+        self,
+        asked: Asked,
+        wanted: Sequence[Wanted],
+        now_s: float,
+        wall_s: float,
+    ) -> Script:
         """The answer to one request.
 
         Args:
-            api: which API was called.
-            ask: the request.
+            asked: the request.
             wanted: its misbehaviour.
             now_s: of any clock that does not jump; decides which episodes are on.
             wall_s: wall time, for headers that state one.
@@ -87,7 +115,7 @@ class Replica:
         number = self._requests
         self._requests += 1
         try:
-            script = self._healthy(api, ask, wanted, number, now_s)
+            script = self._healthy(asked, wanted, number, now_s)
         except AskError as error:
             script = refuse(Problem(400, "invalid_request_error", None, error.message, error.param))
         if script.slot and self.slots.full:
@@ -101,24 +129,43 @@ class Replica:
             script = replace(script, headers=(*script.headers, *limits, *self._extra))
         return script
 
-    def _healthy(self, api: Api, ask: Ask, wanted: Sequence[Wanted], number: int, now_s: float) -> Script:
-        """The script before it is made to misbehave; always takes the same number of draws."""
+    def _healthy(self, asked: Asked, wanted: Sequence[Wanted], number: int, now_s: float) -> Script:
+        """The script before it is made to misbehave."""
+        told = None if wanted else self._told.get(asked)
+        if told is None:
+            told = self._tell(asked, wanted)
         profile = self._profile
+        factor = self._slowness(now_s)
+        ttft_s = factor * self._ttft(number)
+        if profile.prefill_per_1k is not None:
+            uncached = (told.answer.usage.prompt_tokens or 0) - (told.answer.usage.cached_tokens or 0)
+            ttft_s += factor * profile.prefill_per_1k.draw(self._rng, number) * uncached / 1000
+        if told.ask.stream:
+            return self._streamed(told.events, ttft_s, factor)
+        return self._whole(whole(asked.api, told.ask, told.answer, self._style), told.answer, ttft_s, factor)
+
+    def _tell(self, asked: Asked, wanted: Sequence[Wanted]) -> _Told:
+        """Decide what is said, and remember it if it will be the same the next time."""
+        profile = self._profile
+        api, body, streamed = asked
+        ask = read_ask(api, body)
+        if streamed:
+            ask = replace(ask, stream=True, stream_options=_WITH_USAGE)
         if ask.continue_final_message and not profile.continues:
             raise AskError("continue_final_message is not supported", "continue_final_message")
-        factor = self._slowness(now_s)
         cached = 0 if self._cache is None else self._cache.use(bytes(ask.text))
-        uncached = len(ask.text) // BYTES_PER_TOKEN - cached
-        ttft_s = factor * (self._ttft(number) + profile.prefill_per_1k.draw(self._rng, number) * uncached / 1000)
-        answer = compose(api, ask, self._rng, self._seed, profile.lengths, cached)
+        answer = compose(api, ask, self._rng, self._voice, profile.lengths, cached)
         for fault, args in wanted:
             if fault.ask is not None:
                 ask = fault.ask(ask)
             if fault.answer is not None:
                 answer = fault.answer(answer, args)
-        if ask.stream:
-            return self._streamed(stream(api, ask, answer, self._style), ttft_s, factor)
-        return self._whole(body(api, ask, answer, self._style), answer, ttft_s, factor)
+        told = _Told(ask, answer, stream(api, ask, answer, self._style) if ask.stream else [])
+        if ask.fixed and not wanted and self._cache is None and len(body) <= _TOLD_BYTES_MAX:
+            if len(self._told) == _TOLD_MAX:
+                self._told.clear()
+            self._told[asked] = told
+        return told
 
     def _ttft(self, number: int) -> float:
         profile = self._profile

@@ -9,7 +9,7 @@ import json
 import random
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -22,8 +22,8 @@ _PLAIN = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
     "one you were all her she there would their we him been has when who will no more if out so said what up its "
     "about other time new some could né Zürich 日本 🙂"
-).split()
-_WORDS = tuple(f"{word} " for word in _PLAIN)
+)
+_WORDS = tuple(f"{word} " for word in _PLAIN.split())
 _MASK = 0xFFFFFFFF
 _PIECE = 6  # characters of a JSON document or tool arguments in one token
 _ANY_JSON = msgspec.Raw(b'{"type": "object", "properties": {"answer": {}}}')
@@ -73,14 +73,21 @@ class Lengths(msgspec.Struct, frozen=True):
     reasoning: int
 
 
-def compose(api: Api, ask: Ask, rng: random.Random, seed: int, lengths: Lengths, cached_tokens: int) -> Answer:
+class Voice(NamedTuple):
+    """What texts and ids depend on: the seed of a replica and a number of its own."""
+
+    seed: int
+    own: int
+
+
+def compose(api: Api, ask: Ask, rng: random.Random, voice: Voice, lengths: Lengths, cached_tokens: int) -> Answer:
     """Decide what is answered.
 
     Args:
         api: which API was called.
         ask: the request.
         rng: drawn from once, and the draw decides the text unless the request wants it repeatable.
-        seed: of the replica.
+        voice: of the replica.
         lengths: of the answer.
         cached_tokens: prompt tokens found in the prefix cache.
 
@@ -91,13 +98,13 @@ def compose(api: Api, ask: Ask, rng: random.Random, seed: int, lengths: Lengths,
     key, prefix = draw, ""
     if ask.fixed or ask.continue_final_message:
         prompt, prefix = prompt_and_prefix(ask)
-        key = zlib.crc32(prompt, (seed ^ (ask.seed or 0)) & _MASK) if ask.fixed else draw
+        key = zlib.crc32(prompt, (voice.seed ^ (ask.seed or 0)) & _MASK) if ask.fixed else draw
     said = tuple(_choice(ask, key + index * 7919, lengths, prefix) for index in range(choices(ask)))
     reasoning = sum(len(choice.reasoning) for choice in said)
     completion = reasoning + sum(len(choice.pieces) for choice in said)
     usage = Usage(len(ask.text) // BYTES_PER_TOKEN + 1, completion, cached_tokens, reasoning)
     kind = "chatcmpl" if api is Api.CHAT else "cmpl"
-    return Answer(f"{kind}-{draw:016x}", ask.model, said, usage)
+    return Answer(f"{kind}-{voice.own:08x}{draw:016x}", ask.model, said, usage)
 
 
 def _choice(ask: Ask, key: int, lengths: Lengths, prefix: str) -> Choice:

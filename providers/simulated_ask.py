@@ -131,7 +131,7 @@ def read_ask(api: Api, body: bytes) -> Ask:
         raise AskError(f"the body is not a valid request: {error}") from error
     field = "messages" if api is Api.CHAT else "prompt"
     text = ask.messages if api is Api.CHAT else ask.prompt
-    if not text or (api is Api.CHAT and bytes(text)[:1] != b"["):
+    if not text or (api is Api.CHAT and not _opens(text, b"[")):
         raise AskError(f"'{field}' is missing or not what it should be", field)
     if ask.n is not None and not 1 <= ask.n <= CHOICES_MAX:
         raise AskError(f"found n = {ask.n}; write a number from 1 to {CHOICES_MAX}", "n")
@@ -145,11 +145,16 @@ def read_ask(api: Api, body: bytes) -> Ask:
 def choices(ask: Ask) -> int:
     """How many choices the answer has: n for each prompt of a list of prompts."""
     n = ask.n or 1
-    if bytes(ask.prompt[:1]) != b"[":
+    if not _opens(ask.prompt, b"["):
         return n
     inner = _raws(ask.prompt)
-    several = inner and bytes(inner[0][:1]) in (b'"', b"[")  # texts or token lists, not one token list
+    several = inner and _opens(inner[0], b'"[')  # texts or token lists, not one token list
     return min(n * len(inner), CHOICES_MAX) if several else n
+
+
+def _opens(value: msgspec.Raw, openers: bytes) -> bool:
+    """Whether a JSON value begins with one of these."""
+    return len(value) > 0 and memoryview(value)[0] in openers
 
 
 def prompt_and_prefix(ask: Ask) -> tuple[bytes, str]:

@@ -6,18 +6,15 @@ socket do nothing here. Units: seconds of the loop's clock.
 
 import asyncio
 
-from msgspec.structs import replace
-
 from providers.base import Call, Frame, FrameKind, Sink, Stream
 from providers.errors import ConnectError, ConnectionCut, UpstreamError
-from providers.simulated import FAULT_HEADER, Replica
-from providers.simulated_ask import StreamOptions, read_ask
+from providers.simulated import FAULT_HEADER, Asked, Replica
 from providers.simulated_engine import Slots
 from providers.simulated_faults import Act, Wanted, faults
 from providers.simulated_player import Player
 from providers.simulated_script import End, Script
 
-_WITH_USAGE = StreamOptions(include_usage=True)
+_REFUSED = Script(status=0, end=End.RST, slot=False)
 _CONTENT_FILTER = b'"finish_reason":"content_filter"'
 
 
@@ -39,7 +36,6 @@ class SimulatedEndpoint:
         """Send the call; see `Endpoint.open`.
 
         Raises:
-            AskError: The body is not one that the gateway may send.
             UnitError: The fault header cannot be read.
         """
         now_s = self._loop.time()
@@ -48,13 +44,11 @@ class SimulatedEndpoint:
             if fault.act is Act.REFUSE:
                 self._refused_until_s = now_s + args.seconds
         if now_s < self._refused_until_s:
-            script = Script(status=0, end=End.RST, slot=False)
-            lost: UpstreamError = ConnectError("cannot connect to the upstream: Connection refused")
+            script = _REFUSED
         else:
-            script = self._script(call, wanted, now_s)
-            where = "in the middle of its answer" if script.status else "without an answer"
-            lost = ConnectionCut(f"the upstream closed the connection {where}")
-        stream = _SimulatedStream(self._loop, self._replica.slots, script, call, sink, lost)
+            asked = Asked(call.api, call.body, call.streaming or call.assemble)
+            script = self._replica.script(asked, wanted, now_s, self._wall_s + now_s)
+        stream = _SimulatedStream(self._loop, self._replica.slots, script, call, sink)
         stream.start()
         return stream
 
@@ -66,32 +60,16 @@ class SimulatedEndpoint:
                 chosen += faults(value.decode())
         return tuple(wanted for wanted in chosen if not wanted.fault.wire) if chosen else chosen
 
-    def _script(self, call: Call, wanted: tuple[Wanted, ...], now_s: float) -> Script:
-        ask = read_ask(call.api, call.body)
-        streamed = call.streaming or call.assemble
-        if streamed and not (ask.stream and ask.include_usage):
-            ask = replace(ask, stream=True, stream_options=_WITH_USAGE)
-        return self._replica.script(call.api, ask, wanted, now_s, self._wall_s + now_s)
-
 
 class _SimulatedStream(Player):
     """One answer on its way to a sink; the `Stream` of the attempt."""
 
-    __slots__ = ("_call", "_lost", "_sink", "_unfinished")
+    __slots__ = ("_call", "_sink", "_unfinished")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        slots: Slots,
-        script: Script,
-        call: Call,
-        sink: Sink,
-        lost: UpstreamError,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, slots: Slots, script: Script, call: Call, sink: Sink) -> None:
         super().__init__(loop, slots, script)
         self._call = call
         self._sink = sink
-        self._lost = lost  # what it is if the connection ends too early
         self._unfinished = call.choices
 
     def abort(self) -> None:
@@ -113,6 +91,8 @@ class _SimulatedStream(Player):
             return
         if kind is FrameKind.USAGE and not self._call.include_usage:
             frame = Frame(kind, b"", frame.usage)  # only the gateway asked for it
+        elif kind is FrameKind.MALFORMED:
+            frame = Frame(kind, b"")
         elif kind is FrameKind.FINISH or (kind is FrameKind.REFUSAL and _CONTENT_FILTER in frame.raw):
             self._unfinished -= 1
         self._sink.on_frame(frame)
@@ -122,7 +102,13 @@ class _SimulatedStream(Player):
     def on_over(self) -> None:
         """The body has ended, or the connection has."""
         whole = self.script.json and self.script.end is End.COMPLETE
-        self._sink.on_end(None if whole or self._unfinished <= 0 else self._lost)
+        if whole or self._unfinished <= 0:
+            self._sink.on_end(None)
+        elif self.script is _REFUSED:
+            self._sink.on_end(ConnectError("cannot connect to the upstream: Connection refused"))
+        else:
+            where = "in the middle of its answer" if self.script.status else "without an answer"
+            self._sink.on_end(ConnectionCut(f"the upstream closed the connection {where}"))
 
     def _end(self, error: UpstreamError | None) -> None:
         if not self.over:

@@ -3,8 +3,8 @@
 States limits, does not enforce them: how much is left is said by the caller. Units: seconds; wall time since 1970.
 """
 
-import datetime
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -65,7 +65,7 @@ def _go(seconds: float) -> str:
 
 
 def _anthropic(left: int, reset_s: float, wall_s: float) -> Headers:
-    at = datetime.datetime.fromtimestamp(wall_s + reset_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = datetime.fromtimestamp(wall_s + reset_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pairs = []
     for what, scale in (("requests", 1), ("tokens", 1000), ("input-tokens", 800), ("output-tokens", 200)):
         for name, value in (("limit", str(_LIMIT * scale)), ("remaining", str(left * scale)), ("reset", at)):

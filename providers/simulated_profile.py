@@ -1,7 +1,7 @@
 """What one simulated replica is like: a frozen `Profile` and its readable form for files, flags and HTTP.
 
-Inside, seconds and tokens; outside, one mapping of names to values with units, as KEYS lists them. Whatever a request or
-a profile may ask for is bounded here. Knows nothing of requests in progress.
+Inside, seconds and tokens; outside, one mapping of names to values with units, as KEYS lists them. Whatever a profile
+may ask for is bounded here. Knows nothing of requests in progress.
 """
 
 import re
@@ -17,6 +17,9 @@ from providers.simulated_units import Distribution, UnitError, distribution, dur
 
 HeaderMode = Literal["at_once", "with_first_content"]
 ReasoningKey = Literal["reasoning_content", "reasoning"]
+
+_TTFT = fixed(0.02)
+_NOTHING = fixed(0.0)
 
 
 class ProfileError(ValueError):
@@ -58,7 +61,7 @@ class Profile:
     Attributes:
         ttft: time to first content, from when a slot is taken.
         stall: rare values in place of ttft.
-        prefill_per_1k: added for each 1,000 prompt tokens not in the prefix cache.
+        prefill_per_1k: added to ttft for each 1,000 prompt tokens not in the prefix cache; None: nothing.
         gap: between the tokens of a stream.
         headers: the response head is sent at once, or held until the first content.
         headers_delay: until the head is sent, when it is sent at once.
@@ -79,12 +82,12 @@ class Profile:
         faults: its misbehaviour.
     """
 
-    ttft: Distribution = fixed(0.02)
+    ttft: Distribution = _TTFT
     stall: Stall | None = None
-    prefill_per_1k: Distribution = fixed(0.0)
-    gap: Distribution = fixed(0.0)
+    prefill_per_1k: Distribution | None = None
+    gap: Distribution = _NOTHING
     headers: HeaderMode = "at_once"
-    headers_delay: Distribution = fixed(0.0)
+    headers_delay: Distribution = _NOTHING
     role: Role = "early"
     first_comment: str = ""
     tokens: int = 20
@@ -196,6 +199,10 @@ def _flag(value: object) -> bool:
     return value in (True, "true")
 
 
+def _prefill(value: object) -> Distribution | None:
+    return None if value in (None, "off") else distribution(value)
+
+
 def _stall(value: object) -> Stall | None:
     if value in (None, "off"):
         return None
@@ -222,7 +229,7 @@ _TOKENS_MAX = 100_000
 KEYS: dict[str, Form] = {
     "ttft": Form("time to first content: 20ms, lognormal:20ms,5ms, '20ms | 4% 1s', ...", distribution, _text_of),
     "stall": Form("rare times instead: 4%:1s, or off", _stall, _text_of),
-    "prefill_per_1k": Form("added for each 1,000 uncached prompt tokens", distribution, _text_of),
+    "prefill_per_1k": Form("added for each 1,000 uncached prompt tokens, or off", _prefill, _text_of),
     "gap": Form("between tokens", distribution, _text_of),
     "headers": _word("when the response head is sent", get_args(HeaderMode)),
     "headers_delay": Form("until the head, when it is sent at once", distribution, _text_of),

@@ -68,13 +68,13 @@ def stream(api: Api, ask: Ask, answer: Answer, style: Style) -> list[Event]:
     return [*_preamble(api, answer, style, head, tail), *events]
 
 
-def body(api: Api, ask: Ask, answer: Answer, style: Style) -> Frame:
+def whole(api: Api, ask: Ask, answer: Answer, style: Style) -> Frame:
     """The answer as one JSON document."""
-    whole = msgspec.json.decode(_envelope(api, answer, chunk=False))
+    document = msgspec.json.decode(_envelope(api, answer, chunk=False))
     render = _message_choice if api is Api.CHAT else _text_choice
-    whole["choices"] = [render(ask, index, choice, style) for index, choice in enumerate(answer.choices)]
-    whole["usage"] = _usage(answer.usage)
-    return Frame(FrameKind.CONTENT, _encode(whole), answer.usage)
+    document["choices"] = [render(ask, index, choice, style) for index, choice in enumerate(answer.choices)]
+    document["usage"] = _usage(answer.usage)
+    return Frame(FrameKind.CONTENT, _encode(document), answer.usage)
 
 
 def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:

@@ -1,7 +1,7 @@
 """Readable quantities for simulated replicas: durations, shares and distributions of durations.
 
 Outside they are strings with a unit ("20ms", "4%", "lognormal:20ms,5ms | 4% 1s"), inside seconds and fractions. Knows
-nothing of requests. A distribution draws from the generator it is handed and keeps no state, so that a seed decides all.
+nothing of requests. A distribution draws from the generator it is handed and keeps no state: a seed decides all.
 """
 
 import math

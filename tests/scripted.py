@@ -36,9 +36,7 @@ def answer(ttft_s: float, words: str = "ab", gap_s: float = 0.01) -> list[Step]:
     return [*steps, (end_s, FINISH), (end_s, DONE), (end_s, None)]
 
 
-def status(
-    at_s: float, code: int, error_code: str | None = None, retry_after_s: float | None = None
-) -> list[Step]:
+def status(at_s: float, code: int, error_code: str | None = None, retry_after_s: float | None = None) -> list[Step]:
     """An error status."""
     return [(at_s, BadStatus(f"status {code}", status=code, code=error_code, retry_after_s=retry_after_s))]
 

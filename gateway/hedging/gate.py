@@ -6,12 +6,12 @@ takes no tickets: whoever acts on a `Hedge` reserves them.
 Units: seconds.
 """
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from gateway.estimation.survival import Survival
+from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Plan
 
 _OVERHEAD_S: Final = 0.05  # saving less than this is not worth a request,
@@ -19,17 +19,6 @@ _OVERHEAD_BACKUPS: Final = 0.25  # but where servers answer in milliseconds, a q
 _RETRY_WAITED: Final = 0.12  # of the time waited: six looks while the wait doubles
 
 Replica = TypeVar("Replica")
-
-
-class Denial(enum.Enum):
-    """Why a late request is not hedged; the value is the metric label and stands in the answer's headers."""
-
-    GAIN = "gain"  # a backup would not save enough
-    QUOTA = "quota"  # the backup's quota is needed for primaries
-    BUDGET = "budget"  # no credit left
-    COLD = "cold"  # nothing learned yet
-    OFF = "off"  # hedging is off for this request, model, key or everywhere
-    ALONE = "alone"  # no other replica may be tried
 
 
 @dataclass(frozen=True, slots=True)

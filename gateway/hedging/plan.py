@@ -35,6 +35,7 @@ class Policy(enum.Enum):
     STATIC = "static"  # the configured delay
     OFF = "off"
     TTFB = "ttfb"  # a quantile of the time to *headers*: the wrong signal, for bench and demo
+    HEADERS = "headers"  # the same, and headers stop the timer: what a proxy does that takes them for an answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,50 +1,37 @@
 """The brain of one pool: everything a race asks about whom to send to, when to hedge and what an outcome teaches. Pure.
 
 A pool is a set of interchangeable replicas of one model. The race tells it what happened and when; it answers with
-values, never acts, never reads a clock. Which outcome teaches what stands in `gateway.hedging.outcomes`.
+values, never acts, never reads a clock. What was learned is `learning.py`'s, whether a backup is worth its price
+`gate.py`'s, which outcome teaches what `outcomes.py`'s.
 
 Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0, 1).
 """
 
-import enum
+import itertools
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from gateway.estimation.window import Window
+from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
+from gateway.estimation.suspect import Waits
+from gateway.hedging import gate
+from gateway.hedging.gate import Candidate, Deny, Waiting
+from gateway.hedging.learning import Learning
 from gateway.hedging.outcomes import MEANING, Bill, Denial, Outcome, Sample, Signal
+from gateway.hedging.plan import Plan, Policy
+from gateway.hedging.settings import HedgeSettings
 from gateway.limits.budget import CreditBudget, Ticket
+from gateway.limits.ledger import Ledger, QuotaTicket
 from gateway.routing.choose import backups, least_in_flight, usable
 from gateway.routing.replicas import BreakerState, Replica
+from providers.base import Usage
 
-WARM_SAMPLES: Final = 20  # first contents before anything learned is believed
-_REFRESH_S: Final = 0.5  # a learned delay is worked out again at most this often
-_AGAIN_SHARE: Final = 0.12  # of the time waited: how soon a denied hedge is considered again
 _COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
-
-
-class Policy(enum.Enum):
-    """How a pool decides when a first token is late."""
-
-    OFF = "off"
-    STATIC = "static"  # after a fixed delay
-    QUANTILE = "quantile"  # after a quantile of each replica's recent TTFT
-    TTFB = "ttfb"  # the wrong signal, for comparison: a quantile of time to headers
-    HEADERS = "headers"  # doubly wrong, for comparison: as ttfb, and headers stop the timer
-
-
-@dataclass(frozen=True, slots=True)
-class HedgeSettings:
-    """How a pool hedges; the fields are those of `hedge:` in the configuration."""
-
-    policy: Policy = Policy.QUANTILE
-    budget: float = 0.10
-    max_hedges: int = 1
-    static_delay_s: float = 1.0
-    quantile: float = 0.9
-    hedge_delay_min_s: float = 0.020
-    cold_start_delay_s: float = 10.0
+_CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known: what the large providers charge
+_SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
+_NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
+_HEADROOM_MIN: Final = 0.1  # of a quota; primaries are steered away below, while another has room
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +40,50 @@ class Facts:
 
     Attributes:
         prompt_tokens: estimated.
+        prompt_bytes: length of the raw prompt.
+        prefixes: hashes of its beginnings (`estimation.prefixes`).
+        answer_tokens: bound on the answer, None when the client gave none.
         hedge_off: why it may not be hedged, None when it may.
         deadline_s: the client waits no longer than this, None when it did not say.
+        coin: decides whether a late request is among those the budget can afford early.
     """
 
-    prompt_tokens: int = 0
+    prompt_tokens: float = 0.0
+    prompt_bytes: int = 0
+    prefixes: tuple[int, ...] = ()
+    answer_tokens: int | None = None
     hedge_off: Denial | None = None
     deadline_s: float | None = None
+    coin: float = 0.0
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was thought of an attempt when it was sent.
+
+    Attributes:
+        number: of this attempt, in its pool.
+        predicted_s: TTFT expected, None before anything was learned.
+        uncached: prompt tokens the replica has to compute.
+        pending: prompt tokens it had been sent before and not answered.
+        tickets: what a hedge has paid with.
+        quota: what was reserved with the replica's quota, None without one.
+    """
+
+    number: int
+    predicted_s: float | None
+    uncached: float
+    pending: float
+    tickets: "HedgeTickets | None"
+    quota: QuotaTicket | None
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeTickets:
+    """Credits one hedge has taken."""
+
+    request: Ticket
+    tokens: Ticket
 
 
 class AttemptView(Protocol):
@@ -68,24 +92,26 @@ class AttemptView(Protocol):
     replica: Replica
     start_s: float
     content_s: float | None
-    ticket: Ticket | None
+    usage: Usage | None
+    sent: Sent | None
 
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """Start a backup there; the ticket is paid for."""
+    """Start a backup there; it is paid for."""
 
     replica: Replica
-    ticket: Ticket
+    tickets: HedgeTickets
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deny:
-    """No backup; ask again after again_after_s (infinite: never)."""
+@dataclass(slots=True)
+class _Load:
+    """What a replica is thought to be busy with."""
 
-    reason: Denial
-    again_after_s: float
+    waits: Waits = field(default_factory=Waits)
+    memory: PrefixMemory = field(default_factory=PrefixMemory)
+    pending: float = 0.0
 
 
 class Pool:
@@ -93,19 +119,28 @@ class Pool:
 
     Args:
         name: for people: the model's name, or with the fallback's number.
-        replicas: at least one.
+        replicas: at least one, with different names.
         settings: how it hedges.
+        ledgers: by quota name; shared between pools.
     """
 
-    def __init__(self, name: str, replicas: Sequence[Replica], settings: HedgeSettings) -> None:
+    def __init__(
+        self,
+        name: str,
+        replicas: Sequence[Replica],
+        settings: HedgeSettings,
+        ledgers: Mapping[str, Ledger] | None = None,
+    ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
         self.settings = settings
         self.hedging_on = True  # the on-call switch
-        self.budget = CreditBudget(settings.budget)
-        self.ttft = {replica: Window() for replica in replicas}
-        self.ttfb = {replica: Window() for replica in replicas}
-        self._learned: dict[Replica, tuple[float, float]] = {}  # until when, delay
+        self.requests = CreditBudget(settings.budget)
+        self.tokens = CreditBudget(settings.budget)
+        self.learning = Learning([replica.name for replica in replicas], settings)
+        self._loads = {replica: _Load() for replica in replicas}
+        self._ledgers = ledgers or {}
+        self._numbers = itertools.count()
 
     @property
     def max_hedges(self) -> int:
@@ -119,99 +154,277 @@ class Pool:
 
     # before an attempt
 
-    def earn(self, facts: Facts, now_s: float) -> None:
-        """A request has come to this pool."""
-        if facts.hedge_off is None and len(self.replicas) > 1:
-            self.budget.earn(now_s)
-
-    def pick(self, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
+    def pick(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """Where a primary or failover goes, None when nothing is left here."""
         candidates = usable(self.replicas, tried, now_s)
-        return least_in_flight(candidates, rand) if candidates else None
+        if not candidates:
+            return None
+        healthy = [replica for replica in candidates if not self.is_suspect(replica, now_s)]
+        if len(healthy) < len(candidates) and healthy:
+            for replica in candidates:
+                if replica not in healthy and self._loads[replica].waits.take_probe(now_s):
+                    return replica
+            candidates = healthy
+        return self._best(facts, self._with_headroom(candidates, now_s), now_s, rand)
 
-    def on_sent(self, attempt: AttemptView) -> None:
-        """An attempt was sent."""
-        attempt.replica.in_flight += 1
-        attempt.replica.breaker.on_sent(attempt.start_s)
+    def earn(self, facts: Facts, replica: Replica, now_s: float) -> None:
+        """A request that may be hedged goes to this replica: it earns credits."""
+        if facts.hedge_off is not None or len(self.replicas) < 2:
+            return
+        level = self.learning.predictor.level_median
+        scale = min(1.0, _SLOW_LEVEL / level)
+        uncached = self._uncached(facts, replica, now_s)
+        weight = uncached + _CACHED_PRICE * (facts.prompt_tokens - uncached)
+        self.requests.earn(now_s, 1.0, scale)
+        self.tokens.earn(now_s, weight, scale)
 
-    def delay_s(self, attempt: AttemptView) -> float:
+    def on_sent(self, attempt: AttemptView, facts: Facts, tickets: HedgeTickets | None) -> None:
+        """An attempt is sent: count it, and keep what is expected of it."""
+        replica, now_s = attempt.replica, attempt.start_s
+        replica.in_flight += 1
+        replica.breaker.on_sent(now_s)
+        load = self._loads[replica]
+        uncached = self._uncached(facts, replica, now_s)
+        predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
+        ledger = self._ledger(replica)
+        quota = ledger.reserve(self._billed(facts), now_s) if ledger is not None else None
+        attempt.sent = Sent(next(self._numbers), predicted_s, uncached, load.pending, tickets, quota)
+        load.pending += uncached
+        load.waits.sent(attempt.sent.number, math.inf if predicted_s is None else predicted_s, now_s)
+        load.memory.remember(facts.prefixes, now_s)
+
+    def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
         """How long to wait for this attempt's first content before a hedge is considered."""
-        settings = self.settings
-        if len(self.replicas) < 2 or settings.policy is Policy.OFF:
+        if len(self.replicas) < 2:
             return math.inf
-        if settings.policy is Policy.STATIC:
-            return settings.static_delay_s
-        until_s, delay_s = self._learned.get(attempt.replica, (-math.inf, 0.0))
-        if attempt.start_s >= until_s:
-            delay_s = self._learn(attempt.replica, attempt.start_s)
-            self._learned[attempt.replica] = (attempt.start_s + _REFRESH_S, delay_s)
-        return max(delay_s, settings.hedge_delay_min_s)
-
-    def learned_s(self, replica: Replica) -> float | None:
-        """The hedge delay last used for a replica, None before the first."""
-        return self._learned[replica][1] if replica in self._learned else None
+        settings, now_s = self.settings, attempt.start_s
+        if settings.policy is not Policy.OFF and self.is_suspect(attempt.replica, now_s):
+            return settings.hedge_delay_min_s
+        plan = self.learning.plan(attempt.replica.name, now_s)
+        if plan is None:
+            return settings.cold_start_delay_s
+        return plan.delay_s(
+            predicted_s=self._predicted(attempt), coin=facts.coin, delay_s_min=settings.hedge_delay_min_s
+        )
 
     # when one is late
 
     def decide(
-        self, attempt: AttemptView, tried: Collection[Replica], now_s: float, rand: float
+        self,
+        facts: Facts,
+        asking: AttemptView,
+        live: Iterable[AttemptView],
+        tried: Collection[Replica],
+        now_s: float,
+        rand: float,
     ) -> Hedge | Deny:
-        """Whether to race a late attempt, and where."""
-        waited_s = now_s - attempt.start_s
-        again_s = max(self.settings.hedge_delay_min_s, _AGAIN_SHARE * waited_s)
+        """Whether to race a late attempt, and where; a hedge is paid for by then."""
         if not self.hedging_on:
-            return Deny(Denial.OFF, math.inf)
-        candidates = backups(self.replicas, tried, now_s)
-        if not candidates:
-            return Deny(Denial.ALONE, again_s)
-        ticket = self.budget.reserve(now_s)
-        if ticket is None:
-            return Deny(Denial.BUDGET, again_s)
-        why = f"{attempt.replica.name} had no token after {1000 * waited_s:.0f} ms"
-        return Hedge(least_in_flight(candidates, rand), ticket, why)
+            return Deny(Denial.OFF, math.inf, None)
+        replica = self._backup(facts, asking, tried, now_s, rand)
+        waited_s = now_s - asking.start_s
+        if replica is None:
+            return Deny(Denial.ALONE, max(self.settings.hedge_delay_min_s, waited_s), None)
+        cost = self._uncached(facts, replica, now_s)
+        predicted_s = self._predict(facts, replica, now_s)
+        ledger = self._ledger(replica)
+        decision = gate.decide(
+            Candidate(
+                replica,
+                predicted_s if predicted_s is not None else 0.0,
+                self.settings.gain_min if self.settings.gain_min is not None else replica.gain_min,
+                ledger is None or ledger.room_for_hedge(self._billed(facts), now_s),
+            ),
+            asking=Waiting(self._predicted(asking), waited_s),
+            others=[Waiting(self._predicted(other), now_s - other.start_s) for other in live if other is not asking],
+            plan=self._gating_plan(asking, now_s),
+            has_credit=self.requests.affords(now_s) and self.tokens.affords(now_s, cost),
+            delay_s_min=self.settings.hedge_delay_min_s,
+        )
+        if isinstance(decision, Deny):
+            return decision
+        request, tokens = self.requests.reserve(now_s), self.tokens.reserve(now_s, cost)
+        assert request is not None
+        assert tokens is not None
+        self.learning.second_hedges.count(second=len(tried) > 1)
+        return Hedge(replica, HedgeTickets(request, tokens), _why(asking, waited_s, predicted_s, decision.gain_s))
 
     # what was seen
 
     def on_headers(self, attempt: AttemptView, now_s: float) -> None:
         """Response headers came."""
-        self.ttfb[attempt.replica].add_event(now_s - attempt.start_s, now_s)
+        self.learning.add_headers(attempt.replica.name, now_s - attempt.start_s, now_s)
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """First content came; returns the breaker's state if this moved it."""
-        self.ttft[attempt.replica].add_event(now_s - attempt.start_s, now_s)
-        breaker = attempt.replica.breaker
-        moved = breaker.state is not BreakerState.CLOSED
-        breaker.on_success()
-        return breaker.state if moved else None
+        replica, sent, ttft_s = attempt.replica, attempt.sent, now_s - attempt.start_s
+        if sent is not None:
+            load = self._loads[replica]
+            load.pending = max(0.0, load.pending - sent.uncached)
+            load.waits.first_content(sent.number, now_s)
+            self.learning.predictor.add(replica.name, ttft_s, sent.uncached, sent.pending, now_s)
+            self.learning.add_content(replica.name, ttft_s, sent.predicted_s, now_s)
+        moved = replica.breaker.state is not BreakerState.CLOSED
+        replica.breaker.on_success()
+        return replica.breaker.state if moved else None
 
     def on_end(
         self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
     ) -> BreakerState | None:
-        """An attempt is over; returns the breaker's state if this moved it."""
+        """An attempt is over, the upstream may have asked to wait; returns the breaker's state if this moved it."""
         meaning, replica = MEANING[outcome], attempt.replica
         replica.in_flight -= 1
-        if attempt.ticket is not None:
-            if meaning.bill is Bill.RELEASE:
-                self.budget.release(attempt.ticket)
-            else:
-                self.budget.settle(attempt.ticket, 1.0)
-        if meaning.sample is Sample.CENSORED and attempt.content_s is None:
-            self.ttft[replica].add_censored(now_s - attempt.start_s, now_s)
+        if attempt.sent is not None:
+            self._settle(attempt, attempt.sent, meaning.bill, now_s)
+            if attempt.content_s is None:
+                self._unanswered(attempt, attempt.sent, meaning.sample, now_s)
         breaker, before = replica.breaker, replica.breaker.state
         if meaning.breaker is Signal.SUCCESS:
             breaker.on_success()
         elif meaning.breaker is Signal.FAILURE:
             breaker.on_failure(now_s)
-        elif meaning.breaker is Signal.COOL_DOWN:
-            breaker.cool_down(now_s + (_COOL_DOWN_S if retry_after_s is None else retry_after_s))
-            breaker.on_undecided(now_s)
         else:
+            if meaning.breaker is Signal.COOL_DOWN:
+                self._rate_limited(replica, now_s, retry_after_s)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not before else None
 
-    def _learn(self, replica: Replica, now_s: float) -> float:
-        """The learned delay of one replica: a quantile of its window, or the cold start's delay."""
-        windows = self.ttft if self.settings.policy is Policy.QUANTILE else self.ttfb
-        if windows[replica].event_count(now_s) >= WARM_SAMPLES:
-            return windows[replica].quantile(self.settings.quantile, now_s) or math.inf
-        return self.settings.cold_start_delay_s
+    # for people
+
+    def is_suspect(self, replica: Replica, now_s: float) -> bool:
+        """It holds requests without answering them."""
+        return self._loads[replica].waits.is_suspect(now_s)
+
+    def usual_delay_s(self, replica: Replica, now_s: float) -> float | None:
+        """When a request with an empty prompt would be considered for a hedge; None: never, or nothing is learned."""
+        plan = self.learning.last_plan(replica.name)
+        if plan is None or len(self.replicas) < 2 or not math.isfinite(plan.delay):
+            return None
+        predicted_s = self._predict(Facts(), replica, now_s)
+        if predicted_s is None:
+            return None
+        return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=self.settings.hedge_delay_min_s)
+
+    def pending_tokens(self, replica: Replica) -> float:
+        """Prompt tokens it has been sent and not yet answered."""
+        return self._loads[replica].pending
+
+    # inside
+
+    def _best(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+        """Lowest predicted TTFT, ages of waiting attempts included; by load while nothing is known."""
+        best, best_s = None, math.inf
+        start = int(rand * len(candidates))
+        for replica in (*candidates[start:], *candidates[:start]):  # equals are taken in turn
+            predicted_s = self._predict(facts, replica, now_s)
+            if predicted_s is None:
+                return least_in_flight(candidates, rand)
+            predicted_s += self._loads[replica].waits.overdue_s(now_s)
+            if predicted_s < best_s:
+                best, best_s = replica, predicted_s
+        assert best is not None
+        return best
+
+    def _backup(
+        self, facts: Facts, asking: AttemptView, tried: Collection[Replica], now_s: float, rand: float
+    ) -> Replica | None:
+        """Where a hedge would go: lowest predicted TTFT among the healthy, another quota where nearly equal."""
+        candidates = [
+            replica
+            for replica in backups(self.replicas, tried, now_s)
+            if replica.hedgeable and not self.is_suspect(replica, now_s)
+        ]
+        if not candidates:
+            return None
+        best = self._best(facts, candidates, now_s, rand)
+        if best.quota is None or best.quota != asking.replica.quota:
+            return best
+        limit_s = _NEAR_TIE * (self._predict(facts, best, now_s) or 0.0)
+        for replica in candidates:
+            predicted_s = self._predict(facts, replica, now_s)
+            if replica.quota != asking.replica.quota and predicted_s is not None and predicted_s <= limit_s:
+                return replica
+        return best
+
+    def _with_headroom(self, candidates: list[Replica], now_s: float) -> list[Replica]:
+        """Those whose quota has something left, or all of them."""
+        if not self._ledgers:
+            return candidates
+        roomy = []
+        for replica in candidates:
+            ledger = self._ledger(replica)
+            if ledger is None or (ledger.headroom(now_s) >= _HEADROOM_MIN and ledger.cooling_s(now_s) <= 0):
+                roomy.append(replica)
+        return roomy or candidates
+
+    def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:
+        return self.learning.plan(asking.replica.name, now_s)
+
+    def _predict(self, facts: Facts, replica: Replica, now_s: float) -> float | None:
+        uncached = self._uncached(facts, replica, now_s)
+        return self.learning.predictor.predict(replica.name, uncached, self._loads[replica].pending, now_s)
+
+    def _predicted(self, attempt: AttemptView) -> float:
+        """What was predicted for it; the cold start's delay where nothing was."""
+        if attempt.sent is None or attempt.sent.predicted_s is None:
+            return self.settings.cold_start_delay_s
+        return attempt.sent.predicted_s
+
+    def _uncached(self, facts: Facts, replica: Replica, now_s: float) -> float:
+        if not facts.prefixes:
+            return facts.prompt_tokens
+        cached = self._loads[replica].memory.cached_bytes(facts.prefixes, now_s)
+        return uncached_tokens(facts.prompt_tokens, facts.prompt_bytes, cached)
+
+    def _billed(self, facts: Facts) -> float:
+        """Tokens a provider may count against its limit when the request arrives."""
+        return facts.prompt_tokens + (facts.answer_tokens or self.learning.answer_tokens)
+
+    def _ledger(self, replica: Replica) -> Ledger | None:
+        return self._ledgers.get(replica.quota) if replica.quota is not None else None
+
+    def _settle(self, attempt: AttemptView, sent: Sent, bill: Bill, now_s: float) -> None:
+        """Give back what was reserved and not used."""
+        release = bill is Bill.RELEASE
+        if sent.tickets is not None:
+            if release:
+                self.requests.release(sent.tickets.request)
+                self.tokens.release(sent.tickets.tokens)
+            else:
+                self.requests.settle(sent.tickets.request, 1.0)
+                self.tokens.settle(sent.tickets.tokens, sent.uncached)
+        usage, ledger = attempt.usage, self._ledger(attempt.replica)
+        if usage is not None and usage.completion_tokens is not None:
+            self.learning.add_answer(usage.completion_tokens, now_s)
+        if ledger is not None and sent.quota is not None:
+            if release:
+                ledger.release(sent.quota, now_s)
+            elif usage is not None and usage.prompt_tokens is not None:
+                ledger.settle(sent.quota, usage.prompt_tokens + (usage.completion_tokens or 0), now_s)
+
+    def _unanswered(self, attempt: AttemptView, sent: Sent, sample: Sample, now_s: float) -> None:
+        """An attempt ended without a first content."""
+        load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
+        load.pending = max(0.0, load.pending - sent.uncached)
+        if sample is Sample.CENSORED:
+            load.waits.given_up(sent.number, now_s)
+            self.learning.predictor.add_late(name, waited_s, sent.uncached, sent.pending, now_s)
+            self.learning.add_given_up(name, waited_s, sent.predicted_s, now_s)
+        else:
+            load.waits.failed(sent.number)
+
+    def _rate_limited(self, replica: Replica, now_s: float, retry_after_s: float | None) -> None:
+        ledger = self._ledger(replica)
+        if ledger is not None:
+            ledger.rate_limited(now_s, retry_after_s)
+        replica.breaker.cool_down(now_s + (_COOL_DOWN_S if retry_after_s is None else retry_after_s))
+
+
+def _why(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:
+    """Why a backup was started, for people."""
+    text = f"{asking.replica.name} had no token after {1000 * waited_s:.0f} ms"
+    if predicted_s is not None:
+        text += f", {1000 * predicted_s:.0f} ms expected here"
+    if gain_s is not None:
+        text += f", saving {1000 * gain_s:.0f} ms"
+    return text

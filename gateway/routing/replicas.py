@@ -83,6 +83,8 @@ class Replica:
         endpoint: what an attempt opens.
         quota: whoever counts its limits, None when nobody is known to.
         boundary: region or vendor that hedging must not cross, None when it does not matter.
+        gain_min: what a backup here must be expected to save, as a multiple of its own TTFT.
+        hedgeable: hedges may go here: cancelling stops the bill.
         in_flight: attempts under way.
         breaker: whether it may be used.
     """
@@ -91,7 +93,7 @@ class Replica:
     endpoint: Endpoint
     quota: str | None = None
     boundary: str | None = None
+    gain_min: float = 0.25
+    hedgeable: bool = True
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)
-
-

@@ -89,7 +89,9 @@ def test_a_failing_backup_never_reaches_the_client_while_the_primary_lives(faili
     assert sum(isinstance(event, AttemptFailed) for event in told.events) == 1
 
 
-@pytest.mark.parametrize("failing", [v for k, v in FAILING.items() if k != "400"], ids=[k for k in FAILING if k != "400"])
+@pytest.mark.parametrize(
+    "failing", [v for k, v in FAILING.items() if k != "400"], ids=[k for k in FAILING if k != "400"]
+)
 def test_a_failing_primary_is_replaced_at_once(failing: list[Step]) -> None:
     """A failure before first content costs the client its own time and nothing else."""
     told = run_race(Scripted(failing), Scripted(answer(0.05)), hedge=OFF)
@@ -287,7 +289,9 @@ def test_losers_are_censored_and_never_count_against_a_replica() -> None:
     assert first.breaker.failures == 0
 
 
-@pytest.mark.parametrize("method", ["pick", "delay_s", "decide", "on_headers", "on_content", "on_end", "on_sent", "earn"])
+@pytest.mark.parametrize(
+    "method", ["pick", "delay_s", "decide", "on_headers", "on_content", "on_end", "on_sent", "earn"]
+)
 def test_a_part_that_raises_costs_no_answer(method: str) -> None:
     """An exception in any part of the brain fails no request; it is counted."""
 

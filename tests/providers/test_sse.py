@@ -1,9 +1,5 @@
 """Splitting and reading server-sent events: no byte lost or moved, the same events however the bytes were cut."""
 
-import re
-import sys
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +8,19 @@ from providers.errors import ProtocolError
 from providers.sse import Splitter, data_of, forwardable
 
 BIG = 1 << 24
-LINES = st.sampled_from([b"data: {}", b"data:x", b"data", b": ping", b":", b"id: 1", b"retry: 9", b"event: e", b"\xef\xbb\xbfdata: \xf0\x9f\x98\x80"])  # fmt: skip
+LINES = st.sampled_from(
+    [
+        b"data: {}",
+        b"data:x",
+        b"data",
+        b": c",
+        b":",
+        b"id: 1",
+        b"retry: 9",
+        b"event: e",
+        b"\xef\xbb\xbfdata: \xf0\x9f\x98\x80",
+    ]
+)
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 STREAMS = st.lists(
     st.tuples(st.lists(st.tuples(LINES, ENDS), max_size=3), ENDS).map(
@@ -28,25 +36,24 @@ def events_of(pieces: list[bytes], event_bytes_max: int = BIG) -> tuple[list[byt
     return [event for piece in pieces for event in splitter.feed(piece)], splitter.rest()
 
 
-def by_the_letter(stream: bytes) -> tuple[list[bytes], bytes]:
-    """The slow and plain way: line after line, an event at each blank one; CR CR ends one without looking further."""
-    events, event, last_end = [], b"", b""
-    for match in re.finditer(rb"([^\r\n]*)(\r\n|\n|\r|$)", stream):
-        line, end = match.groups()
-        if not line and event and last_end == b"\r" and end == b"\r\n":
-            return by_the_letter_from(events, event + b"\r", stream[match.start() + 1 :])
-        event += line + end
-        if end and not line and not (end == b"\r" and match.end() == len(stream) and last_end != b"\r"):
-            events.append(event)
-            event, end = b"", b""
-        last_end = end
-    return events, event
-
-
-def by_the_letter_from(events: list[bytes], event: bytes, stream: bytes) -> tuple[list[bytes], bytes]:
-    """Go on behind an event that ended in the middle of what looked like a CRLF."""
-    more, rest = by_the_letter(stream)
-    return [*events, event, *more], rest
+def plainly(stream: bytes) -> tuple[list[bytes], bytes]:
+    """The slow way, byte by byte: line after line, an event at each blank one."""
+    events, start, at, blank, after_cr = [], 0, 0, True, False
+    while at < len(stream):
+        if stream[at] not in b"\r\n":
+            at, blank = at + 1, False
+            continue
+        at_once = blank and after_cr  # CR CR
+        if stream[at] == 13 and blank and not at_once and at + 1 == len(stream):
+            break  # an LF may follow
+        crlf = stream[at : at + 2] == b"\r\n" and not at_once
+        after_cr = stream[at] == 13 and not crlf and not blank
+        at += 1 + crlf
+        if blank:
+            events.append(stream[start:at])
+            start = at
+        blank = True
+    return events, stream[start:]
 
 
 @given(st.one_of(STREAMS, st.binary(max_size=60), st.text("a:\r\n", max_size=30).map(str.encode)), st.data())
@@ -55,7 +62,7 @@ def test_any_split_gives_the_same_events(stream: bytes, data: st.DataObject) -> 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     whole = events_of([stream])
-    assert by_the_letter(stream) == whole
+    assert plainly(stream) == whole
     assert whole == events_of(pieces)
     assert whole == events_of([bytes([byte]) for byte in stream])
     assert stream == b"".join(whole[0]) + whole[1]
@@ -96,26 +103,17 @@ def test_one_piece_that_is_one_event_is_not_copied() -> None:
         assert event is out
 
 
-@pytest.mark.parametrize("size", [1, 7, 1000])
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
-def test_a_large_event_is_not_scanned_again_and_again(size: int, end: bytes) -> None:
-    """The instructions spent on a piece do not grow with what is buffered already."""
+@pytest.mark.parametrize("size", [1, 2, 1000])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"], ids=["LF", "CRLF", "CR"])
+def test_what_is_buffered_is_not_searched_again(size: int, end: bytes) -> None:
+    """Each piece of a large event is searched once, but for two bytes before it in which an end may begin."""
     splitter = Splitter(BIG)
-    for _ in range(2):  # before and after a megabyte
-        steps = [0]
-
-        def count(*_: object, steps: list[int] = steps) -> Callable[..., object]:
-            steps[0] += 1
-            return count
-
-        splitter.feed(b"x" * 500_000)
-        assert splitter._scan >= len(splitter.rest()) - 2
-        sys.settrace(count)
-        splitter.feed(b"x" * size)
-        sys.settrace(None)
-        assert steps[0] < 60
-    (event,) = splitter.feed(end)
-    assert len(event) == 2 * (500_000 + size) + len(end)
+    splitter.feed(b"data: x" + end)
+    for count in range(1, 200):
+        assert splitter.feed(b"x" * size) == []
+        assert splitter._scan == max(0, count * size - 2)
+    assert splitter.feed(end) == [b"x" * size * 199 + end]
+    assert splitter._scan == 0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,6 @@ def test_an_event_of_the_limit_is_none() -> None:
         (b"data: x\r\n\r\n", b"x"),
         (b"data: x\r\r", b"x"),
         (b"data: x\n\r\n", b"x"),
-        (b"data: x\n\n", b"x"),
         (b"data:x\n\n", b"x"),
         (b"data:  x\n\n", b" x"),
         (b"data: x \n\n", b"x "),
@@ -203,9 +200,9 @@ def test_forwardable(event: bytes, forwarded: bytes) -> None:
 
 @given(st.one_of(STREAMS, st.binary(max_size=60)))
 def test_what_is_forwarded_has_the_same_data(stream: bytes) -> None:
-    """Forwarding changes no event's data, and forwarding what was forwarded changes nothing."""
+    """Forwarding keeps an event's data or drops the event, and what was forwarded passes unchanged."""
     for event in events_of([stream])[0]:
         out = forwardable(event)
-        assert forwardable(out) == out
-        if data_of(event):
-            assert data_of(out) == data_of(event) or not data_of(event).strip(b"\n")  # type: ignore[union-attr]
+        assert out == forwardable(out)
+        if out:
+            assert data_of(event) == data_of(out)

@@ -168,7 +168,10 @@ def test_a_body_without_framing_ends_with_the_connection() -> None:
     answer = b"HTTP/1.1 200 OK\r\n\r\nall of it"
 
     async def main() -> None:
-        async with serving(answering(answer, then=lambda writer: writer.close())) as server, client_of(server) as client:
+        async with (
+            serving(answering(answer, then=lambda writer: writer.close())) as server,
+            client_of(server) as client,
+        ):
             sink = await exchange(client)
             assert (sink.body, sink.error) == (b"all of it", None)
             assert client.connections == 0

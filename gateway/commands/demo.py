@@ -1,0 +1,186 @@
+"""`demo`: the gateway before three simulated replicas, one with a bad tail, and if wanted traffic with a live table.
+
+Owns what is set up and what a person is told. The replicas run in a process of their own (demo_replicas.py), so that
+what is measured is the gateway; that process ends when its standard input does, hence always with this one.
+Units: seconds.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from gateway.command_line import DEMO_ADMIN_PORT, PROGRAM, ExitCode
+from gateway.commands.demo_table import Tally, line, summary, table
+from gateway.commands.demo_traffic import MODEL_OFF, MODEL_ON, REQUESTS_PER_S, read_budget, send
+from gateway.commands.process import run_until_end
+from gateway.commands.terminal import bold, fail
+from gateway.serve import Addresses, ListenError, run
+from gateway.settings import Settings
+from gateway.version import gateway_version
+
+REPLICAS = ("steady-1", "steady-2", "tail")
+
+_ROOT = Path(__file__).resolve().parents[2]  # where the packages gateway and providers are
+_START_S_MAX = 10.0
+_END_S_MAX = 1.0
+_REDRAW_S = 0.5
+_LINE_S = 5.0
+
+
+class _NoReplicas(Exception):  # never leaves this file
+    """The simulated replicas do not run."""
+
+
+def demo(arguments: argparse.Namespace) -> ExitCode:
+    """Run the demo until Ctrl-C, or as long as asked."""
+    admin_port = arguments.admin_port
+    if admin_port is None:
+        admin_port = DEMO_ADMIN_PORT if arguments.port else 0
+    screen = _take_screen() if arguments.traffic else sys.stdout
+    length_s = math.inf if arguments.seconds is None else arguments.seconds
+
+    async def meanwhile(addresses: Addresses) -> None:
+        if arguments.traffic:
+            await _show_traffic(screen, addresses, arguments.seed, length_s)
+        else:
+            await asyncio.sleep(length_s)
+        signal.raise_signal(signal.SIGINT)  # ends as with Ctrl-C
+
+    try:
+        with _replicas(arguments.seed) as ports:
+            settings = demo_settings(ports, arguments.port, admin_port)
+            return run_until_end(run(settings, lambda addresses: _greet(screen, addresses), meanwhile))
+    except ListenError as error:
+        fail(f"{error}; for free ports: {PROGRAM} demo --port 0, or name two: --port 8081 --admin-port 9091")
+        return ExitCode.CANNOT_LISTEN
+    except _NoReplicas:
+        fail(f"the simulated replicas did not start within {_START_S_MAX:g} s")
+        return ExitCode.FAILED
+
+
+def demo_settings(replica_ports: Sequence[int], port: int, admin_port: int) -> Settings:
+    """The demo's configuration: two models over the same replicas, one of them hedged."""
+    rows = [
+        {"name": name, "kind": "simulated", "base_url": f"http://127.0.0.1:{replica_port}/v1"}
+        for name, replica_port in zip(REPLICAS, replica_ports, strict=True)
+    ]
+    hedge = {"cold_start_delay": "500ms"}  # with the default of 10 s nothing would be seen until 20 requests are done
+    return Settings.model_validate(
+        {
+            "listen": f"127.0.0.1:{port}",
+            "admin_listen": f"127.0.0.1:{admin_port}",
+            "drain_timeout": "300ms",  # a person has pressed Ctrl-C
+            "models": [
+                {"name": MODEL_ON, "replicas": rows, "hedge": hedge},
+                {"name": MODEL_OFF, "replicas": rows, "hedge": {"policy": "off"}},
+            ],
+        }
+    )
+
+
+@contextlib.contextmanager
+def _replicas(seed: int) -> Iterator[list[int]]:
+    """The simulated replicas while inside; gives their ports.
+
+    Raises:
+        _NoReplicas: they do not run.
+    """
+    command = [sys.executable, "-m", "gateway.commands.demo_replicas", str(seed)]
+    pipe = subprocess.PIPE
+    # A session of its own: Ctrl-C in a terminal goes to all processes of this one.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=_ROOT, start_new_session=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            ready, _, _ = select.select([process.stdout], [], [], _START_S_MAX)
+            told = process.stdout.readline() if ready else b""
+            if not told:
+                raise _NoReplicas
+            yield json.loads(told)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(_END_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _take_screen() -> TextIO:
+    """Standard output for the table alone: the log of requests, which goes there, too, would bury it."""
+    screen = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return screen
+
+
+def _greet(screen: TextIO, addresses: Addresses) -> None:
+    base = f"http://{addresses.public}/v1"
+    print(
+        f"""{bold(f"{PROGRAM} {gateway_version()}: the demo is ready at {base}", screen)} (Ctrl-C ends it)
+
+  replicas  {", ".join(REPLICAS)}: first token after about 200 ms, but one in ten of the last takes 2 s
+  models    {MODEL_ON} (hedged) and {MODEL_OFF} (not hedged), both over these replicas
+  admin     http://{addresses.admin}/admin/models what was learned, /metrics,
+            and as it happens: curl -N http://{addresses.admin}/admin/events
+
+With curl (the x-ttft headers say how the race went):
+  curl -iN {base}/chat/completions -H 'content-type: application/json' \\
+    -d '{{"model": "{MODEL_ON}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
+
+With the OpenAI SDK:
+  from openai import OpenAI
+  client = OpenAI(base_url="{base}", api_key="any")
+  stream = client.chat.completions.create(
+      model="{MODEL_ON}", stream=True, messages=[{{"role": "user", "content": "Hello"}}]
+  )
+  for chunk in stream:
+      print(chunk.choices[0].delta.content or "", end="", flush=True)
+""",
+        file=screen,
+        flush=True,
+    )
+
+
+async def _show_traffic(screen: TextIO, addresses: Addresses, seed: int, length_s: float) -> None:
+    """Send traffic and show what comes of it, at the end in full, whatever ends it."""
+    loop = asyncio.get_running_loop()
+    begin_s = loop.time()
+    off, on, budget = Tally(), Tally(), None
+    live = screen.isatty()
+    drawn = 0
+
+    def draw() -> None:
+        nonlocal drawn
+        title = f"{loop.time() - begin_s:.0f} s of {REQUESTS_PER_S:g} requests/s; TTFT as the client sees it"
+        lines = [bold(title, screen), *table(off, on, budget)]
+        text = "\n".join(lines)
+        if live:
+            text = (f"\x1b[{drawn}F\x1b[J" if drawn else "") + f"\x1b[?7l{text}\x1b[?7h"  # a wrapped line would be two
+            drawn = len(lines)
+        print(text, file=screen, flush=True)
+
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(send(addresses.public, off, on, seed=seed, length_s=length_s))
+        try:
+            while not sending.done():
+                await asyncio.wait({sending}, timeout=_REDRAW_S if live else _LINE_S)
+                if addresses.admin is not None:
+                    budget = await read_budget(addresses.admin)
+                if live:
+                    draw()
+                else:
+                    print(line(loop.time() - begin_s, off, on, budget), file=screen, flush=True)
+        finally:
+            draw()
+            print(summary(off, on), file=screen, flush=True)

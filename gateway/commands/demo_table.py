@@ -1,0 +1,111 @@
+"""What the demo's traffic has seen, hedging off beside hedging on, and how that is shown. Pure.
+
+Units: seconds; a request that failed has no time to first token (TTFT) and counts only as failed.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+_TTFTS_MAX = 5000  # latest ones that quantiles are taken from: 8 minutes of the demo's traffic
+_ROW = "{:<8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>5}{:>7}{:>8}{:>11}"  # 78 columns: terminals have 80
+_HEADER = _ROW.format("hedging", "requests", "p50 ms", "p90 ms", "p99 ms", "hedges", "won", "denied", "load", "budget")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request that was answered.
+
+    Attributes:
+        ttft_s: from when it was due to its first content.
+        attempts: upstream attempts until then.
+        hedged: a backup was sent.
+        won: the backup's answer came first.
+        denied: it was late, and a backup was refused at least once.
+    """
+
+    ttft_s: float
+    attempts: int
+    hedged: bool
+    won: bool
+    denied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Hedges that may be sent at once: now, and at most."""
+
+    level: float
+    cap: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """All requests of one side."""
+
+    requests: int = 0
+    failed: int = 0
+    attempts: int = 0
+    hedged: int = 0
+    won: int = 0
+    denied: int = 0
+    ttfts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TTFTS_MAX))
+
+    def add(self, sample: Sample | None) -> None:
+        """Count a request; None for one that failed."""
+        if sample is None:
+            self.failed += 1
+            return
+        self.requests += 1
+        self.attempts += sample.attempts
+        self.hedged += sample.hedged
+        self.won += sample.won
+        self.denied += sample.denied
+        self.ttfts_s.append(sample.ttft_s)
+
+    @property
+    def extra_load(self) -> float:
+        """Attempts beyond one a request, as a share of the requests."""
+        return self.attempts / self.requests - 1 if self.requests else 0.0
+
+    def quantiles_s(self, *qs: float) -> list[float]:
+        """Exact quantiles by nearest rank, of nothing NaN."""
+        ordered = sorted(self.ttfts_s)
+        return [ordered[math.ceil(q * len(ordered)) - 1] if ordered else math.nan for q in qs]
+
+
+def table(off: Tally, on: Tally, budget: Budget | None) -> list[str]:
+    """Three lines and, where requests failed, a fourth."""
+    level = "-" if budget is None else f"{budget.level:.1f} of {budget.cap:.1f}"
+    lines = [
+        _HEADER,
+        _ROW.format("off", off.requests, *_times(off), "-", "-", "-", "-", "-"),
+        _ROW.format("on", on.requests, *_times(on), on.hedged, on.won, on.denied, f"{on.extra_load:+.1%}", level),
+    ]
+    if off.failed or on.failed:
+        lines.append(f"failed: {off.failed} with hedging off, {on.failed} with it on")
+    return lines
+
+
+def line(elapsed_s: float, off: Tally, on: Tally, budget: Budget | None) -> str:
+    """The same in one line, for a log."""
+    said: Sequence[str] = (
+        f"{elapsed_s:.0f} s",
+        f"off: {off.requests} requests, TTFT p50/p90/p99 {'/'.join(_times(off))} ms",
+        f"on: {on.requests} requests, {'/'.join(_times(on))} ms",
+        f"hedges {on.hedged}, won {on.won}, denied {on.denied}, load {on.extra_load:+.1%}",
+        f"budget {'-' if budget is None else f'{budget.level:.1f}'}",
+        *([f"failed {off.failed} and {on.failed}"] if off.failed or on.failed else []),
+    )
+    return " | ".join(said)
+
+
+def summary(off: Tally, on: Tally) -> str:
+    """What it comes to."""
+    [off_p99], [on_p99] = (_times(tally)[-1:] for tally in (off, on))
+    return f"hedging takes the p99 from {off_p99} ms to {on_p99} ms, for {on.extra_load:.1%} more requests upstream"
+
+
+def _times(tally: Tally) -> list[str]:
+    return ["-" if math.isnan(value_s) else f"{1000 * value_s:,.0f}" for value_s in tally.quantiles_s(0.5, 0.9, 0.99)]

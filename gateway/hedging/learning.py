@@ -1,0 +1,112 @@
+"""What a pool has learned of its replicas' TTFT, and the plan that follows from it. Pure.
+
+Owns the predictor, the window of ratios observed / predicted, raw windows for people and for the quantile policies, and
+when a plan is made again. Which attempts add which sample is decided by the pool. Units: seconds, tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.estimation.predictor import Predictor
+from gateway.estimation.survival import Survival
+from gateway.estimation.window import Window
+from gateway.hedging.plan import Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
+from gateway.hedging.settings import HedgeSettings
+
+WARM_SAMPLES: Final = 20  # first contents before anything learned is believed
+_RENEW_S: Final = 0.5  # a plan is made again at most this often,
+_RENEW_SHARE: Final = 0.05  # and only after so many new samples
+_ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are answers
+_ANSWERS_RENEW_S: Final = 5.0
+_NEVER: Final = plan_fixed(Policy.OFF, math.inf)
+
+
+class Learning:
+    """What one pool has learned.
+
+    Args:
+        replicas: their names.
+        settings: how the pool hedges.
+    """
+
+    def __init__(self, replicas: Sequence[str], settings: HedgeSettings) -> None:
+        self._settings = settings
+        self.predictor = Predictor()
+        self.ratios = Window()
+        self.ttft = {name: Window() for name in replicas}
+        self.ttfb = {name: Window() for name in replicas}
+        self.second_hedges = SecondHedges()
+        self.answer_tokens = _ANSWER_TOKENS  # p90 of recent answers
+        self._answers = Window()
+        self._answers_due_s = -math.inf
+        self._contents = 0  # first contents so far
+        self._samples = 0  # ratios since the plan was made
+        self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive one under ""
+        self._due_s: dict[str, float] = {}
+
+    def add_headers(self, replica: str, waited_s: float, now_s: float) -> None:
+        """Response headers came after waited_s."""
+        self.ttfb[replica].add_event(waited_s, now_s)
+
+    def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
+        """First content came after ttft_s."""
+        self._contents += 1
+        self.ttft[replica].add_event(ttft_s, now_s)
+        if predicted_s is not None:
+            self._samples += 1
+            self.ratios.add_event(ttft_s / predicted_s, now_s)
+
+    def add_given_up(self, replica: str, waited_s: float, predicted_s: float | None, now_s: float) -> None:
+        """An attempt was cancelled, or timed out, without a first content."""
+        self.ttft[replica].add_censored(waited_s, now_s)
+        if predicted_s is not None:
+            self._samples += 1
+            self.ratios.add_censored(waited_s / predicted_s, now_s)
+
+    def add_answer(self, tokens: int, now_s: float) -> None:
+        """An answer had so many tokens."""
+        self._answers.add_event(float(tokens), now_s)
+        if now_s >= self._answers_due_s:
+            self._answers_due_s = now_s + _ANSWERS_RENEW_S
+            self.answer_tokens = self._answers.quantile(0.9, now_s) or _ANSWER_TOKENS
+
+    def plan(self, replica: str, now_s: float) -> Plan | None:
+        """The plan for an attempt on a replica; None while too little is known."""
+        policy = self._settings.policy
+        if policy is Policy.OFF:
+            return _NEVER
+        if policy is Policy.STATIC:
+            return plan_fixed(policy, self._settings.static_delay_s)
+        key = "" if policy is Policy.ADAPTIVE else replica
+        if now_s >= self._due_s.get(key, -math.inf):
+            self._plans[key] = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
+            self._due_s[key] = now_s + _RENEW_S
+        return self._plans[key]
+
+    def last_plan(self, replica: str) -> Plan | None:
+        """The plan last made, without making one; for people."""
+        return self._plans.get("" if self._settings.policy is Policy.ADAPTIVE else replica)
+
+    def _adaptive(self, now_s: float) -> Plan | None:
+        """Plan again if enough is new."""
+        if self._contents < WARM_SAMPLES:
+            return None
+        before = self._plans.get("")
+        held = self.ratios.count(now_s)
+        if not held or (before is not None and self._samples < _RENEW_SHARE * held):
+            return before
+        self._samples = 0
+        budget, hedges = self._settings.budget, self._settings.max_hedges
+        if budget <= 0:
+            return _NEVER
+        curve = Survival(self.ratios.bins(now_s))
+        return plan_adaptive(curve, budget=budget, first_share=self.second_hedges.first_share(budget, hedges))
+
+    def _quantile(self, replica: str, now_s: float) -> Plan | None:
+        policy = self._settings.policy
+        window = (self.ttft if policy is Policy.QUANTILE else self.ttfb)[replica]
+        if window.event_count(now_s) < WARM_SAMPLES:
+            return None
+        delay_s = window.quantile(self._settings.quantile, now_s)
+        return None if delay_s is None else plan_fixed(policy, delay_s)

@@ -1,0 +1,33 @@
+"""How a pool hedges: the numbers of `hedge:` in the configuration, as the brain takes them. Pure data.
+
+Units: seconds; shares are fractions of 1.
+"""
+
+from dataclasses import dataclass
+
+from gateway.hedging.plan import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeSettings:
+    """How a pool hedges.
+
+    Attributes:
+        policy: how it is decided when a first token is late.
+        budget: extra requests, and extra prompt tokens, as a share of the traffic that may be hedged.
+        max_hedges: backups a request may have.
+        static_delay_s: for the policy `static`.
+        quantile: for the policies `quantile`, `ttfb` and `headers`.
+        hedge_delay_min_s: no hedge is considered earlier.
+        cold_start_delay_s: when one is considered while too little is known.
+        gain_min: what a backup must be expected to save, as a multiple of its own TTFT; None: by the replica's kind.
+    """
+
+    policy: Policy = Policy.ADAPTIVE
+    budget: float = 0.10
+    max_hedges: int = 1
+    static_delay_s: float = 1.0
+    quantile: float = 0.9
+    hedge_delay_min_s: float = 0.020
+    cold_start_delay_s: float = 10.0
+    gain_min: float | None = None

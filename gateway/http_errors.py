@@ -1,0 +1,48 @@
+"""Errors of the FastAPI apps in OpenAI's shape: the gateway's own, the framework's 404 and 405, and bugs.
+
+Used by the public and by the admin address. Knows no route: it is told what is served, for the messages. No units.
+"""
+
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+
+from gateway.errors import GatewayError, Internal, MethodNotAllowed, Unauthorized, UnknownRoute
+
+
+def answer_errors(app: FastAPI, served: str) -> None:
+    """Give every error of an app its OpenAI body.
+
+    Args:
+        app: the app.
+        served: the routes there are, to be read after "this address serves".
+    """
+
+    async def on_http_exception(request: Request, error: Exception) -> Response:
+        """The framework found no route or no method: it raises nothing else."""
+        assert isinstance(error, HTTPException)
+        asked = f"{request.method} {request.url.path[:200]}"
+        if error.status_code != MethodNotAllowed.status:
+            return _response(UnknownRoute(f"{asked} does not exist here; this address serves {served}"))
+        message = f"{asked}: the path exists, the method does not; this address serves {served}"
+        return _response(MethodNotAllowed(message), error.headers)  # Allow
+
+    app.add_exception_handler(GatewayError, _on_gateway_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_gateway_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, GatewayError)
+    return _response(error, {"www-authenticate": "Bearer"} if isinstance(error, Unauthorized) else None)
+
+
+async def _on_bug(_: Request, __: Exception) -> Response:
+    """The server logs the exception."""
+    return _response(Internal("the gateway failed; its log says where"))
+
+
+def _response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
+    own = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.body(), error.status, {**own, **(headers or {})}, media_type="application/json")

@@ -1,0 +1,259 @@
+"""One HTTP/1.1 connection of a simulated server: reads requests, has them answered, notices a lost peer.
+
+One request at a time; a pipelined one ends the connection. Bodies and headers are bounded. Units: bytes, seconds.
+"""
+
+import asyncio
+import socket
+from datetime import UTC, datetime
+from typing import Protocol, cast
+
+import httptools
+import msgspec
+
+from providers.base import Api, Headers
+from providers.simulated import FAULT_HEADER, Asked, Replica, served_models
+from providers.simulated_exchange import Exchange, reset, response_head
+from providers.simulated_faults import Act, Wanted, faults
+from providers.simulated_render import error_body
+from providers.simulated_script import JSON, Problem, Script, refuse
+from providers.simulated_stats import Stats
+from providers.simulated_units import UnitError
+
+BODY_BYTES_MAX = 20 * 1024 * 1024
+HEADERS_BYTES_MAX = 64 * 1024
+CONTROL = "/sim/"
+_LINGER_S = 1.0  # how long an early answer waits for the rest of the request, so that it is not lost to a reset
+_SLOW_BUFFER_BYTES = 16 * 1024
+
+
+class Site(Protocol):
+    """The server, as its connections see it."""
+
+    replica: Replica
+    stats: Stats
+    connections: "set[Connection]"
+
+    def control(self, method: str, target: str, body: bytes) -> tuple[int, object]:
+        """Answer a control request: the status and what becomes JSON."""
+
+    def refuse(self, seconds: float) -> None:
+        """Do not listen for a while."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        site: the server.
+        faulty: may be reset when it is accepted.
+
+    Attributes:
+        closed: done when the connection is.
+    """
+
+    def __init__(self, site: Site, *, faulty: bool) -> None:
+        self._site = site
+        self._faulty = faulty
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._exchange: Exchange | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Expect a request."""
+        self._target = ""
+        self._headers: dict[bytes, bytes] = {}
+        self._header_bytes = 0
+        self._body = bytearray()
+        self._wanted: tuple[Wanted, ...] = ()
+        self._read_rate = 0  # bytes a second, 0: as they come
+        self._deaf = False  # answered already, what still comes is thrown away
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._site.connections.add(self)
+        self._site.stats.connections_opened += 1
+        self._site.stats.connections_open += 1
+        if self._faulty and self._site.replica.choose(accepting=True):
+            reset(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._refuse(400, f"this is not a request we understand: {error}")
+        if self._read_rate:
+            self._transport.pause_reading()
+            self._loop.call_later(len(data) / self._read_rate, self._read_on)
+
+    def eof_received(self) -> bool:
+        self._leave()
+        return False  # close our side, too
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        self._site.connections.discard(self)
+        self.closed.set_result(None)
+        self._site.stats.connections_open -= 1
+
+    def pause_writing(self) -> None:
+        if self._exchange is not None:
+            self._site.stats.paused += 1
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    def close(self) -> None:
+        """Drop the connection; the peer sees a cut."""
+        self._transport.abort()
+
+    def _leave(self) -> None:
+        """The peer has left, or is about to be left."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.cancel()
+        if self._linger is not None:
+            self._linger.cancel()
+
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # httptools callbacks
+
+    def on_message_begin(self) -> None:
+        if self._exchange is not None:
+            self._deaf = True
+            self._transport.abort()
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes <= HEADERS_BYTES_MAX:
+            self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self._header_bytes > HEADERS_BYTES_MAX:
+            self._refuse(431, f"the headers are over {HEADERS_BYTES_MAX} bytes")
+            return
+        if self._api is not None:
+            self._choose_faults()
+        if self._headers.get(b"expect", b"").lower() == b"100-continue" and not self._deaf:
+            self._transport.write(response_head(100, ()))
+
+    def on_body(self, body: bytes) -> None:
+        if self._deaf:
+            return
+        self._body += body
+        if len(self._body) > BODY_BYTES_MAX:
+            self._refuse(413, f"the body is over {BODY_BYTES_MAX} bytes")
+
+    def on_message_complete(self) -> None:
+        self._read_rate = 0
+        if self._deaf:
+            return
+        api = self._api
+        if api is not None:
+            asked = Asked(api, bytes(self._body))
+            self._play(self._site.replica.script(asked, self._wanted, self._loop.time(), _wall_s()))
+        else:
+            self._write_json(*self._other(self._target.partition("?")[0]))
+
+    # answers
+
+    @property
+    def _api(self) -> Api | None:
+        """The API that is called, None for everything else."""
+        path = self._target.partition("?")[0]
+        if self._parser.get_method() != b"POST" or path.startswith(CONTROL):
+            return None
+        return next((api for api in (Api.CHAT, Api.COMPLETIONS) if path.endswith("/" + api.value)), None)
+
+    def _choose_faults(self) -> None:
+        """Decide on the request's misbehaviour; some of it begins before the body is read."""
+        try:
+            asked_for = faults(self._headers[FAULT_HEADER].decode("latin-1")) if FAULT_HEADER in self._headers else ()
+        except UnitError as error:
+            self._refuse(400, f"{FAULT_HEADER.decode()}: {error}")
+            return
+        self._wanted = self._site.replica.choose(accepting=False) + asked_for
+        for fault, args in self._wanted:
+            if fault.act is Act.REFUSE:
+                self._site.refuse(args.seconds)
+            elif fault.act is Act.SLOW_READ:
+                self._read_rate = max(1, args.count)
+                raw = self._transport.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
+            elif fault.act is Act.EARLY and fault.script is not None:
+                self._deaf = True
+                self._play(fault.script(Script(), args))
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer with an error and end the connection, without reading on."""
+        self._deaf = True
+        if self._exchange is None:
+            self._play(refuse(Problem(status, "invalid_request_error", None, message)))
+
+    def _play(self, script: Script) -> None:
+        """Begin an answer."""
+        site = self._site
+        request_id = self._headers.get(b"x-request-id", b"").decode("latin-1")[:200]
+        record = site.stats.begin(request_id, self._loop.time())
+        keep = self._parser.should_keep_alive() and not self._deaf
+        self._exchange = Exchange(
+            site.replica.slots, script, self._transport, site.stats, record, keep=keep, on_done=self._over
+        )
+        self._exchange.start()
+
+    def _over(self, exchange: Exchange) -> None:
+        """The answer is over."""
+        self._exchange = None
+        self._next(keep=exchange.keep)
+
+    def _next(self, *, keep: bool) -> None:
+        """There may be another request."""
+        if self._deaf:
+            self._linger = self._loop.call_later(_LINGER_S, self._transport.close)
+        elif keep:
+            self._begin()
+        else:
+            self._transport.close()
+
+    def _other(self, path: str) -> tuple[int, object]:
+        """The answer to a request that is not for a completion."""
+        method = self._parser.get_method().decode()
+        if path.startswith(CONTROL):
+            return self._site.control(method, self._target, bytes(self._body))
+        models = served_models(self._site.replica.profile)
+        if method == "GET" and path.endswith("/models"):
+            return 200, {"object": "list", "data": models}
+        found = [model for model in models if path.endswith(f"/models/{model['id']}")]
+        if method == "GET" and found:
+            return 200, found[0]
+        message = f"found {method} {path}; there are POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
+        return 404, msgspec.Raw(error_body(message, "invalid_request_error", "unknown_url"))
+
+    def _write_json(self, status: int, value: object) -> None:
+        """A small JSON answer at once."""
+        body = msgspec.json.encode(value)
+        keep = self._parser.should_keep_alive()
+        headers: Headers = (*JSON, (b"content-length", b"%d" % len(body)))
+        if not keep:
+            headers = (*headers, (b"connection", b"close"))
+        self._transport.write(response_head(status, headers) + body)
+        self._next(keep=keep)
+
+
+def _wall_s() -> float:
+    return datetime.now(UTC).timestamp()

@@ -1,0 +1,167 @@
+"""Chat streams as servers really send them: what each event is, what is forwarded, and when an answer is complete.
+
+The table is vectors.json: for each event its server, kind, what is forwarded (as it came unless stated), token counts,
+the error, keys not known, and its kind when only the answer counts as first token (if that differs).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_calls import STREAMED, WHOLE, call_of
+from providers.base import Api, FrameKind, Usage
+from providers.openai_chat import OpenAIChat
+from providers.openai_completions import OpenAICompletions
+
+ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
+SERVERS = "openai azure vllm sglang tgi ollama llamacpp openrouter groq mistral deepseek gemini together fireworks"
+
+
+def event(**chunk: Any) -> bytes:
+    """One event of a stream."""
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def text(content: str, index: int = 0, finish: str | None = None) -> bytes:
+    """A chunk with text."""
+    return event(choices=[{"index": index, "delta": {"content": content}, "finish_reason": finish}])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['server']}: {row['what']}")
+def test_events_of_real_servers(row: dict[str, Any]) -> None:
+    """Every event of the table is what the table says."""
+    chat = row.get("api") != "completions"
+    call = call_of(
+        {"model": "m", "stream": True, "stream_options": {"include_usage": row.get("include_usage", False)}},
+        Api.CHAT if chat else Api.COMPLETIONS,
+    )
+    reader = OpenAIChat().reader(call) if chat else OpenAICompletions().reader(call)
+    raw = row["event"].encode()
+    frame = reader.read(raw)
+    assert frame.kind.value == row["kind"]
+    assert frame.raw.decode() == row.get("forward", row["event"])
+    assert frame.usage == (Usage(*row["usage"]) if "usage" in row else None)
+    assert sorted(reader.unknown_keys) == row.get("unknown", [])
+    error = frame.error
+    assert (error is not None) == (frame.kind is FrameKind.ERROR)
+    for name, value in {"status": None, **row.get("error", {})}.items():
+        assert getattr(error, name, None) == value
+    if chat:
+        answer = OpenAIChat(first_token="answer").reader(call).read(raw)
+        assert answer.kind.value == row.get("answer", row["kind"])
+
+
+def test_the_table_is_complete() -> None:
+    """Every kind of frame and every server of the catalogue's families has rows."""
+    assert {kind.value for kind in FrameKind} == {row["kind"] for row in ROWS}
+    assert {row["server"] for row in ROWS} >= {*SERVERS.split(), "transformers"}
+    assert len({row["event"] for row in ROWS}) == len(ROWS)
+
+
+def test_the_usage_chunk_stays_where_it_is_wanted() -> None:
+    """It is taken out of a stream only if the gateway alone asked for it."""
+    usage = event(choices=[], usage={"prompt_tokens": 1})
+    assert OpenAIChat().reader(STREAMED).read(usage).raw == b""
+    assert usage == OpenAIChat(ask_usage=False).reader(STREAMED).read(usage).raw
+    assert usage == OpenAIChat().reader(WHOLE).read(usage).raw
+
+
+@pytest.mark.parametrize(
+    ("n", "events", "complete"),
+    [
+        (1, [text("x")], False),
+        (1, [text("x", finish="stop")], True),
+        (1, [b"data: [DONE]\n\n"], True),
+        (1, [text("x", finish="")], False),
+        (2, [text("x", finish="stop"), text("x", finish="stop")], False),
+        (2, [text("x", finish="stop"), text("x", 1), text("x", 1, "length")], True),
+        (1, [text("x", finish="content_filter")], True),
+        (1, [text("x", finish="error")], False),
+        (1, [event(error={"message": "x"})], False),
+    ],
+)
+def test_complete(*, n: int, events: list[bytes], complete: bool) -> None:
+    """An answer is complete when every choice has finished or the closing event was seen."""
+    reader = OpenAIChat().reader(call_of({"model": "m", "stream": True, "n": n}))
+    for each in events:
+        assert not reader.complete
+        reader.read(each)
+    assert reader.complete == complete
+
+
+def test_unknown_keys_are_bounded() -> None:
+    """An upstream that invents keys cannot make the reader grow."""
+    reader = OpenAIChat().reader(STREAMED)
+    for number in range(100):
+        frame = reader.read(event(choices=[{"delta": {f"key{number}": "x"}}]))
+        assert frame.kind is FrameKind.CONTENT
+    assert len(reader.unknown_keys) == 16
+
+
+@given(st.one_of(st.binary(max_size=80), st.sampled_from(ROWS).map(lambda row: row["event"].encode())), st.data())
+def test_no_bytes_break_the_reader(raw: bytes, data: st.DataObject) -> None:
+    """Whatever an upstream sends, damaged or not, an event is classified and never raises."""
+    cut = data.draw(st.integers(0, len(raw)))
+    for each in (raw, raw[:cut] + b"\n\n", raw[:cut] + data.draw(st.binary(max_size=3)) + raw[cut:]):
+        frame = OpenAIChat().reader(STREAMED).read(each)
+        assert (frame.error is not None) == (frame.kind is FrameKind.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "status"),
+    [
+        (b'{"error":{"message":"overloaded","type":"server_error"}}', "overloaded", 500),
+        (b'[{"error":{"code":429,"message":"quota"}}]', "quota", 429),
+        (b'{"detail":"nope"}', "nope", None),
+        (b"<html>", "neither a completion nor an error", None),
+        (b'{"id":"x"}', "neither a completion nor an error", None),
+        (b'{"choices":null}', "neither a completion nor an error", None),
+        (b'{"choices":[],"error":{"message":"x"}}', "x", None),
+        (b"", "neither a completion nor an error", None),
+    ],
+)
+def test_a_json_body_that_is_no_answer(body: bytes, message: str, status: int | None) -> None:
+    """A 200 with anything but a completion is one error."""
+    (frame,) = OpenAIChat().reader(STREAMED).read_body(body)
+    assert frame.kind is FrameKind.ERROR
+    assert frame.error is not None
+    assert message in frame.error.message
+    assert frame.error.status == status
+
+
+ANSWER = {
+    "id": "chatcmpl-1",
+    "object": "chat.completion",
+    "created": 1753000000,
+    "model": "m",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "logprobs": None, "finish_reason": "stop"}
+    ],
+    "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11},
+    "system_fingerprint": "fp_1",
+}
+
+
+def test_a_json_body_becomes_a_stream() -> None:
+    """A complete answer where a stream was asked for is the same answer as a stream."""
+    frames = OpenAIChat().reader(STREAMED).read_body(json.dumps(ANSWER).encode())
+    assert [frame.kind.value for frame in frames] == ["content", "finish", "usage", "done"]
+    head = {"id": "chatcmpl-1", "created": 1753000000, "model": "m", "system_fingerprint": "fp_1"}
+    first, last = (json.loads(frame.raw.removeprefix(b"data: ")) for frame in frames[:2])
+    choice = {"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "logprobs": None, "finish_reason": None}
+    assert first == {**head, "object": "chat.completion.chunk", "choices": [choice]}
+    assert last["choices"] == [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+    assert frames[2].raw == b""
+    assert frames[2].usage == Usage(9, 2)
+    assert frames[3].raw == b"data: [DONE]\n\n"
+
+
+def test_usage_of_an_answer() -> None:
+    """Token counts are read from an answer that was not streamed; anything else has none."""
+    chat = OpenAIChat()
+    assert chat.usage(json.dumps(ANSWER).encode()) == Usage(9, 2)
+    assert [chat.usage(body) for body in (b"", b"[]", b"{}", b'{"usage":3}')] == [None] * 4

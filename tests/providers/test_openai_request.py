@@ -1,0 +1,98 @@
+"""Request bodies: three values replaced, every other byte as the client sent it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_calls import call_of
+from providers.base import Api
+from providers.openai_chat import OpenAIChat
+from providers.openai_completions import OpenAICompletions
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "stream", "built"),
+    [
+        (b'{"model":"m"}', True, b'{"stream":true,"stream_options":{"include_usage":true},"model":"up"}'),
+        (b'{"model":"m"}', False, b'{"model":"up"}'),
+        (b'{"stream":true,"model":"m"}', True, b'{"stream_options":{"include_usage":true},"stream":true,"model":"up"}'),
+        (
+            b'{"model":"m","stream":false}',
+            True,
+            b'{"stream_options":{"include_usage":true},"model":"up","stream":true}',
+        ),
+        (b'{"model":"m","stream":null}', False, b'{"model":"up","stream":null}'),
+        (
+            b'{"model":"m","stream":true,"stream_options":{"include_usage":true,"x":1 }}',
+            True,
+            b'{"model":"up","stream":true,"stream_options":{"include_usage":true,"x":1 }}',
+        ),
+        (
+            b'{"model":"m","stream":true,"stream_options":{"x" : 1e2, "include_usage":false}}',
+            True,
+            b'{"model":"up","stream":true,"stream_options":{"x":1e2,"include_usage":true}}',
+        ),
+        (
+            b'{"stream":true,"stream_options":null,"model":"m"}',
+            True,
+            b'{"stream":true,"stream_options":{"include_usage":true},"model":"up"}',
+        ),
+        (
+            b'{"stream":true,"stream_options":"yes","model":"m"}',
+            True,
+            b'{"stream":true,"stream_options":"yes","model":"up"}',
+        ),
+        (
+            b' { "model" : "m" , "tools" : [ ] , "n":1.0 } ',
+            True,
+            b' {"stream":true,"stream_options":{"include_usage":true}, "model" : "up" , "tools" : [ ] , "n":1.0 } ',
+        ),
+        (b"{}", False, b'{"model":"up"}'),
+    ],
+)
+def test_build(*, body: bytes, stream: bool, built: bytes) -> None:
+    """Present values are replaced where they stand, absent ones put in front, everything else is left alone."""
+    assert built == OpenAIChat().build(call_of(body), "up", stream=stream)
+
+
+def test_usage_is_not_asked_of_servers_that_refuse_the_option() -> None:
+    """With `ask_usage` off, `stream_options` is the client's own or absent."""
+    chat = OpenAIChat(ask_usage=False)
+    assert chat.build(call_of(b'{"model":"m"}'), "up", stream=True) == b'{"stream":true,"model":"up"}'
+    asked = b'{"model":"m","stream":true,"stream_options":{"include_usage":true}}'
+    assert asked.replace(b'"m"', b'"up"') == chat.build(call_of(asked), "up", stream=True)
+
+
+def test_a_model_name_is_escaped() -> None:
+    """Any model name reaches the upstream as a JSON string."""
+    assert json.loads(OpenAIChat().build(call_of(b'{"model":"m"}'), 'a"\\é\n', stream=False)) == {"model": 'a"\\é\n'}
+
+
+@pytest.mark.parametrize("api", Api)
+def test_completions_are_built_alike(api: Api) -> None:
+    """Both protocols replace the same values, and have the path of their API."""
+    protocol = OpenAIChat() if api is Api.CHAT else OpenAICompletions()
+    call = call_of({"model": "m", "prompt": "é"}, api)
+    built = json.loads(protocol.build(call, "up", stream=True))
+    assert built == {"stream": True, "stream_options": {"include_usage": True}, "model": "up", "prompt": "é"}
+    assert protocol.path(api) == f"/{api.value}"
+
+
+@given(
+    rest=st.dictionaries(st.text(max_size=6), JSON, max_size=4),
+    stream=st.booleans(),
+    options=st.sampled_from([{}, {"x": [1]}, {"include_usage": False}]),
+)
+def test_nothing_else_changes(*, rest: dict[str, object], stream: bool, options: dict[str, object]) -> None:
+    """Whatever the body, only `model`, `stream` and `stream_options` differ upstream."""
+    body = {**rest, "model": "m", "stream": stream, "stream_options": options}
+    built = json.loads(OpenAIChat().build(call_of(body), "up", stream=True))
+    assert built == {**body, "model": "up", "stream": True, "stream_options": {**options, "include_usage": True}}

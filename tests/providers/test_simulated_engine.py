@@ -1,0 +1,97 @@
+"""Slots and the prefix cache of a simulated replica."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.simulated_engine import PrefixCache, Slots
+
+
+class Job:
+    """A request that notes when it may begin."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+
+def test_later_requests_wait_in_order() -> None:
+    """With two slots the third request begins when one of the first two leaves, the fourth after it."""
+    slots = Slots(2, 10)
+    jobs = [Job() for _ in range(4)]
+    for job in jobs:
+        slots.enter(job.begin)
+    assert [job.begun for job in jobs] == [1, 1, 0, 0]
+    slots.leave(jobs[1].begin)
+    assert [job.begun for job in jobs] == [1, 1, 1, 0]
+    slots.leave(jobs[3].begin)  # gives up waiting
+    slots.leave(jobs[0].begin)
+    assert [job.begun for job in jobs] == [1, 1, 1, 0]
+
+
+def test_queue_is_bounded() -> None:
+    """Slots are full when all are taken and nobody more may wait."""
+    slots = Slots(1, 1)
+    states = []
+    for _ in range(3):
+        states.append(slots.full)
+        slots.enter(Job().begin)
+    assert states == [False, False, True]
+
+
+def test_unlimited_slots_never_wait() -> None:
+    """With 0 slots everyone begins at once."""
+    slots = Slots(0, 0)
+    jobs = [Job() for _ in range(100)]
+    for job in jobs:
+        slots.enter(job.begin)
+    assert all(job.begun for job in jobs)
+    assert not slots.full
+
+
+def test_more_slots_let_waiting_requests_begin() -> None:
+    """A change of the number takes effect at once, also to unlimited."""
+    slots = Slots(1, 10)
+    jobs = [Job() for _ in range(4)]
+    for job in jobs:
+        slots.enter(job.begin)
+    slots.resize(2, 10)
+    assert [job.begun for job in jobs] == [1, 1, 0, 0]
+    slots.resize(0, 10)
+    assert [job.begun for job in jobs] == [1, 1, 1, 1]
+
+
+@given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=60))
+def test_never_more_at_work_than_slots(count: int, moves: list[int]) -> None:
+    """Whatever comes and goes, at most `count` work at a time and nobody waits beside a free slot."""
+    slots = Slots(count, 100)
+    inside: list[Job] = []
+    for move in moves:
+        if move < len(inside):
+            slots.leave(inside.pop(move).begin)
+        else:
+            inside.append(Job())
+            slots.enter(inside[-1].begin)
+        working = sum(job.begun for job in inside)
+        assert working == min(count, len(inside))
+    assert all(job.begun <= 1 for job in inside)
+
+
+def test_prefix_is_cached_in_whole_blocks() -> None:
+    """A prompt that begins like an earlier one finds the blocks of 64 tokens they share, and no others."""
+    cache = PrefixCache(10_000)
+    shared = bytes(range(256)) * 3
+    assert cache.use(shared + b"a" * 600) == 0
+    assert cache.use(shared + b"b" * 600) == 3 * 64
+    assert cache.use(b"c" + shared) == 0
+    assert cache.use(shared[:255]) == 0
+
+
+def test_least_recently_used_prefix_is_forgotten() -> None:
+    """The cache holds its size in tokens, and use keeps a prefix alive."""
+    cache = PrefixCache(128)
+    first, second, third = b"1" * 256, b"2" * 256, b"3" * 256
+    for prompt in (first, second, first, third):
+        cache.use(prompt)
+    assert [cache.use(first), cache.use(second)] == [64, 0]

@@ -1,0 +1,86 @@
+"""Profiles of simulated replicas: the readable form reads back as itself, and mistakes are explained."""
+
+import pytest
+
+from providers.simulated_profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
+
+EVERYTHING: dict[str, object] = {
+    "ttft": "lognormal:15ms,3ms | 20% lognormal:200ms,25ms",
+    "stall": "4%:1s",
+    "prefill_per_1k": "62ms",
+    "gap": "uniform:10ms,20ms",
+    "headers": "with_first_content",
+    "headers_delay": "1.3ms",
+    "role": "with",
+    "first_comment": "OPENROUTER PROCESSING",
+    "tokens": 60,
+    "tokens_max": 1000,
+    "reasoning_tokens": 5,
+    "reasoning_key": "reasoning",
+    "slots": 8,
+    "queue_max": 16,
+    "cache_tokens": 110000,
+    "episodes": ["x5 from 60s for 20s every 140s", "x2.5 from 1s for 500ms"],
+    "provider": "azure",
+    "extra_headers": ["set-cookie: a=b"],
+    "models": ["llama", "qwen"],
+    "continues": False,
+    "faults": ["429:azure,2s once", "crlf+split:7 5%", "cut_fin:40 first 3"],
+}
+
+
+def test_every_key_reads_back_as_itself() -> None:
+    """Whatever a profile can say survives being shown and read."""
+    profile = parse_profile(EVERYTHING)
+    assert set(EVERYTHING) == set(KEYS)
+    assert show_profile(profile) == EVERYTHING
+    assert parse_profile(show_profile(profile)) == profile
+
+
+def test_default_reads_back_as_itself() -> None:
+    """The default profile can be shown and read, too."""
+    assert parse_profile(show_profile(Profile())) == Profile()
+
+
+def test_partial_change_keeps_the_rest() -> None:
+    """Keys that are not given keep their values."""
+    profile = parse_profile({"stall": "off", "slots": "2"}, parse_profile(EVERYTHING))
+    assert show_profile(profile) == {**EVERYTHING, "stall": "off", "slots": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tfft": "1s"}, "found the key 'tfft'; write one of ttft, stall"),
+        ({"ttft": "20"}, "ttft: found '20'; write a duration"),
+        ({"ttft": 20}, "ttft: found 20; write a duration"),
+        ({"headers": "late"}, "headers: found 'late'; write one of at_once, with_first_content"),
+        ({"tokens": -1}, "tokens: found -1; write a whole number from 0 to 100000"),
+        ({"tokens": 10**9}, "from 0 to 100000"),
+        ({"slots": 1.5}, "whole number"),
+        ({"stall": "4%"}, "SHARE:DISTRIBUTION"),
+        ({"episodes": ["x5 at 60s"]}, "x5 from 60s for 20s"),
+        ({"episodes": ["x5 from 1s for 1s every 0s"]}, "every 0 s"),
+        ({"episodes": "x5 from 60s for 20s"}, "write a list"),
+        ({"extra_headers": ["a: b\r\nc: d"]}, "line of text"),
+        ({"extra_headers": ["Set-Cookie=x"]}, "'name: value'"),
+        ({"continues": 2}, "true or false"),
+        ({"faults": ["sulk"]}, "found the fault 'sulk'; write one of 429, 500"),
+        ({"faults": ["500 sometimes"]}, "FAULT once"),
+        ({"faults": ["500:azure"]}, "500 takes nothing"),
+        ({"faults": ["500"] * 101}, "at most 100"),
+    ],
+)
+def test_mistake_is_explained(changes: dict[str, object], message: str) -> None:
+    """The message names the key, what was found and what to write instead."""
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(changes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("since_s", "on"), [(0.0, False), (60.0, True), (79.9, True), (80.0, False), (200.0, True), (220.0, False)]
+)
+def test_episode_returns(since_s: float, on: object) -> None:
+    """An episode covers its length from its start on, again after each period."""
+    assert Episode("", 5.0, 60.0, 20.0, 140.0).covers(since_s) is on

@@ -1,0 +1,129 @@
+"""A real gateway process over simulated replicas, on loopback ports, for tests that speak HTTP to it.
+
+The gateway is a process of its own, started as a person would start it, so that its memory can be told from the test's;
+the replicas run on a thread of the test. Knows nothing of what is asked. Units: seconds, bytes.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from providers.simulated_profile import parse_profile
+from providers.simulated_server import SimulatedServer
+
+_ROOT = Path(__file__).resolve().parents[1]
+_START_S_MAX = 30.0
+_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+@dataclass(slots=True)
+class Served:
+    """A running gateway.
+
+    Attributes:
+        url: of its public address, without a path.
+        admin_url: likewise of its admin address.
+        stderr: what it has said there, line by line.
+        rss_bytes_max: the most memory it ever had; known when it has ended.
+    """
+
+    url: str
+    admin_url: str
+    stderr: list[str]
+    rss_bytes_max: int = 0
+
+
+@contextlib.contextmanager
+def replicas(**profiles: Mapping[str, object]) -> Iterator[dict[str, str]]:
+    """Simulated replicas while inside; gives the base URL of each by its name.
+
+    Args:
+        profiles: their behaviour, as `simulated_profile.KEYS` describes it.
+    """
+    urls: dict[str, str] = {}
+    listening = threading.Event()
+    loop = asyncio.new_event_loop()
+    enough = asyncio.Event()
+
+    async def serve() -> None:
+        servers = {name: SimulatedServer(parse_profile(profile)) for name, profile in profiles.items()}
+        for name, server in servers.items():
+            await server.start()
+            urls[name] = server.url
+        listening.set()
+        await enough.wait()
+        for server in servers.values():
+            await server.close()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, name="simulated replicas")
+    thread.start()
+    try:
+        if not listening.wait(_START_S_MAX):
+            raise TimeoutError("the simulated replicas did not start")
+        yield urls
+    finally:
+        loop.call_soon_threadsafe(enough.set)
+        thread.join()
+
+
+@contextlib.contextmanager
+def gateway(config: Mapping[str, object], folder: Path) -> Iterator[Served]:
+    """A gateway process while inside.
+
+    Args:
+        config: its configuration; the addresses are any free ones.
+        folder: for its files.
+    """
+    file = folder / "gateway.yaml"
+    file.write_text(json.dumps({"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", **config}), encoding="utf-8")
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
+    environment = {**os.environ, "NO_COLOR": "1"}
+    with (
+        (folder / "gateway.log").open("wb") as log,
+        subprocess.Popen(
+            command, cwd=_ROOT, env=environment, stdout=log, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        served = _served(process)
+        try:
+            yield served
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            served.rss_bytes_max = usage.ru_maxrss * _RSS_UNIT
+
+
+def _served(process: "subprocess.Popen[str]") -> Served:
+    """Wait until it says where it listens; what it says afterwards is read, too, so that it never waits for us."""
+    lines: list[str] = []
+    ready = threading.Event()
+
+    def read() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if "admin at" in line:
+                ready.set()
+        ready.set()  # it has ended
+
+    threading.Thread(target=read, name="stderr of the gateway", daemon=True).start()
+    ready.wait(_START_S_MAX)
+    addresses = re.findall(r"http://[\d.:]+", "".join(lines))
+    if len(addresses) < 2:
+        process.kill()
+        raise RuntimeError("the gateway did not start:\n" + "".join(lines))
+    return Served(addresses[0], addresses[1], lines)
