@@ -81,6 +81,7 @@ class RequestEnded:
         winner: replica whose answer went out, None when none did.
         attempts: all upstream attempts in the order they were sent.
         denials: distinct reasons for which a hedge was denied, in order.
+        denied_why: the last denial with its numbers, for people; None without one.
         gateway_s: time from the request's arrival until the first attempt was sent.
         ttft_s: arrival to first content at the gateway, None when there was none.
         total_s: arrival to the end.
@@ -101,6 +102,7 @@ class RequestEnded:
     winner: str | None
     attempts: tuple[AttemptReport, ...]
     denials: tuple[Denial, ...]
+    denied_why: str | None
     gateway_s: float
     ttft_s: float | None
     total_s: float

@@ -26,9 +26,8 @@ from gateway.events import (
     Role,
 )
 from gateway.failover import answer, judge, last_word
-from gateway.hedging.gate import Deny
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.pool import Facts, Hedge, HedgeTickets, Pool
+from gateway.hedging.pool import Denied, Facts, Hedge, HedgeTickets, Pool
 from gateway.report import Course, ended, response_headers
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
@@ -51,6 +50,7 @@ class Race:
         "_caller",
         "_client",
         "_denials",
+        "_denied_why",
         "_errors",
         "_facts",
         "_final_s",
@@ -79,6 +79,7 @@ class Race:
         self._winner: Attempt | None = None
         self._errors: list[UpstreamError] = []
         self._denials: list[Denial] = []
+        self._denied_why: str | None = None
         self._hedges = 0
         self._pool_index = 0
         self._over = False
@@ -175,7 +176,7 @@ class Race:
         attempt.hedge_at_s = attempt.overdue_at_s = attempt.give_up_at_s = math.inf
         self._retry_at_s = math.inf
         self._arm(attempt.last_s + self._model.timeouts.stall_s)
-        course = Course(self._caller, self._attempts, attempt, self._hedges, self._denials)
+        course = Course(self._caller, self._attempts, attempt, self._hedges, self._denials, self._denied_why)
         self._client.begin(response_headers(course))
         attempt.forward(self._client.write)
 
@@ -215,7 +216,7 @@ class Race:
             self._timer.cancel()
         for attempt in self._attempts:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
-        course = Course(self._caller, self._attempts, self._winner, self._hedges, self._denials)
+        course = Course(self._caller, self._attempts, self._winner, self._hedges, self._denials, self._denied_why)
         self._host.emit(ended(course, self._call, self._now(), status, error))
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
@@ -297,11 +298,12 @@ class Race:
             return
         tried = [other.replica for other in self._attempts]
         live = [other for other in self._attempts if other.live]
-        broken: Hedge | Deny = Deny(Denial.OFF, math.inf, None)
+        broken: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
         rand = self._host.rand()
         decision = self._safely("gate", pool.decide, broken, self._facts, attempt, live, tried, now_s, rand)
         waited_s, request_id, name = now_s - attempt.start_s, self._caller.request_id, self._model.name
-        if isinstance(decision, Deny):
+        if isinstance(decision, Denied):
+            self._denied_why = decision.why
             attempt.hedge_at_s = now_s + decision.again_after_s
             if decision.reason not in self._denials:
                 self._denials.append(decision.reason)

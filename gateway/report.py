@@ -21,6 +21,7 @@ class Course(NamedTuple):
     winner: Attempt | None
     hedges: int
     denials: Sequence[Denial]
+    denied_why: str | None
 
     @property
     def result(self) -> Result:
@@ -50,7 +51,7 @@ def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
 
 def ended(course: Course, call: Call, now_s: float, status: int, error: str | None) -> RequestEnded:
     """The one event every request ends with; all its attempts have ended."""
-    caller, attempts, winner, _, denials = course
+    caller, attempts, winner, _, denials, denied_why = course
     start_s = attempts[0].start_s if attempts else now_s
     content_s = winner.content_s if winner is not None else None
     return RequestEnded(
@@ -66,6 +67,7 @@ def ended(course: Course, call: Call, now_s: float, status: int, error: str | No
         winner=winner.replica.name if winner is not None else None,
         attempts=tuple(attempt.report(start_s) for attempt in attempts),
         denials=tuple(denials),
+        denied_why=denied_why,
         gateway_s=start_s - caller.arrived_s,
         ttft_s=None if content_s is None else content_s - caller.arrived_s,
         total_s=now_s - caller.arrived_s,

@@ -101,8 +101,8 @@ def _merged(parts: Iterable[object]) -> list[object]:
     merged: list[object] = []
     for part in parts:
         last = merged[-1] if merged else None
-        if isinstance(last, dict) and isinstance(part, dict) and last.get("type") == part.get("type"):
-            kind = part.get("type")
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and isinstance(part, dict) and isinstance(last, dict) and last.get("type") == kind:
             before, more = last.get(kind), part.get(kind)
             if isinstance(before, str) and isinstance(more, str):
                 merged[-1] = {**last, **part, kind: before + more}

@@ -95,29 +95,22 @@ def no_done(script: Script, _args: Args) -> Script:
 
 def error_event(prefix: bytes, message: str) -> EditScript:
     """`count` events, then an error event; a JSON body becomes an error object."""
-
-    def edit(script: Script, args: Args) -> Script:
-        if script.json:
-            return json_error(script, args)
-        raw = prefix + b"data: " + error_body(message, "server_error", "internal_error") + b"\n\n"
-        error = ErrorFrame(message, kind="server_error", code="internal_error")
-        return replace(script, steps=_then(_kept(script, args.count), raw, error))
-
-    return edit
+    raw = prefix + b"data: " + error_body(message, "server_error", "internal_error") + b"\n\n"
+    return _failing(raw, ErrorFrame(message, kind="server_error", code="internal_error"))
 
 
-def finish_error(script: Script, args: Args) -> Script:
-    """`count` events, then the finish_reason "error"."""
+def finish_error() -> EditScript:
+    """`count` events, then the finish_reason "error"; a JSON body becomes an error object."""
     raw = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}\n\n'
-    error = ErrorFrame("the upstream finished with an error")
-    return replace(script, steps=_then(_kept(script, args.count), raw, error))
+    return _failing(raw, ErrorFrame("finish_reason is 'error'"))
 
 
 def json_error(_script: Script, _args: Args) -> Script:
     """A 200 whose body is an error object."""
     body = error_body("The engine is dead", "server_error", "engine_dead")
     error = ErrorFrame("The engine is dead", kind="server_error", code="engine_dead")
-    return Script(200, JSON, steps=_then((), body, error), framing=Framing.LENGTH, length=len(body))
+    step = Step(0.0, Frame(FrameKind.ERROR, body, error=error))
+    return Script(200, JSON, steps=(step,), framing=Framing.LENGTH, length=len(body))
 
 
 def _kept(script: Script, count: int) -> tuple[Step, ...]:
@@ -136,9 +129,15 @@ def _halves(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(Step(step.at_s, half) for step, half in zip(steps, halves, strict=True))
 
 
-def _then(kept: tuple[Step, ...], raw: bytes, error: ErrorFrame) -> tuple[Step, ...]:
-    """An error right behind what was kept."""
-    return (*kept, Step(kept[-1].at_s if kept else 0.0, Frame(FrameKind.ERROR, raw, error=error)))
+def _failing(raw: bytes, error: ErrorFrame) -> EditScript:
+    def edit(script: Script, args: Args) -> Script:
+        if script.json:
+            return json_error(script, args)
+        kept = _kept(script, args.count)
+        at_s = kept[-1].at_s if kept else 0.0
+        return replace(script, steps=(*kept, Step(at_s, Frame(FrameKind.ERROR, raw, error=error))))
+
+    return edit
 
 
 # scripts that say it strangely

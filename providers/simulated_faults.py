@@ -178,7 +178,7 @@ FAULTS: dict[str, Fault] = {
     # a 200 that is none
     "error_frame": Fault("an error event after count events", "count", script=edits.error_event(b"", _ERROR)),
     "error_event": Fault("the same, named", "count", script=edits.error_event(b"event: error\n", _ERROR)),
-    "finish_error": Fault("finish_reason error after count events", "count", script=edits.finish_error),
+    "finish_error": Fault("finish_reason error after count events", "count", script=edits.finish_error()),
     "empty": Fault("a stream without events", script=edits.short),
     "done": Fault("[DONE] at once", script=edits.done),
     "json_error": Fault("a JSON error where a stream was asked for", script=edits.json_error),

@@ -39,6 +39,7 @@ REQUEST = RequestEnded(
     winner="a",
     attempts=(PRIMARY,),
     denials=(),
+    denied_why=None,
     gateway_s=0.0002,
     ttft_s=0.2,
     total_s=1.2,

@@ -67,11 +67,13 @@ class Deny:
         reason: why.
         again_after_s: how long to wait before asking again.
         gain_s: what a backup was expected to save; None if that was not weighed.
+        asked_s: what it would have had to save; None if that was not weighed.
     """
 
     reason: Denial
     again_after_s: float
-    gain_s: float | None
+    gain_s: float | None = None
+    asked_s: float | None = None
 
 
 def decide(
@@ -98,8 +100,9 @@ def decide(
     if plan is not None and plan.curve is not None:
         gain_s = min(_gain_s(plan.curve, attempt, candidate) for attempt in (asking, *others))
         overhead_s = min(_OVERHEAD_S, _OVERHEAD_BACKUPS * candidate.predicted_s)
-        if gain_s < overhead_s + candidate.gain_min * candidate.predicted_s:
-            return Deny(Denial.GAIN, soon_s, gain_s)
+        asked_s = overhead_s + candidate.gain_min * candidate.predicted_s
+        if gain_s < asked_s:
+            return Deny(Denial.GAIN, soon_s, gain_s, asked_s)
     if not candidate.has_room:
         return Deny(Denial.QUOTA, soon_s, gain_s)
     if not has_credit:

@@ -105,6 +105,21 @@ class Hedge:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """No backup now.
+
+    Attributes:
+        reason: one of a closed set.
+        again_after_s: ask again then; infinite for never.
+        why: with numbers, for people.
+    """
+
+    reason: Denial
+    again_after_s: float
+    why: str
+
+
 @dataclass(slots=True)
 class _Load:
     """What a replica is thought to be busy with."""
@@ -217,14 +232,15 @@ class Pool:
         tried: Collection[Replica],
         now_s: float,
         rand: float,
-    ) -> Hedge | Deny:
+    ) -> Hedge | Denied:
         """Whether to race a late attempt, and where; a hedge is paid for by then."""
         if not self.hedging_on:
-            return Deny(Denial.OFF, math.inf, None)
+            return Denied(Denial.OFF, math.inf, "hedging is switched off")
         replica = self._backup(facts, asking, tried, now_s, rand)
         waited_s = now_s - asking.start_s
         if replica is None:
-            return Deny(Denial.ALONE, max(self.settings.hedge_delay_min_s, waited_s), None)
+            again_s = max(self.settings.hedge_delay_min_s, waited_s)
+            return Denied(Denial.ALONE, again_s, "no other healthy replica may be tried")
         cost = self._uncached(facts, replica, now_s)
         predicted_s = self._predict(facts, replica, now_s)
         ledger = self._ledger(replica)
@@ -242,7 +258,7 @@ class Pool:
             delay_s_min=self.settings.hedge_delay_min_s,
         )
         if isinstance(decision, Deny):
-            return decision
+            return Denied(decision.reason, decision.again_after_s, self._why_not(decision, replica, cost))
         request, tokens = self.requests.reserve(now_s), self.tokens.reserve(now_s, cost)
         assert request is not None
         assert tokens is not None
@@ -345,6 +361,16 @@ class Pool:
             if replica.quota != asking.replica.quota and predicted_s is not None and predicted_s <= limit_s:
                 return replica
         return best
+
+    def _why_not(self, denied: Deny, replica: Replica, cost: float) -> str:
+        """Why a backup was not started, for people."""
+        if denied.gain_s is not None and denied.asked_s is not None:
+            saved, asked = 1000 * denied.gain_s, 1000 * denied.asked_s
+            return f"a backup on {replica.name} would save {saved:.0f} ms, {asked:.0f} ms are asked"
+        if denied.reason is Denial.QUOTA:
+            return f"the quota of {replica.name} is needed for primaries"
+        requests, tokens = self.requests.credit, self.tokens.credit
+        return f"the budget has {requests:.1f} of 1 request and {tokens:.0f} of {cost:.0f} prompt tokens"
 
     def _with_headroom(self, candidates: list[Replica], now_s: float) -> list[Replica]:
         """Those whose quota has something left, or all of them."""

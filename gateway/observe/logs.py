@@ -89,6 +89,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     winner: str | None = None
     error: str | None = None
     denials: tuple[Denial, ...] = ()
+    denied_why: str | None = None
     malformed: int = 0
     usage: Usage | None = None
 
@@ -182,6 +183,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         event.winner,
         _cut(event.error),
         event.denials,
+        event.denied_why,
         event.malformed,
         event.usage,
     )
@@ -214,6 +216,8 @@ def _request_text(line: RequestLine) -> str:
         words.append(f"error={line.error}")
     if line.denials:
         words.append("denied=" + ",".join(denial.value for denial in line.denials))
+    if line.denied_why is not None:
+        words.append(f"({line.denied_why})")
     words += [_attempt_text(attempt) for attempt in line.attempts]
     return " ".join(words)
 

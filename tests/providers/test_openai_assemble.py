@@ -217,10 +217,12 @@ def test_content_in_parts() -> None:
         {"type": "image", "url": "v"},
         "odd",
     ]
+    odd = [{"type": ["x"]}, {"type": ["x"]}, {"type": "text", "text": 1}, {"type": "text"}]
+    assert message_of({"content": odd})["content"] == odd
 
 
 def test_choices_are_kept_apart() -> None:
-    """Interleaved choices come out complete and in the order of their index; a server without indexes gets them by place."""
+    """Interleaved choices come out complete and in the order of their index, or of their place without one."""
     body = assembled(
         delta(1, content="x"), delta(0, content="a"), delta(1, "length", content="y"), delta(0, "stop", content="b")
     )
@@ -262,7 +264,8 @@ def test_logprobs_and_other_fields_of_a_choice() -> None:
 )
 def test_usage_is_found_where_servers_put_it(last: bytes) -> None:
     """Usage stands at the top of the body, and nowhere else, wherever the stream had it."""
-X
+    first, nothing = event(choices=[], usage={"prompt_tokens": 1}), event(choices=[], usage=None)
+    body = assembled(delta(content="x"), first, last, nothing)
     assert body["usage"] == {"prompt_tokens": 3}
     assert "usage" not in body["choices"][0]
     assert body.get("x_groq") in (None, {"id": "req_1"})

@@ -92,7 +92,9 @@ def test_choices_may_be_interleaved(answer: dict[str, Any], random: Any) -> None
     assert answer == assembled(raw(mixed))
 
 
-NAMES = "content tool_calls function_call audio logprobs function type text thinking index id name arguments usage error"
+NAMES = (
+    "content tool_calls function_call audio logprobs function type text thinking index id name arguments usage error"
+)
 ODD = st.recursive(
     SCALARS | st.just("text"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES.split()), inner, max_size=4),
@@ -100,7 +102,11 @@ ODD = st.recursive(
 )
 DELTAS = st.dictionaries(st.sampled_from(NAMES.split()), st.lists(ODD, max_size=3) | ODD, max_size=4)
 CHUNKS = st.fixed_dictionaries(
-    {"choices": st.lists(st.fixed_dictionaries({"delta": DELTAS}, optional={"index": ODD, "logprobs": ODD, "usage": ODD}))},
+    {
+        "choices": st.lists(
+            st.fixed_dictionaries({"delta": DELTAS}, optional={"index": ODD, "logprobs": ODD, "usage": ODD})
+        )
+    },
     optional={"x_groq": ODD, "usage": ODD, "error": ODD, "id": ODD},
 )
 

@@ -1,0 +1,255 @@
+"""The simulated replica in process: it keeps the Endpoint contract, in virtual time."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from openai_calls import call_of
+from providers.base import Call, Frame, FrameKind, Headers, Stream
+from providers.errors import BadStatus, ConnectError, ConnectionCut, ErrorFrame, UpstreamError
+from providers.simulated import FAULT_HEADER, Replica
+from providers.simulated_endpoint import SimulatedEndpoint
+from providers.simulated_profile import parse_profile
+from running import run_virtual
+
+HELLO = {"model": "m", "temperature": 0, "max_tokens": 3, "messages": [{"role": "user", "content": "hello"}]}
+
+
+@dataclass
+class Recorder:
+    """A sink that keeps everything with its time, and pulls what it was told to when content comes."""
+
+    told: list[tuple[float, str]] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    status: int = 0
+    error: UpstreamError | None = None
+    stream: Stream | None = None
+    abort_at_content: bool = False
+
+    def on_headers(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self._tell("headers")
+
+    def on_frame(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self._tell(frame.kind.value)
+        if self.abort_at_content and frame.kind is FrameKind.CONTENT:
+            assert self.stream is not None
+            self.stream.abort()
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        self.error = error
+        self._tell("end")
+
+    def _tell(self, what: str) -> None:
+        self.told.append((round(asyncio.get_running_loop().time(), 6), what))
+
+    @property
+    def words(self) -> list[str]:
+        return [what for _, what in self.told]
+
+
+def endpoint_of(**profile: Any) -> SimulatedEndpoint:
+    return SimulatedEndpoint(Replica(parse_profile(profile), random.Random(1)))
+
+
+def call(fault: str = "", **over: Any) -> Call:
+    headers = ((FAULT_HEADER, fault.encode()),) if fault else ()
+    return call_of({**HELLO, "stream": True}, headers=headers, **over)
+
+
+def heard(asked: Call, length_s: float = 60.0, **profile: Any) -> Recorder:
+    """What a sink hears of one call."""
+
+    async def main() -> Recorder:
+        sink = Recorder()
+        sink.stream = endpoint_of(**profile).open(asked, sink)
+        assert not sink.told
+        await asyncio.sleep(length_s)
+        return sink
+
+    return run_virtual(main())
+
+
+def test_frames_come_at_their_times() -> None:
+    """Head and role at once, content at TTFT and after each gap, the end with the closing event."""
+    sink = heard(call(include_usage=True), ttft="100ms", gap="10ms")
+    assert sink.told == [
+        (0.0, "headers"), (0.0, "preamble"), (0.1, "content"), (0.11, "content"), (0.12, "content"),
+        (0.12, "finish"), (0.12, "usage"), (0.12, "done"), (0.12, "end"),
+    ]  # fmt: skip
+    assert (sink.status, sink.error) == (200, None)
+
+
+def test_held_headers_come_with_the_content() -> None:
+    """A replica that holds its head until the first content says nothing before."""
+    sink = heard(call(), ttft="100ms", headers="with_first_content", role="none")
+    assert sink.told[:2] == [(0.1, "headers"), (0.1, "content")]
+
+
+def test_head_is_never_later_than_the_content() -> None:
+    """If the head's delay is longer than TTFT, the head comes with the content, once."""
+    sink = heard(call(), ttft="10ms", headers_delay="1s")
+    assert sink.words.count("headers") == 1
+    assert sink.told[:3] == [(0.01, "headers"), (0.01, "preamble"), (0.01, "content")]
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "not asked"])
+def test_usage_is_known_but_forwarded_only_if_asked_for(asked: object) -> None:
+    """The usage frame has counts in any case, and bytes if the client wants them."""
+    sink = heard(call(include_usage=asked))
+    (usage,) = [frame for frame in sink.frames if frame.kind is FrameKind.USAGE]
+    assert usage.usage is not None
+    assert usage.usage.completion_tokens == 3
+    assert bool(usage.raw) is asked
+
+
+def test_call_that_is_not_streamed_is_streamed_for_assembling() -> None:
+    """A call that may be assembled is answered with a stream, another one with its JSON body."""
+    whole = call_of(HELLO)
+    assert heard(whole).words[-2:] == ["done", "end"]
+    sink = heard(call_of(HELLO, assemble=False))
+    assert sink.words == ["headers", "content", "end"]
+    assert sink.frames[0].raw.startswith(b'{"id":')
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "status", "error"),
+    [
+        ("429:azure", ["headers", "end"], 429, BadStatus),
+        ("500", ["headers", "end"], 500, BadStatus),
+        ("empty", ["headers", "preamble", "end"], 200, ConnectionCut),
+        ("done", ["headers", "preamble", "done", "end"], 200, type(None)),
+        ("error_frame", ["headers", "preamble", "error", "end"], 200, ConnectionCut),
+        ("json_error", ["headers", "error", "end"], 200, type(None)),
+        ("no_done+cut_fin:1", ["headers", "preamble", "content", "end"], 200, ConnectionCut),
+        ("no_done", ["headers", "preamble", *["content"] * 3, "finish", "usage", "end"], 200, type(None)),
+        ("content_filter+no_done", ["headers", "preamble", "refusal", "usage", "end"], 200, type(None)),
+        ("cut_rst:1", ["headers", "preamble", "content", "end"], 200, ConnectionCut),
+        ("reset", ["end"], 0, ConnectionCut),
+        ("refuse", ["end"], 0, ConnectError),
+        ("silence", [], 0, type(None)),
+        ("headers_silence", ["headers", "preamble"], 200, type(None)),
+        ("split:3", ["headers", "preamble", *["content"] * 3, "finish", "usage", "done", "end"], 200, type(None)),
+    ],
+)
+def test_fault_reaches_the_sink(fault: str, words: list[str], status: int, error: type) -> None:
+    """Each fault is heard as the HTTP endpoint would tell it; those about bytes on a socket are not heard at all."""
+    sink = heard(call(fault))
+    assert (sink.words, sink.status, type(sink.error)) == (words, status, error)
+
+
+def test_error_answer_says_all() -> None:
+    """An error status has type, code and wait of the answer."""
+    error = heard(call("429:openai,2s")).error
+    assert error is not None
+    assert (error.status, error.kind, error.code, error.retry_after_s) == (429, "requests", "rate_limit_exceeded", 2.0)
+
+
+def test_error_frame_is_carried() -> None:
+    """The error of an error event is on its frame."""
+    assert isinstance(heard(call("error_frame")).frames[-1].error, ErrorFrame)
+
+
+def test_malformed_event_forwards_nothing() -> None:
+    """A malformed event is told, its bytes are not to be forwarded."""
+    sink = heard(call("malformed"))
+    assert [frame.raw for frame in sink.frames if frame.kind is FrameKind.MALFORMED] == [b""]
+
+
+def test_refusal_of_connections_lasts() -> None:
+    """After `refuse:1s` calls fail to connect for a second, then they are answered."""
+
+    async def main() -> list[UpstreamError | None]:
+        endpoint = endpoint_of(faults=["refuse:1s once"])
+        sinks = [Recorder() for _ in range(3)]
+        for sink in sinks:
+            endpoint.open(call(), sink)
+            await asyncio.sleep(0.6)
+        return [sink.error for sink in sinks]
+
+    first, second, third = run_virtual(main())
+    assert isinstance(first, ConnectError)
+    assert isinstance(second, ConnectError)
+    assert third is None
+
+
+def test_nothing_is_heard_after_abort() -> None:
+    """An abort, also from inside a call of the sink, is the end of what it hears; a second one does nothing."""
+
+    async def main() -> list[str]:
+        sink = Recorder(abort_at_content=True)
+        sink.stream = endpoint_of().open(call(), sink)
+        await asyncio.sleep(1)
+        sink.stream.abort()
+        return sink.words
+
+    assert run_virtual(main()) == ["headers", "preamble", "content"]
+
+
+def test_abort_at_once_is_silent() -> None:
+    """A stream aborted in the turn it was opened in says nothing."""
+
+    async def main() -> list[str]:
+        sink = Recorder()
+        endpoint_of().open(call(), sink).abort()
+        await asyncio.sleep(1)
+        return sink.words
+
+    assert run_virtual(main()) == []
+
+
+def test_paused_stream_waits() -> None:
+    """While paused no frame comes; resumed, the late ones come at once and the others at their times."""
+
+    async def main() -> Recorder:
+        sink = Recorder()
+        stream = endpoint_of(ttft="100ms", gap="100ms").open(call(), sink)
+        await asyncio.sleep(0.15)
+        stream.pause()
+        await asyncio.sleep(0.1)
+        stream.resume()
+        await asyncio.sleep(1)
+        return sink
+
+    content = [at_s for at_s, what in run_virtual(main()).told if what == "content"]
+    assert content == [0.1, 0.25, 0.3]
+
+
+@pytest.mark.parametrize("leave", ["end", "abort"])
+def test_slot_is_given_back(leave: str) -> None:
+    """With one slot the second answer begins when the first is over or given up."""
+
+    async def main() -> Recorder:
+        endpoint = endpoint_of(ttft="100ms", slots=1)
+        first = endpoint.open(call(), Recorder())
+        waiting = endpoint.open(call(), Recorder())
+        sink = Recorder()
+        endpoint.open(call(), sink)
+        waiting.abort()
+        if leave == "abort":
+            first.abort()
+        await asyncio.sleep(1)
+        return sink
+
+    at_s = {what: at_s for at_s, what in run_virtual(main()).told}
+    assert at_s["content"] == (0.2 if leave == "end" else 0.1)
+    assert at_s["headers"] == 0.0
+
+
+def test_run_is_repeatable() -> None:
+    """Two runs with the same seed tell the same at the same times."""
+    profile: dict[str, Any] = {"ttft": "lognormal:20ms,5ms", "gap": "lognormal:5ms,1ms", "faults": ["500 30%"]}
+
+    async def main() -> list[tuple[float, str]]:
+        endpoint = endpoint_of(**profile)
+        sinks = [Recorder() for _ in range(20)]
+        for sink in sinks:
+            endpoint.open(call(), sink)
+        await asyncio.sleep(5)
+        return [told for sink in sinks for told in sink.told]
+
+    assert run_virtual(main()) == run_virtual(main())

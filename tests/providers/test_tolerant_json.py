@@ -1,0 +1,45 @@
+"""JSON of servers and clients written in Python."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from providers.tolerant_json import dumps, loads
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_there_and_back(value: Any) -> None:
+    """What is written is read the same, also by Python's own module, surrogates and large numbers included."""
+    assert value == loads(dumps(value)) == json.loads(dumps(value))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"<html>", b"\xff", b'"\xff"', b"{'a':1}", b"[" * 100_000, b"9" * 5000, b'{"a":1}{"b":2}']
+)
+def test_no_json(data: bytes) -> None:
+    """What is no JSON, or nested too deeply, is None and never an exception."""
+    assert loads(data) is None
+
+
+def test_what_python_accepts() -> None:
+    """NaN, infinities, halves of surrogate pairs and a BOM are read as Python's json module reads them."""
+    value = loads(b'[NaN, Infinity, "\\ud83d"]')
+    assert isinstance(value, list)
+    assert math.isnan(value[0])
+    assert value[1:] == [math.inf, "\ud83d"]
+    assert dumps(value[2]) == b'"\\ud83d"'
+    assert dumps(value[0]) == b"null"

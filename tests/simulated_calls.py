@@ -1,0 +1,51 @@
+"""Builders for tests of simulated replicas: a request, its script, and what a script says."""
+
+import json
+import random
+from typing import Any
+
+from providers.base import Api, FrameKind
+from providers.simulated import Asked, Replica
+from providers.simulated_faults import faults
+from providers.simulated_profile import parse_profile
+from providers.simulated_script import Script
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def body_of(**fields: Any) -> bytes:
+    """A request at temperature 0, which makes its text repeatable."""
+    prompt = {} if "prompt" in fields else {"messages": HELLO}
+    return json.dumps({"model": "m", "temperature": 0, **prompt, **fields}).encode()
+
+
+def replica_of(seed: int = 1, name: str = "a", **profile: object) -> Replica:
+    """A replica with these keys in its profile."""
+    return Replica(parse_profile(profile), random.Random(seed), seed, name)
+
+
+def play(replica: Replica, now_s: float = 0.0, api: Api = Api.CHAT, fault: str = "", **fields: Any) -> Script:
+    """The script of a request, streamed unless the fields say otherwise."""
+    wanted = faults(fault) if fault else ()
+    return replica.script(Asked(api, body_of(**{"stream": True, **fields})), wanted, now_s, 1e9)
+
+
+def contents(script: Script) -> list[float]:
+    """When content comes."""
+    return [step.at_s for step in script.steps if step.frame.kind is FrameKind.CONTENT]
+
+
+def text_of(script: Script) -> str:
+    """The text that a stream says."""
+    said = ""
+    for step in script.steps:
+        if step.frame.kind is FrameKind.CONTENT:
+            for choice in json.loads(step.frame.raw[6:])["choices"]:
+                said += choice["delta"].get("content") or ""
+    return said
+
+
+def answer_of(script: Script) -> Any:
+    """A JSON answer."""
+    assert script.json
+    return json.loads(script.steps[0].frame.raw)
