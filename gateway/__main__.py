@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> ExitCode:
         print(f"{PROGRAM}: {fault}", file=sys.stderr)
         return ExitCode.FAILED
     module, function = _COMMANDS[arguments.command]
-    command: Callable[[argparse.Namespace], ExitCode] = getattr(
-        importlib.import_module(f"gateway.commands.{module}"), function
-    )
     try:
+        command: Callable[[argparse.Namespace], ExitCode] = getattr(
+            importlib.import_module(f"gateway.commands.{module}"), function
+        )
         code = command(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -10,6 +10,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api, Usage
 
@@ -31,8 +33,7 @@ class Result(enum.Enum):
     DENIED = "denied"  # it was late, and a hedge was denied
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptReport:
+class AttemptReport(msgspec.Struct, frozen=True):
     """One upstream attempt, after it ended.
 
     Attributes:
@@ -64,8 +65,7 @@ class AttemptReport:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEnded:
+class RequestEnded(msgspec.Struct, frozen=True):
     """One client request is over; emitted exactly once for each that reached a replica.
 
     Attributes:

@@ -18,9 +18,9 @@ from providers.errors import (
     TimedOut,
     UpstreamError,
 )
+from providers.reasons import is_refusal
 
 _RETRIED_4XX = {408, 409, 425}
-_POLICY_CODES = {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Verdict:
 def judge(error: UpstreamError) -> Verdict:
     """Classify an attempt's failure before its first content."""
     status = error.status
-    if error.code in _POLICY_CODES:
+    if is_refusal(error):
         return Verdict(Outcome.REFUSED, answers=True)
     if status == 429:
         return Verdict(Outcome.RATE_LIMITED, answers=False)

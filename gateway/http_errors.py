@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from gateway.errors import GatewayError, Internal, MethodNotAllowed, Unauthorized, UnknownRoute
 
@@ -26,11 +27,19 @@ def answer_errors(app: FastAPI, served: str) -> None:
         if error.status_code != MethodNotAllowed.status:
             return _response(UnknownRoute(f"{asked} does not exist here; this address serves {served}"))
         message = f"{asked}: the path exists, the method does not; this address serves {served}"
-        return _response(MethodNotAllowed(message), error.headers)  # Allow
+        return _response(MethodNotAllowed(message), {"allow": ", ".join(sorted(_methods(app, request)))})
 
     app.add_exception_handler(GatewayError, _on_gateway_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(Exception, _on_bug)
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """The methods of all routes with this path; the framework's own `Allow` names only those of the first."""
+    fitting = (
+        route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    )
+    return {method for route in fitting for method in route.methods or ()}
 
 
 async def _on_gateway_error(_: Request, error: Exception) -> Response:

@@ -31,10 +31,6 @@ class SlowHeaders(BadRequest):
     code = "request_timeout"
 
 
-class _Refused(Exception):  # stops httptools, which uvicorn takes for a bad request
-    """The request in hand is over a bound."""
-
-
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One client connection."""
 
@@ -50,18 +46,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refusal: GatewayError | None = None
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
 
+    def data_received(self, data: bytes) -> None:
+        if self.head_since_s is not None:
+            self._head_bytes += len(data)
+            # What is over by the size of one read may be a body; a head is over when it is still not complete.
+            if self._head_bytes > HEAD_BYTES_MAX + len(data):
+                self._refusal = HeadersTooLarge(f"the request's headers are over the {HEAD_BYTES_MAX} bytes taken here")
+                self.send_400_response("")
+                return
+        super().data_received(data)
+
     def on_message_begin(self) -> None:
         self._head_bytes = 0
         self.head_since_s = self.loop.time()
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self.head_since_s = None
@@ -81,9 +79,3 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
             self._refusal = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
             self.send_400_response("")
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES_MAX:
-            self._refusal = HeadersTooLarge(f"the request's headers are over the {HEAD_BYTES_MAX} bytes taken here")
-            raise _Refused

@@ -5,6 +5,7 @@ It must not know of races or replicas: it is given names and a readiness flag. U
 
 import secrets
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from gateway.http_errors import answer_errors
 _SERVED = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /v1/models/{model}; /docs has it all"
 
 
+@cache
 def contract() -> str:
     """The text of openapi.yaml, from the installed package or from the checkout."""
     packaged = Path(__file__).with_name("openapi.yaml")
@@ -42,7 +44,6 @@ def plain_app(
     app = FastAPI(title="ttft-gateway", version=version, openapi_url=None, docs_url=None, redoc_url=None)
     entries = {name: {"id": name, "object": "model", "created": created, "owned_by": "ttft-gateway"} for name in models}
     text = contract()
-    document = msgspec.json.encode(yaml.safe_load(text))
 
     @app.get("/v1/models")
     async def list_models(request: Request) -> JSONResponse:
@@ -66,8 +67,8 @@ def plain_app(
         return JSONResponse({"status": "ready"}) if ready() else JSONResponse({"status": "draining"}, 503)
 
     @app.get("/openapi.json")
-    async def openapi_json() -> Response:
-        return Response(document, media_type="application/json")
+    def openapi_json() -> Response:  # not async, hence on a thread: reading the YAML takes 0.1 s, the first time
+        return Response(_as_json(text), media_type="application/json")
 
     @app.get("/openapi.yaml")
     async def openapi_yaml() -> PlainTextResponse:
@@ -80,6 +81,11 @@ def plain_app(
     answer_errors(app, _SERVED)
     app.add_middleware(_RequestIds)
     return app
+
+
+@cache
+def _as_json(text: str) -> bytes:
+    return msgspec.json.encode(yaml.safe_load(text))
 
 
 class _RequestIds:

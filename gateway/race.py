@@ -132,7 +132,6 @@ class Race:
         """Response headers came: news only for the policy that takes them for an answer."""
         if attempt.pool.races_at_headers:
             attempt.hedge_at_s = math.inf
-        self._safely("headers", attempt.pool.on_headers, None, attempt, self._now())
 
     def on_content(self, attempt: Attempt) -> None:
         """First content: this attempt wins, the others are cancelled now."""

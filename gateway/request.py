@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from gateway.errors import GatewayError
 from gateway.events import Event
 from gateway.hedging.pool import Pool
@@ -83,8 +85,7 @@ class Host:
     rand: Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, gc=False):
     """Who asks, for events.
 
     Attributes:

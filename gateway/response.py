@@ -10,16 +10,18 @@ Two clients of a race: `EventStream` forwards, `JsonAnswer` assembles. Units: by
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.errors import GatewayError, UpstreamFailed
 from providers.base import Assembler
 
 Message = MutableMapping[str, Any]  # ASGI's own shape
-Send = Callable[[Message], Awaitable[None]]
-Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Coroutine[Any, Any, None]]
+Receive = Callable[[], Coroutine[Any, Any, Message]]
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_T = TypeVar("_T")
 
 BUFFER_BYTES_MAX = 64 * 1024  # beyond this the upstream is paused
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # of a non-streaming answer, as events
@@ -235,16 +237,14 @@ class Outbox:
         self._scheduled = False
         if self._blocked or self._done:
             return  # a task that is sending looks again when it is done
-        sending = self._deliver()
         try:
-            waiting_for = sending.send(None)
-        except StopIteration:
-            return
+            begun = Begun(self._deliver())
         except Exception:  # the server refused the message: there is no client any more
             self._broken()
             return
-        self._blocked = True
-        self._tasks.create_task(self._deliver_slowly(_Begun(sending, waiting_for)))
+        if not begun.done:
+            self._blocked = True
+            self._tasks.create_task(self._deliver_slowly(begun))
 
     async def _deliver(self) -> None:
         """Hand everything gathered to the server."""
@@ -258,7 +258,7 @@ class Outbox:
         if data or self._done:
             await self._send({"type": "http.response.body", "body": data, "more_body": not self._done})
 
-    async def _deliver_slowly(self, begun: "_Begun") -> None:
+    async def _deliver_slowly(self, begun: "Begun[None]") -> None:
         """Finish a send that had to wait for the client, and what has gathered meanwhile."""
         try:
             await begun
@@ -277,25 +277,40 @@ class Outbox:
             self.race.client_gone()
 
 
-class _Begun:
-    """Awaits a coroutine that was stepped by hand and is waiting for something."""
+class Begun(Generic[_T]):
+    """A coroutine stepped once by hand: done at once, as most are, or to be awaited like any other.
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], waiting_for: object) -> None:
+    Attributes:
+        done: it has returned.
+        value: what it returned, once done.
+    """
+
+    __slots__ = ("_coroutine", "_waiting_for", "done", "value")
+
+    value: _T
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
         self._coroutine = coroutine
-        self._waiting_for = waiting_for
+        self._waiting_for: object = None
+        self.done = False
+        self._step(coroutine.send, None)
 
-    def __await__(self) -> Generator[Any, Any, None]:
-        waiting_for = self._waiting_for
-        while True:
-            step: Callable[[Any], object] = self._coroutine.send
+    def __await__(self) -> Generator[Any, Any, _T]:
+        while not self.done:
             try:
-                value = yield waiting_for
+                value = yield self._waiting_for
             except BaseException as error:  # cancellation, too, belongs to the coroutine
-                step, value = self._coroutine.throw, error
-            try:
-                waiting_for = step(value)
-            except StopIteration:
-                return
+                self._step(self._coroutine.throw, error)
+            else:
+                self._step(self._coroutine.send, value)
+        return self.value
+
+    def _step(self, step: Callable[[Any], object], value: object) -> None:
+        try:
+            self._waiting_for = step(value)
+        except StopIteration as returned:
+            self.done = True
+            self.value = returned.value
 
 
 async def serve(race: RaceControl, receive: Receive) -> None:

@@ -27,7 +27,7 @@ from gateway.hedging.pool import Facts
 from gateway.inbound import Bounds, Inbound, parse
 from gateway.race import Race
 from gateway.request import Caller, Host, Model
-from gateway.response import EventStream, JsonAnswer, Outbox, Receive, Scope, Send, respond_error, serve
+from gateway.response import Begun, EventStream, JsonAnswer, Message, Outbox, Receive, Scope, Send, respond_error, serve
 from providers.base import Api, Assembler, Call, Headers
 
 PATHS: Mapping[str, Api] = {f"/v1/{api.value}": api for api in Api}
@@ -176,30 +176,47 @@ class RacedRoutes:
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole request body, within its limits of size and time."""
         limit = self._limits.body_bytes_max
-        declared = next((value for name, value in headers if name == b"content-length"), b"0")
-        if len(declared) > _DIGITS_MAX or int(declared) > limit:
-            raise BodyTooLarge(f"the request body has {int(declared[:_DIGITS_MAX])} bytes; this gateway takes {limit}")
-        pieces: list[bytes] = []
-        size = 0
+        for name, value in headers:
+            if name == b"content-length" and (len(value) > _DIGITS_MAX or int(value) > limit):
+                found = int(value[:_DIGITS_MAX])
+                raise BodyTooLarge(f"the request body has {found} bytes; this gateway takes {limit} at most")
+        first = Begun(receive())
+        if first.done and not first.value.get("more_body", False):  # nearly always it came with the headers
+            return _piece(first.value, limit)
         try:
             async with asyncio.timeout(self._limits.body_s):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _ClientLeft
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
-                    if size > limit:
-                        raise BodyTooLarge(f"the request body is over the {limit} bytes that this gateway takes")
-                    if not message.get("more_body", False):
-                        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                return await self._rest(await first, receive)
         except TimeoutError:
             raise SlowSender(f"the request body did not arrive within {self._limits.body_s:g} s") from None
+
+    async def _rest(self, message: Message, receive: Receive) -> bytes:
+        """The body of a request that does not come in one piece."""
+        pieces, size = [], 0
+        while True:
+            pieces.append(_piece(message, self._limits.body_bytes_max - size))
+            size += len(pieces[-1])
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+            message = await receive()
 
     def _refused(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
         self._host.emit(
             RequestRefused(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
         )
+
+
+def _piece(message: Message, room: int) -> bytes:
+    """The bytes in one message from the server.
+
+    Raises:
+        BodyTooLarge: they are more than there is room for.
+    """
+    if message["type"] == "http.disconnect":
+        raise _ClientLeft
+    body = message.get("body", b"")
+    if len(body) > room:
+        raise BodyTooLarge("the request body is larger than this gateway takes; see limits.request_body_max")
+    return bytes(body)
 
 
 def _facts(inbound: Inbound) -> Facts:

@@ -8,7 +8,6 @@ Units: seconds of the event loop's clock, bytes, tokens.
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -66,8 +65,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     error: UpstreamError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One client request as every attempt needs it: the client's bytes and where to replace spans in them.
 
     Attributes:
@@ -176,8 +174,7 @@ class WireProtocol(Protocol):
         """What a non-200 response means; body may be cut at 64 kB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One HTTP/1.1 request, ready to be written.
 
     Attributes:
@@ -185,8 +182,11 @@ class Request:
         body: the body, its length stated in head.
     """
 
-    head: bytes = field(repr=False)  # carries the replica's key
-    body: bytes = field(repr=False)
+    head: bytes
+    body: bytes
+
+    def __repr__(self) -> str:
+        return "Request(...)"  # head carries the replica's key, body the prompt
 
 
 class HttpSink(Protocol):

@@ -134,10 +134,10 @@ def chunks_of(
     opening: Callable[[Mapping[str, object]], dict[str, object]],
     closing: Mapping[str, object],
 ) -> Iterator[dict[str, object]]:
-    """Take an answer apart into the chunks of an equal stream: two for each choice, content and finish_reason.
+    """Take an answer apart into the chunks of an equal stream: two for each choice (content, finish_reason), and usage.
 
     Args:
-        answer: the complete answer; usage is left to the caller.
+        answer: the complete answer.
         kind: the chunks' `object`.
         opening: what a choice's first chunk says of its content.
         closing: the same for its last.
@@ -153,3 +153,5 @@ def chunks_of(
         yield {**head, **once, "choices": [{**place, **opening(choice), **rest, "finish_reason": None}]}
         yield {**head, "choices": [{**place, **closing, "finish_reason": choice.get("finish_reason")}]}
         once = {}
+    if answer.get("usage"):
+        yield {**head, "choices": [], "usage": answer["usage"]}

@@ -8,7 +8,7 @@ Knows nothing of requests, races or assembling. Units: bytes, tokens.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ FirstToken = Literal["any", "answer"]
 """Whether the first content may be reasoning, or must belong to the answer."""
 
 Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
-"""Turns a complete answer into the chunks of an equal stream, usage and closing event left out."""
+"""Turns a complete answer into the chunks of an equal stream, all but the closing event."""
 
 # Reasoning, and Groq's name of what kind of text it is, which stands beside it.
 _REASONING = frozenset(
@@ -57,6 +57,10 @@ class _Chunk(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
+_DONE_EVENT: Final = b"data: [DONE]\n\n"
+_DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
+
+
 class ChunkReader:
     """The `providers.base.EventReader` of OpenAI-compatible streams.
 
@@ -84,6 +88,9 @@ class ChunkReader:
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
+        if event == _DONE_EVENT:
+            self.complete = True
+            return _DONE_FRAME
         if event.startswith(b"data:") and len(event) - event.find(b"\n") <= 3:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # white space around it is JSON's
@@ -99,11 +106,7 @@ class ChunkReader:
             problem = problem_of(answer) or Problem("the upstream answered 200 with neither a completion nor an error")
             return (Frame(_ERROR, b"", None, problem.frame()),)
         frames = [self.read(_event(dumps(chunk))) for chunk in self._chunks(answer)]
-        if answer.get("usage"):
-            head = {key: answer[key] for key in ("id", "object", "created", "model") if key in answer}
-            frames.append(self.read(_event(dumps({**head, "choices": [], "usage": answer["usage"]}))))
-        frames.append(self.read(_event(b"[DONE]")))
-        return frames
+        return [*frames, self.read(_event(b"[DONE]"))]
 
     def _read_fields(self, event: bytes) -> Frame:
         """An event that is not one line of the usual JSON."""

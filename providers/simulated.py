@@ -30,6 +30,7 @@ _RESET_S = 1.0
 _WITH_USAGE = StreamOptions(include_usage=True)
 _TOLD_MAX = 256
 _TOLD_BYTES_MAX = 2048  # longer bodies are not likely to come again
+_TOLD_EVENTS_MAX = 256
 
 
 class Asked(NamedTuple):
@@ -161,7 +162,8 @@ class Replica:
             if fault.answer is not None:
                 answer = fault.answer(answer, args)
         told = _Told(ask, answer, stream(api, ask, answer, self._style) if ask.stream else [])
-        if ask.fixed and not wanted and self._cache is None and len(body) <= _TOLD_BYTES_MAX:
+        small = len(body) <= _TOLD_BYTES_MAX and len(told.events) <= _TOLD_EVENTS_MAX
+        if ask.fixed and small and not wanted and self._cache is None:
             if len(self._told) == _TOLD_MAX:
                 self._told.clear()
             self._told[asked] = told

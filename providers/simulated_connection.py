@@ -24,7 +24,7 @@ BODY_BYTES_MAX = 20 * 1024 * 1024
 HEADERS_BYTES_MAX = 64 * 1024
 CONTROL = "/sim/"
 _LINGER_S = 1.0  # how long an early answer waits for the rest of the request, so that it is not lost to a reset
-_SLOW_BUFFER_BYTES = 16 * 1024
+_SLOW_BUFFER_BYTES = 128 * 1024  # what the kernel takes on top of what was read
 
 
 class Site(Protocol):

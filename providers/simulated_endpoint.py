@@ -89,12 +89,16 @@ class _SimulatedStream(Player):
         if self.script.status != 200:
             self._end(frame.error)
             return
-        if kind is FrameKind.USAGE and not self._call.include_usage:
-            frame = Frame(kind, b"", frame.usage)  # only the gateway asked for it
-        elif kind is FrameKind.MALFORMED:
-            frame = Frame(kind, b"")
-        elif kind is FrameKind.FINISH or (kind is FrameKind.REFUSAL and _CONTENT_FILTER in frame.raw):
+        if kind is FrameKind.PREAMBLE and not frame.raw.endswith(b"\n"):
+            return  # half an event
+        if kind is FrameKind.FINISH or (kind is FrameKind.REFUSAL and _CONTENT_FILTER in frame.raw):
             self._unfinished -= 1
+        elif (
+            (kind is FrameKind.USAGE and not self._call.include_usage)  # only the gateway asked for it
+            or kind is FrameKind.MALFORMED
+            or (kind is FrameKind.ERROR and self.script.json)  # no event to forward
+        ):
+            frame = Frame(kind, b"", frame.usage, frame.error)
         self._sink.on_frame(frame)
         if kind is FrameKind.DONE:
             self._end(None)

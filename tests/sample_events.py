@@ -1,6 +1,6 @@
 """Events and states as tests need them: a good request, and whatever a test changes about it."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.events import AttemptReport, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome

@@ -32,12 +32,14 @@ class Served:
     Attributes:
         url: of its public address, without a path.
         admin_url: likewise of its admin address.
+        pid: of its process.
         stderr: what it has said there, line by line.
         rss_bytes_max: the most memory it ever had; known when it has ended.
     """
 
     url: str
     admin_url: str
+    pid: int
     stderr: list[str]
     rss_bytes_max: int = 0
 
@@ -93,15 +95,13 @@ def gateway(config: Mapping[str, object], folder: Path) -> Iterator[Served]:
     environment = {**os.environ, "NO_COLOR": "1"}
     with (
         (folder / "gateway.log").open("wb") as log,
-        subprocess.Popen(
-            command, cwd=_ROOT, env=environment, stdout=log, stderr=subprocess.PIPE, text=True
-        ) as process,
+        subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=log, stderr=subprocess.PIPE, text=True) as process,
     ):
         served = _served(process)
         try:
             yield served
         finally:
-            process.send_signal(signal.SIGINT)
+            os.kill(process.pid, signal.SIGINT)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             served.rss_bytes_max = usage.ru_maxrss * _RSS_UNIT
@@ -126,4 +126,4 @@ def _served(process: "subprocess.Popen[str]") -> Served:
     if len(addresses) < 2:
         process.kill()
         raise RuntimeError("the gateway did not start:\n" + "".join(lines))
-    return Served(addresses[0], addresses[1], lines)
+    return Served(addresses[0], addresses[1], process.pid, lines)

@@ -59,7 +59,7 @@ def demo(arguments: argparse.Namespace) -> ExitCode:
     try:
         with _replicas(arguments.seed) as ports:
             settings = demo_settings(ports, arguments.port, admin_port)
-            return run_until_end(run(settings, lambda addresses: _greet(screen, addresses), meanwhile))
+            return run_until_end(run(settings, lambda addresses: _greet(screen, addresses, ports), meanwhile))
     except ListenError as error:
         fail(f"{error}; for free ports: {PROGRAM} demo --port 0, or name two: --port 8081 --admin-port 9091")
         return ExitCode.CANNOT_LISTEN
@@ -74,7 +74,7 @@ def demo_settings(replica_ports: Sequence[int], port: int, admin_port: int) -> S
         {"name": name, "kind": "simulated", "base_url": f"http://127.0.0.1:{replica_port}/v1"}
         for name, replica_port in zip(REPLICAS, replica_ports, strict=True)
     ]
-    hedge = {"cold_start_delay": "500ms"}  # with the default of 10 s nothing would be seen until 20 requests are done
+    hedge = {"cold_start_delay": "400ms"}  # with the default of 10 s nothing would be seen until 20 requests are done
     return Settings.model_validate(
         {
             "listen": f"127.0.0.1:{port}",
@@ -124,12 +124,14 @@ def _take_screen() -> TextIO:
     return screen
 
 
-def _greet(screen: TextIO, addresses: Addresses) -> None:
+def _greet(screen: TextIO, addresses: Addresses, replica_ports: Sequence[int]) -> None:
     base = f"http://{addresses.public}/v1"
+    replicas = ", ".join(f"{name} on port {port}" for name, port in zip(REPLICAS, replica_ports, strict=True))
     print(
         f"""{bold(f"{PROGRAM} {gateway_version()}: the demo is ready at {base}", screen)} (Ctrl-C ends it)
 
-  replicas  {", ".join(REPLICAS)}: first token after about 200 ms, but one in ten of the last takes 2 s
+  replicas  {replicas}:
+            first token after about 200 ms, but at the last one in ten takes 2 s
   models    {MODEL_ON} (hedged) and {MODEL_OFF} (not hedged), both over these replicas
   admin     http://{addresses.admin}/admin/models what was learned, /metrics,
             and as it happens: curl -N http://{addresses.admin}/admin/events

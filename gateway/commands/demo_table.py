@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _TTFTS_MAX = 5000  # latest ones that quantiles are taken from: 8 minutes of the demo's traffic
+_ENOUGH = 100  # below that the 99th percentile is the slowest one
 _ROW = "{:<8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>5}{:>7}{:>8}{:>11}"  # 78 columns: terminals have 80
 _HEADER = _ROW.format("hedging", "requests", "p50 ms", "p90 ms", "p99 ms", "hedges", "won", "denied", "load", "budget")
 
@@ -104,7 +105,8 @@ def line(elapsed_s: float, off: Tally, on: Tally, budget: Budget | None) -> str:
 def summary(off: Tally, on: Tally) -> str:
     """What it comes to."""
     [off_p99], [on_p99] = (_times(tally)[-1:] for tally in (off, on))
-    return f"hedging takes the p99 from {off_p99} ms to {on_p99} ms, for {on.extra_load:.1%} more requests upstream"
+    few = "" if min(off.requests, on.requests) >= _ENOUGH else " (so far the slowest of few)"
+    return f"p99: {off_p99} ms with hedging off, {on_p99} ms with {on.extra_load:.1%} more requests upstream{few}"
 
 
 def _times(tally: Tally) -> list[str]:

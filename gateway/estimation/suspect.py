@@ -71,6 +71,8 @@ class Waits:
 
         It may steer the choice of primaries; it must not enter the predictions that scale timers.
         """
+        if not self._waiting:
+            return 0.0
         oldest = islice(self._waiting.values(), _LOOKED_AT)
         return max(0.0, max((now_s - sent_s - predicted_s for sent_s, predicted_s in oldest), default=0.0))
 

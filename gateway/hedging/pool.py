@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
+
 from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
 from gateway.estimation.suspect import Waits
 from gateway.hedging import gate
@@ -23,7 +25,7 @@ from gateway.hedging.plan import Plan, Policy
 from gateway.hedging.settings import HedgeSettings
 from gateway.limits.budget import CreditBudget, Ticket
 from gateway.limits.ledger import Ledger, QuotaTicket
-from gateway.routing.choose import backups, least_in_flight, usable
+from gateway.routing.choose import Routing, backups, in_turn, least_in_flight, most_cached, usable
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Usage
 
@@ -34,8 +36,7 @@ _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota de
 _HEADROOM_MIN: Final = 0.1  # of a quota; primaries are steered away below, while another has room
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """What a policy may know of a request.
 
     Attributes:
@@ -57,8 +58,7 @@ class Facts:
     coin: float = 0.0
 
 
-@dataclass(slots=True)
-class Sent:
+class Sent(msgspec.Struct):
     """What was thought of an attempt when it was sent.
 
     Attributes:
@@ -78,8 +78,7 @@ class Sent:
     quota: QuotaTicket | None
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeTickets:
+class HedgeTickets(msgspec.Struct, frozen=True):
     """Credits one hedge has taken."""
 
     request: Ticket
@@ -91,6 +90,7 @@ class AttemptView(Protocol):
 
     replica: Replica
     start_s: float
+    headers_s: float | None
     content_s: float | None
     usage: Usage | None
     sent: Sent | None
@@ -150,22 +150,19 @@ class Pool:
         self.replicas = tuple(replicas)
         self.settings = settings
         self.hedging_on = True  # the on-call switch
+        self.races_at_headers = settings.policy is Policy.HEADERS  # response headers count as an answer
         self.requests = CreditBudget(settings.budget)
         self.tokens = CreditBudget(settings.budget)
         self.learning = Learning([replica.name for replica in replicas], settings)
         self._loads = {replica: _Load() for replica in replicas}
         self._ledgers = ledgers or {}
         self._numbers = itertools.count()
+        self._turn = 0
 
     @property
     def max_hedges(self) -> int:
         """Backups a request may have."""
         return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
-
-    @property
-    def races_at_headers(self) -> bool:
-        """Response headers count as an answer."""
-        return self.settings.policy is Policy.HEADERS
 
     # before an attempt
 
@@ -180,7 +177,7 @@ class Pool:
                 if replica not in healthy and self._loads[replica].waits.take_probe(now_s):
                     return replica
             candidates = healthy
-        return self._best(facts, self._with_headroom(candidates, now_s), now_s, rand)
+        return self._routed(facts, self._with_headroom(candidates, now_s), now_s, rand)
 
     def earn(self, facts: Facts, replica: Replica, now_s: float) -> None:
         """A request that may be hedged goes to this replica: it earns credits."""
@@ -267,10 +264,6 @@ class Pool:
 
     # what was seen
 
-    def on_headers(self, attempt: AttemptView, now_s: float) -> None:
-        """Response headers came."""
-        self.learning.add_headers(attempt.replica.name, now_s - attempt.start_s, now_s)
-
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """First content came; returns the breaker's state if this moved it."""
         replica, sent, ttft_s = attempt.replica, attempt.sent, now_s - attempt.start_s
@@ -290,6 +283,8 @@ class Pool:
         """An attempt is over, the upstream may have asked to wait; returns the breaker's state if this moved it."""
         meaning, replica = MEANING[outcome], attempt.replica
         replica.in_flight -= 1
+        if attempt.headers_s is not None:
+            self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
         if attempt.sent is not None:
             self._settle(attempt, attempt.sent, meaning.bill, now_s)
             if attempt.content_s is None:
@@ -326,6 +321,19 @@ class Pool:
         return self._loads[replica].pending
 
     # inside
+
+    def _routed(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+        """Where a primary or failover goes, of those that may be used."""
+        routing = self.settings.routing
+        if routing is Routing.PREDICTED:
+            return self._best(facts, candidates, now_s, rand)
+        if routing is Routing.LEAST_IN_FLIGHT:
+            return least_in_flight(candidates, rand)
+        if routing is Routing.ROUND_ROBIN:
+            replica, self._turn = in_turn(self.replicas, candidates, self._turn)
+            return replica
+        cached = {replica: self._loads[replica].memory.cached_bytes(facts.prefixes, now_s) for replica in candidates}
+        return most_cached(candidates, cached, rand)
 
     def _best(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         """Lowest predicted TTFT, ages of waiting attempts included; by load while nothing is known."""

@@ -6,6 +6,7 @@ Units: seconds; shares are fractions of 1.
 from dataclasses import dataclass
 
 from gateway.hedging.plan import Policy
+from gateway.routing.choose import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class HedgeSettings:
         hedge_delay_min_s: no hedge is considered earlier.
         cold_start_delay_s: when one is considered while too little is known.
         gain_min: what a backup must be expected to save, as a multiple of its own TTFT; None: by the replica's kind.
+        routing: how the replica of a primary is chosen; a backup's is always the one predicted fastest.
     """
 
     policy: Policy = Policy.ADAPTIVE
@@ -31,3 +33,4 @@ class HedgeSettings:
     hedge_delay_min_s: float = 0.020
     cold_start_delay_s: float = 10.0
     gain_min: float | None = None
+    routing: Routing = Routing.PREDICTED

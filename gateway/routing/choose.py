@@ -1,12 +1,26 @@
-"""Which replica next: who may be used at all, and the better of two random ones. Pure.
+"""Which replica next: who may be used at all, and the choices that need no prediction. Pure.
 
 The power of two choices (Mitzenmacher, 2001): comparing two random candidates is nearly as good as comparing all, and
 does not send every gateway of a fleet to the same replica at once.
 """
 
-from collections.abc import Collection, Sequence
+import enum
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from gateway.routing.replicas import Replica
+
+_LOAD_BOUND: Final = 1.25  # times the mean in flight: affinity ends there (Mirrokni et al., bounded loads)
+
+
+class Routing(enum.Enum):
+    """How the replica of a primary is chosen; the value is the name in the settings."""
+
+    PREDICTED = "predicted"  # lowest predicted TTFT
+    LEAST_IN_FLIGHT = "least_in_flight"  # the less busy of two
+    ROUND_ROBIN = "round_robin"
+    PREFIX_AFFINITY = "prefix_affinity"  # whoever holds most of the prompt, if it is not busier than others
 
 
 def usable(replicas: Sequence[Replica], tried: Collection[Replica], now_s: float) -> list[Replica]:
@@ -45,3 +59,33 @@ def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:
         second += 1
     a, b = candidates[first], candidates[second]
     return b if b.in_flight < a.in_flight else a
+
+
+def in_turn(replicas: Sequence[Replica], candidates: Collection[Replica], turn: int) -> tuple[Replica, int]:
+    """The next candidate in the pool's order.
+
+    Args:
+        replicas: the pool's.
+        candidates: at least one of them.
+        turn: the index whose turn it is.
+
+    Returns:
+        The replica, and whose turn is next.
+    """
+    n = len(replicas)
+    index = next(i % n for i in range(turn, turn + n) if replicas[i % n] in candidates)
+    return replicas[index], (index + 1) % n
+
+
+def most_cached(candidates: Sequence[Replica], cached: Mapping[Replica, int], rand: float) -> Replica:
+    """Whoever holds most of the prompt among those not busier than 1.25 times the mean; the less busy of equals.
+
+    Args:
+        candidates: at least one.
+        cached: how much of the prompt each is believed to hold.
+        rand: uniform in [0, 1).
+    """
+    mean = (sum(replica.in_flight for replica in candidates) + 1) / len(candidates)
+    free = [replica for replica in candidates if replica.in_flight + 1 <= math.ceil(_LOAD_BOUND * mean)]
+    most = max(cached[replica] for replica in free)
+    return least_in_flight([replica for replica in free if cached[replica] == most], rand)

@@ -283,14 +283,15 @@ def test_losers_are_censored_and_never_count_against_a_replica() -> None:
     """A loser adds a censored sample, no event, and leaves its breaker alone."""
     told = run_race(Scripted(answer(5.0)), Scripted(answer(0.05)))
     pool, (first, second) = told.pools[0], told.pools[0].replicas
-    assert (pool.ttft[first].event_count(1.0), pool.ttft[first].count(1.0)) == (0, 1)
-    assert (pool.ttft[second].event_count(1.0), pool.ttft[second].count(1.0)) == (1, 1)
+    ttft = pool.learning.ttft
+    assert (ttft["a"].event_count(1.0), ttft["a"].count(1.0)) == (0, 1)
+    assert (ttft["b"].event_count(1.0), ttft["b"].count(1.0)) == (1, 1)
     assert first.breaker.state is BreakerState.CLOSED
     assert first.breaker.failures == 0
 
 
 @pytest.mark.parametrize(
-    "method", ["pick", "delay_s", "decide", "on_headers", "on_content", "on_end", "on_sent", "earn"]
+    "method", ["pick", "delay_s", "decide", "on_content", "on_end", "on_sent", "earn"]
 )
 def test_a_part_that_raises_costs_no_answer(method: str) -> None:
     """An exception in any part of the brain fails no request; it is counted."""

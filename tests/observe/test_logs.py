@@ -5,7 +5,7 @@ import os
 import re
 import select
 from collections.abc import Iterator
-from dataclasses import replace
+from msgspec.structs import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args

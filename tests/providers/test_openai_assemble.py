@@ -101,6 +101,8 @@ def tool(id_: str, name: str, arguments: str) -> dict[str, Any]:
         ],
         # the id in every piece
         [piece(0, "", "f", "a"), piece(0, '{"x"', None, "a"), piece(0, ":1}", None, "a"), piece(1, "{}", "g", "b")],
+        # and the name, too
+        [piece(0, "", "f", "a"), piece(0, '{"x"', "f", "a"), piece(0, ":1}", "f", "a"), piece(1, "{}", "g", "b")],
         # older vLLM: another id in every piece
         [piece(0, None, "f", "a"), piece(0, '{"x"', None, "r1"), piece(0, ":1}", None, "r2"), piece(1, "{}", "g", "b")],
         # index 0 for all
@@ -123,7 +125,7 @@ def tool(id_: str, name: str, arguments: str) -> dict[str, Any]:
             piece(1, "{}", "g", "b"),
         ],
     ],
-    ids=["openai", "interleaved", "id repeated", "ids random", "index 0", "no index", "whole", "odd"],
+    ids=["openai", "interleaved", "id repeated", "name repeated", "ids random", "index 0", "no index", "whole", "odd"],
 )
 def test_parallel_tool_calls(deltas: list[dict[str, Any]]) -> None:
     """Two tool calls come out as two, in order, whatever the server's way to number the pieces."""

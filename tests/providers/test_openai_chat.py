@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE, call_of
-from providers.base import Api, FrameKind, Usage
+from providers.base import Api, Frame, FrameKind, Usage
 from providers.openai_chat import OpenAIChat
 from providers.openai_completions import OpenAICompletions
 
@@ -133,7 +133,7 @@ def test_a_json_body_that_is_no_answer(body: bytes, message: str, status: int | 
     assert frame.error.status == status
 
 
-ANSWER = {
+ANSWER: dict[str, Any] = {
     "id": "chatcmpl-1",
     "object": "chat.completion",
     "created": 1753000000,
@@ -148,16 +148,19 @@ ANSWER = {
 
 def test_a_json_body_becomes_a_stream() -> None:
     """A complete answer where a stream was asked for is the same answer as a stream."""
-    frames = OpenAIChat().reader(STREAMED).read_body(json.dumps(ANSWER).encode())
+    body = {**ANSWER, "citations": ["u"], "choices": [None, *ANSWER["choices"]]}
+    frames = OpenAIChat().reader(STREAMED).read_body(json.dumps(body).encode())
     assert [frame.kind.value for frame in frames] == ["content", "finish", "usage", "done"]
     head = {"id": "chatcmpl-1", "created": 1753000000, "model": "m", "system_fingerprint": "fp_1"}
     first, last = (json.loads(frame.raw.removeprefix(b"data: ")) for frame in frames[:2])
     choice = {"index": 0, "delta": {"role": "assistant", "content": "Hi"}, "logprobs": None, "finish_reason": None}
-    assert first == {**head, "object": "chat.completion.chunk", "choices": [choice]}
-    assert last["choices"] == [{"index": 0, "delta": {}, "finish_reason": "stop"}]
-    assert frames[2].raw == b""
-    assert frames[2].usage == Usage(9, 2)
+    head["object"] = "chat.completion.chunk"
+    assert first == {**head, "citations": ["u"], "choices": [choice]}
+    assert last == {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    assert frames[2] == Frame(FrameKind.USAGE, b"", Usage(9, 2))
     assert frames[3].raw == b"data: [DONE]\n\n"
+    asked = OpenAIChat().reader(WHOLE).read_body(json.dumps(body).encode())[2]
+    assert json.loads(asked.raw.removeprefix(b"data: ")) == {**head, "choices": [], "usage": ANSWER["usage"]}
 
 
 def test_usage_of_an_answer() -> None:

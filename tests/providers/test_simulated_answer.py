@@ -9,6 +9,7 @@ from openai_calls import call_of
 from providers.base import Api, WireProtocol
 from providers.openai_chat import OpenAIChat
 from providers.openai_completions import OpenAICompletions
+from providers.simulated_answer import sample
 from simulated_calls import HELLO, answer_of, body_of, contents, play, replica_of, text_of
 
 PROTOCOLS: dict[Api, WireProtocol] = {Api.CHAT: OpenAIChat(), Api.COMPLETIONS: OpenAICompletions()}
@@ -153,3 +154,27 @@ def test_replica_may_refuse_to_continue() -> None:
     messages = [*HELLO, {"role": "assistant", "content": "the"}]
     script = play(replica_of(continues=False), messages=messages, continue_final_message=True)
     assert json.loads(script.steps[0].frame.raw)["error"]["param"] == "continue_final_message"
+
+
+@pytest.mark.parametrize(
+    ("schema", "document"),
+    [
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "number"}}}, 0.5),
+        ({"type": "array", "items": {"const": 3}}, [3]),
+        ({"anyOf": [{"type": "null"}, {"type": "string"}]}, None),
+        ({"type": "object"}, {}),
+        ({}, "word"),
+        (True, "word"),
+    ],
+    ids=repr,
+)
+def test_document_is_one_the_schema_allows(schema: object, document: object) -> None:
+    """The commoner forms of JSON schemas are answered with a fitting value."""
+    assert sample(schema) == document
+
+
+def test_schema_that_refers_to_itself_ends() -> None:
+    """A document is bounded, however its schema branches."""
+    branches = {name: {"$ref": "#/$defs/A"} for name in "abcdefgh"}
+    schema = {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": branches}}}
+    assert len(json.dumps(sample(schema))) < 100_000

@@ -53,10 +53,12 @@ class Recorder:
 
 
 def endpoint_of(**profile: Any) -> SimulatedEndpoint:
+    """An endpoint whose replica has these keys in its profile."""
     return SimulatedEndpoint(Replica(parse_profile(profile), random.Random(1)))
 
 
 def call(fault: str = "", **over: Any) -> Call:
+    """A streaming call that asks for a fault."""
     headers = ((FAULT_HEADER, fault.encode()),) if fault else ()
     return call_of({**HELLO, "stream": True}, headers=headers, **over)
 

@@ -1,0 +1,125 @@
+"""Policies side by side on the same samples: every policy over every seed of a workload, as rows and a manifest.
+
+Owns the plan of a comparison. It must not know how anything is printed. Deterministic: the same arguments give the same
+rows to the last bit. Units: as in summary.py.
+"""
+
+import asyncio
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+
+from gateway.hedging.settings import HedgeSettings
+from gateway.routing.choose import Routing
+from streaming_bench import summary
+from streaming_bench.contenders import Terms
+from streaming_bench.drawn import Draws
+from streaming_bench.scenario import Scenario
+from streaming_bench.summary import Figures, Part
+from streaming_bench.virtual import Traffic, run
+from streaming_bench.world import World, arrivals
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is compared.
+
+    Attributes:
+        policies: their names.
+        seeds: one run of each policy for each.
+        budget: a share; None: the gateway's default.
+        max_hedges: for the gateway's policies.
+        routing: of primaries.
+        held: headers come with the first token, also where the workload flushes them.
+        correlation: of rare events between replicas; None: the workload's.
+        quantile: of the policies that use one; None: the gateway's default.
+        static_delay_s: of static and fan_out; None: the workload's.
+        library_rps: None: the workload's.
+    """
+
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    budget: float | None = None
+    max_hedges: int = 1
+    routing: Routing = Routing.PREDICTED
+    held: bool = False
+    correlation: float | None = None
+    quantile: float | None = None
+    static_delay_s: float | None = None
+    library_rps: float | None = None
+
+
+def compare(
+    scenario: Scenario, plan: Plan, progress: Callable[[str, float], None] = lambda _what, _done: None
+) -> dict[str, object]:
+    """Run everything.
+
+    Args:
+        scenario: the workload.
+        plan: what is compared on it.
+        progress: hears what is running and the share of all that is done.
+
+    Returns:
+        `rows`, one per policy, and a `manifest`.
+    """
+    parts = _parts(scenario)
+    found: dict[str, dict[str, list[Figures]]] = {p: {part.name: [] for part in parts} for p in plan.policies}
+    runs, done = len(plan.seeds) * len(plan.policies), 0
+    for seed in plan.seeds:
+        draws = Draws(scenario, seed, plan.correlation)
+        traffic = _traffic(scenario, seed)
+
+        def make_world(loop: asyncio.AbstractEventLoop, draws: Draws = draws) -> World:
+            return draws.world(scenario, loop, held=plan.held)
+
+        for policy in plan.policies:
+
+            def tell(requests: int, policy: str = policy, seed: int = seed, done: int = done) -> None:
+                progress(f"{policy}, seed {seed}", (done + requests / scenario.requests) / runs)
+
+            result = run(policy, terms(scenario, plan), traffic, make_world, seed, tell)
+            for part in parts:
+                found[policy][part.name].append(summary.figures(result, part))
+            done += 1
+    off = found.get("off")
+    rows = [summary.row(policy, seeds, off) for policy, seeds in found.items()]
+    return {"rows": rows, "manifest": _manifest(scenario, plan)}
+
+
+def terms(scenario: Scenario, plan: Plan) -> Terms:
+    """The terms of a comparison: the gateway's defaults where neither plan nor scenario says otherwise."""
+    given = {
+        "budget": plan.budget,
+        "quantile": plan.quantile,
+        "hedge_delay_min_s": scenario.hedge_delay_min_s,
+    }
+    settings = HedgeSettings(
+        max_hedges=plan.max_hedges,
+        routing=plan.routing,
+        static_delay_s=plan.static_delay_s or scenario.reference.static_delay_s,
+    )
+    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
+    return Terms(settings, plan.library_rps or scenario.reference.library_rps)
+
+
+def _traffic(scenario: Scenario, seed: int) -> Traffic:
+    rate = scenario.arrivals.per_second
+    return Traffic(arrivals(scenario.requests, rate, seed) if rate else None, scenario.arrivals.concurrency)
+
+
+def _parts(scenario: Scenario) -> Sequence[Part]:
+    return [Part("all"), *(Part(span.name, span.start_s, span.end_s) for span in scenario.spans)]
+
+
+def _manifest(scenario: Scenario, plan: Plan) -> dict[str, object]:
+    """What it takes to repeat the run."""
+    return {
+        "workload": scenario.name,
+        "workload_sha256": scenario.sha256,
+        "requests": scenario.requests,
+        **asdict(plan),
+        "routing": plan.routing.value,
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+    }

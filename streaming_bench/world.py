@@ -1,0 +1,92 @@
+"""What a simulated workload consists of, whoever simulates it: requests, replicas, limits. And a stream driven by timers.
+
+The simulated replicas implement `providers.base.Endpoint`, so the gateway's own race speaks to them. A call's body is
+the request's number: by it a replica finds its draws, the same ones under every policy (common random numbers).
+
+Units: seconds of the loop's clock, tokens.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.hedging.pool import Facts
+from gateway.limits.ledger import Ledger
+from providers.base import Api, Call, Endpoint, Frame, FrameKind, Sink
+
+CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One seed of one workload, ready to be run once.
+
+    Attributes:
+        endpoints: the replicas.
+        facts: what the gateway knows of each request.
+        quotas: the name of each replica's quota, None where nobody counts.
+        ledgers: the gateway's, by quota.
+        prefill: tokens computed so far, and those of them for attempts that were cancelled.
+    """
+
+    endpoints: Sequence[Endpoint]
+    facts: Sequence[Facts]
+    quotas: Sequence[str | None]
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+
+
+def call_of(request: int) -> Call:
+    """What is sent for a request."""
+    return Call(Api.CHAT, b"%d" % request, {}, 1, "bench", streaming=True)
+
+
+def arrivals(count: int, rate: float, seed: int) -> list[float]:
+    """When each request of an open loop arrives: Poisson."""
+    rng = random.Random(f"{seed}/arrivals")
+    times_s, now_s = [], 0.0
+    for _ in range(count):
+        now_s += rng.expovariate(rate)
+        times_s.append(now_s)
+    return times_s
+
+
+class TimedStream:
+    """One answer on its way: timers that are cancelled when it is aborted."""
+
+    __slots__ = ("_timers", "sink")
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def at(self, loop: asyncio.AbstractEventLoop, at_s: float, act: Callable[[], None]) -> None:
+        """Do something then, unless it is aborted before."""
+        self._timers.append(loop.call_at(at_s, act))
+
+    def pause(self) -> None:
+        """Nobody is slow here."""
+
+    def resume(self) -> None:
+        """Nobody is slow here."""
+
+    def abort(self) -> None:
+        """Do nothing any more."""
+        for timer in self._timers:
+            timer.cancel()
+
+    def flush_headers(self) -> None:
+        """The status goes out ahead of everything else."""
+        self.sink.on_headers(200, ())
+
+    def answer(self) -> None:
+        """The first token, which is all there is."""
+        self.sink.on_frame(CONTENT)
+        self.sink.on_end(None)
+
+    def headers_and_answer(self) -> None:
+        """The status was held back until now."""
+        self.sink.on_headers(200, ())
+        self.answer()

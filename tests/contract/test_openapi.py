@@ -1,0 +1,154 @@
+"""openapi.yaml against the code, in both directions: what one of them has, the other has, too."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import schemathesis
+from starlette.routing import Route
+
+from contract_file import CONTRACT, PATH, errors, operations, resolved
+from gateway import inbound, inbound_fields, report
+from gateway.errors import GatewayError, UpstreamFailed
+from gateway.events import Result
+from gateway.hedging.outcomes import Denial
+from gateway.plain_routes import contract, plain_app
+from gateway.race import TRIES_MAX
+from gateway.routes import PATHS
+from gateway.settings import Limits
+
+GATEWAY = Path(inbound.__file__).parent
+SCHEMAS = CONTRACT["components"]["schemas"]
+HEADERS = CONTRACT["components"]["headers"]
+ADMIN_ONLY = {"forbidden", "too_many_subscribers"}  # docs/admin.md has them
+
+
+def test_it_is_an_openapi_document() -> None:
+    """The file is valid OpenAPI 3.1, and every reference in it leads somewhere."""
+    schemathesis.openapi.from_dict(CONTRACT).validate()
+    assert CONTRACT["openapi"] == "3.1.0"
+    for reference in re.findall(r"\$ref: '([^']*)'", PATH.read_text(encoding="utf-8")):
+        assert resolved({"$ref": reference})
+
+
+def test_what_is_not_used_is_not_there() -> None:
+    """Every component is used, but for the two errors that belong to no operation."""
+    used = set(re.findall(r"#/components/(\w+/\w+)", PATH.read_text(encoding="utf-8")))
+    parts = {f"{kind}/{name}" for kind, named in CONTRACT["components"].items() for name in named}
+    assert parts - used == {"responses/UnknownRoute", "responses/MethodNotAllowed", "securitySchemes/bearer"}
+
+
+def test_routes() -> None:
+    """The app has exactly the paths and methods of the contract."""
+    app = plain_app(["m"], 0, lambda _: "", lambda: True, "0")
+    routes = [route for route in app.routes if isinstance(route, Route)]
+    plain = {(route.path.replace(":path}", "}"), method) for route in routes for method in route.methods or ()}
+    raced = {(path, "POST") for path in PATHS}
+    assert plain | raced == {(path, method) for path, method, _ in operations()}
+
+
+def test_it_is_what_is_served() -> None:
+    """The gateway serves this file, and its version is the project's."""
+    assert contract() == PATH.read_text(encoding="utf-8")
+    project = (PATH.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{CONTRACT["info"]["version"]}"' in project
+
+
+def _said(value: ast.AST) -> Iterator[str]:
+    """The strings in an expression as patterns; what an f-string fills in is a word."""
+    if isinstance(value, ast.JoinedStr):
+        yield "".join(re.escape(str(p.value)) if isinstance(p, ast.Constant) else r"[a-z_]+" for p in value.values)
+    elif isinstance(value, ast.Constant) and isinstance(value.value, str):
+        yield re.escape(value.value)
+    else:
+        for part in ast.iter_child_nodes(value):
+            yield from _said(part)
+
+
+def _codes() -> set[str]:
+    """Every error code that stands in the gateway's source, as a pattern."""
+    found: set[str] = set()
+    for file in GATEWAY.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match node:
+                case (
+                    ast.keyword(arg="code", value=value)
+                    | ast.Assign(targets=[ast.Name(id="code")], value=value)
+                    | ast.AnnAssign(target=ast.Name(id="_CODES"), value=ast.Dict() as value)
+                ):
+                    found.update(_said(value))
+    return found
+
+
+def test_error_codes() -> None:
+    """Every code that the gateway gives is in the contract (or the admin address's), and every code there is given."""
+    named = {error.code for error in errors()} | ADMIN_ONLY
+    given = _codes()
+    assert [code for code in given if not any(re.fullmatch(code, name) for name in named)] == []
+    assert [name for name in named if not any(re.fullmatch(code, name) for code in given)] == []
+
+
+def _classes(kind: type[GatewayError]) -> Iterator[type[GatewayError]]:
+    yield kind
+    for sub in kind.__subclasses__():
+        yield from _classes(sub)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in _classes(GatewayError) if kind.__module__ != "gateway.admin"])
+def test_error_classes(kind: type[GatewayError]) -> None:
+    """An error class that has a code has a response with its status and this code, and the same type."""
+    if kind.code in {None, *ADMIN_ONLY}:
+        return
+    types = {
+        error.example["error"]["type"] for error in errors() if (error.status, error.code) == (kind.status, kind.code)
+    }
+    assert kind.kind in types
+
+
+def test_headers_of_an_answer() -> None:
+    """The headers that a race adds are those of every 200 of a raced route."""
+    source = Path(report.__file__).read_text(encoding="utf-8")
+    for path in PATHS:
+        told = CONTRACT["paths"][path]["post"]["responses"]["200"]["headers"]
+        assert told.keys() == {*re.findall(r'b"(x-[a-z-]+)"', source), "x-request-id"}
+
+
+def test_headers_of_an_error() -> None:
+    """The headers that an error can have stand beside the responses that carry a replica's error."""
+    error = UpstreamFailed("", status=502, retry_after_s=1.0, should_retry=False)
+    names = {name.decode() for name, _ in error.headers()} | {"x-request-id"}
+    for response in ("RateLimited", "UpstreamFailed", "Unavailable", "UpstreamTimeout", "PassedOn"):
+        assert CONTRACT["components"]["responses"][response]["headers"].keys() == names
+
+
+def test_closed_sets_and_bounds() -> None:
+    """Enumerations are the code's, bounds those of the default settings and of the parser."""
+    assert HEADERS["Result"]["schema"]["enum"] == [result.value for result in Result]
+    assert HEADERS["Denied"]["schema"]["enum"] == [denial.value for denial in Denial]
+    assert HEADERS["Attempts"]["schema"]["maximum"] == TRIES_MAX
+    limits = Limits()
+    asked = SCHEMAS["RaceRequest"]["properties"]
+    bounds = {name: field["maximum"] for name, field in asked.items() if "maximum" in field}
+    tokens_max = limits.max_tokens_max
+    expected = {
+        "n": limits.n_max,
+        "best_of": limits.n_max,
+        "max_tokens": tokens_max,
+        "max_completion_tokens": tokens_max,
+    }
+    assert bounds == expected
+    assert SCHEMAS["RaceRequest"]["maxProperties"] == inbound.KEYS_MAX
+    assert SCHEMAS["ChatCompletionRequest"]["properties"]["messages"]["maxItems"] == inbound_fields.MESSAGES_MAX
+    prompts = SCHEMAS["CompletionRequest"]["properties"]["prompt"]["anyOf"]
+    assert {kind["maxItems"] for kind in prompts if "maxItems" in kind} == {inbound_fields.PROMPTS_MAX}
+
+
+def test_fields_that_are_read() -> None:
+    """The request schemas have exactly the fields that the gateway reads."""
+    shared = SCHEMAS["RaceRequest"]["properties"].keys()
+    for kind, schema in ((inbound._Chat, "ChatCompletionRequest"), (inbound._Completions, "CompletionRequest")):
+        read = {field.name for field in msgspec.structs.fields(kind)}
+        assert read == shared | SCHEMAS[schema]["properties"].keys()

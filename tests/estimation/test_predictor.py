@@ -1,0 +1,178 @@
+"""The predictor: finds the law and each replica's level, and is moved by stragglers, losers and idleness as it should."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.estimation.predictor import Predictor
+
+LAW = (0.18, 1 / 16_000, 1 / 10_000)
+
+
+def taught(
+    samples: int, *, noise: float = 0.0, levels: dict[str, float] | None = None, law: tuple[float, float, float] = LAW
+) -> Predictor:
+    """A predictor that has seen so many samples of a law, one every 50 ms, the last one at samples / 20 s."""
+    rng = np.random.default_rng(5)
+    predictor = Predictor()
+    replicas = levels or {"a": 1.0}
+    b, s, c = law
+    for n in range(samples):
+        replica = list(replicas)[n % len(replicas)]
+        uncached, pending = float(rng.lognormal(6.5, 1.0)), float(rng.choice([0.0, 0.0, 500.0, 3_000.0]))
+        ttft_s = replicas[replica] * (b + s * uncached + c * pending) * float(np.exp(noise * rng.normal()))
+        predictor.add(replica, ttft_s, uncached, pending, n / 20)
+        if n % 10 == 9:
+            predictor.fold(n / 20)
+    predictor.fold(samples / 20)
+    return predictor
+
+
+def predicted(predictor: Predictor, replica: str, uncached: float, pending: float, now_s: float) -> float:
+    """A prediction that must exist."""
+    value = predictor.predict(replica, uncached, pending, now_s)
+    assert value is not None
+    return value
+
+
+def test_nothing_is_predicted_before_the_first_sample() -> None:
+    """Without a first content there is no prediction, also after a late loser, and levels are 1."""
+    predictor = Predictor()
+    assert predictor.predict("a", 100.0, 0.0, 0.0) is None
+    predictor.add_late("a", 5.0, 100.0, 0.0, 0.0)
+    assert predictor.predict("a", 100.0, 0.0, 1.0) is None
+    assert predictor.coefficients == (0.0, 0.0, 0.0)
+    assert predictor.level_median == 1.0
+
+
+def test_the_first_samples_fit_b_only() -> None:
+    """Up to 20 samples the prediction is one constant, with all levels 1: the least squares of b / y against 1."""
+    predictor = Predictor()
+    waits_s = [0.1, 0.2, 0.4] * 6
+    for n, ttft_s in enumerate(waits_s):
+        predictor.add("ab"[n % 2], ttft_s, 1_000.0 * n, 50.0, 0.0)
+    b = sum(1 / y for y in waits_s) / sum(1 / y**2 for y in waits_s)
+    decayed = sum(0.998**-n / y for n, y in enumerate(waits_s)) / sum(0.998**-n / y**2 for n, y in enumerate(waits_s))
+    assert decayed == pytest.approx(b, rel=0.01)
+    for replica, uncached in (("a", 0.0), ("b", 30_000.0), ("never seen", 5.0)):
+        assert predicted(predictor, replica, uncached, 0.0, 0.0) == pytest.approx(decayed)
+    assert set(predictor.levels.values()) <= {1.0}
+
+
+def test_it_finds_the_law() -> None:
+    """Without noise the coefficients are those that made the samples."""
+    assert taught(600).coefficients == pytest.approx(LAW, rel=0.02)
+
+
+def test_it_finds_the_law_through_noise_and_levels() -> None:
+    """With noise of 30 % and replicas at 1 and 2, predictions are within 15 % of the typical TTFT on both."""
+    predictor = taught(2_000, noise=0.3, levels={"a": 1.0, "b": 2.0})
+    for uncached, pending in ((200.0, 0.0), (2_000.0, 0.0), (2_000.0, 3_000.0), (8_000.0, 0.0)):
+        typical_s = LAW[0] + LAW[1] * uncached + LAW[2] * pending
+        assert predicted(predictor, "a", uncached, pending, 100.0) == pytest.approx(typical_s, rel=0.15)
+        assert predicted(predictor, "b", uncached, pending, 100.0) == pytest.approx(2 * typical_s, rel=0.15)
+
+
+@given(st.lists(st.tuples(st.floats(1e-4, 1e3), st.floats(0, 1e5), st.floats(0, 1e5)), min_size=1, max_size=120))
+def test_coefficients_are_never_negative(samples: list[tuple[float, float, float]]) -> None:
+    """Whatever the samples: no coefficient below 0, and every prediction is positive and finite."""
+    predictor = Predictor()
+    for n, (ttft_s, uncached, pending) in enumerate(samples):
+        predictor.add("a", ttft_s, uncached, pending, float(n))
+        value = predictor.predict("a", uncached, pending, float(n))
+        assert value is not None
+        assert 0.0 < value < math.inf
+    assert min(predictor.coefficients) >= 0.0
+
+
+def test_a_straggler_moves_the_level_little_and_the_fit_not_at_all() -> None:
+    """What is e^1.4 off does not enter the fit; the level moves by 0.03 at most."""
+    predictor = taught(600)
+    before = predictor.coefficients
+    level = math.log(predictor.levels["a"])
+    for _ in range(8):
+        predictor.add("a", 60.0, 500.0, 0.0, 30.0)
+    predictor.fold(30.0)
+    assert predictor.coefficients == before
+    assert math.log(predictor.levels["a"]) == pytest.approx(level + 8 * 0.03, abs=0.001)
+
+
+def test_a_slow_replica_is_followed_within_fifty_samples() -> None:
+    """A replica that becomes three times slower is predicted so, the other one stays."""
+    predictor = taught(600, levels={"a": 1.0, "b": 1.0})
+    for n in range(100):
+        predictor.add("ab"[n % 2], 0.18 * (3.0 if n % 2 else 1.0), 0.0, 0.0, 30.0)
+    fast_s, slow_s = (predicted(predictor, replica, 0.0, 0.0, 31.0) for replica in "ab")
+    assert 2.3 <= slow_s / fast_s <= 3.2
+    assert fast_s == pytest.approx(0.18, rel=0.25)
+
+
+def test_an_unconfirmed_level_drifts_to_one() -> None:
+    """Without samples the logarithm of a level falls by e in 30 s."""
+    predictor = taught(1_000, levels={"a": 1.0, "b": 2.0})
+    before = math.log(predictor.levels["b"])
+    predictor.fold(50.0 + 30.0)
+    assert math.log(predictor.levels["b"]) == pytest.approx(before / math.e)
+    predictor.fold(600.0)
+    assert predictor.levels["b"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_prediction_is_fresh_although_nobody_folds() -> None:
+    """A prediction after a long silence already contains the drift."""
+    predictor = taught(1_000, levels={"a": 1.0, "b": 2.0})
+    b = predictor.coefficients[0]
+    assert predicted(predictor, "b", 0.0, 0.0, 1_000.0) == pytest.approx(b, rel=1e-3)
+
+
+@pytest.mark.parametrize(("waited_s", "moves"), [(0.05, False), (1.0, True)])
+def test_an_attempt_without_content_counts_only_if_late(waited_s: float, *, moves: bool) -> None:
+    """A loser cancelled early says nothing; cancelled late it moves the level up, and never enters the fit."""
+    predictor = taught(600)
+    before = predictor.coefficients, predictor.levels["a"]
+    for _ in range(10):
+        predictor.add_late("a", waited_s, 0.0, 0.0, 30.0)
+    predictor.fold(30.0)
+    assert predictor.coefficients == before[0]
+    assert (predictor.levels["a"] > before[1] * 1.2) is moves
+    assert moves or predictor.levels["a"] == pytest.approx(before[1])
+
+
+def test_the_scale_belongs_to_b_alone() -> None:
+    """When all replicas become five times slower, levels carry it first and b takes it over."""
+    predictor = taught(1_000, levels={"a": 1.0, "b": 1.0}, law=(0.1, 0.0, 0.0))
+    for n in range(4_000):
+        predictor.add("ab"[n % 2], 0.5, 100.0, 0.0, 50.0 + n / 20)
+        if n == 100:
+            assert predicted(predictor, "a", 100.0, 0.0, 55.0) > 0.25
+    assert predictor.coefficients[0] == pytest.approx(0.5, rel=0.05)
+    assert predictor.level_median == pytest.approx(1.0, rel=0.05)
+
+
+def test_the_buffer_is_bounded() -> None:
+    """Samples are folded in by themselves when 256 have gathered."""
+    predictor = Predictor()
+    for _ in range(1_000):
+        predictor.add("a", 0.1, 0.0, 0.0, 0.0)
+    assert len(predictor._raw) < 256
+    assert predictor.coefficients[0] == pytest.approx(0.1)
+
+
+def test_weights_stay_finite() -> None:
+    """A hundred thousand samples leave the fit exact: old weights are scaled back in time."""
+    predictor = taught(0)
+    for n in range(100_000):
+        predictor.add("a", 0.2 if n % 2 else 0.4, 0.0 if n % 2 else 2_000.0, 0.0, 0.0)
+    b, s, _ = predictor.coefficients
+    assert b == pytest.approx(0.2, rel=1e-3)
+    assert s == pytest.approx(1e-4, rel=1e-3)
+
+
+def test_a_forgotten_replica_starts_at_one() -> None:
+    """Forgetting drops the level only."""
+    predictor = taught(1_000, levels={"a": 1.0, "b": 2.0})
+    predictor.forget("b")
+    assert "b" not in predictor.levels
+    assert predicted(predictor, "b", 0.0, 0.0, 50.0) == pytest.approx(predictor.coefficients[0])

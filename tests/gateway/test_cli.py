@@ -1,0 +1,235 @@
+"""The command line in process: parsing, suggestions, exit codes, the light commands. Whole processes: tests/wire."""
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import foreign_providers, main
+from gateway.command_line import ExitCode, options, parse, parsers
+from gateway.commands.terminal import coloured
+
+DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+CONFIG = """
+keys: [{name: team-a, key: "sk-very-secret"}]
+models:
+  - name: llama
+    replicas:
+      - {name: a, kind: vllm, base_url: "http://10.0.0.1:8000/v1"}
+      - {name: b, kind: vllm, base_url: "http://10.0.0.2:8000/v1"}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A good configuration file."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(CONFIG)
+    return file
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What is said to a command line that cannot be understood."""
+    with pytest.raises(SystemExit) as ended:
+        parse(argv)
+    assert ended.value.code == ExitCode.USAGE
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["srve"], "no command srve; did you mean serve?"),
+        (["zzz"], "no command zzz; there are: serve, demo, check-config, print-config, config-schema, version"),
+        (["serve", "--modle", "x"], "no option --modle; did you mean --model?"),
+        (["serve", "--modle=x"], "no option --modle; did you mean --model?"),
+        (["demo", "--trafic"], "no option --trafic; did you mean --traffic?"),
+        (["demo", "--zzz"], "no option --zzz; there are: --help, --traffic"),
+        (["check-config", "a.yaml", "b.yaml"], "b.yaml is one argument too many"),
+        (["demo", "--port", "80800"], "80800 is no port; write a number from 0"),
+        (["demo", "--port", "-1"], "--port"),
+        (["demo", "--seconds", "0"], "0 is no length of time"),
+        (["demo", "--seconds", "inf"], "inf is no length of time"),
+        (["serve", "--model", "llama"], "--model needs at least one replica: --replica http://"),
+        (["serve", "--replica", "http://a"], "--replica goes with --model NAME"),
+        (["serve", "--config", "a.yaml", "--listen", "127.0.0.1:1"], "--listen goes with --model NAME"),
+        (["serve", "--config", "a.yaml", "--model", "m", "--replica", "http://a"], "exclude each other"),
+        ([], "COMMAND"),
+    ],
+)
+def test_what_cannot_be_understood(capsys: pytest.CaptureFixture[str], argv: list[str], said: str) -> None:
+    """A mistake on the command line ends with code 2, says what to type instead, and where help is."""
+    text = refusal(capsys, *argv)
+    assert said in text
+    assert "--help" in text
+
+
+@pytest.mark.parametrize("name", list(parsers()[1]))
+def test_help_has_examples_that_can_be_typed(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Each command's help shows examples, and the parser understands all of them."""
+    with pytest.raises(SystemExit) as ended:
+        parse([name, "--help"])
+    assert ended.value.code == 0
+    examples = re.findall(rf"^  ttft-gateway ({name}.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert examples
+    for example in examples:
+        assert parse(example.partition(" >")[0].split()).command == name
+
+
+def test_docs_have_every_command_option_and_exit_code() -> None:
+    """docs/cli.md has a heading for each command, each option in that section, and each exit code."""
+    for name, command in parsers()[1].items():
+        section = DOCS.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for option in set(options(command)) - {"--help"}:
+            told = option in section or (name == "print-config" and "`check-config` takes" in section)
+            assert told, (name, option)
+    codes = re.findall(r"^\| ([0-9]+) \|", DOCS, re.MULTILINE)
+    assert codes == [str(int(code)) for code in ExitCode]
+    with_help = parsers()[0].format_help()
+    assert all(re.search(rf"^  {int(code)}\s", with_help, re.MULTILINE) for code in ExitCode)
+
+
+def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """check-config says what a good file holds, whichever way it is named."""
+    assert main(["check-config", str(config)]) == ExitCode.FINE
+    assert main(["check-config", "--config", str(config)]) == ExitCode.FINE
+    out, err = capsys.readouterr()
+    assert out == f"{config}: fine (1 model, 2 replicas)\n" * 2
+    assert err == ""
+
+
+def test_a_bad_file_is_told_line_by_line(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """check-config and serve end a bad file with code 3 and say where each problem is."""
+    config.write_text(CONFIG.replace("vllm", "vlm"))
+    for command in (["check-config", str(config)], ["print-config", str(config)], ["serve", "--config", str(config)]):
+        assert main(command) == ExitCode.BAD_CONFIG
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert [line.partition(": ")[2].startswith(f"{config}:") for line in err.splitlines()] == [True, True]
+
+
+def test_cautions(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """What is allowed and may not be intended is a warning and no failure."""
+    config.write_text(
+        "admin_listen: 0.0.0.0:9090\n"
+        "models: [{name: m, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
+    )
+    assert main(["check-config", str(config)]) == ExitCode.FINE
+    err = capsys.readouterr().err
+    assert err.count("warning: ") == 3
+    assert "no keys are configured: anybody on this machine may call" in err
+    assert "anybody who can reach 0.0.0.0:9090 may switch hedging off" in err
+    assert "model m has one replica" in err
+
+
+def test_secrets_are_masked(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """print-config shows the settings in force and no secret."""
+    assert main(["print-config", str(config)]) == ExitCode.FINE
+    out = capsys.readouterr().out
+    assert "drain_timeout: 30s" in out
+    assert "****" in out
+    assert "sk-very-secret" not in out
+
+
+def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """config-schema prints a JSON schema."""
+    assert main(["config-schema"]) == ExitCode.FINE
+    assert "models" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_no_file_says_what_to_type(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a name, and with no gateway.yaml here, serve names the ways to go on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TTFT_GATEWAY_CONFIG", raising=False)
+    assert main(["serve"]) == ExitCode.BAD_CONFIG
+    err = capsys.readouterr().err
+    for way in ("serve --config FILE", "serve --model llama --replica", "ttft-gateway demo"):
+        assert way in err
+
+
+def test_environment_names_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    """Without a name, the file is the one of TTFT_GATEWAY_CONFIG."""
+    monkeypatch.setenv("TTFT_GATEWAY_CONFIG", str(config))
+    assert main(["check-config"]) == ExitCode.FINE
+    assert str(config) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--replica", "10.0.0.1:8000"], "--replica 1: "),
+        (["--replica", "http://a:1", "--kind", "zzz"], "--kind: "),
+        (["--replica", "http://a:1", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env NO_SUCH_KEY: there is no such"),
+        (["--replica", "http://a:1", "--api-key-env", "BAD_KEY"], "--api-key-env BAD_KEY: it has a space"),
+        (["--replica", "http://a:1", "--listen", "0.0.0.0:8080"], "allow_anonymous"),
+    ],
+)
+def test_bad_option_values(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, argv: list[str], said: str
+) -> None:
+    """An option's value that cannot be used ends with code 3, names the option, and quotes no secret."""
+    monkeypatch.setenv("BAD_KEY", "sk secret")
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    assert main(["serve", "--model", "m", *argv]) == ExitCode.BAD_CONFIG
+    err = capsys.readouterr().err
+    assert said in err
+    assert "sk secret" not in err
+
+
+def test_colours_only_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Colours need a terminal, and NO_COLOR or a dumb terminal turns them off."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert not coloured(sys.stderr)
+    assert coloured(Terminal())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not coloured(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not coloured(Terminal())
+
+
+def test_foreign_providers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Somebody else's module `providers` ends every command before anything of it is imported, naming its file."""
+    assert foreign_providers() is None
+    foreign = tmp_path / "providers" / "__init__.py"
+    foreign.parent.mkdir()
+    foreign.write_text("raise SystemExit('imported')")
+    monkeypatch.delitem(sys.modules, "providers")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["version"]) == ExitCode.FAILED
+    err = capsys.readouterr().err
+    assert str(foreign) in err
+    assert "pip uninstall providers" in err
+
+
+def test_providers_overwritten_in_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A foreign distribution in the same folder is seen by its __init__.py, for ours is empty."""
+    ours = tmp_path / "providers" / "__init__.py"
+    ours.parent.mkdir()
+    ours.write_text("")
+    monkeypatch.delitem(sys.modules, "providers")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("gateway.__main__.__file__", str(tmp_path / "gateway" / "__main__.py"))
+    assert foreign_providers() is None
+    ours.write_text("import something")
+    assert str(ours) in (foreign_providers() or "")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """Version says the distribution's name and version in one line."""
+    assert main(["version"]) == ExitCode.FINE
+    assert re.fullmatch(r"ttft-gateway \S+ \(Python \S+, \S+\)\n", capsys.readouterr().out)

@@ -1,0 +1,67 @@
+"""The demo's counting and showing, and its settings. The demo as a whole: tests/wire/test_process.py."""
+
+import math
+
+from gateway.commands.demo import demo_settings
+from gateway.commands.demo_table import Budget, Sample, Tally, line, summary, table
+
+
+def tally(ttfts_ms: list[float], *, hedged: int = 0, won: int = 0, denied: int = 0) -> Tally:
+    """A tally of so many answers, the first of them hedged, won, denied."""
+    made = Tally()
+    for number, ttft_ms in enumerate(ttfts_ms):
+        backup = number < hedged
+        made.add(Sample(ttft_ms / 1000, 2 if backup else 1, backup, number < won, number < denied))
+    return made
+
+
+def test_quantiles_are_exact() -> None:
+    """Quantiles are those of the nearest rank: of 1 to 100, the 99th is 99; of nothing, none."""
+    hundred = tally([float(ms) for ms in range(100, 0, -1)])
+    assert hundred.quantiles_s(0.5, 0.9, 0.99, 1.0) == [0.05, 0.09, 0.099, 0.1]
+    assert math.isnan(Tally().quantiles_s(0.5)[0])
+
+
+def test_failed_requests_are_no_samples() -> None:
+    """A request that failed has no TTFT and no attempts, and is told."""
+    off, on = tally([200.0]), tally([200.0])
+    on.add(None)
+    assert (on.requests, on.failed, on.extra_load) == (1, 1, 0.0)
+    assert table(off, on, None)[-1] == "failed: 0 with hedging off, 1 with it on"
+    assert "failed 0 and 1" in line(5.0, off, on, None)
+
+
+def test_memory_is_bounded() -> None:
+    """However long it runs, no more than the latest 5,000 times are kept; counts go on."""
+    many = tally([1000.0] * 5000 + [1.0] * 5000)
+    assert (many.requests, len(many.ttfts_s)) == (10_000, 5000)
+    assert many.quantiles_s(1.0) == [0.001]
+
+
+def test_table() -> None:
+    """The table puts off above on, fits 80 columns, and shows what hedging cost."""
+    off = tally([200.0] * 98 + [2000.0] * 2)
+    on = tally([200.0] * 98 + [400.0] * 2, hedged=9, won=4, denied=3)
+    lines = table(off, on, Budget(2.25, 4.0))
+    assert [row.split() for row in lines[1:]] == [
+        ["off", "100", "200", "200", "2,000", "-", "-", "-", "-", "-"],
+        ["on", "100", "200", "200", "400", "9", "4", "3", "+9.0%", "2.2", "of", "4.0"],
+    ]
+    assert max(map(len, lines)) < 80
+    assert summary(off, on) == "p99: 2,000 ms with hedging off, 400 ms with 9.0% more requests upstream"
+    assert summary(off, tally([200.0])).endswith("(so far the slowest of few)")
+
+
+def test_nothing_yet() -> None:
+    """Before the first answer there is a table, too."""
+    assert table(Tally(), Tally(), None)[1].split() == ["off", "0", "-", "-", "-", "-", "-", "-", "-", "-"]
+
+
+def test_settings_name_two_models_over_the_same_replicas() -> None:
+    """Both models have the same replicas and differ in hedging only; the drain fits the 2 s that Ctrl-C may take."""
+    settings = demo_settings([1001, 1002, 1003], 0, 0)
+    on, off = settings.models
+    assert on.replicas == off.replicas
+    assert settings.hedge_of(off).policy == "off"
+    assert settings.hedge_of(on).policy == type(settings.hedge)().policy
+    assert settings.drain_timeout_s < 0.5

@@ -1,0 +1,145 @@
+"""The gate: each denial with its reason and its next look, and a hedge only when all of them pass."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.estimation.survival import Survival
+from gateway.estimation.window import Window
+from gateway.hedging.gate import Candidate, Deny, Hedge, Waiting, decide
+from gateway.hedging.outcomes import Denial
+from gateway.hedging.plan import Plan, Policy, plan_fixed
+
+
+def slow_tail() -> Survival:
+    """Nine in ten take 1, one in ten takes 10."""
+    window = Window()
+    for n in range(100):
+        window.add_event(10.0 if n % 10 == 0 else 1.0, 0.0)
+    return Survival(window.bins(0.0))
+
+
+PLAN = Plan(Policy.ADAPTIVE, 1.1, 1.0, 4.0, slow_tail())
+FIXED = plan_fixed(Policy.STATIC, 0.5)
+
+
+def ask(
+    waited_s: float = 1.2,
+    *,
+    predicted_s: float = 1.0,
+    backup_s: float = 1.0,
+    gain_min: float = 0.25,
+    has_room: bool = True,
+    has_credit: bool = True,
+    plan: Plan | None = PLAN,
+    others: tuple[Waiting, ...] = (),
+) -> Hedge[str] | Deny:
+    """One question to the gate, with everything in favour of a hedge unless told."""
+    return decide(
+        Candidate("b", backup_s, gain_min, has_room),
+        asking=Waiting(predicted_s, waited_s),
+        others=others,
+        plan=plan,
+        has_credit=has_credit,
+        delay_s_min=0.02,
+    )
+
+
+def test_a_hedge_that_pays_is_sent() -> None:
+    """Past the body only the slow ones are left: the gain is 10 - waited - E[y], where y < 10 - waited."""
+    decision = ask()
+    assert isinstance(decision, Hedge)
+    assert decision.replica == "b"
+    assert decision.gain_s == pytest.approx(0.9 * (10.0 - 1.2 - 1.0), rel=0.02)
+
+
+def test_a_hedge_that_saves_too_little_is_denied_and_asked_again_soon() -> None:
+    """Close to the end of the tail nothing is gained; the next look is after 12 % of the time waited."""
+    decision = ask(9.0)
+    assert isinstance(decision, Deny)
+    assert decision.reason is Denial.GAIN
+    assert decision.again_after_s == pytest.approx(0.12 * 9.0)
+    assert decision.gain_s == pytest.approx(0.0, abs=0.15)
+    assert decision.asked_s == pytest.approx(0.05 + 0.25)
+
+
+@pytest.mark.parametrize(("gain_min", "is_sent"), [(0.25, True), (6.8, True), (7.2, False)])
+def test_the_gain_asked_for_is_the_overhead_and_a_part_of_the_backup(gain_min: float, *, is_sent: bool) -> None:
+    """A gain must reach min(50 ms, 0.25 alt) + gmin * alt: here 7.02 s against 0.05 s + gmin * 1 s."""
+    assert isinstance(ask(gain_min=gain_min), Hedge) is is_sent
+
+
+@pytest.mark.parametrize(("gain_min", "is_sent"), [(6.6, True), (7.0, False)])
+def test_on_millisecond_servers_the_overhead_is_a_quarter_of_the_backup(gain_min: float, *, is_sent: bool) -> None:
+    """The same in milliseconds: 7.02 ms against 0.25 ms + gmin * 1 ms."""
+    decision = ask(0.0012, predicted_s=0.001, backup_s=0.001, gain_min=gain_min)
+    assert isinstance(decision, Hedge) is is_sent
+
+
+def test_beyond_all_observations_a_wait_is_expected_to_go_on_as_long() -> None:
+    """Past twice the longest wait seen, the gain is waited - E[y] * alt."""
+    decision = ask(30.0, backup_s=2.0)
+    assert isinstance(decision, Hedge)
+    assert decision.gain_s == pytest.approx(30.0 - 1.9 * 2.0, rel=0.01)
+
+
+def test_the_least_gain_over_all_live_attempts_counts() -> None:
+    """A second hedge is weighed against the first one too, which may be about to answer."""
+    fresh = Waiting(predicted_s=1.0, waited_s=0.1)
+    decision = ask(gain_min=1.0, others=(fresh,))
+    assert isinstance(decision, Deny)
+    assert decision.gain_s == pytest.approx(0.1 * 0.9 * 8.9, rel=0.05)
+
+
+def test_no_room_in_the_quota() -> None:
+    """Without room the next look comes soon: a bucket refills by itself."""
+    decision = ask(2.0, has_room=False)
+    assert isinstance(decision, Deny)
+    assert decision.reason is Denial.QUOTA
+    assert decision.again_after_s == pytest.approx(0.24)
+
+
+@pytest.mark.parametrize(("waited_s", "again_s"), [(1.2, 2.8), (4.0, 4.0), (5.0, 5.0)])
+def test_no_credit(waited_s: float, again_s: float) -> None:
+    """Without credit the next look is at the late point, afterwards at twice the time waited."""
+    decision = ask(waited_s, has_credit=False)
+    assert isinstance(decision, Deny)
+    assert decision.reason is Denial.BUDGET
+    assert decision.again_after_s == pytest.approx(again_s)
+
+
+def test_reasons_come_in_order() -> None:
+    """What would not pay is denied for that, whatever else is missing; quota comes before budget."""
+    assert [
+        decision.reason
+        for decision in (
+            ask(9.0, has_room=False, has_credit=False),
+            ask(has_room=False, has_credit=False),
+            ask(has_credit=False),
+        )
+        if isinstance(decision, Deny)
+    ] == [Denial.GAIN, Denial.QUOTA, Denial.BUDGET]
+
+
+@pytest.mark.parametrize("plan", [None, FIXED])
+def test_without_a_curve_nothing_is_weighed(plan: Plan | None) -> None:
+    """A cold pool and the simple policies hedge when room and credit allow it."""
+    assert ask(9.0, plan=plan) == Hedge("b", None)
+    assert ask(9.0, plan=plan, has_room=False) == Deny(Denial.QUOTA, 0.12 * 9.0)
+    assert ask(9.0, plan=plan, has_credit=False) == Deny(Denial.BUDGET, 9.0)
+
+
+plans = st.sampled_from([None, PLAN, FIXED])
+
+
+@given(st.floats(0.0, 100.0), st.floats(0.001, 10.0), st.tuples(st.booleans(), st.booleans()), plans)
+def test_decisions_are_pure_and_never_spin(
+    waited_s: float, predicted_s: float, has: tuple[bool, bool], plan: Plan | None
+) -> None:
+    """The same question gets the same answer, and a denial never asks for another look at once."""
+    first, second = (
+        ask(waited_s, predicted_s=predicted_s, has_room=has[0], has_credit=has[1], plan=plan) for _ in range(2)
+    )
+    assert first == second
+    if isinstance(first, Deny):
+        assert first.again_after_s >= 0.02

@@ -1,0 +1,114 @@
+"""Gateways as processes of their own, and what a test says to them over real sockets. For tests/wire only.
+
+Every wait has a limit, and every process ends with its test. Units: seconds.
+"""
+
+import asyncio
+import contextlib
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+READY = re.compile(rb"ready at http://127\.0\.0\.1:([0-9]+)/v1")
+WAIT_S = 20.0  # of a loaded machine
+
+
+class Gateway:
+    """A running process and what it has said on stderr (the demo: on stdout) until it was ready."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.port = 0
+        self.said = b""
+
+    async def ready(self, stream: asyncio.StreamReader | None, until: bytes = b"") -> None:
+        """Wait until it says that it is ready, and then `until`."""
+        await self.says(stream, b"ready at ")
+        match = READY.search(self.said)
+        assert match is not None
+        self.port = int(match[1])
+        await self.says(stream, until)
+
+    async def says(self, stream: asyncio.StreamReader | None, words: bytes) -> None:
+        """Wait until it has said that."""
+        assert stream is not None
+        async with asyncio.timeout(WAIT_S):
+            while words not in self.said:
+                line = await stream.readline()
+                assert line, self.said
+                self.said += line
+
+    async def ended(self) -> tuple[int, bytes]:
+        """Exit code and what else it said."""
+        async with asyncio.timeout(WAIT_S):
+            out, err = await self.process.communicate()
+        code = self.process.returncode
+        assert code is not None
+        return code, out + err
+
+
+async def spawn(*argv: str, stdout: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
+    """This Python with these arguments."""
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(sys.executable, *argv, cwd=ROOT, stdout=stdout, stderr=pipe)
+
+
+@contextlib.asynccontextmanager
+async def started(*argv: str) -> AsyncIterator[Gateway]:
+    """`ttft-gateway ARGV` while inside, at first not ready."""
+    process = await spawn("-m", "gateway", *argv)
+    try:
+        yield Gateway(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def request(model: str) -> bytes:
+    """A streaming request."""
+    body = b'{"model":"%s","stream":true,"messages":[{"role":"user","content":"x"}]}' % model.encode()
+    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+async def stream(port: int, model: str = "m") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A streaming request, answered as far as its first content."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request(model))
+    async with asyncio.timeout(WAIT_S):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 200 " in head, head
+        await reader.readuntil(b"\n\n")
+    return reader, writer
+
+
+async def rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """What else comes until the connection ends, cleanly or not."""
+    async with asyncio.timeout(WAIT_S):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+
+async def refuses(port: int) -> bool:
+    """Whether nobody listens there."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return True
+    writer.close()
+    return False
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(0.02)

@@ -1,0 +1,142 @@
+"""A real gateway in front of simulated replicas, everything on loopback sockets; nothing is left behind.
+
+The gateway runs on the test's own loop, or as a process of its own, started as a person would start it, where its
+memory or its CPU must not be mixed with the test's. It is configured as anybody configures it. Units: seconds, bytes.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway import serve
+from gateway.app import build
+from gateway.config_file import load
+from gateway.events import Event
+from gateway.plain_routes import contract
+from providers.simulated_profile import parse_profile
+from providers.simulated_server import SimulatedServer
+from providers.simulated_stats import Record
+
+_ROOT = Path(__file__).resolve().parents[2]
+_END_S_MAX = 10.0
+
+contract()  # read the file while no loop is running
+
+Profiles = Mapping[str, Mapping[str, object]]
+
+
+@dataclass
+class Site:
+    """What runs.
+
+    Attributes:
+        port: of the gateway's public address.
+        replicas: the simulated servers by name.
+        events: what the gateway's core has told its observers; stays empty where it is a process of its own.
+        pid: of that process, else 0.
+    """
+
+    port: int
+    replicas: dict[str, SimulatedServer]
+    events: list[Event] = field(default_factory=list)
+    pid: int = 0
+
+    @property
+    def url(self) -> str:
+        """Base URL for an OpenAI client."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def reached(self) -> int:
+        """Requests that the replicas have had together."""
+        return sum(server.stats.requests for server in self.replicas.values())
+
+    def record(self, headers: Mapping[str, str]) -> Record:
+        """What the replica that won a request has recorded of it."""
+        return self.replicas[headers["x-ttft-replica"]].stats.records[headers["x-upstream-request-id"]]
+
+    def records(self) -> list[Record]:
+        """Every request that any replica has had."""
+        return [record for server in self.replicas.values() for record in server.stats.records.values()]
+
+    async def until_idle(self) -> None:
+        """Wait until no replica answers anything any more."""
+        while any(server.stats.in_flight for server in self.replicas.values()):
+            await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    profiles: Profiles, *, models: int = 1, process: bool = False, **settings: object
+) -> AsyncIterator[Site]:
+    """A gateway and its replicas while inside.
+
+    Args:
+        profiles: each replica's name and behaviour, in the form of `simulated_profile.KEYS`.
+        models: 1: one model "m"; more: "m0", "m1", ... over the same replicas, each with a memory of its own.
+        process: run the gateway as a process.
+        settings: top-level settings as they would stand in a file.
+    """
+    replicas = {name: SimulatedServer(parse_profile(each), seed) for seed, (name, each) in enumerate(profiles.items())}
+    async with contextlib.AsyncExitStack() as opened:
+        for server in replicas.values():
+            await server.start()
+            opened.push_async_callback(server.close)
+        rows = [{"name": name, "kind": "simulated", "base_url": server.url} for name, server in replicas.items()]
+        names = ["m"] if models == 1 else [f"m{number}" for number in range(models)]
+        config = {
+            "listen": "127.0.0.1:0",
+            "admin_listen": "off",
+            "drain_timeout": "1s",
+            **settings,
+            "models": [{"name": name, "replicas": rows} for name in names],
+        }
+        file = Path(opened.enter_context(tempfile.TemporaryDirectory())) / "gateway.yaml"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        run = _as_process if process else _in_process
+        yield await opened.enter_async_context(run(file, replicas))
+
+
+@contextlib.asynccontextmanager
+async def _in_process(file: Path, replicas: dict[str, SimulatedServer]) -> AsyncIterator[Site]:
+    """As `gateway.serve.run` does, without its signals and its patience."""
+    settings = await asyncio.to_thread(load, file, {})
+    async with asyncio.TaskGroup() as tasks:
+        gateway = build(settings, tasks)
+        with await serve._bind(settings.listen) as sock:
+            server = serve._server(gateway.application)
+            running = tasks.create_task(server.serve([sock]))
+            sweeping = tasks.create_task(serve._sweep(server))
+            await server.accepting.wait()
+            site = Site(serve._name(sock).port, replicas)
+            gateway._hub.listeners.append(site.events.append)
+            try:
+                yield site
+            finally:
+                sweeping.cancel()
+                await serve._end(gateway, [server], [running])
+
+
+@contextlib.asynccontextmanager
+async def _as_process(file: Path, replicas: dict[str, SimulatedServer]) -> AsyncIterator[Site]:
+    command = (sys.executable, "-m", "gateway", "serve", "--config", str(file))
+    log = file.with_name("gateway.log")
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=out, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    said = await process.stderr.readline()
+    try:
+        port = int(said.rpartition(b":")[2].partition(b"/")[0])
+        yield Site(port, replicas, pid=process.pid)
+    finally:
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(_END_S_MAX):
+            rest = await process.stderr.read()
+            await process.wait()
+        assert b"Traceback" not in said + rest, (said + rest).decode()

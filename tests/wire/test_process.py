@@ -1,0 +1,180 @@
+"""The gateway as a process: signals, exit codes, what it says. Real time, real sockets."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.command_line import ExitCode
+from gateway.commands.process import new_event_loop
+from providers.simulated_profile import parse_profile
+from providers.simulated_server import SimulatedServer
+from running import run_real
+from spawned import WAIT_S, Gateway, refuses, request, rest, spawn, started, stream, until
+
+
+@contextlib.asynccontextmanager
+async def serving(**profile: object) -> AsyncIterator[tuple[Gateway, SimulatedServer]]:
+    """A gateway before one simulated replica."""
+    replica = SimulatedServer(parse_profile(profile))
+    await replica.start()
+    try:
+        listen = ["--listen", "127.0.0.1:0", "--admin-listen", "off"]
+        async with started("serve", "--model", "m", "--replica", replica.url, *listen) as gateway:
+            await gateway.ready(gateway.process.stderr)
+            yield gateway, replica
+    finally:
+        await replica.close()
+
+
+async def answers(port: int, path: str, status: int) -> bool:
+    """Whether a GET is answered so."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % path.encode())
+    async with asyncio.timeout(WAIT_S):
+        answer = await reader.read()
+    writer.close()
+    return answer.startswith(b"HTTP/1.1 %d " % status)
+
+
+async def is_paused(replica: SimulatedServer) -> bool:
+    """Whether the replica has had to wait for the gateway."""
+    return replica.stats.paused > 0
+
+
+def test_sigterm_drains() -> None:
+    """After SIGTERM /readyz says 503, the running stream ends whole, nobody new comes in, and the exit code is 0."""
+
+    async def main() -> None:
+        async with serving(ttft="50ms", gap="100ms", tokens=20) as (gateway, _):
+            assert await answers(gateway.port, "/readyz", 200)
+            reader, writer = await stream(gateway.port)
+            gateway.process.send_signal(signal.SIGTERM)
+            await until(lambda: answers(gateway.port, "/readyz", 503))
+            await until(lambda: refuses(gateway.port))
+            assert (await rest(reader, writer)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            code, said = await gateway.ended()
+            assert code == ExitCode.FINE
+            assert b"stopping: " in said
+
+    run_real(main())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_second_signal_ends_at_once(number: signal.Signals, code: int) -> None:
+    """A second signal ends a stream that would run for a minute, not cleanly; the exit code says which it was."""
+
+    async def main() -> None:
+        async with serving(ttft="50ms", gap="1s", tokens=60) as (gateway, _):
+            reader, writer = await stream(gateway.port)
+            gateway.process.send_signal(number)
+            await gateway.says(gateway.process.stderr, b"stopping: ")
+            gateway.process.send_signal(number)
+            begin_s = asyncio.get_running_loop().time()
+            last, (ended, said) = await asyncio.gather(rest(reader, writer), gateway.ended())
+            assert ended == code
+            assert b"1 running requests were ended with an error" in said
+            assert b'"error"' in last
+            assert b"[DONE]" not in last
+            assert asyncio.get_running_loop().time() - begin_s < 2.0
+
+    run_real(main())
+
+
+def test_second_signal_does_not_wait_for_a_client_that_does_not_read() -> None:
+    """A client that takes nothing holds nothing up."""
+
+    async def main() -> None:
+        async with serving(ttft="10ms", tokens=100_000, tokens_max=100_000) as (gateway, replica):
+            with socket.create_connection(("127.0.0.1", gateway.port)) as client:
+                client.sendall(request("m"))
+                await until(lambda: is_paused(replica))
+                gateway.process.send_signal(signal.SIGINT)
+                await gateway.says(gateway.process.stderr, b"stopping: ")
+                gateway.process.send_signal(signal.SIGINT)
+                code, _ = await gateway.ended()
+            assert code == ExitCode.SECOND_CTRL_C
+
+    run_real(main())
+
+
+def test_taken_port() -> None:
+    """A port that is taken ends with code 4 and a sentence that names it."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            listen = ["--listen", f"127.0.0.1:{port}", "--admin-listen", "off"]
+            async with started("serve", "--model", "m", "--replica", "http://127.0.0.1:9", *listen) as gateway:
+                code, said = await gateway.ended()
+        assert code == ExitCode.CANNOT_LISTEN
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in said
+        assert b"Traceback" not in said
+
+    run_real(main())
+
+
+def test_introduction() -> None:
+    """At start it says where it listens and what it serves, and warns of a replica that cannot be reached."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+        listen = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]
+        async with started("serve", "--model", "llama", "--replica", url, *listen) as gateway:
+            await gateway.ready(gateway.process.stderr)
+            await gateway.says(gateway.process.stderr, b"cannot be reached")
+            gateway.process.send_signal(signal.SIGINT)
+            code, _ = await gateway.ended()
+        assert code == ExitCode.FINE
+        text = gateway.said.decode()
+        assert re.search(r"admin at http://127\.0\.0\.1:[1-9]", text)
+        assert "llama: 127.0.0.1:" in text
+        assert f"at {url} cannot be reached: Connection refused" in text
+        assert "no keys are configured" in text
+
+    run_real(main())
+
+
+def test_light_commands_load_no_framework() -> None:
+    """`version` loads nothing heavy, `check-config` no server and no numpy."""
+    program = (
+        "import sys; from gateway.__main__ import main; main(sys.argv[1:]); "
+        "print([name for name in ('numpy', 'fastapi', 'uvicorn', 'prometheus_client') if name in sys.modules])"
+    )
+
+    async def main() -> None:
+        for command in ("version", "config-schema"):
+            out, err = await (await spawn("-c", program, command)).communicate()
+            assert (out.splitlines()[-1], err) == (b"[]", b"")
+
+    run_real(main())
+
+
+def test_reader_that_left() -> None:
+    """Output that nobody reads, as in `config-schema | head`, is no reason for a traceback."""
+
+    async def main() -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        process = await spawn("-m", "gateway", "config-schema", stdout=writing)
+        os.close(writing)
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (ExitCode.FAILED, b"")
+
+    run_real(main())
+
+
+def test_loop_measures_below_a_millisecond() -> None:
+    """The loop's clock tells hops of a tenth of a millisecond apart, whichever loop it is."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        clock = runner.get_loop().time
+        begin_s = now_s = clock()
+        while now_s == begin_s:
+            now_s = clock()
+    assert now_s - begin_s < 0.0005

@@ -1,0 +1,66 @@
+"""The command that runs a simulated server by itself."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from running import run_real
+from simulated_sockets import ask, chat, serving
+
+
+def test_command_runs_until_interrupted() -> None:
+    """The command prints where it listens, serves what its flags say, and ends cleanly on Ctrl-C."""
+
+    async def main() -> tuple[int | None, bytes]:
+        flags = ["--port", "0", "--control-port", "0", "--ttft", "1ms", "--tokens", "2", "--faults", "500 once"]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "providers.simulated_server", *flags),
+            cwd=Path(__file__).parents[2],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+        )
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        port = int(line.rsplit(":", 1)[1].split("/")[0])
+        statuses = [(await ask(port, chat())).status for _ in range(2)]
+        assert statuses == [500, 200]
+        process.send_signal(signal.SIGINT)
+        rest, _ = await process.communicate()
+        return process.returncode, rest
+
+    code, rest = run_real(main())
+    assert code == 0
+    assert rest.startswith(b"control on http://127.0.0.1:")
+    assert rest.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("flags", [["--ttft", "soon"], ["--faults", "sulk"], ["--port", "1"]], ids=str)
+def test_command_explains_mistakes(flags: list[str]) -> None:
+    """A flag that cannot be read, or a port that cannot be had, ends the command with a sentence."""
+
+    async def main() -> tuple[int | None, bytes]:
+        if flags[0] == "--port":
+            async with serving() as server:
+                return await _command("--port", str(server.port))
+        return await _command(*flags)
+
+    code, told = run_real(main())
+    assert code in (1, 2)
+    assert b"write" in told or b"--port" in told
+    assert b"Traceback" not in told
+
+
+async def _command(*flags: str) -> tuple[int | None, bytes]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "providers.simulated_server", *flags),
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    told, _ = await process.communicate()
+    return process.returncode, told

@@ -1,0 +1,108 @@
+"""The simulated replica says the same in process and through sockets, for every fault there is."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from openai_calls import call_of
+from providers.base import Api, Endpoint, Frame, FrameKind, Headers
+from providers.errors import UpstreamError
+from providers.openai_chat import OpenAIChat
+from providers.simulated import FAULT_HEADER, Replica
+from providers.simulated_endpoint import SimulatedEndpoint
+from providers.simulated_faults import FAULTS
+from providers.simulated_profile import parse_profile
+from providers.simulated_server import SimulatedServer
+from providers.upstream import Bounds, HttpEndpoint
+from providers.wire import Origin, WireClient
+from running import run_real
+
+ARGUMENTS = {"stall": ":1,20ms", "refuse": ":20ms", "big": ":300000", "coalesce": ":3", "slow_read": ":1000000"}
+ENDLESS = ("silence", "headers_silence")
+BODY = {"model": "m", "temperature": 0, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
+
+
+@dataclass
+class Heard:
+    """A sink that keeps everything until the end."""
+
+    status: int = 0
+    frames: list[Frame] = field(default_factory=list)
+    error: UpstreamError | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def on_headers(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    def on_frame(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        self.error = error
+        self.over.set()
+
+    def summary(self) -> tuple[object, ...]:
+        """What two sinks must have heard alike; the words of errors and events without data may differ."""
+        events = [frame for frame in self.frames if frame.raw or frame.kind is not FrameKind.COMMENT]
+        said = [(frame.kind, frame.raw, frame.usage, _essence(frame.error)) for frame in events]
+        return (self.status, said, _essence(self.error), self.over.is_set())
+
+
+def _essence(error: UpstreamError | None) -> tuple[object, ...] | None:
+    return None if error is None else (type(error), error.kind, error.code, error.retry_after_s)
+
+
+async def _hear(endpoint: Endpoint, fault: str, *, streaming: bool) -> tuple[object, ...]:
+    headers = ((FAULT_HEADER, fault.encode()),) if fault else ()
+    call = call_of({**BODY, "stream": streaming}, headers=headers, assemble=streaming, streaming=streaming)
+    sink = Heard()
+    stream = endpoint.open(call, sink)
+    try:
+        async with asyncio.timeout(0.1 if fault in ENDLESS else 10):
+            await sink.over.wait()
+    except TimeoutError:
+        stream.abort()
+    return sink.summary()
+
+
+async def _both(fault: str, *, streaming: bool) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    profile = parse_profile({"ttft": "1ms", "provider": "openai"})
+    server = SimulatedServer(profile, seed=3)
+    await server.start()
+    async with asyncio.TaskGroup() as tasks:
+        client = WireClient(Origin("127.0.0.1", server.port), tasks)
+        through_sockets = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", ((b"host", b"sim"),), "m", Bounds())
+        in_process = SimulatedEndpoint(Replica(profile, random.Random(3), 3, str(server.port)))
+        heard = [await _hear(endpoint, fault, streaming=streaming) for endpoint in (through_sockets, in_process)]
+        client.close()
+        await server.close()
+    return heard[0], heard[1]
+
+
+WIRE_ONLY = [name for name, fault in FAULTS.items() if fault.wire and name not in ("utf8", "json_answer")]
+NOT_ON_WIRE = [name for name, fault in FAULTS.items() if not fault.wire and name != "reset_accept"]
+
+
+@pytest.mark.parametrize("name", ["", *NOT_ON_WIRE])
+def test_stream_is_heard_alike(name: str) -> None:
+    """The HTTP endpoint before a simulated server hears what the endpoint in process says."""
+    through_sockets, in_process = run_real(_both(name + ARGUMENTS.get(name, ""), streaming=True))
+    if name == "refuse":  # the connection that triggers it is reset on the socket, and was never made in process
+        through_sockets, in_process = through_sockets[:2], in_process[:2]
+    assert through_sockets == in_process
+
+
+@pytest.mark.parametrize("name", WIRE_ONLY)
+def test_odd_bytes_are_heard_as_the_healthy_answer(name: str) -> None:
+    """However oddly an answer is written, the HTTP endpoint hears the healthy one."""
+    through_sockets, in_process = run_real(_both(name + ARGUMENTS.get(name, ""), streaming=True))
+    assert through_sockets == in_process
+
+
+@pytest.mark.parametrize("name", ["", "500", "429", "cut_mid", "json_error", "length", "close", "split"])
+def test_json_answer_is_heard_alike(name: str) -> None:
+    """The same holds for answers that are not streamed."""
+    through_sockets, in_process = run_real(_both(name, streaming=False))
+    assert through_sockets == in_process
