@@ -286,7 +286,7 @@ def _spans(body: bytes, raws: Raws) -> Spans:
         if key in spans or not body.startswith(value, start):
             raise inbound_syntax.duplicate(key)
         spans[key] = (start, end)
-    if body[end:].strip() != b"}":  # a number that begins like the last one of its key
+    if raws and body[end:].strip() != b"}":  # a number that begins like the last one of its key
         raise inbound_syntax.duplicate(key)
     return spans
 

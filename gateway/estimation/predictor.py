@@ -108,9 +108,10 @@ class Predictor:
         b, s, c = self._coefficients
         levels = self._levels
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
+        is_alone = self._samples < _ALONE
         for replica, ttft_s, uncached, pending, is_event in self._raw:
             y = max(_TTFT_MIN_S, ttft_s)
-            if self._samples >= _ALONE:
+            if not is_alone:
                 level = levels.setdefault(replica, 0.0)
                 residual = math.log(y / max(_TTFT_MIN_S, b + s * uncached + c * pending)) - level
                 if is_event or residual > 0.0:

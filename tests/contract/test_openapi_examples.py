@@ -143,10 +143,11 @@ _READ: dict[str, Callable[[str], object]] = {"application/json": json.loads, "ap
 def check_body(media: str, content: dict[str, Any], text: str) -> None:
     """Assert that a body is as its media type and schema say."""
     if media == "text/event-stream":
+        done, event_schema = resolved(content["schema"])["properties"]["data"]["anyOf"]
         *events, last, rest = text.split("\n\n")
-        assert (last, rest) == ("data: [DONE]", "")
+        assert (last, rest) == (f"data: {done['const']}", "")
         for event in events:
-            check(content["x-event-schema"], json.loads(event.removeprefix("data: ")))
+            check(event_schema["contentSchema"], json.loads(event.removeprefix("data: ")))
     else:
         check(content["schema"], _READ.get(media, str)(text))
 

@@ -1,4 +1,4 @@
-"""The predictor: finds the law and each replica's level, and is moved by stragglers, losers and idleness as it should."""
+"""The predictor: finds the law and the levels, and stragglers, losers and idleness move it as they must."""
 
 import math
 

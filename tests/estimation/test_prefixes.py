@@ -1,4 +1,4 @@
-"""Prefix memory: two prompts share what their bytes share, per replica, bounded, forgotten least recently used first."""
+"""Prefix memory: two prompts share what their bytes share, per replica, bounded, the oldest forgotten first."""
 
 import json
 

@@ -5,7 +5,6 @@ import os
 import re
 import select
 from collections.abc import Iterator
-from msgspec.structs import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.events import (
     AttemptFailed,

@@ -3,12 +3,13 @@
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client import Histogram as ForeignHistogram
 from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families

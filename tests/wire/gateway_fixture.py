@@ -73,29 +73,34 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def serving(
-    profiles: Profiles, *, models: int = 1, process: bool = False, **settings: object
+    profiles: Profiles, *, fallback: Profiles | None = None, models: int = 1, process: bool = False, **settings: object
 ) -> AsyncIterator[Site]:
     """A gateway and its replicas while inside.
 
     Args:
         profiles: each replica's name and behaviour, in the form of `simulated_profile.KEYS`.
+        fallback: the same for replicas that are used only when those have failed.
         models: 1: one model "m"; more: "m0", "m1", ... over the same replicas, each with a memory of its own.
         process: run the gateway as a process.
         settings: top-level settings as they would stand in a file.
     """
-    replicas = {name: SimulatedServer(parse_profile(each), seed) for seed, (name, each) in enumerate(profiles.items())}
+    every = {**profiles, **(fallback or {})}
+    replicas = {name: SimulatedServer(parse_profile(each), seed) for seed, (name, each) in enumerate(every.items())}
     async with contextlib.AsyncExitStack() as opened:
         for server in replicas.values():
             await server.start()
             opened.push_async_callback(server.close)
-        rows = [{"name": name, "kind": "simulated", "base_url": server.url} for name, server in replicas.items()]
+        pools = [
+            {"replicas": [{"name": name, "kind": "simulated", "base_url": replicas[name].url} for name in pool]}
+            for pool in (profiles, fallback or {})
+        ]
         names = ["m"] if models == 1 else [f"m{number}" for number in range(models)]
         config = {
             "listen": "127.0.0.1:0",
             "admin_listen": "off",
             "drain_timeout": "1s",
             **settings,
-            "models": [{"name": name, "replicas": rows} for name in names],
+            "models": [{"name": name, **pools[0], "fallbacks": pools[1:] if fallback else []} for name in names],
         }
         file = Path(opened.enter_context(tempfile.TemporaryDirectory())) / "gateway.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")

@@ -1,0 +1,131 @@
+"""What streams must show on real sockets, as measurements: the tests make them small, scripts/acceptance in full.
+
+Hashes are taken at the replica's socket, by the replica, and at the client's, by raw_http.py. Units: bytes, seconds.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway_fixture import Site, serving
+from providers.simulated_stats import Ended
+from race_scenarios import Settings, spread
+from raw_http import answer, asking
+
+ODD_BYTES = (
+    "split:5",  # events cut anywhere
+    "crlf+split:9",
+    "utf8",  # a character in two pieces
+    "big:1000000+split:4096",
+    "coalesce:5",
+    "chunk_extensions",
+    "length",
+    "close",
+    "informational",
+)
+_RACING: Settings = {"policy": "static", "delay": "5ms", "hedge_delay_min": "1ms", "budget": "100%"}
+_WITH_USAGE = {"include_usage": True}  # else the gateway takes out the chunk that only it has asked for
+_PAGE = 4096
+_LONG = 30_000  # tokens with logprobs: more than 20 MB, and the kernel's buffers take up to 10
+
+
+@dataclass
+class Compared:
+    """Streams whose bytes were compared.
+
+    Attributes:
+        equal: hashes were the same at both ends.
+        unequal: they were not.
+        raced: two replicas were asked.
+        manners: how often the winner was a replica of each kind.
+    """
+
+    equal: int = 0
+    unequal: int = 0
+    raced: int = 0
+    manners: dict[str, int] = field(default_factory=dict)
+
+
+async def compared(count: int, *, process: bool = False) -> Compared:
+    """So many streams at once, raced over replicas each of which has another way to write its bytes."""
+    result = Compared()
+    profiles: dict[str, Settings] = {
+        fault: {"ttft": "uniform:10ms,60ms", "gap": "uniform:0ms,4ms", "tokens": 30, "faults": [fault]}
+        for fault in ODD_BYTES
+    }
+    async with serving(profiles, process=process, hedge=_RACING) as site:
+
+        async def one(_number: int) -> None:
+            async with answer(site.port, asking(stream_options=_WITH_USAGE)) as got:
+                assert got.status == 200
+                sha256 = hashlib.sha256(await got.body()).hexdigest()
+                replica = got.headers["x-ttft-replica"]
+                record = site.record(got.headers)
+            while record.ended is None:
+                await asyncio.sleep(0.002)
+            assert record.ended is Ended.COMPLETE
+            result.equal += sha256 == record.sha256
+            result.unequal += sha256 != record.sha256
+            result.raced += got.headers["x-ttft-result"].startswith("backup")
+            result.manners[replica] = result.manners.get(replica, 0) + 1
+
+        await spread(count, count, one)
+    return result
+
+
+@dataclass
+class Slowed:
+    """Clients that did not read for a while.
+
+    Attributes:
+        taken_bytes_max: the most that a replica could write of one stream meanwhile, kernel buffers included.
+        whole_bytes: what each stream had in all.
+        paused: how often replicas had to wait.
+        equal: streams that arrived whole, once they were read.
+        rss_bytes: how much the gateway's memory grew; 0 where it is not a process of its own.
+    """
+
+    taken_bytes_max: int = 0
+    whole_bytes: int = 0
+    paused: int = 0
+    equal: int = 0
+    rss_bytes: int = 0
+
+
+async def slowed(count: int, *, wait_s: float, process: bool = False) -> Slowed:
+    """Clients that read nothing for a while, longer than what counts as a stall, and then everything."""
+    result = Slowed()
+    profile: Settings = {"ttft": "5ms", "tokens": _LONG}
+    payload = asking(stream_options=_WITH_USAGE, temperature=0, logprobs=True, top_logprobs=20)
+    timeouts = {"stall": f"{round(500 * wait_s)}ms"}
+    async with serving({"a": profile}, process=process, timeouts=timeouts) as site, asyncio.TaskGroup() as tasks:
+        before_bytes = _rss_bytes(site)
+        read_on = asyncio.Event()
+        waiting = asyncio.Barrier(count + 1)
+
+        async def one() -> None:
+            async with answer(site.port, payload, receive_bytes=_PAGE) as got:
+                await waiting.wait()
+                await read_on.wait()
+                body = await got.body()
+                record = site.record(got.headers)
+            result.whole_bytes = len(body)
+            result.equal += hashlib.sha256(body).hexdigest() == record.sha256
+
+        for _ in range(count):
+            tasks.create_task(one())
+        await waiting.wait()
+        await asyncio.sleep(wait_s)
+        taken = [record.content_events for record in site.records()]
+        result.rss_bytes = _rss_bytes(site) - before_bytes
+        result.paused = site.replicas["a"].stats.paused
+        read_on.set()
+    result.taken_bytes_max = max(taken) * result.whole_bytes // _LONG
+    return result
+
+
+def _rss_bytes(site: Site) -> int:
+    """Resident memory of a gateway that is a process of its own, where the system tells (Linux)."""
+    file = Path(f"/proc/{site.pid}/statm")
+    return int(file.read_text().split()[1]) * _PAGE if site.pid and file.exists() else 0
