@@ -17,10 +17,12 @@ from typing import cast
 
 import httptools
 
-from providers.base import Headers, HttpSink, Request, Stream
+from providers.base import HttpSink, Request, Stream
 from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 
 HEADERS_BYTES_MAX = 64 * 1024  # as nginx and Node bound theirs, with room to spare
+_FRAMING = (b"content-length", b"transfer-encoding")
+_BODILESS = (204, 304)
 _SWEEP_S = 5.0  # how often ageing looks at idle connections
 
 
@@ -202,6 +204,7 @@ class _Connection(asyncio.Protocol):
         "_client",
         "_complete",
         "_exchange",
+        "_framed",
         "_header_bytes",
         "_headers",
         "_keep",
@@ -234,6 +237,7 @@ class _Connection(asyncio.Protocol):
         self._complete = False
         self._keep = False
         self._surplus = False  # bytes behind the end of the response
+        self._framed = False  # a header says where the body ends (RFC 9112, 6.3)
         self._until_eof = False  # neither length nor chunks: the end of the connection is the end of the body
 
     def start(self, exchange: _Exchange) -> None:
@@ -304,16 +308,20 @@ class _Connection(asyncio.Protocol):
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > HEADERS_BYTES_MAX:
             self._fail(ProtocolError(f"the upstream's headers are over {HEADERS_BYTES_MAX} bytes"))
-        else:
-            self._headers.append((name.lower(), value))
+            return
+        name = name.lower()
+        self._headers.append((name, value))
+        if name in _FRAMING:
+            self._framed = True
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:  # 1xx: the real answer follows
             self._headers = []
+            self._framed = False
         elif self._exchange is not None and not self._surplus:
             self._status = status
-            self._until_eof = not _framed(status, self._headers)
+            self._until_eof = not self._framed and status not in _BODILESS
             self._exchange.sink.on_response(status, self._headers)
 
     def on_body(self, data: bytes) -> None:
@@ -343,10 +351,3 @@ class _Connection(asyncio.Protocol):
         self.transport.abort()
         if exchange is not None:
             exchange.over(error)
-
-
-def _framed(status: int, headers: Headers) -> bool:
-    """Whether the response says where it ends (RFC 9112, 6.3)."""
-    if status in (204, 304):
-        return True
-    return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)

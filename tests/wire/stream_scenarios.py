@@ -96,7 +96,7 @@ class Slowed:
 async def slowed(count: int, *, wait_s: float, process: bool = False) -> Slowed:
     """Clients that read nothing for a while, longer than what counts as a stall, and then everything."""
     result = Slowed()
-    profile: Settings = {"ttft": "5ms", "tokens": _LONG}
+    profile: Settings = {"ttft": "5ms", "tokens": _LONG, "tokens_max": _LONG}
     payload = asking(stream_options=_WITH_USAGE, temperature=0, logprobs=True, top_logprobs=20)
     timeouts = {"stall": f"{round(500 * wait_s)}ms"}
     async with serving({"a": profile}, process=process, timeouts=timeouts) as site, asyncio.TaskGroup() as tasks:

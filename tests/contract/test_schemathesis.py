@@ -1,0 +1,74 @@
+"""schemathesis drives a running gateway by openapi.yaml: everything it can think of, with all its checks."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract_file import CONTRACT
+from served import gateway, replicas
+
+_MODEL = "llama-70b"
+_KEY = "sk-contract"
+_CASES_MIN = 500
+_RSS_BYTES_MAX = 150_000_000  # an idle gateway has half of it
+
+
+@pytest.mark.timeout(300)
+def test_nothing_contradicts_the_contract(tmp_path: Path) -> None:
+    """No request makes the gateway fail, answer otherwise than the contract says, or grow."""
+    file = tmp_path / "openapi.json"
+    file.write_text(json.dumps(_contract()), encoding="utf-8")
+    profile = {"ttft": "1ms", "tokens": 3, "tokens_max": 20}
+    with replicas(a=profile, b=profile) as urls:
+        rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in urls.items()]
+        config = {"keys": [{"name": "contract", "key": _KEY}], "models": [{"name": _MODEL, "replicas": rows}]}
+        with gateway(config, tmp_path) as served:
+            ended = _schemathesis(file, served.url)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["complete"]
+    assert {name: phase["status"] for name, phase in report["phases"].items()} == dict.fromkeys(
+        ("examples", "coverage", "fuzzing", "stateful"), "success"
+    )
+    assert report["operations"]["tested"] == report["operations"]["total"]
+    assert report["test_cases"]["generated"] > _CASES_MIN
+    assert served.rss_bytes_max < _RSS_BYTES_MAX
+
+
+def _contract() -> dict[str, Any]:
+    """The contract as it is for this gateway: a key is needed, and there is one model."""
+    document = copy.deepcopy(CONTRACT)
+    document["security"] = [{"bearer": []}]
+    document["components"]["schemas"]["RaceRequest"]["properties"]["model"]["enum"] = [_MODEL]
+    document["paths"]["/v1/models/{model}"]["get"]["parameters"][0]["schema"]["enum"] = [_MODEL]
+    return document
+
+
+def _schemathesis(file: Path, url: str) -> "subprocess.CompletedProcess[str]":
+    """Run it where its files may stay."""
+    command = [
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
+        "run",
+        str(file),
+        "--url",
+        url,
+        "--checks",
+        "all",
+        "--no-color",
+    ]
+    command += ["--header", f"Authorization: Bearer {_KEY}", "--continue-on-failure"]
+    command += ["--max-examples", "50", "--seed", "1", "--generation-database", "none"]
+    command += ["--report", "json", "--report-json-path", str(file.with_name("report.json"))]
+    hooks = Path(__file__).with_name("schemathesis_hooks.py")
+    environment = {**os.environ, "SCHEMATHESIS_HOOKS": hooks.stem, "PYTHONPATH": str(hooks.parent)}
+    return subprocess.run(
+        command, cwd=file.parent, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
