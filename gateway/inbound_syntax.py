@@ -115,9 +115,9 @@ def not_json(body: bytes, error: str) -> BadRequest:
         return _syntax(f"{_place(body, at)}: half a character, cut in the middle; send both its escapes, or none")
     if (offset := _BYTE.search(error)) is None:
         return _syntax(f'the body ends at {_place(body, len(body))} with something not closed: a ", ] or }}')
-    at = min(int(offset[1]), len(body) - 1)
+    at = int(offset[1])
     if "trailing characters" in error:
-        at -= 1  # one too far
+        at -= 1  # the decoder says one more
     elif "escape" in error:
         at = body.rfind(b"\\", 0, at)
     elif (begun := _WORD_BEGIN.search(body, max(0, at - 20), at)) and body[at] >= 0x20:

@@ -131,8 +131,6 @@ class Hedge(Section):
     """The delay until enough requests have been seen to know better."""
     gain_min: Number | None = None
     """How much time a hedge must be expected to save, in units of the backup's own expected TTFT."""
-    across_fallbacks: Switch = False
-    """Whether slowness, not only failure, may lead to a fallback."""
 
 
 class Model(Section):
@@ -184,8 +182,6 @@ class Limits(Section):
     """`max_tokens` in a request."""
     event_max_bytes: Size = 4_000_000
     """One event of a replica's stream."""
-    preamble_max_bytes: Size = 256_000
-    """What is held back of a replica's stream before its first token."""
 
 
 class Quota(Section):

@@ -42,6 +42,7 @@ class Learning:
         self._answers_due_s = -math.inf
         self._contents = 0  # first contents so far
         self._samples = 0  # ratios since the plan was made
+        self._soon = math.inf  # so many make a plan worth making before its time: twice as many as it was made from
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive one under ""
         self._due_s: dict[str, float] = {}
 
@@ -79,9 +80,11 @@ class Learning:
         if policy is Policy.STATIC:
             return plan_fixed(policy, self._settings.static_delay_s)
         key = "" if policy is Policy.ADAPTIVE else replica
-        if now_s >= self._due_s.get(key, -math.inf):
-            self._plans[key] = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
-            self._due_s[key] = now_s + _RENEW_S
+        if now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._soon:
+            plan = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
+            self._plans[key] = plan
+            if plan is not None:  # the first one is made as soon as it can be
+                self._due_s[key] = now_s + _RENEW_S
         return self._plans[key]
 
     def last_plan(self, replica: str) -> Plan | None:
@@ -96,7 +99,7 @@ class Learning:
         held = self.ratios.count(now_s)
         if not held or (before is not None and self._samples < _RENEW_SHARE * held):
             return before
-        self._samples = 0
+        self._samples, self._soon = 0, held
         budget, hedges = self._settings.budget, self._settings.max_hedges
         if budget <= 0:
             return _NEVER

@@ -150,6 +150,10 @@ SYNTAX: dict[str, tuple[bytes, str]] = {
         b'{"model": "m"}\n{"model": "n"}',
         NOT_JSON + "line 2, column 1: found `{`; the JSON object has ended before; send it alone, and once",
     ),
+    "a bracket too many": (
+        b'{"model": "m"}}',
+        NOT_JSON + "line 1, column 15: found `}`; the JSON object has ended before; send it alone, and once",
+    ),
     "form data": (
         b"model=m&prompt=hi",
         NOT_JSON + f"line 1, column 1: found `model`; the body must begin with {{, like {EXAMPLE}",
@@ -733,6 +737,14 @@ def rendered(members: list[Member], space: st.DataObject | None) -> tuple[bytes,
         spans[member.name] = (start, len(body))
         body += gap()
     return body + b"}" + gap(), spans
+
+
+@pytest.mark.parametrize("key", ["é", '\\"', "\\u0065", "\\n"])
+def test_a_key_may_be_longer_in_the_body_than_it_reads(key: str) -> None:
+    """Keys with escapes or letters of several bytes move no span, in a body without white space either."""
+    body = chat(f'"{key}":1', '"user":"u"').encode()
+    start, end = read(body).call.spans["user"]
+    assert body[start:end] == b'"u"'
 
 
 @given(members=MEMBERS, data=st.data(), compact=st.booleans())
