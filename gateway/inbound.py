@@ -278,8 +278,9 @@ def _spans(body: bytes, raws: Raws) -> Spans:
     spans: Spans = {}
     key, end = "", 0
     while entry := _next_key(body, end):
-        name = entry[1]
-        key = _read_key(b'"%b"' % name) if b"\\" in name else name.decode()
+        key = entry[1].decode()
+        if "\\" in key:
+            key = _read_key(b'"%b"' % entry[1])
         value = bytes(raws[key])
         start = entry.end()
         end = start + len(value)

@@ -2,8 +2,9 @@
 
 Races push from callbacks, ASGI wants coroutines. An `_Outbox` bridges the two without a task: once per loop turn it
 gathers what was pushed and steps `send` by hand, which on uvicorn returns without suspending unless the client is slow.
-Only then a task takes over, and the winner's upstream is paused while more than 64 kB wait. The endpoint's own
-coroutine does nothing but `receive()`, so a client that leaves is noticed at once, first token or not.
+Only then a task takes over. The winner's upstream is paused while more than 64 kB wait, even within one loop turn: a
+loop may read megabytes in one. The endpoint's own coroutine does nothing but `receive()`, so a client that leaves is
+noticed at once, first token or not.
 
 Two clients of a race: `EventStream` forwards, `JsonAnswer` assembles. Units: bytes.
 """
@@ -218,7 +219,7 @@ class Outbox:
         self.body_sent = self.body_sent or content
         if not self._scheduled:
             self._schedule()
-        if self._bytes > BUFFER_BYTES_MAX and self._blocked and not self._paused and self.race is not None:
+        if self._bytes > BUFFER_BYTES_MAX and not self._paused and self.race is not None:
             self._paused = True
             self.race.pause()
 
@@ -242,7 +243,9 @@ class Outbox:
         except Exception:  # the server refused the message: there is no client any more
             self._broken()
             return
-        if not begun.done:
+        if begun.done:
+            self._caught_up()
+        else:
             self._blocked = True
             self._tasks.create_task(self._deliver_slowly(begun))
 
@@ -267,6 +270,10 @@ class Outbox:
         except Exception:  # as in _flush
             self._broken()
         self._blocked = False
+        self._caught_up()
+
+    def _caught_up(self) -> None:
+        """All that was given is sent: the upstream may be read again."""
         if self._paused and self.race is not None:
             self._paused = False
             self.race.resume()

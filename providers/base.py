@@ -76,7 +76,7 @@ class Call(msgspec.Struct, frozen=True):
         model: the public model name asked for.
         streaming: the client asked for a stream.
         include_usage: the client asked for the usage chunk.
-        choices: `n`, at least 1.
+        choices: how many choices the answer has: `n` times the number of prompts.
         max_tokens: the bound on the answer's tokens, None when the client gave none.
         assemble: a non-streaming call may be asked as a stream and assembled (False for parameters that do not stream).
         headers: allow-listed client headers to pass on.

@@ -1,4 +1,4 @@
-"""Scripted replicas and a recording client for tests of the race in virtual time: fakes of the contracts, no patches."""
+"""Scripted replicas and a recording client for tests of the race in virtual time: fakes of the contracts."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
-from gateway.hedging.pool import Facts, HedgeSettings, Policy, Pool
+from gateway.hedging.plan import Policy
+from gateway.hedging.pool import Facts, Pool
+from gateway.hedging.settings import HedgeSettings
 from gateway.race import Race
 from gateway.request import Caller, Host, Model, Timeouts
 from gateway.routing.replicas import Replica

@@ -49,16 +49,12 @@ def test_nothing_is_predicted_before_the_first_sample() -> None:
 
 
 def test_the_first_samples_fit_b_only() -> None:
-    """Up to 20 samples the prediction is one constant, with all levels 1: the least squares of b / y against 1."""
+    """Up to 20 samples the prediction is one constant, their median, with all levels 1: one tiny TTFT changes little."""
     predictor = Predictor()
-    waits_s = [0.1, 0.2, 0.4] * 6
-    for n, ttft_s in enumerate(waits_s):
+    for n, ttft_s in enumerate([0.0001, *[0.1, 0.2, 0.4] * 6]):
         predictor.add("ab"[n % 2], ttft_s, 1_000.0 * n, 50.0, 0.0)
-    b = sum(1 / y for y in waits_s) / sum(1 / y**2 for y in waits_s)
-    decayed = sum(0.998**-n / y for n, y in enumerate(waits_s)) / sum(0.998**-n / y**2 for n, y in enumerate(waits_s))
-    assert decayed == pytest.approx(b, rel=0.01)
     for replica, uncached in (("a", 0.0), ("b", 30_000.0), ("never seen", 5.0)):
-        assert predicted(predictor, replica, uncached, 0.0, 0.0) == pytest.approx(decayed)
+        assert predicted(predictor, replica, uncached, 0.0, 0.0) == 0.2
     assert set(predictor.levels.values()) <= {1.0}
 
 

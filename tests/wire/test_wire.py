@@ -54,6 +54,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(*scripts: Script) -> AsyncIterator[Server]:
+    """Listen on a free port until all connections are over."""
     server = Server(0)
     handlers: set[asyncio.Task[None]] = set()
 
@@ -82,6 +83,7 @@ async def serving(*scripts: Script) -> AsyncIterator[Server]:
 
 @contextlib.asynccontextmanager
 async def client_of(server: Server) -> AsyncIterator[WireClient]:
+    """A client of that server, closed at the end."""
     async with asyncio.TaskGroup() as tasks:
         client = WireClient(Origin("127.0.0.1", server.port), tasks)
         yield client
@@ -89,6 +91,7 @@ async def client_of(server: Server) -> AsyncIterator[WireClient]:
 
 
 async def read_request(reader: asyncio.StreamReader) -> None:
+    """Read one `GET`."""
     await reader.readuntil(b"\r\n\r\n")
     await reader.readexactly(2)
 
@@ -110,10 +113,17 @@ def answering(*answers: bytes, then: Callable[[asyncio.StreamWriter], None] | No
 
 
 async def exchange(client: WireClient) -> Recorder:
+    """Send one request and wait for its end."""
     sink = Recorder()
     client.send(GET, sink)
     await sink.over.wait()
     return sink
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Look once a millisecond until something has happened; the test's timeout bounds it."""
+    while not happened():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
@@ -303,16 +313,16 @@ def test_aborting_closes_the_socket_and_silences_the_sink() -> None:
     """After abort() the server sees the end at once, and the sink hears nothing more."""
 
     async def main() -> None:
-        async with serving(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi")) as server:
-            async with client_of(server) as client:
-                sink = Recorder()
-                stream: Stream = client.send(GET, sink)
-                await sink.first.wait()
-                stream.abort()
-                stream.abort()
-                await server.gone.wait()
-                assert sink.closes == 0
-                assert client.connections == 0
+        begun = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi")
+        async with serving(begun) as server, client_of(server) as client:
+            sink = Recorder()
+            stream: Stream = client.send(GET, sink)
+            await sink.first.wait()
+            stream.abort()
+            stream.abort()
+            await server.gone.wait()
+            assert sink.closes == 0
+            assert client.connections == 0
 
     run_real(main())
 
@@ -409,8 +419,7 @@ def test_idle_connections_are_bounded() -> None:
                 client.send(GET, sink)
             for sink in sinks:
                 await sink.over.wait()
-            while client.connections > 2:
-                await asyncio.sleep(0.001)
+            await until(lambda: client.connections <= 2)
             client.close()
 
     run_real(main())
@@ -424,8 +433,7 @@ def test_connections_are_bounded() -> None:
             client = WireClient(Origin("127.0.0.1", server.port, connections_max=1), tasks)
             first = Recorder()
             stream = client.send(GET, first)
-            while not client.connections:
-                await asyncio.sleep(0.001)
+            await until(lambda: client.connections > 0)
             assert isinstance((await exchange(client)).error, ConnectError)
             stream.abort()
 

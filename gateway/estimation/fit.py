@@ -1,0 +1,89 @@
+"""Least squares of relative errors with three coefficients, older samples weighing less.
+
+It minimises the sum of weight * ((x0 * c0 + x1 * c1 + x2 * c2) / y - 1)^2: a sample counts by how far off it is in
+proportion. It must not know what the columns mean. The normal equations are kept, not the samples.
+"""
+
+from typing import Final
+
+_DECAY: Final = 0.998  # of a sample's weight with each later one: the last 500 count
+_WEIGHT_MAX: Final = 1e9  # weights grow instead of all sums decaying, until they are scaled back
+_PIVOT_MIN: Final = 1e-9  # relative; below it columns are multiples of each other
+_ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # which coefficients are not 0, besides c0 alone
+
+Triple = tuple[float, float, float]
+
+
+class RelativeFit:
+    """The sums that three coefficients are solved from."""
+
+    __slots__ = ("_matrix", "_right", "_weight")
+
+    def __init__(self) -> None:
+        self._weight = 1.0
+        self._matrix = [0.0] * 6  # sums of weight * products of x / y: 00, 01, 02, 11, 12, 22
+        self._right = [0.0] * 3  # sums of weight * x / y
+
+    def add(self, y: float, x0: float, x1: float, x2: float) -> None:
+        """Take one sample, y > 0."""
+        matrix, right = self._matrix, self._right
+        self._weight /= _DECAY
+        x0, x1, x2 = x0 / y, x1 / y, x2 / y
+        w0, w1, w2 = self._weight * x0, self._weight * x1, self._weight * x2
+        matrix[0] += w0 * x0
+        matrix[1] += w0 * x1
+        matrix[2] += w0 * x2
+        matrix[3] += w1 * x1
+        matrix[4] += w1 * x2
+        matrix[5] += w2 * x2
+        right[0] += w0
+        right[1] += w1
+        right[2] += w2
+        if self._weight > _WEIGHT_MAX:
+            self._matrix = [value / self._weight for value in matrix]
+            self._right = [value / self._weight for value in right]
+            self._weight = 1.0
+
+    def solve_nonnegative(self) -> Triple:
+        """The best coefficients of which none is negative, by trying which of them are 0. Needs a sample with x0."""
+        right, rows = self._right, self._rows()
+        best: Triple = (right[0] / rows[0][0], 0.0, 0.0)
+        best_gain = best[0] * right[0]
+        for active in _ACTIVE:
+            solution = _eliminate([[rows[i][j] for j in active] + [right[i]] for i in active])
+            if solution is None or min(solution) < 0.0:
+                continue
+            gain = sum(c * right[i] for c, i in zip(solution, active, strict=True))
+            if gain > best_gain * (1.0 + _PIVOT_MIN):  # more than rounding
+                found = dict(zip(active, solution, strict=True))
+                best_gain, best = gain, (found.get(0, 0.0), found.get(1, 0.0), found.get(2, 0.0))
+        return best
+
+    def solve_near_one(self, samples: float) -> Triple:
+        """The best coefficients if so many of the newest samples speak for each of them being 1."""
+        prior = samples * self._weight
+        rows = [
+            [value + prior * (i == j) for j, value in enumerate(row)] + [self._right[i] + prior]
+            for i, row in enumerate(self._rows())
+        ]
+        solution = _eliminate(rows)
+        assert solution is not None  # the prior makes it regular
+        return solution[0], solution[1], solution[2]
+
+    def _rows(self) -> tuple[Triple, Triple, Triple]:
+        m = self._matrix
+        return (m[0], m[1], m[2]), (m[1], m[3], m[4]), (m[2], m[4], m[5])
+
+
+def _eliminate(rows: list[list[float]]) -> list[float] | None:
+    """Solve a small symmetric system, given as rows with the right side appended; None if it is singular."""
+    pivots_min = [_PIVOT_MIN * row[i] for i, row in enumerate(rows)]
+    for i, pivot_min in enumerate(pivots_min):
+        row = rows[i]
+        if row[i] <= pivot_min:
+            return None
+        for j, other in enumerate(rows):
+            if j != i:
+                factor = other[i] / row[i]
+                rows[j] = [x - factor * y for x, y in zip(other, row, strict=True)]
+    return [row[-1] / row[i] for i, row in enumerate(rows)]

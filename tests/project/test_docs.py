@@ -1,0 +1,131 @@
+"""README and docs: links lead somewhere, code blocks are good, and what the gateway has is described.
+
+Settings, metrics, log fields and commands are held to their pages by the tests beside their code.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from contract_file import CONTRACT, errors, operations
+from gateway.admin import Admin
+from gateway.config_file import load
+from gateway.observe.metrics import Metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+SECRETS = {"TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
+ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429)}
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def _anchors(page: Path) -> set[str]:
+    """What a link can lead to, as GitHub names it."""
+    headings = re.findall(r"^#+ (.+)$", _text(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _blocks(kind: str) -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        for language, text in _BLOCK.findall(_text(page)):
+            if language == kind:
+                yield page, text
+
+
+def _rows(page: str, cell: str) -> list[str]:
+    """What stands in the first cells of a page's tables, where it has this form."""
+    return re.findall(rf"^\| \[?`({cell})`", _text(ROOT / "docs" / page), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name + "@" + page.parent.name) for page in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    """Each local link has its file, and its heading there."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", _text(page)):
+        if not target.startswith("https://"):
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            assert file.exists(), target
+            assert not anchor or anchor in _anchors(file), target
+
+
+def test_the_index_has_every_page() -> None:
+    """docs/README.md leads to every page beside it."""
+    index = _text(ROOT / "docs" / "README.md")
+    assert [page.name for page in PAGES if page.parent.name == "docs" and f"({page.name})" not in index] == [
+        "README.md"
+    ]
+
+
+def test_code_blocks_can_be_read() -> None:
+    """What is marked as JSON, YAML or Python is."""
+    for _, text in _blocks("json"):
+        json.loads(text)
+    for _, text in _blocks("yaml"):
+        yaml.safe_load(re.sub(r"\$\{\w+\}", "x", text))
+    for _, text in _blocks("python"):
+        ast.parse(text)
+
+
+def test_configurations_can_be_used(tmp_path: Path) -> None:
+    """Each whole configuration that is shown loads."""
+    whole = [(page, text) for page, text in _blocks("yaml") if re.search(r"^models:", text, re.MULTILINE)]
+    for page, text in whole:
+        file = tmp_path / f"{page.stem}.yaml"
+        file.write_text(text, encoding="utf-8")
+        assert load(file, SECRETS).models
+    assert {page.name for page, _ in whole} >= {"README.md", "configuration.md"}
+
+
+def test_error_codes() -> None:
+    """docs/errors.md has one row for each error code and its status, and none for what there is not."""
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", _text(ROOT / "docs" / "errors.md"), re.MULTILINE)
+    told = [(code, int(status)) for code, status in rows]
+    assert sorted(told) == sorted({(error.code, error.status) for error in errors()} | ADMIN_ERRORS)
+
+
+def test_public_routes() -> None:
+    """docs/api.md has one row for each public route."""
+    assert _rows("api.md", "[A-Z]+ /[^`]*") == [f"{method} {path}" for path, method, _ in operations()]
+
+
+def test_headers() -> None:
+    """docs/api.md has each header of the contract."""
+    api = _text(ROOT / "docs" / "api.md")
+    asked = {parameter["name"] for parameter in CONTRACT["components"]["parameters"].values()}
+    told = {
+        name
+        for operation in (operation for _, _, operation in operations())
+        for response in (*operation["responses"].values(), *CONTRACT["components"]["responses"].values())
+        for name in response.get("headers", ())
+    }
+    assert [name for name in asked | told if f"`{name}`" not in api] == []
+
+
+def test_admin_routes() -> None:
+    """docs/admin.md has a row and a heading for each route of the admin address."""
+    routes = [route for route in _admin_app().routes if isinstance(route, Route)]
+    expected = sorted(
+        f"{method} {route.path.replace(':path', '')}" for route in routes for method in route.methods or ()
+    )
+    headings = re.findall(r"^## `(.+)`$", _text(ROOT / "docs" / "admin.md"), re.MULTILINE)
+    assert sorted(headings) == expected
+    assert sorted(_rows("admin.md", "[A-Z]+ /[^`]*")) == expected
+
+
+def _admin_app() -> FastAPI:
+    def switch(model: str | None, *, on: bool) -> None:
+        """Turn nothing."""
+
+    return Admin(Metrics(lambda: ()), lambda: (), lambda _: None, switch).app
