@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import itertools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.errors import (
@@ -180,12 +180,18 @@ class RacedRoutes:
             if name == b"content-length" and (len(value) > _DIGITS_MAX or int(value) > limit):
                 found = int(value[:_DIGITS_MAX])
                 raise BodyTooLarge(f"the request body has {found} bytes; this gateway takes {limit} at most")
-        first = Begun(receive())
-        if first.done and not first.value.get("more_body", False):  # nearly always it came with the headers
-            return _piece(first.value, limit)
+        receiving = receive()
+        try:
+            waiting_for = receiving.send(None)
+        except StopIteration as came:  # with the headers, as nearly always: no timer is needed
+            if not came.value.get("more_body", False):
+                return _piece(came.value, limit)
+            begun: Awaitable[Message] = _already(came.value)
+        else:
+            begun = Begun(receiving, waiting_for)
         try:
             async with asyncio.timeout(self._limits.body_s):
-                return await self._rest(await first, receive)
+                return await self._rest(await begun, receive)
         except TimeoutError:
             raise SlowSender(f"the request body did not arrive within {self._limits.body_s:g} s") from None
 
@@ -203,6 +209,10 @@ class RacedRoutes:
         self._host.emit(
             RequestRefused(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
         )
+
+
+async def _already(message: Message) -> Message:
+    return message
 
 
 def _piece(message: Message, room: int) -> bytes:

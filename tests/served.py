@@ -22,7 +22,6 @@ from providers.simulated_server import SimulatedServer
 
 _ROOT = Path(__file__).resolve().parents[1]
 _START_S_MAX = 30.0
-_RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class Served:
         admin_url: likewise of its admin address.
         pid: of its process.
         stderr: what it has said there, line by line.
-        rss_bytes_max: the most memory it ever had; known when it has ended.
+        rss_bytes_max: the most memory it ever had, known at its end; 0 where the system does not tell.
     """
 
     url: str
@@ -101,10 +100,18 @@ def gateway(config: Mapping[str, object], folder: Path) -> Iterator[Served]:
         try:
             yield served
         finally:
-            os.kill(process.pid, signal.SIGINT)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            served.rss_bytes_max = usage.ru_maxrss * _RSS_UNIT
+            served.rss_bytes_max = _rss_bytes_max(process.pid)
+            process.send_signal(signal.SIGINT)
+
+
+def _rss_bytes_max(pid: int) -> int:
+    """From /proc: what `wait4` says of a child includes the memory of the process that forked it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:  # not Linux, or it has ended before
+        return 0
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 if found else 0
 
 
 def _served(process: "subprocess.Popen[str]") -> Served:

@@ -100,10 +100,21 @@ def test_a_slow_replica_is_followed_within_fifty_samples() -> None:
     """A replica that becomes three times slower is predicted so, the other one stays."""
     predictor = taught(600, levels={"a": 1.0, "b": 1.0})
     for n in range(100):
-        predictor.add("ab"[n % 2], 0.18 * (3.0 if n % 2 else 1.0), 0.0, 0.0, 30.0)
-    fast_s, slow_s = (predicted(predictor, replica, 0.0, 0.0, 31.0) for replica in "ab")
+        predictor.add("ab"[n % 2], 0.18 * (3.0 if n % 2 else 1.0), 0.0, 0.0, 30.0 + n / 20)
+        predictor.fold(30.0 + n / 20)
+    fast_s, slow_s = (predicted(predictor, replica, 0.0, 0.0, 35.0) for replica in "ab")
     assert 2.3 <= slow_s / fast_s <= 3.2
     assert fast_s == pytest.approx(0.18, rel=0.25)
+
+
+def test_many_samples_at_once_move_a_level_no_further_than_ten() -> None:
+    """A batch of hundreds moves each level by 0.3 at most, so that levels are quiet where samples are many."""
+    predictor = taught(600, levels={"a": 1.0, "b": 1.0})
+    level = math.log(predictor.levels["a"])
+    for n in range(200):
+        predictor.add("ab"[n % 2], 60.0, 500.0, 0.0, 30.0)
+    predictor.fold(30.0)
+    assert 0.2 < math.log(predictor.levels["a"]) - level <= 0.3
 
 
 def test_an_unconfirmed_level_drifts_to_one() -> None:
@@ -141,6 +152,7 @@ def test_the_scale_belongs_to_b_alone() -> None:
     predictor = taught(1_000, levels={"a": 1.0, "b": 1.0}, law=(0.1, 0.0, 0.0))
     for n in range(4_000):
         predictor.add("ab"[n % 2], 0.5, 100.0, 0.0, 50.0 + n / 20)
+        predictor.fold(50.0 + n / 20)
         if n == 100:
             assert predicted(predictor, "a", 100.0, 0.0, 55.0) > 0.25
     assert predictor.coefficients[0] == pytest.approx(0.5, rel=0.05)
