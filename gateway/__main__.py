@@ -20,6 +20,7 @@ _COMMANDS = {  # command -> module in gateway.commands, function in it
     "check-config": ("config", "check_config"),
     "print-config": ("config", "print_config"),
     "config-schema": ("config", "config_schema"),
+    "health": ("health", "health"),
     "version": ("version", "version"),
 }
 

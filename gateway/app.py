@@ -23,8 +23,8 @@ from gateway.events import Event, HedgingSwitched, Listener
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.limits.ledger import Ledger, Limit, Resource
 from gateway.inbound import Bounds as RequestBounds
+from gateway.limits.ledger import Ledger, Limit, Resource
 from gateway.observe.describe import describe, pool_state
 from gateway.observe.logs import RequestLog, wants_text
 from gateway.observe.metrics import Metrics

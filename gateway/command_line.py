@@ -15,8 +15,11 @@ from typing import NoReturn
 PROGRAM = "ttft-gateway"
 CONFIG_VARIABLE = "TTFT_GATEWAY_CONFIG"
 CONFIG_FILE = "gateway.yaml"
-DEMO_PORT = 8080
-DEMO_ADMIN_PORT = 9090
+LISTEN_VARIABLE = "TTFT_GATEWAY_LISTEN"
+ADMIN_LISTEN_VARIABLE = "TTFT_GATEWAY_ADMIN_LISTEN"
+ONE_TIME_KEY_VARIABLE = "TTFT_GATEWAY_ONE_TIME_KEY"
+LISTEN_DEFAULT = "127.0.0.1:8080"
+ADMIN_LISTEN_DEFAULT = "127.0.0.1:9090"
 
 _SECONDS_MAX = 86400.0
 
@@ -137,14 +140,15 @@ def _seconds(text: str) -> float:
 def _serve_arguments(command: argparse.ArgumentParser) -> None:
     from_file = command.add_argument_group("with a configuration file")
     from_file.add_argument("--config", metavar="FILE", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
+    from_file.add_argument("--or-demo", action="store_true", help="where there is no such file, run the demo instead")
     without = command.add_argument_group("without one")
     without.add_argument("--model", metavar="NAME", help='what callers put in "model"')
     without.add_argument("--replica", metavar="URL", action="append", help="a server with that model; repeat for more")
     without.add_argument("--kind", metavar="KIND", help="what the replicas are: vllm, tgi, ... (default: openai)")
     without.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
-    without.add_argument("--listen", metavar="HOST:PORT", help="where callers come in (default: 127.0.0.1:8080)")
+    without.add_argument("--listen", metavar="HOST:PORT", help=f"where callers come in (default: {LISTEN_DEFAULT})")
     without.add_argument(
-        "--admin-listen", metavar="HOST:PORT", help="metrics and admin routes, or off (default: 127.0.0.1:9090)"
+        "--admin-listen", metavar="HOST:PORT", help=f"metrics and admin routes, or off (default: {ADMIN_LISTEN_DEFAULT})"
     )
     without.add_argument(
         "--allow-anonymous", action="store_true", help="serve callers without a key, also from other machines"
@@ -154,10 +158,8 @@ def _serve_arguments(command: argparse.ArgumentParser) -> None:
 def _demo_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--traffic", action="store_true", help="send traffic and compare hedging off with on")
     command.add_argument("--seconds", metavar="N", type=_seconds, help="end by itself after so long")
-    command.add_argument("--port", metavar="PORT", type=_port, default=DEMO_PORT, help=f"default: {DEMO_PORT}; 0: any")
-    command.add_argument(
-        "--admin-port", metavar="PORT", type=_port, help=f"default: {DEMO_ADMIN_PORT}, or any with --port 0"
-    )
+    command.add_argument("--port", metavar="PORT", type=_port, help="default: 8080; 0: any")
+    command.add_argument("--admin-port", metavar="PORT", type=_port, help="default: 9090, or any with --port 0")
     command.add_argument("--seed", metavar="N", type=int, default=1, help="of everything random (default: 1)")
 
 
@@ -165,6 +167,12 @@ def _file_arguments(command: argparse.ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group()
     which.add_argument("file", metavar="FILE", nargs="?", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
     which.add_argument("--config", metavar="FILE", help="the same")
+
+
+def _health_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--listen", metavar="HOST:PORT", help=f"where it listens (default: ${LISTEN_VARIABLE}, or {LISTEN_DEFAULT})"
+    )
 
 
 def _no_arguments(_command: argparse.ArgumentParser) -> None:
@@ -206,6 +214,12 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         "Editors check and complete by it.",
         (" > gateway.schema.json",),
         _no_arguments,
+    ),
+    "health": (
+        "ask the gateway on this machine whether it is well",
+        "Exit code 0 says that it is; made for the health checks of containers.",
+        ("", " --listen 0.0.0.0:9000"),
+        _health_arguments,
     ),
     "version": ("print the version", "", ("",), _no_arguments),
 }

@@ -22,12 +22,14 @@ _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
 
 
-def load(file: Path, env: Mapping[str, str]) -> Settings:
+def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | None = None) -> Settings:
     """Read a configuration file.
 
     Args:
         file: the YAML file.
         env: environment variables for `${NAME}`.
+        defaults: top-level settings for where the file has none, as they would stand in it. `keys` among them do not
+            count where the file lets anonymous callers in.
 
     Raises:
         ConfigError: the file or a secret file cannot be read, or something in them cannot be used.
@@ -37,6 +39,7 @@ def load(file: Path, env: Mapping[str, str]) -> Settings:
     except _Unreadable as error:
         raise ConfigError((Problem(str(file), None, None, "", str(error)),)) from None
     document = read_yaml(text, env)
+    _fill(document.data, defaults or {})
     settings, findings = _check(document, file.parent)
     if settings is None or findings:
         problems = [_problem(str(file), document, loc, message) for loc, message in findings]
@@ -45,7 +48,12 @@ def load(file: Path, env: Mapping[str, str]) -> Settings:
 
 
 def from_replicas(
-    model: str, urls: Sequence[str], *, kind: str = "openai", others: Mapping[str, object] | None = None
+    model: str,
+    urls: Sequence[str],
+    *,
+    kind: str = "openai",
+    others: Mapping[str, object] | None = None,
+    defaults: Mapping[str, object] | None = None,
 ) -> Settings:
     """Settings for one model without a file: `serve --model llama --replica URL --replica URL`.
 
@@ -54,6 +62,7 @@ def from_replicas(
         urls: a base URL for each replica; /v1 is added where there is no path.
         kind: what speaks at the other end.
         others: other top-level settings as they would stand in a file, such as `{"listen": "127.0.0.1:0"}`.
+        defaults: as for `load`.
 
     Raises:
         ConfigError: something cannot be used.
@@ -63,6 +72,7 @@ def from_replicas(
         {"name": name, "kind": kind, "base_url": base} for name, base in zip(_replica_names(bases), bases, strict=True)
     ]
     data = {**deepcopy(dict(others or {})), "models": [{"name": model, "replicas": replica_rows}]}
+    _fill(data, defaults or {})
     settings, findings = _check(Document(data), Path())
     if settings is None or findings:
         raise ConfigError(tuple(dict.fromkeys(_option_problem(loc, message) for loc, message in findings)))
@@ -128,6 +138,13 @@ def _read(file: Path, bytes_max: int) -> str:
     if len(content) > bytes_max:
         raise _Unreadable(f"it is larger than {bytes_max:,} bytes; is it the right file?")
     return text
+
+
+def _fill(data: object, defaults: Mapping[str, object]) -> None:
+    """Set what the data leaves open."""
+    if isinstance(data, dict):
+        anybody = data.get("allow_anonymous") in (True, "true")
+        data.update({key: value for key, value in defaults.items() if key not in data and (key != "keys" or not anybody)})
 
 
 def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Finding]]:

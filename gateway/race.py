@@ -211,6 +211,9 @@ class Race:
 
     def _end(self, status: int, error: str | None) -> None:
         self._over = True
+        usage = self._winner.usage if self._winner is not None else None
+        if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
+            self._safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
         if self._timer is not None:
             self._timer.cancel()
         for attempt in self._attempts:

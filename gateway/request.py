@@ -5,12 +5,13 @@ Data and one Protocol; no behaviour. Units: seconds of the loop's clock.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from gateway.errors import GatewayError
+from gateway.estimation.tokens import TokenScale
 from gateway.events import Event
 from gateway.hedging.pool import Pool
 
@@ -40,11 +41,19 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A public model name: its pools, the replicas' first, then the fallbacks' in order."""
+    """A public model name.
+
+    Attributes:
+        name: what callers ask for.
+        pools: the replicas' pool first, then the fallbacks' in order.
+        timeouts: for its requests.
+        scale: how its tokenizer counts, learned from reported usage.
+    """
 
     name: str
     pools: Sequence[Pool]
     timeouts: Timeouts
+    scale: TokenScale = field(default_factory=TokenScale)
 
 
 class Client(Protocol):

@@ -22,6 +22,8 @@ from gateway.errors import (
     Unauthorized,
     UnknownModel,
 )
+from gateway.estimation.prefixes import prefix_hashes
+from gateway.estimation.tokens import text_tokens
 from gateway.events import PartFailed, RequestRefused
 from gateway.hedging.pool import Facts
 from gateway.inbound import Bounds, Inbound, parse
@@ -169,7 +171,8 @@ class RacedRoutes:
         else:
             make = self._assemblers[api]
             client = JsonAnswer(outbox, caller.request_id, (lambda: make(call)) if call.assemble else None)
-        race = Race(model, call, _facts(inbound), client, caller, self._host)
+        facts = _facts(inbound, model, self._host.rand())
+        race = Race(model, call, facts, client, caller, self._host)
         outbox.race = race
         return race
 
@@ -229,12 +232,18 @@ def _piece(message: Message, room: int) -> bytes:
     return bytes(body)
 
 
-def _facts(inbound: Inbound) -> Facts:
+def _facts(inbound: Inbound, model: Model, coin: float) -> Facts:
     """What the policies may know of a request."""
+    text = text_tokens(inbound.prompt)
     return Facts(
-        prompt_tokens=len(inbound.prompt) // 4,
+        prompt_tokens=model.scale.tokens(text),
+        prompt_bytes=len(inbound.prompt),
+        prefixes=prefix_hashes(inbound.prompt),
+        text=text,
+        answer_tokens=inbound.call.max_tokens,
         hedge_off=inbound.hedge_off,
         deadline_s=inbound.deadline_s,
+        coin=coin,
     )
 
 

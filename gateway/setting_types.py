@@ -169,6 +169,11 @@ class Address(NamedTuple):
         except ValueError:
             return self.host == "localhost"
 
+    @property
+    def here(self) -> "Address":
+        """How this machine reaches what listens there: a loopback address for all addresses."""
+        return self._replace(host={_ANY_V4: "127.0.0.1", "::": "::1"}.get(self.host, self.host))
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

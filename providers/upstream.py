@@ -195,6 +195,7 @@ class _HttpStream:
         """The closing event came: over for the sink, while the body's end may follow and free the connection."""
         loop = asyncio.get_running_loop()
         self._linger = loop.call_later(_LINGER_S, self.exchange.abort)
+        self.exchange.resume()  # nobody will any more
         self._end(None)
 
     def _gather(self, data: bytes) -> None:

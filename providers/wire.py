@@ -341,6 +341,7 @@ class _Connection(asyncio.Protocol):
             self.close()
         else:
             self._reused = True
+            self.transport.resume_reading()  # the exchange may have ended while its sink had it paused
             self._client.release(self)
         if exchange is not None:
             exchange.over(None)

@@ -5,6 +5,7 @@ rows to the last bit. Units: as in summary.py.
 """
 
 import asyncio
+import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -109,7 +110,9 @@ def _traffic(scenario: Scenario, seed: int) -> Traffic:
 
 
 def _parts(scenario: Scenario) -> Sequence[Part]:
-    return [Part("all"), *(Part(span.name, span.start_s, span.end_s) for span in scenario.spans)]
+    late_s = math.inf if scenario.late_s is None else scenario.late_s
+    spans = [Part(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
+    return [Part("all", late_s=late_s), *spans]
 
 
 def _manifest(scenario: Scenario, plan: Plan) -> dict[str, object]:

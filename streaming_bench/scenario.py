@@ -115,6 +115,7 @@ class Scenario:
         drawn: how replicas answer.
         hedge_delay_min_s: of the gateway; None: its default.
         spans: stretches of time that are reported by themselves.
+        late_s: answers later than this are counted; None: they are not.
         reference: for the policies that do not learn.
         sha256: of the file.
     """
@@ -128,6 +129,7 @@ class Scenario:
     drawn: Drawn
     hedge_delay_min_s: float | None
     spans: tuple[Span, ...]
+    late_s: float | None
     reference: Reference
     sha256: str = ""
 
@@ -168,6 +170,7 @@ def _scenario(table: Table) -> Scenario:
         drawn=table.table("drawn", _drawn),
         hedge_delay_min_s=table.optional("hedge_delay_min", duration),
         spans=table.take("spans", _spans, ()),
+        late_s=table.optional("late", duration),
         reference=table.table("reference", _reference),
     )
 

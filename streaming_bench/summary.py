@@ -29,6 +29,7 @@ class Part:
         start_s, end_s: those that arrive in between;
         without: but not those that arrive in one of these spans;
         tokens_max: and only those with shorter prompts.
+        late_s: answers later than this are counted.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Part:
     end_s: float = np.inf
     without: tuple[tuple[float, float], ...] = ()
     tokens_max: float = np.inf
+    late_s: float = np.inf
 
 
 def figures(run: Run, part: Part) -> Figures:
@@ -51,6 +53,7 @@ def figures(run: Run, part: Part) -> Figures:
     row = {name: 1000 * float(value) for name, value in zip(QUANTILES, quantiles, strict=True)}
     row["mean"] = 1000 * float(answered.mean()) if len(answered) else float("nan")
     row["requests"] = float(count)
+    row["late"] = float((answered > part.late_s).sum())
     row["failed"] = float(count - len(answered))
     row["hedges"] = hedges / count if count else 0.0
     row["win_rate"] = float(picked["won"].sum()) / hedges if hedges else 0.0

@@ -9,7 +9,7 @@ from streaming_bench.summary import LATENCIES
 
 _SHARES = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requests +", "extra_tokens": "tokens +"}
 _COUNTS = {"wasted_s": "wasted s", "rate_limited": "429s"}
-_RARE = {"rate_limited_hedges": "429s of hedges", "wasted_prefill": "wasted prefill", "failed": "failed"}
+_RARE = {"late": "late", "rate_limited_hedges": "429s of hedges", "wasted_prefill": "wasted prefill", "failed": "failed"}
 
 
 def lines(rows: Sequence[Mapping[str, object]], part: str | None = None) -> list[str]:

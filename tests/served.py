@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,12 +96,32 @@ def gateway(config: Mapping[str, object], folder: Path) -> Iterator[Served]:
         (folder / "gateway.log").open("wb") as log,
         subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=log, stderr=subprocess.PIPE, text=True) as process,
     ):
-        served = _served(process)
+        assert process.stderr is not None
+        said: list[str] = []
+        ready = threading.Event()
+        reader = threading.Thread(target=_read, args=(process.stderr, said, ready), name="stderr of the gateway")
+        reader.start()
         try:
+            ready.wait(_START_S_MAX)
+            addresses = re.findall(r"http://[\d.:]+", "".join(said))
+            if len(addresses) < 2:
+                raise RuntimeError("the gateway did not start:\n" + "".join(said))
+            served = Served(addresses[0], addresses[1], process.pid, said)
             yield served
-        finally:
             served.rss_bytes_max = _rss_bytes_max(process.pid)
+        finally:
             process.send_signal(signal.SIGINT)
+            process.wait()
+            reader.join()
+
+
+def _read(stderr: Iterable[str], said: list[str], ready: threading.Event) -> None:
+    """Take what it says to its end, so that it never waits for us; it is ready when it has named its addresses."""
+    for line in stderr:
+        said.append(line)
+        if "admin at" in line:
+            ready.set()
+    ready.set()
 
 
 def _rss_bytes_max(pid: int) -> int:
@@ -112,25 +132,3 @@ def _rss_bytes_max(pid: int) -> int:
         return 0
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     return int(found[1]) * 1024 if found else 0
-
-
-def _served(process: "subprocess.Popen[str]") -> Served:
-    """Wait until it says where it listens; what it says afterwards is read, too, so that it never waits for us."""
-    lines: list[str] = []
-    ready = threading.Event()
-
-    def read() -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            lines.append(line)
-            if "admin at" in line:
-                ready.set()
-        ready.set()  # it has ended
-
-    threading.Thread(target=read, name="stderr of the gateway", daemon=True).start()
-    ready.wait(_START_S_MAX)
-    addresses = re.findall(r"http://[\d.:]+", "".join(lines))
-    if len(addresses) < 2:
-        process.kill()
-        raise RuntimeError("the gateway did not start:\n" + "".join(lines))
-    return Served(addresses[0], addresses[1], process.pid, lines)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gateway.command_line import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode
+from gateway.commands.environment import read_environment
 from gateway.commands.terminal import fail, warn
 from gateway.config_file import json_schema, load, masked
 from gateway.config_problems import ConfigError
@@ -21,7 +22,7 @@ def check_config(arguments: argparse.Namespace) -> ExitCode:
     """Say what is wrong with a file, or what it holds."""
     file = config_path(arguments.file or arguments.config, os.environ)
     try:
-        settings = load(file, os.environ)
+        settings = load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError as error:
         return tell_problems(error)
     for caution in cautions(settings):
@@ -34,7 +35,8 @@ def check_config(arguments: argparse.Namespace) -> ExitCode:
 def print_config(arguments: argparse.Namespace) -> ExitCode:
     """Print the settings in force."""
     try:
-        settings = load(config_path(arguments.file or arguments.config, os.environ), os.environ)
+        file = config_path(arguments.file or arguments.config, os.environ)
+        settings = load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError as error:
         return tell_problems(error)
     print(masked(settings), end="")

@@ -19,12 +19,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from gateway.command_line import DEMO_ADMIN_PORT, PROGRAM, ExitCode
+from gateway.command_line import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT, PROGRAM, ExitCode
+from gateway.commands.config import tell_problems
 from gateway.commands.demo_table import Tally, line, summary, table
 from gateway.commands.demo_traffic import MODEL_OFF, MODEL_ON, REQUESTS_PER_S, read_budget, send
+from gateway.commands.environment import Environment, read_environment
 from gateway.commands.process import run_until_end
 from gateway.commands.terminal import bold, fail
+from gateway.config_problems import ConfigError
 from gateway.serve import Addresses, ListenError, run
+from gateway.setting_types import parse_address
 from gateway.settings import Settings
 from gateway.version import gateway_version
 
@@ -43,23 +47,25 @@ class _NoReplicas(Exception):  # never leaves this file
 
 def demo(arguments: argparse.Namespace) -> ExitCode:
     """Run the demo until Ctrl-C, or as long as asked."""
-    admin_port = arguments.admin_port
-    if admin_port is None:
-        admin_port = DEMO_ADMIN_PORT if arguments.port else 0
+    try:
+        environment = read_environment(os.environ)
+    except ConfigError as error:
+        return tell_problems(error)
     screen = _take_screen() if arguments.traffic else sys.stdout
     length_s = math.inf if arguments.seconds is None else arguments.seconds
 
     async def meanwhile(addresses: Addresses) -> None:
         if arguments.traffic:
-            await _show_traffic(screen, addresses, arguments.seed, length_s)
+            await _show_traffic(screen, addresses, key, arguments.seed, length_s)
         else:
             await asyncio.sleep(length_s)
         signal.raise_signal(signal.SIGINT)  # ends as with Ctrl-C
 
     try:
         with _replicas(arguments.seed) as ports:
-            settings = demo_settings(ports, arguments.port, admin_port)
-            return run_until_end(run(settings, lambda addresses: _greet(screen, addresses, ports), meanwhile))
+            settings = demo_settings(ports, arguments.port, arguments.admin_port, environment)
+            key = environment.key_in(settings)
+            return run_until_end(run(settings, lambda addresses: _greet(screen, addresses, key, ports), meanwhile))
     except ListenError as error:
         fail(f"{error}; for free ports: {PROGRAM} demo --port 0, or name two: --port 8081 --admin-port 9091")
         return ExitCode.CANNOT_LISTEN
@@ -68,8 +74,23 @@ def demo(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.FAILED
 
 
-def demo_settings(replica_ports: Sequence[int], port: int, admin_port: int) -> Settings:
-    """The demo's configuration: two models over the same replicas, one of them hedged."""
+def demo_settings(
+    replica_ports: Sequence[int], port: int | None, admin_port: int | None, environment: Environment
+) -> Settings:
+    """The demo's configuration: two models over the same replicas, one of them hedged.
+
+    Args:
+        replica_ports: of the replicas, in the order of `REPLICAS`.
+        port: of the gateway, 0: any, None: as the environment says.
+        admin_port: likewise.
+        environment: says on which addresses to listen.
+    """
+    listen = environment.listen or parse_address(LISTEN_DEFAULT)
+    admin_listen = environment.admin_listen or parse_address(ADMIN_LISTEN_DEFAULT)
+    if port is not None:
+        listen = listen._replace(port=port)
+    if admin_listen != "off" and (admin_port is not None or port == 0):
+        admin_listen = admin_listen._replace(port=admin_port or 0)
     rows = [
         {"name": name, "kind": "simulated", "base_url": f"http://127.0.0.1:{replica_port}/v1"}
         for name, replica_port in zip(REPLICAS, replica_ports, strict=True)
@@ -77,8 +98,9 @@ def demo_settings(replica_ports: Sequence[int], port: int, admin_port: int) -> S
     hedge = {"cold_start_delay": "400ms"}  # with the default of 10 s nothing would be seen until 20 requests are done
     return Settings.model_validate(
         {
-            "listen": f"127.0.0.1:{port}",
-            "admin_listen": f"127.0.0.1:{admin_port}",
+            **environment.settings,
+            "listen": listen,
+            "admin_listen": admin_listen,
             "drain_timeout": "300ms",  # a person has pressed Ctrl-C
             "models": [
                 {"name": MODEL_ON, "replicas": rows, "hedge": hedge},
@@ -124,8 +146,10 @@ def _take_screen() -> TextIO:
     return screen
 
 
-def _greet(screen: TextIO, addresses: Addresses, replica_ports: Sequence[int]) -> None:
-    base = f"http://{addresses.public}/v1"
+def _greet(screen: TextIO, addresses: Addresses, key: str | None, replica_ports: Sequence[int]) -> None:
+    base = f"http://{addresses.public.here}/v1"
+    admin = "off" if addresses.admin is None else f"http://{addresses.admin.here}"
+    authorization = f" \\\n    -H 'authorization: Bearer {key}'" if key else ""
     replicas = ", ".join(f"{name} on port {port}" for name, port in zip(REPLICAS, replica_ports, strict=True))
     print(
         f"""{bold(f"{PROGRAM} {gateway_version()}: the demo is ready at {base}", screen)} (Ctrl-C ends it)
@@ -133,16 +157,17 @@ def _greet(screen: TextIO, addresses: Addresses, replica_ports: Sequence[int]) -
   replicas  {replicas}:
             first token after about 200 ms, but at the last one in ten takes 2 s
   models    {MODEL_ON} (hedged) and {MODEL_OFF} (not hedged), both over these replicas
-  admin     http://{addresses.admin}/admin/models what was learned, /metrics,
-            and as it happens: curl -N http://{addresses.admin}/admin/events
+  key       {f"{key}, made for this run" if key else "none is asked for"}
+  admin     {admin}/admin/models what was learned, /metrics,
+            and as it happens: curl -N {admin}/admin/events
 
 With curl (the x-ttft headers say how the race went):
-  curl -iN {base}/chat/completions -H 'content-type: application/json' \\
+  curl -iN {base}/chat/completions -H 'content-type: application/json'{authorization} \\
     -d '{{"model": "{MODEL_ON}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
 
 With the OpenAI SDK:
   from openai import OpenAI
-  client = OpenAI(base_url="{base}", api_key="any")
+  client = OpenAI(base_url="{base}", api_key="{key or "any"}")
   stream = client.chat.completions.create(
       model="{MODEL_ON}", stream=True, messages=[{{"role": "user", "content": "Hello"}}]
   )
@@ -154,7 +179,7 @@ With the OpenAI SDK:
     )
 
 
-async def _show_traffic(screen: TextIO, addresses: Addresses, seed: int, length_s: float) -> None:
+async def _show_traffic(screen: TextIO, addresses: Addresses, key: str | None, seed: int, length_s: float) -> None:
     """Send traffic and show what comes of it, at the end in full, whatever ends it."""
     loop = asyncio.get_running_loop()
     begin_s = loop.time()
@@ -173,7 +198,7 @@ async def _show_traffic(screen: TextIO, addresses: Addresses, seed: int, length_
         print(text, file=screen, flush=True)
 
     async with asyncio.TaskGroup() as tasks:
-        sending = tasks.create_task(send(addresses.public, off, on, seed=seed, length_s=length_s))
+        sending = tasks.create_task(send(addresses.public, key, off, on, seed=seed, length_s=length_s))
         try:
             while not sending.done():
                 await asyncio.wait({sending}, timeout=_REDRAW_S if live else _LINE_S)

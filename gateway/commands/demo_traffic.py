@@ -27,11 +27,12 @@ _READ_BYTES = 65536
 _END_OF_STREAM = b"data: [DONE]\n\n"
 
 
-async def send(public: Address, off: Tally, on: Tally, *, seed: int, length_s: float) -> None:
+async def send(public: Address, key: str | None, off: Tally, on: Tally, *, seed: int, length_s: float) -> None:
     """Send requests for a while, and wait for all of them.
 
     Args:
         public: the gateway's address.
+        key: what it asks of callers, None: nothing.
         off, on: count what comes back.
         seed: of the times between requests.
         length_s: how long requests are sent; infinite: until cancelled.
@@ -47,7 +48,7 @@ async def send(public: Address, off: Tally, on: Tally, *, seed: int, length_s: f
             await asyncio.sleep(due_s - loop.time())
             model, tally = ((MODEL_OFF, off), (MODEL_ON, on))[number % 2]
             if len(in_flight) < _IN_FLIGHT_MAX:
-                task = tasks.create_task(_count(public, model, due_s, tally))
+                task = tasks.create_task(_count(public, key, model, due_s, tally))
                 in_flight.add(task)
                 task.add_done_callback(in_flight.discard)
             else:
@@ -66,12 +67,12 @@ async def read_budget(admin: Address) -> Budget | None:
         return None
 
 
-async def ask(public: Address, model: str, due_s: float) -> Sample | None:
+async def ask(public: Address, key: str | None, model: str, due_s: float) -> Sample | None:
     """Stream one answer; None if it is not a whole one."""
     message = {"role": "user", "content": "Tell me something."}
     body = json.dumps({"model": model, "stream": True, "max_tokens": _TOKENS, "messages": [message]}).encode()
     try:
-        answer = await _exchange(public, _request("POST", "/v1/chat/completions", public, body), _REQUEST_S_MAX)
+        answer = await _exchange(public, _request("POST", "/v1/chat/completions", public, body, key), _REQUEST_S_MAX)
     except (OSError, HttpParserError):
         return None
     if answer.content_s is None or not answer.body.endswith(_END_OF_STREAM):
@@ -124,8 +125,8 @@ def _is_content(event: bytes) -> bool:
     return bool(choices[0].get("delta", {}).get("content"))
 
 
-async def _count(public: Address, model: str, due_s: float, tally: Tally) -> None:
-    tally.add(await ask(public, model, due_s))
+async def _count(public: Address, key: str | None, model: str, due_s: float, tally: Tally) -> None:
+    tally.add(await ask(public, key, model, due_s))
 
 
 async def _exchange(address: Address, request: bytes, wait_s_max: float) -> _Answer:
@@ -148,9 +149,10 @@ async def _exchange(address: Address, request: bytes, wait_s_max: float) -> _Ans
     return answer
 
 
-def _request(method: str, path: str, address: Address, body: bytes = b"") -> bytes:
+def _request(method: str, path: str, address: Address, body: bytes = b"", key: str | None = None) -> bytes:
+    authorization = f"authorization: Bearer {key}\r\n" if key else ""
     head = (
-        f"{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n"
+        f"{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{authorization}"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from gateway.command_line import PROGRAM, ExitCode
+from gateway.command_line import PROGRAM, ExitCode, parse
 from gateway.commands.config import cautions, config_path, no_file, pools, tell_problems
+from gateway.commands.demo import demo
+from gateway.commands.environment import Environment, read_environment
 from gateway.commands.process import run_until_end
 from gateway.commands.terminal import bold, fail, warn
 from gateway.config_file import from_replicas, load
@@ -33,14 +35,19 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     """Run the gateway."""
     file = config_path(arguments.config, os.environ)
     if arguments.model is None and arguments.config is None and not file.exists():
-        return no_file(file)
+        return demo(parse(["demo"])) if arguments.or_demo else no_file(file)
     try:
-        settings = load(file, os.environ) if arguments.model is None else _from_options(arguments, os.environ)
+        environment = read_environment(os.environ)
+        settings = (
+            load(file, os.environ, environment.settings)
+            if arguments.model is None
+            else _from_options(arguments, os.environ, environment)
+        )
     except ConfigError as error:
         return tell_problems(error)
 
     def on_ready(addresses: Addresses) -> None:
-        for line in _introduction(settings, addresses):
+        for line in _introduction(settings, addresses, environment.key_in(settings)):
             print(line, file=sys.stderr)
         for caution in cautions(settings):
             warn(caution)
@@ -60,7 +67,9 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.CANNOT_LISTEN
 
 
-def _from_options(arguments: argparse.Namespace, env: Mapping[str, str]) -> Settings:
+def _from_options(
+    arguments: argparse.Namespace, env: Mapping[str, str], environment: Environment
+) -> Settings:
     """Settings without a file.
 
     Raises:
@@ -75,6 +84,7 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str]) -> Sett
             **{name: value for name, value in others.items() if value is not None},
             "allow_anonymous": arguments.allow_anonymous,
         },
+        defaults=environment.settings,
     )
     if arguments.api_key_env is None:
         return settings
@@ -87,13 +97,15 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str]) -> Sett
     return settings.model_copy(update={"models": (model.model_copy(update={"replicas": replicas}),)})
 
 
-def _introduction(settings: Settings, addresses: Addresses) -> Iterator[str]:
+def _introduction(settings: Settings, addresses: Addresses, made_key: str | None) -> Iterator[str]:
     """Where it listens and what it serves."""
     yield bold(f"{PROGRAM} {gateway_version()} is ready at http://{addresses.public}/v1", sys.stderr)
     for model in settings.models[:_TOLD_MAX]:
         yield f"  {_describe(settings, model)}"
     if len(settings.models) > _TOLD_MAX:
         yield f"  and {len(settings.models) - _TOLD_MAX} more models"
+    if made_key is not None:
+        yield f"  key {made_key}, made for this run because no keys are configured"
     if addresses.admin is not None:
         yield f"  admin at http://{addresses.admin} (/metrics, /admin/models, /admin/hedging, /admin/events)"
 

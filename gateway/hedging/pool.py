@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
 from gateway.estimation.suspect import Waits
+from gateway.estimation.tokens import TextTokens
 from gateway.hedging import gate
 from gateway.hedging.gate import Candidate, Deny, Waiting
 from gateway.hedging.learning import Learning
@@ -43,6 +44,7 @@ class Facts(msgspec.Struct, frozen=True):
         prompt_tokens: estimated.
         prompt_bytes: length of the raw prompt.
         prefixes: hashes of its beginnings (`estimation.prefixes`).
+        text: what its text weighs before a model's own factors (`estimation.tokens`), None where nobody looked.
         answer_tokens: bound on the answer, None when the client gave none.
         hedge_off: why it may not be hedged, None when it may.
         deadline_s: the client waits no longer than this, None when it did not say.
@@ -52,6 +54,7 @@ class Facts(msgspec.Struct, frozen=True):
     prompt_tokens: float = 0.0
     prompt_bytes: int = 0
     prefixes: tuple[int, ...] = ()
+    text: TextTokens | None = None
     answer_tokens: int | None = None
     hedge_off: Denial | None = None
     deadline_s: float | None = None

@@ -134,7 +134,8 @@ def test_it_is_the_rule_as_written(steps: list[tuple[str, int, float]]) -> None:
             answered_s = now_s
         elif what == "given up" and attempt in late_at:
             waits.given_up(attempt, now_s)
-            given_up.append(min(late_at.pop(attempt), math.inf) if late_at[attempt] <= now_s else -math.inf)
+            at_s = late_at.pop(attempt)
+            given_up += [at_s] if at_s <= now_s else []
         elif what == "failed" and attempt in late_at:
             waits.failed(attempt)
             del late_at[attempt]

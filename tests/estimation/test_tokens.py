@@ -120,10 +120,10 @@ def test_inline_images_are_not_read_as_text() -> None:
 
 @given(st.binary(max_size=600) | st.text(max_size=300).map(lambda text: json.dumps(text).encode()))
 def test_any_bytes_have_an_estimate(body: bytes) -> None:
-    """Whatever the bytes: no error, nothing negative, and not more than three tokens a byte."""
+    """Whatever the bytes: no error, nothing negative, and not more than four tokens a byte."""
     text = text_tokens(body)
     assert min(text) >= 0.0
-    assert sum(text) <= 3.0 * len(body) + 800.0 * body.count(b";base64,")
+    assert sum(text) <= 4.0 * len(body) + 800.0 * body.count(b";base64,")
 
 
 def test_the_densest_text_does_not_overflow() -> None:
