@@ -100,14 +100,14 @@ class Gateway:
         return len(self._routes.active)
 
     def end_streams(self) -> None:
-        """End every running request with an error, and refuse new ones."""
+        """End every running request with an error, and every event feed; refuse new ones."""
         self._routes.refusing = True
+        self._admin.close()
         for race in tuple(self._routes.active):
             race.shut_down()
 
     def close(self) -> None:
-        """Let go of idle connections and event feeds, and write out the log."""
-        self._admin.close()
+        """Let go of idle connections, and write out the log."""
         for client in self._clients:
             client.close()
         self._writer.close()

@@ -148,7 +148,9 @@ def _serve_arguments(command: argparse.ArgumentParser) -> None:
     without.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
     without.add_argument("--listen", metavar="HOST:PORT", help=f"where callers come in (default: {LISTEN_DEFAULT})")
     without.add_argument(
-        "--admin-listen", metavar="HOST:PORT", help=f"metrics and admin routes, or off (default: {ADMIN_LISTEN_DEFAULT})"
+        "--admin-listen",
+        metavar="HOST:PORT",
+        help=f"metrics and admin routes, or off (default: {ADMIN_LISTEN_DEFAULT})",
     )
     without.add_argument(
         "--allow-anonymous", action="store_true", help="serve callers without a key, also from other machines"

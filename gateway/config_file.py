@@ -143,8 +143,9 @@ def _read(file: Path, bytes_max: int) -> str:
 def _fill(data: object, defaults: Mapping[str, object]) -> None:
     """Set what the data leaves open."""
     if isinstance(data, dict):
-        anybody = data.get("allow_anonymous") in (True, "true")
-        data.update({key: value for key, value in defaults.items() if key not in data and (key != "keys" or not anybody)})
+        for key, value in defaults.items():
+            if key != "keys" or data.get("allow_anonymous") not in (True, "true"):
+                data.setdefault(key, value)
 
 
 def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Finding]]:

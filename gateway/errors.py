@@ -38,6 +38,7 @@ class GatewayError(Exception):
     closes = False  # the rest of the request is not read, so the connection cannot be used again
     retry_after_s: float | None = None
     should_retry: bool | None = None
+    extra_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -53,7 +54,7 @@ class GatewayError(Exception):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Response headers that go with it."""
-        headers = []
+        headers = list(self.extra_headers)
         if self.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after_s)))
             headers.append((b"retry-after-ms", b"%d" % math.ceil(1000 * self.retry_after_s)))
@@ -103,6 +104,10 @@ class MethodNotAllowed(BadRequest):
     status = 405
     code = "method_not_allowed"
 
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.extra_headers = ((b"allow", allow.encode()),)
+
 
 class Unauthorized(GatewayError):
     """No key, or one that is not known."""
@@ -110,6 +115,7 @@ class Unauthorized(GatewayError):
     status = 401
     kind = "authentication_error"
     code = "invalid_api_key"
+    extra_headers = ((b"www-authenticate", b"Bearer"),)
 
 
 class Forbidden(GatewayError):

@@ -3,13 +3,11 @@
 Used by the public and by the admin address. Knows no route: it is told what is served, for the messages. No units.
 """
 
-from collections.abc import Mapping
-
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from gateway.errors import GatewayError, Internal, MethodNotAllowed, Unauthorized, UnknownRoute
+from gateway.errors import GatewayError, Internal, MethodNotAllowed, UnknownRoute
 
 
 def answer_errors(app: FastAPI, served: str) -> None:
@@ -27,7 +25,7 @@ def answer_errors(app: FastAPI, served: str) -> None:
         if error.status_code != MethodNotAllowed.status:
             return _response(UnknownRoute(f"{asked} does not exist here; this address serves {served}"))
         message = f"{asked}: the path exists, the method does not; this address serves {served}"
-        return _response(MethodNotAllowed(message), {"allow": ", ".join(sorted(_methods(app, request)))})
+        return _response(MethodNotAllowed(message, allow=", ".join(sorted(_methods(app, request)))))
 
     app.add_exception_handler(GatewayError, _on_gateway_error)
     app.add_exception_handler(HTTPException, on_http_exception)
@@ -44,7 +42,7 @@ def _methods(app: FastAPI, request: Request) -> set[str]:
 
 async def _on_gateway_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
-    return _response(error, {"www-authenticate": "Bearer"} if isinstance(error, Unauthorized) else None)
+    return _response(error)
 
 
 async def _on_bug(_: Request, __: Exception) -> Response:
@@ -52,6 +50,6 @@ async def _on_bug(_: Request, __: Exception) -> Response:
     return _response(Internal("the gateway failed; its log says where"))
 
 
-def _response(error: GatewayError, headers: Mapping[str, str] | None = None) -> Response:
-    own = {name.decode(): value.decode() for name, value in error.headers()}
-    return Response(error.body(), error.status, {**own, **(headers or {})}, media_type="application/json")
+def _response(error: GatewayError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.body(), error.status, headers, media_type="application/json")

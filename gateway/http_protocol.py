@@ -31,6 +31,10 @@ class SlowHeaders(BadRequest):
     code = "request_timeout"
 
 
+class _Refused(Exception):  # never leaves httptools
+    """The head in hand is over its bound."""
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One client connection."""
 
@@ -43,25 +47,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._head_bytes = 0
+        self._read_bytes = 0
         self._refusal: GatewayError | None = None
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
 
     def data_received(self, data: bytes) -> None:
-        if self.head_since_s is not None:
-            self._head_bytes += len(data)
-            # What is over by the size of one read may be a body; a head is over when it is still not complete.
-            if self._head_bytes > HEAD_BYTES_MAX + len(data):
-                self._refusal = HeadersTooLarge(f"the request's headers are over the {HEAD_BYTES_MAX} bytes taken here")
-                self.send_400_response("")
-                return
+        self._read_bytes = len(data)
         super().data_received(data)
+        if self.head_since_s is not None:  # what came belongs to a head that is still not complete
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+                self._refusal = _too_large()
+                self.send_400_response("")
 
     def on_message_begin(self) -> None:
-        self._head_bytes = 0
         self.head_since_s = self.loop.time()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        self._head_bytes = 0
+        if self._read_bytes > HEAD_BYTES_MAX:  # one read may hold a whole head, and more
+            head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if head_bytes > HEAD_BYTES_MAX:
+                self._refusal = _too_large()
+                raise _Refused  # httptools stops, and uvicorn calls send_400_response
         self.head_since_s = None
         super().on_headers_complete()
 
@@ -79,3 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
             self._refusal = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
             self.send_400_response("")
+
+
+def _too_large() -> HeadersTooLarge:
+    return HeadersTooLarge(f"the request's headers are over the {HEAD_BYTES_MAX} bytes taken here")

@@ -130,7 +130,7 @@ class RacedRoutes:
         key_name = None
         try:
             if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST")
+                raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST", allow="POST")
             if self.refusing:
                 raise ShuttingDown("the gateway is shutting down; try another one")
             key_name = self._keyring.name(scope["headers"])

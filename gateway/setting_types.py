@@ -172,7 +172,12 @@ class Address(NamedTuple):
     @property
     def here(self) -> "Address":
         """How this machine reaches what listens there: a loopback address for all addresses."""
-        return self._replace(host={_ANY_V4: "127.0.0.1", "::": "::1"}.get(self.host, self.host))
+        try:
+            ip = ipaddress.ip_address(self.host)
+        except ValueError:
+            return self
+        loopback = "127.0.0.1" if ip.version == 4 else "::1"
+        return self._replace(host=loopback) if ip.is_unspecified else self
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

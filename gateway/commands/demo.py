@@ -148,7 +148,10 @@ def _take_screen() -> TextIO:
 
 def _greet(screen: TextIO, addresses: Addresses, key: str | None, replica_ports: Sequence[int]) -> None:
     base = f"http://{addresses.public.here}/v1"
-    admin = "off" if addresses.admin is None else f"http://{addresses.admin.here}"
+    admin = "off"
+    if addresses.admin is not None:
+        admin = f"http://{addresses.admin.here}/admin/models what was learned, /metrics,\n"
+        admin += f"            and as it happens: curl -N http://{addresses.admin.here}/admin/events"
     authorization = f" \\\n    -H 'authorization: Bearer {key}'" if key else ""
     replicas = ", ".join(f"{name} on port {port}" for name, port in zip(REPLICAS, replica_ports, strict=True))
     print(
@@ -158,8 +161,7 @@ def _greet(screen: TextIO, addresses: Addresses, key: str | None, replica_ports:
             first token after about 200 ms, but at the last one in ten takes 2 s
   models    {MODEL_ON} (hedged) and {MODEL_OFF} (not hedged), both over these replicas
   key       {f"{key}, made for this run" if key else "none is asked for"}
-  admin     {admin}/admin/models what was learned, /metrics,
-            and as it happens: curl -N {admin}/admin/events
+  admin     {admin}
 
 With curl (the x-ttft headers say how the race went):
   curl -iN {base}/chat/completions -H 'content-type: application/json'{authorization} \\

@@ -67,9 +67,7 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.CANNOT_LISTEN
 
 
-def _from_options(
-    arguments: argparse.Namespace, env: Mapping[str, str], environment: Environment
-) -> Settings:
+def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environment: Environment) -> Settings:
     """Settings without a file.
 
     Raises:

@@ -7,8 +7,6 @@ memory or its CPU must not be mixed with the test's. It is configured as anybody
 import asyncio
 import contextlib
 import json
-import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +20,7 @@ from gateway.plain_routes import contract
 from providers.simulated_profile import parse_profile
 from providers.simulated_server import SimulatedServer
 from providers.simulated_stats import Record
-
-_ROOT = Path(__file__).resolve().parents[2]
-_END_S_MAX = 10.0
+from spawned import started
 
 contract()  # read the file while no loop is running
 
@@ -98,7 +94,6 @@ async def serving(
         config = {
             "listen": "127.0.0.1:0",
             "admin_listen": "off",
-            "drain_timeout": "1s",
             **settings,
             "models": [{"name": name, **pools[0], "fallbacks": pools[1:] if fallback else []} for name in names],
         }
@@ -130,18 +125,6 @@ async def _in_process(file: Path, replicas: dict[str, SimulatedServer]) -> Async
 
 @contextlib.asynccontextmanager
 async def _as_process(file: Path, replicas: dict[str, SimulatedServer]) -> AsyncIterator[Site]:
-    command = (sys.executable, "-m", "gateway", "serve", "--config", str(file))
-    log = file.with_name("gateway.log")
-    with log.open("wb") as out:
-        process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=out, stderr=asyncio.subprocess.PIPE)
-    assert process.stderr is not None
-    said = await process.stderr.readline()
-    try:
-        port = int(said.rpartition(b":")[2].partition(b"/")[0])
-        yield Site(port, replicas, pid=process.pid)
-    finally:
-        process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(_END_S_MAX):
-            rest = await process.stderr.read()
-            await process.wait()
-        assert b"Traceback" not in said + rest, (said + rest).decode()
+    async with started("serve", "--config", str(file)) as gateway:
+        await gateway.ready(gateway.process.stderr)
+        yield Site(gateway.port, replicas, pid=gateway.process.pid)

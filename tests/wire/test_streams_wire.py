@@ -9,6 +9,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from gateway_fixture import Site, serving
 from race_scenarios import Settings
+from raw_http import answer, asking
 from running import run_real
 from stream_scenarios import compared, slowed
 
@@ -42,6 +43,20 @@ def test_a_slow_reader_pauses_its_upstream() -> None:
     assert result.whole_bytes > 20_000_000
     assert result.taken_bytes_max < result.whole_bytes // 2
     assert result.equal == 2
+
+
+def test_a_large_event_does_not_spoil_its_upstream_connection() -> None:
+    """An answer that is over while its upstream is paused leaves a connection behind that the next request can use."""
+
+    async def main() -> None:
+        profile: Settings = {"tokens": 3, "faults": ["big:100000+coalesce:10"]}
+        async with serving({"a": profile}, timeouts={"ttft_last": "3s"}) as site:
+            for _ in range(3):
+                async with answer(site.port, asking()) as got:
+                    assert len(await got.body()) > 100_000
+            assert site.replicas["a"].stats.connections_opened == 1
+
+    run_real(main())
 
 
 def _breaking(fault: str, check: Callable[[Site], None]) -> None:
@@ -115,8 +130,8 @@ def test_a_broken_answer_comes_from_another_replica_where_no_stream_was_asked_fo
             serving({"bad": {**good, "faults": [fault]}}, fallback={"good": good}, timeouts={"stall": "300ms"}) as site,
             openai.AsyncOpenAI(base_url=site.url, api_key="none", max_retries=0) as client,
         ):
-            answer = await client.chat.completions.create(model="m", messages=_HELLO)
-            assert len((answer.choices[0].message.content or "").split()) == _TOKENS
+            completion = await client.chat.completions.create(model="m", messages=_HELLO)
+            assert len((completion.choices[0].message.content or "").split()) == _TOKENS
             assert site.replicas["bad"].stats.requests == 1
 
     run_real(main())

@@ -408,6 +408,28 @@ def test_a_paused_stream_stops_the_server() -> None:
     run_real(main())
 
 
+def test_a_connection_whose_answer_ended_while_paused_is_read_again() -> None:
+    """Whoever pauses in the last piece of an answer never resumes; the next request on the connection does not hang."""
+
+    class Pausing(Recorder):
+        stream: Stream
+
+        def on_body(self, data: bytes) -> None:
+            super().on_body(data)
+            self.stream.pause()
+
+    async def main() -> None:
+        async with serving(answering(OK, OK)) as server, client_of(server) as client:
+            sink = Pausing()
+            sink.stream = client.send(GET, sink)
+            await sink.over.wait()
+            async with asyncio.timeout(5):
+                assert (await exchange(client)).body == b"hi"
+            assert server.accepted == 1
+
+    run_real(main())
+
+
 def test_idle_connections_are_bounded() -> None:
     """No more connections are kept than the bound says."""
 
