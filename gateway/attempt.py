@@ -14,7 +14,8 @@ from typing import Protocol
 
 from gateway.events import AttemptReport, Role
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.pool import Pool, Sent
+from gateway.hedging.pool import Pool
+from gateway.hedging.terms import Sent
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
 from providers.errors import EmptyAnswer, ProtocolError, UpstreamError

@@ -27,7 +27,8 @@ from gateway.events import (
 )
 from gateway.failover import answer, judge, last_word
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.pool import Denied, Facts, Hedge, HedgeTickets, Pool
+from gateway.hedging.pool import Pool
+from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
 from gateway.report import Course, ended, response_headers
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica

@@ -25,7 +25,7 @@ from gateway.errors import (
 from gateway.estimation.prefixes import prefix_hashes
 from gateway.estimation.tokens import text_tokens
 from gateway.events import PartFailed, RequestRefused
-from gateway.hedging.pool import Facts
+from gateway.hedging.terms import Facts
 from gateway.inbound import Bounds, Inbound, parse
 from gateway.race import Race
 from gateway.request import Caller, Host, Model

@@ -17,6 +17,7 @@ from streaming_bench import summary
 from streaming_bench.contenders import Terms
 from streaming_bench.drawn import Draws
 from streaming_bench.scenario import Scenario
+from streaming_bench.servers import Prepared
 from streaming_bench.summary import Figures, Part
 from streaming_bench.virtual import Traffic, run
 from streaming_bench.world import World, arrivals
@@ -68,10 +69,10 @@ def compare(
     found: dict[str, dict[str, list[Figures]]] = {p: {part.name: [] for part in parts} for p in plan.policies}
     runs, done = len(plan.seeds) * len(plan.policies), 0
     for seed in plan.seeds:
-        draws = Draws(scenario, seed, plan.correlation)
+        draws = _prepare(scenario, plan, seed)
         traffic = _traffic(scenario, seed)
 
-        def make_world(loop: asyncio.AbstractEventLoop, draws: Draws = draws) -> World:
+        def make_world(loop: asyncio.AbstractEventLoop, draws: Draws | Prepared = draws) -> World:
             return draws.world(scenario, loop, held=plan.held)
 
         for policy in plan.policies:
@@ -104,6 +105,12 @@ def terms(scenario: Scenario, plan: Plan) -> Terms:
     return Terms(settings, plan.library_rps or scenario.reference.library_rps)
 
 
+def _prepare(scenario: Scenario, plan: Plan, seed: int) -> Draws | Prepared:
+    if scenario.serving is not None:
+        return Prepared(scenario, seed)
+    return Draws(scenario, seed, plan.correlation)
+
+
 def _traffic(scenario: Scenario, seed: int) -> Traffic:
     rate = scenario.arrivals.per_second
     return Traffic(arrivals(scenario.requests, rate, seed) if rate else None, scenario.arrivals.concurrency)
@@ -111,8 +118,17 @@ def _traffic(scenario: Scenario, seed: int) -> Traffic:
 
 def _parts(scenario: Scenario) -> Sequence[Part]:
     late_s = math.inf if scenario.late_s is None else scenario.late_s
-    spans = [Part(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
-    return [Part("all", late_s=late_s), *spans]
+    serving = scenario.serving
+    if serving is None:
+        spans = [Part(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
+        return [Part("all", late_s=late_s), *spans]
+    out = serving.brown_out
+    bad = ((out.start_s, out.end_s + serving.settle_s),)
+    return [
+        Part("all", without=bad),
+        Part("short prompts", without=bad, tokens_max=serving.short_tokens),
+        Part("brown-out", out.start_s, out.end_s + serving.settle_s),
+    ]
 
 
 def _manifest(scenario: Scenario, plan: Plan) -> dict[str, object]:

@@ -16,8 +16,9 @@ from typing import Final
 from gateway.estimation.window import Window
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import AttemptView, Denied, Facts, Hedge, HedgeTickets, Pool
+from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import AttemptView, Denied, Facts, Hedge, HedgeTickets
 from gateway.limits.budget import Ticket
 from gateway.limits.ledger import Ledger
 from gateway.routing.replicas import BreakerState, Replica

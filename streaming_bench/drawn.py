@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.hedging.pool import Facts
+from gateway.hedging.terms import Facts
 from providers.base import Call, Sink, Stream
 from streaming_bench.scenario import Drawn, Rare, Scenario
 from streaming_bench.world import TimedStream, World
@@ -31,6 +31,7 @@ class Draws:
 
     def __init__(self, scenario: Scenario, seed: int, correlation: float | None) -> None:
         count, drawn = scenario.requests, scenario.drawn
+        assert drawn is not None
         rng = random.Random(f"{seed}/ttft")
         slots = range(scenario.replicas * _ATTEMPTS)
         self.ttft_s = [[drawn.ttft.draw(rng, i) for _ in slots] for i in range(count)]
@@ -86,6 +87,7 @@ class _Replica:
     ) -> None:
         self._ttft_s = draws.ttft_s
         self._headers_s = None if held else draws.headers_s
+        assert scenario.drawn is not None
         self._drawn = scenario.drawn
         self._level = _Level(scenario.drawn)
         self._loop = loop

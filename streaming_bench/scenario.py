@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from providers.simulated_units import Distribution, UnitError, distribution, duration, share
+from streaming_bench.serving import Serving, serving
 from streaming_bench.toml_table import ScenarioError, Table, count, number, text
 
 FOLDER: Final = Path(__file__).parent / "scenarios"
@@ -112,7 +113,8 @@ class Scenario:
         arrivals: how they come.
         replicas: how many.
         headers: when they are sent if they are flushed; None: they always come with the first token.
-        drawn: how replicas answer.
+        drawn: how replicas answer, if they are not language-model servers,
+        serving: and if they are.
         hedge_delay_min_s: of the gateway; None: its default.
         spans: stretches of time that are reported by themselves.
         late_s: answers later than this are counted; None: they are not.
@@ -126,7 +128,8 @@ class Scenario:
     arrivals: Arrivals
     replicas: int
     headers: Distribution | None
-    drawn: Drawn
+    drawn: Drawn | None
+    serving: Serving | None
     hedge_delay_min_s: float | None
     spans: tuple[Span, ...]
     late_s: float | None
@@ -160,6 +163,9 @@ def load(name: str) -> Scenario:
 
 
 def _scenario(table: Table) -> Scenario:
+    drawn, servers = table.optional_table("drawn", _drawn), table.optional_table("serving", serving)
+    if (drawn is None) == (servers is None):
+        raise ScenarioError("write exactly one of [drawn] and [serving]")
     return Scenario(
         name=table.take("name", text),
         about=table.take("about", text),
@@ -167,7 +173,8 @@ def _scenario(table: Table) -> Scenario:
         arrivals=table.table("arrivals", _arrivals),
         replicas=table.take("replicas", count),
         headers=table.optional("headers", distribution),
-        drawn=table.table("drawn", _drawn),
+        drawn=drawn,
+        serving=servers,
         hedge_delay_min_s=table.optional("hedge_delay_min", duration),
         spans=table.take("spans", _spans, ()),
         late_s=table.optional("late", duration),

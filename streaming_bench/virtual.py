@@ -123,7 +123,7 @@ def run(
         loop = runner.get_loop()
         world = make_world(loop)
         replicas = [
-            Replica(f"replica-{i}", endpoint, quota)
+            Replica(f"replica-{i}", endpoint, quota, gain_min=world.gain_min)
             for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
         ]
         pool = contender(policy, replicas, terms, world.ledgers)

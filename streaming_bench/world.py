@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.hedging.pool import Facts
+from gateway.hedging.terms import Facts
 from gateway.limits.ledger import Ledger
 from providers.base import Api, Call, Endpoint, Frame, FrameKind, Sink
 
@@ -28,6 +28,7 @@ class World:
         facts: what the gateway knows of each request.
         quotas: the name of each replica's quota, None where nobody counts.
         ledgers: the gateway's, by quota.
+        gain_min: what a backup must be expected to save, as a multiple of its own TTFT; by default as for providers.
         prefill: tokens computed so far, and those of them for attempts that were cancelled.
     """
 
@@ -35,6 +36,7 @@ class World:
     facts: Sequence[Facts]
     quotas: Sequence[str | None]
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    gain_min: float = 0.25
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
 
 
@@ -84,6 +86,15 @@ class TimedStream:
     def answer(self) -> None:
         """The first token, which is all there is."""
         self.sink.on_frame(CONTENT)
+        self.sink.on_end(None)
+
+    def first_token(self) -> None:
+        """The status and the first token; more come."""
+        self.sink.on_headers(200, ())
+        self.sink.on_frame(CONTENT)
+
+    def end(self) -> None:
+        """The last token has come."""
         self.sink.on_end(None)
 
     def headers_and_answer(self) -> None:

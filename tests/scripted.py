@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Facts, Pool
+from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts
 from gateway.race import Race
 from gateway.request import Caller, Host, Model, Timeouts
 from gateway.routing.replicas import Replica

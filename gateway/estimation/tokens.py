@@ -28,7 +28,7 @@ _REFIT: Final = 8  # reports between two fits, after the first eight
 _FACTOR_MIN: Final = 0.3
 _FACTOR_MAX: Final = 3.0
 
-# A pair weighs at most 2.5 in each part and 4,096 are added up: below 2**21 hundredths.
+# A pair weighs less than 3 in each part and 4,096 are added up: below 2**21 hundredths.
 _UNIT: Final = 100
 _LANE_BITS: Final = 21
 _LANE: Final = (1 << _LANE_BITS) - 1
@@ -40,7 +40,6 @@ _DIGITS: Final = np.r_[48:58]
 _SPACE: Final = np.array([32])
 _ESCAPE: Final = np.array([92])
 _PUNCTUATION: Final = np.setdiff1d(np.r_[:128], np.r_[_LETTERS, _DIGITS, _SPACE, _ESCAPE])
-_INNER: Final = np.r_[0x80:0xC0]  # UTF-8 continuation
 _TWO: Final = np.r_[0xC0:0xE0]  # first bytes of two: Latin with accents, Greek, Cyrillic, Hebrew, Arabic
 _KANA: Final = np.array([0xE3])
 _HAN: Final = np.r_[0xE4:0xEA]

@@ -11,116 +11,27 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
-
-import msgspec
+from typing import Final
 
 from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
 from gateway.estimation.suspect import Waits
-from gateway.estimation.tokens import TextTokens
 from gateway.hedging import gate
 from gateway.hedging.gate import Candidate, Deny, Waiting
 from gateway.hedging.learning import Learning
 from gateway.hedging.outcomes import MEANING, Bill, Denial, Outcome, Sample, Signal
 from gateway.hedging.plan import Plan, Policy
 from gateway.hedging.settings import HedgeSettings
-from gateway.limits.budget import CreditBudget, Ticket
-from gateway.limits.ledger import Ledger, QuotaTicket
+from gateway.hedging.terms import AttemptView, Denied, Facts, Hedge, HedgeTickets, Sent
+from gateway.limits.budget import CreditBudget
+from gateway.limits.ledger import Ledger
 from gateway.routing.choose import Routing, backups, in_turn, least_in_flight, most_cached, usable
 from gateway.routing.replicas import BreakerState, Replica
-from providers.base import Usage
 
 _COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
 _CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known: what the large providers charge
 _SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
 _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
 _HEADROOM_MIN: Final = 0.1  # of a quota; primaries are steered away below, while another has room
-
-
-class Facts(msgspec.Struct, frozen=True):
-    """What a policy may know of a request.
-
-    Attributes:
-        prompt_tokens: estimated.
-        prompt_bytes: length of the raw prompt.
-        prefixes: hashes of its beginnings (`estimation.prefixes`).
-        text: what its text weighs before a model's own factors (`estimation.tokens`), None where nobody looked.
-        answer_tokens: bound on the answer, None when the client gave none.
-        hedge_off: why it may not be hedged, None when it may.
-        deadline_s: the client waits no longer than this, None when it did not say.
-        coin: decides whether a late request is among those the budget can afford early.
-    """
-
-    prompt_tokens: float = 0.0
-    prompt_bytes: int = 0
-    prefixes: tuple[int, ...] = ()
-    text: TextTokens | None = None
-    answer_tokens: int | None = None
-    hedge_off: Denial | None = None
-    deadline_s: float | None = None
-    coin: float = 0.0
-
-
-class Sent(msgspec.Struct):
-    """What was thought of an attempt when it was sent.
-
-    Attributes:
-        number: of this attempt, in its pool.
-        predicted_s: TTFT expected, None before anything was learned.
-        uncached: prompt tokens the replica has to compute.
-        pending: prompt tokens it had been sent before and not answered.
-        tickets: what a hedge has paid with.
-        quota: what was reserved with the replica's quota, None without one.
-    """
-
-    number: int
-    predicted_s: float | None
-    uncached: float
-    pending: float
-    tickets: "HedgeTickets | None"
-    quota: QuotaTicket | None
-
-
-class HedgeTickets(msgspec.Struct, frozen=True):
-    """Credits one hedge has taken."""
-
-    request: Ticket
-    tokens: Ticket
-
-
-class AttemptView(Protocol):
-    """What the pool may know of an attempt."""
-
-    replica: Replica
-    start_s: float
-    headers_s: float | None
-    content_s: float | None
-    usage: Usage | None
-    sent: Sent | None
-
-
-@dataclass(frozen=True, slots=True)
-class Hedge:
-    """Start a backup there; it is paid for."""
-
-    replica: Replica
-    tickets: HedgeTickets
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """No backup now.
-
-    Attributes:
-        reason: one of a closed set.
-        again_after_s: ask again then; infinite for never.
-        why: with numbers, for people.
-    """
-
-    reason: Denial
-    again_after_s: float
-    why: str
 
 
 @dataclass(slots=True)

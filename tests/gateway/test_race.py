@@ -5,8 +5,9 @@ import pytest
 from gateway.events import AttemptFailed, HedgeDenied, HedgeFired, PartFailed, Result, Role
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Facts, Pool
+from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts
 from gateway.race import Race
 from gateway.request import Timeouts
 from gateway.routing.replicas import BreakerState

@@ -1,0 +1,102 @@
+"""The words in which a race and a pool talk: what is known of a request, of an attempt, and what is decided. Pure data.
+
+Units: seconds of the loop's clock, tokens, bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from gateway.estimation.tokens import TextTokens
+from gateway.hedging.outcomes import Denial
+from gateway.limits.budget import Ticket
+from gateway.limits.ledger import QuotaTicket
+from gateway.routing.replicas import Replica
+from providers.base import Usage
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a policy may know of a request.
+
+    Attributes:
+        prompt_tokens: estimated.
+        prompt_bytes: length of the raw prompt.
+        prefixes: hashes of its beginnings (`estimation.prefixes`).
+        text: what its text weighs before a model's own factors (`estimation.tokens`), None where nobody looked.
+        answer_tokens: bound on the answer, None when the client gave none.
+        hedge_off: why it may not be hedged, None when it may.
+        deadline_s: the client waits no longer than this, None when it did not say.
+        coin: decides whether a late request is among those the budget can afford early.
+    """
+
+    prompt_tokens: float = 0.0
+    prompt_bytes: int = 0
+    prefixes: tuple[int, ...] = ()
+    text: TextTokens | None = None
+    answer_tokens: int | None = None
+    hedge_off: Denial | None = None
+    deadline_s: float | None = None
+    coin: float = 0.0
+
+
+class Sent(msgspec.Struct):
+    """What was thought of an attempt when it was sent.
+
+    Attributes:
+        number: of this attempt, in its pool.
+        predicted_s: TTFT expected, None before anything was learned.
+        uncached: prompt tokens the replica has to compute.
+        pending: prompt tokens it had been sent before and not answered.
+        tickets: what a hedge has paid with.
+        quota: what was reserved with the replica's quota, None without one.
+    """
+
+    number: int
+    predicted_s: float | None
+    uncached: float
+    pending: float
+    tickets: "HedgeTickets | None"
+    quota: QuotaTicket | None
+
+
+class HedgeTickets(msgspec.Struct, frozen=True):
+    """Credits one hedge has taken."""
+
+    request: Ticket
+    tokens: Ticket
+
+
+class AttemptView(Protocol):
+    """What the pool may know of an attempt."""
+
+    replica: Replica
+    start_s: float
+    headers_s: float | None
+    content_s: float | None
+    usage: Usage | None
+    sent: Sent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """Start a backup there; it is paid for."""
+
+    replica: Replica
+    tickets: HedgeTickets
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """No backup now.
+
+    Attributes:
+        reason: one of a closed set.
+        again_after_s: ask again then; infinite for never.
+        why: with numbers, for people.
+    """
+
+    reason: Denial
+    again_after_s: float
+    why: str
