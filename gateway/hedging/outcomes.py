@@ -30,7 +30,6 @@ class Denial(enum.Enum):
     BUDGET = "budget"
     QUOTA = "quota"
     GAIN = "gain"
-    COLD = "cold"
     OFF = "off"  # hedging is off for this request, model, key or everywhere
     ALONE = "alone"  # no other replica may be tried
 

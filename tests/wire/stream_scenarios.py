@@ -5,6 +5,7 @@ Hashes are taken at the replica's socket, by the replica, and at the client's, b
 
 import asyncio
 import hashlib
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +28,8 @@ ODD_BYTES = (
 _RACING: Settings = {"policy": "static", "delay": "5ms", "hedge_delay_min": "1ms", "budget": "100%"}
 _WITH_USAGE = {"include_usage": True}  # else the gateway takes out the chunk that only it has asked for
 _PAGE = 4096
-_LONG = 30_000  # tokens with logprobs: more than 20 MB, and the kernel's buffers take up to 10
+_LONG = 12_000  # tokens; with logprobs they make 15 MB
+_SEND_BYTES = 64 * 1024  # of the replica's sockets, so that the kernel takes little; it would take 4 MB
 
 
 @dataclass
@@ -100,6 +102,9 @@ async def slowed(count: int, *, wait_s: float, process: bool = False) -> Slowed:
     payload = asking(stream_options=_WITH_USAGE, temperature=0, logprobs=True, top_logprobs=20)
     timeouts = {"stall": f"{round(500 * wait_s)}ms"}
     async with serving({"a": profile}, process=process, timeouts=timeouts) as site, asyncio.TaskGroup() as tasks:
+        listener = site.replicas["a"]._listener
+        assert listener is not None
+        listener.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)  # connections inherit it
         before_bytes = _rss_bytes(site)
         read_on = asyncio.Event()
         waiting = asyncio.Barrier(count + 1)
