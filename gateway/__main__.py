@@ -21,6 +21,8 @@ _COMMANDS = {  # command -> module in gateway.commands, function in it
     "print-config": ("config", "print_config"),
     "config-schema": ("config", "config_schema"),
     "health": ("health", "health"),
+    "probe": ("probe", "probe"),
+    "completion": ("completion", "completion"),
     "version": ("version", "version"),
 }
 

@@ -28,8 +28,8 @@ class ExitCode(enum.IntEnum):
     """How a process ends; docs/cli.md has the same table."""
 
     FINE = 0  # done; a server: told to stop, and drained
-    FAILED = 1  # something unexpected
-    USAGE = 2  # the command line cannot be understood
+    FAILED = 1  # something unexpected; `probe`: a replica failed
+    USAGE = 2  # the command line cannot be understood; `probe`: it asks for too much
     BAD_CONFIG = 3  # the configuration cannot be used
     CANNOT_LISTEN = 4  # an address is taken or not ours
     SECOND_CTRL_C = 130  # ended at once by a second Ctrl-C, or by one before it was ready
@@ -60,9 +60,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def parsers() -> tuple["Parser", dict[str, "Parser"]]:
     """The parser of everything, and each command's own by its name."""
-    parser = _Parser(
+    parser = Parser(
         prog=PROGRAM,
         description="An OpenAI-compatible streaming gateway that races replicas on the first content token.",
         epilog=_EXIT_CODES,
@@ -70,7 +70,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         allow_abbrev=False,
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands: dict[str, argparse.ArgumentParser] = {}
+    commands: dict[str, Parser] = {}
     for name, (summary, description, examples, add_arguments) in _COMMANDS.items():
         command = commands[name] = subparsers.add_parser(
             name,
@@ -89,8 +89,13 @@ def options(command: argparse.ArgumentParser) -> list[str]:
     return ["--help", *re.findall(r"--[a-z-]+", command.format_usage())]
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """argparse with errors that say where to look next."""
+
+    @property
+    def arguments(self) -> list[argparse.Action]:
+        """Everything that can be typed behind the command."""
+        return self._actions
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message}\nEverything there is to type: {self.prog} --help", file=sys.stderr)
@@ -125,6 +130,15 @@ def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text} is no port; write a number from 0 (any free one) to 65535")
     return int(text)
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is out of range; write a whole number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
 def _seconds(text: str) -> float:
@@ -177,6 +191,24 @@ def _health_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _probe_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", metavar="FILE", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
+    command.add_argument("--model", metavar="NAME", help="only the replicas of this model")
+    command.add_argument("--replica", metavar="NAME", help="only replicas with this name")
+    command.add_argument(
+        "--requests", metavar="N", type=_whole(1, 20), default=3, help="whole answers of each replica (default: 3)"
+    )
+    command.add_argument(
+        "--max-tokens", metavar="N", type=_whole(1, 1000), default=8, help="of each of these answers (default: 8)"
+    )
+    command.add_argument("--yes", action="store_true", help="also where that is more than a few requests or tokens")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _completion_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose completion to print")
+
+
 def _no_arguments(_command: argparse.ArgumentParser) -> None:
     pass
 
@@ -223,13 +255,29 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         ("", " --listen 0.0.0.0:9000"),
         _health_arguments,
     ),
+    "probe": (
+        "ask each replica of a configuration a few times: times, limits, cancelling, quirks",
+        "Says first what that costs at most; exit code 1 if a replica failed.",
+        ("", " --config gateway.yaml --model llama-70b", " --replica a --requests 10 --json"),
+        _probe_arguments,
+    ),
+    "completion": (
+        "print what completes commands and options in a shell",
+        "",
+        (
+            " bash > ~/.local/share/bash-completion/completions/ttft-gateway",
+            " zsh > ~/.zfunc/_ttft-gateway",
+            " fish > ~/.config/fish/completions/ttft-gateway.fish",
+        ),
+        _completion_arguments,
+    ),
     "version": ("print the version", "", ("",), _no_arguments),
 }
 
 _EXIT_CODES = """exit codes:
   0    done; a server was told to stop, and drained
-  1    something unexpected
-  2    the command line cannot be understood
+  1    something unexpected; `probe`: a replica failed
+  2    the command line cannot be understood; `probe`: it asks for too much
   3    the configuration cannot be used
   4    an address cannot be listened on
   130  ended at once by a second Ctrl-C (or by one before it was ready)

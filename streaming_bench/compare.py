@@ -20,7 +20,7 @@ from streaming_bench.scenario import Scenario
 from streaming_bench.servers import Prepared
 from streaming_bench.summary import Figures, Part
 from streaming_bench.virtual import Traffic, run
-from streaming_bench.world import World, arrivals
+from streaming_bench.world import World, arrivals_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,9 @@ def _prepare(scenario: Scenario, plan: Plan, seed: int) -> Draws | Prepared:
 
 
 def _traffic(scenario: Scenario, seed: int) -> Traffic:
-    rate = scenario.arrivals.per_second
-    return Traffic(arrivals(scenario.requests, rate, seed) if rate else None, scenario.arrivals.concurrency)
+    arrivals = scenario.arrivals
+    times_s = None if arrivals.concurrency else arrivals_s(arrivals, scenario.requests, seed)
+    return Traffic(times_s, arrivals.concurrency)
 
 
 def _parts(scenario: Scenario) -> Sequence[Part]:

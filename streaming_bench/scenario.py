@@ -78,16 +78,31 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """One of the states of bursty traffic.
+
+    Attributes:
+        rate: times the mean.
+        lasts_s: in the mean, exponential.
+    """
+
+    rate: float
+    lasts_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Arrivals:
-    """How requests come; exactly one of the two is not 0.
+    """How requests come; exactly one of the first two is not 0.
 
     Attributes:
         concurrency: closed loop: so many clients, each asks again when it has its answer.
-        per_second: open loop: Poisson.
+        per_second: open loop: Poisson, in the mean.
+        states: of bursty traffic, in turn.
     """
 
     concurrency: int
     per_second: float
+    states: tuple[State, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +199,15 @@ def _scenario(table: Table) -> Scenario:
 
 def _arrivals(table: Table) -> Arrivals:
     concurrency = table.optional("concurrency", count)
-    return Arrivals(concurrency, 0.0) if concurrency else Arrivals(0, table.take("per_second", number))
+    if concurrency:
+        return Arrivals(concurrency, 0.0)
+    quiet, burst = table.optional_table("quiet", _state), table.optional_table("burst", _state)
+    states = tuple(state for state in (quiet, burst) if state is not None)
+    return Arrivals(0, table.take("per_second", number), states)
+
+
+def _state(table: Table) -> State:
+    return State(table.take("rate", number), table.take("lasts", duration))
 
 
 def _reference(table: Table) -> Reference:

@@ -7,6 +7,8 @@ Units: seconds of the loop's clock, tokens.
 """
 
 import asyncio
+import itertools
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ from typing import Final
 from gateway.hedging.terms import Facts
 from gateway.limits.ledger import Ledger
 from providers.base import Api, Call, Endpoint, Frame, FrameKind, Sink
+from streaming_bench.scenario import Arrivals, State
 
 CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
 
@@ -45,13 +48,20 @@ def call_of(request: int) -> Call:
     return Call(Api.CHAT, b"%d" % request, {}, 1, "bench", streaming=True)
 
 
-def arrivals(count: int, rate: float, seed: int) -> list[float]:
-    """When each request of an open loop arrives: Poisson."""
+def arrivals_s(arrivals: Arrivals, count: int, seed: int) -> list[float]:
+    """When each request of an open loop arrives: Poisson, at a rate that may switch between states."""
     rng = random.Random(f"{seed}/arrivals")
-    times_s, now_s = [], 0.0
-    for _ in range(count):
-        now_s += rng.expovariate(rate)
-        times_s.append(now_s)
+    states = itertools.cycle(arrivals.states or (State(1.0, math.inf),))
+    times_s: list[float] = []
+    end_s = 0.0
+    while len(times_s) < count:
+        state = next(states)
+        now_s, end_s = end_s, end_s + (rng.expovariate(1 / state.lasts_s) if arrivals.states else math.inf)
+        while len(times_s) < count:
+            now_s += rng.expovariate(arrivals.per_second * state.rate)
+            if now_s >= end_s:
+                break
+            times_s.append(now_s)
     return times_s
 
 

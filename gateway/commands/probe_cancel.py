@@ -18,6 +18,7 @@ LONG_TOKENS = 256  # of an answer that must not be over by itself while it is wa
 
 _WATCH_S_MAX = 2.0
 _LOOK_S = 0.02
+_CLOSED = "closed by us after the first content"
 
 
 class Cancelled(enum.Enum):
@@ -74,14 +75,18 @@ COUNTERS = {
 
 
 async def cancel(
-    start: Callable[[], tuple[Recording, Stream]], count: Callable[[], Awaitable[float | None]] | None, gap_s: float
+    start: Callable[[], tuple[Recording, Stream]],
+    count: Callable[[], Awaitable[float | None]] | None,
+    gap_s: float,
+    blind: str,
 ) -> Cancel:
     """Begin an answer of up to LONG_TOKENS and leave after its first content.
 
     Args:
         start: sends the request.
-        count: asks the replica how many requests it works on; None: it does not tell.
+        count: asks the replica how many requests it works on, which may be unknown; None: there is no way to ask.
         gap_s: between two tokens, as measured before.
+        blind: what to say where the replica does not tell.
     """
     before = await count() if count is not None else None
     recording, stream = start()
@@ -89,19 +94,17 @@ async def cancel(
         if not await within(STREAM_S_MAX, recording.settled) or recording.error is not None:
             said = f": {recording.error.message}" if recording.error else ""
             return _unknown(f"the answer that was to be left failed{said}")
-        if count is None:
-            return _unknown("closed by us after the first content; what the replica then does cannot be seen")
-        if before is None:
-            return _unknown("closed by us after the first content; the replica does not tell what it works on")
+        if count is None or before is None:
+            return _unknown(f"{_CLOSED}; {blind}")
         during = await count()
         if recording.over.is_set():
             return _unknown("the answer was over before it could be left")
     finally:
         stream.abort()
     if before > 0:
-        return _unknown(f"closed by us after the first content; {before:g} other requests run there: nothing to tell")
+        return _unknown(f"{_CLOSED}; the replica works on {before:g} other requests, so its count says nothing")
     if not during:
-        return _unknown("closed by us after the first content; the replica did not count it while it ran")
+        return _unknown(f"{_CLOSED}; the replica did not count it while it ran, so its count says nothing")
     return await _watched(count, gap_s * LONG_TOKENS / 2)
 
 

@@ -109,7 +109,7 @@ def _of_events(seen: Seen) -> Iterator[Quirk]:
     comments = [line for event in events for line in event.comments]
     names = sorted({name for event in events for name in event.fields})
     if comments:
-        yield Quirk("comments", f"{len(comments)} comments, such as `{comments[0]}`")
+        yield Quirk("comments", f"comments, such as `{comments[0]}`")
     if any(event.fields and not event.fields.get("data") for event in events):
         yield Quirk("no_data", "events without data, on which the OpenAI SDK for Python raises")
     if extra := [name for name in names if name in ("id", "retry")]:

@@ -81,21 +81,23 @@ def cleaned(text: str, secrets: Sequence[str]) -> str:
 
 
 def times_of(recordings: Sequence[Recording]) -> Times:
-    """The medians of whole answers."""
+    """The medians of whole answers; connections count in any case."""
+    whole = [each for each in recordings if each.error is None]
     return Times(
         connect_s=_median(each.connect_s for each in recordings),
-        headers_s=_median(_after(each, each.headers_s) for each in recordings),
-        byte_s=_median(_after(each, each.byte_s) for each in recordings),
-        content_s=_median(_after(each, each.contents_s[0]) for each in recordings if each.contents_s),
-        gap_s=_median(b_s - a_s for each in recordings for a_s, b_s in pairwise(each.contents_s)),
+        headers_s=_median(_after(each, each.headers_s) for each in whole),
+        byte_s=_median(_after(each, each.byte_s) for each in whole),
+        content_s=_median(_after(each, each.contents_s[0]) for each in whole),
+        gap_s=_median(b_s - a_s for each in whole for a_s, b_s in pairwise(each.contents_s)),
     )
 
 
 def quirks_of(recordings: Sequence[Recording]) -> list[Quirk]:
-    """What is particular about whole answers."""
-    found = quirks([_seen(each) for each in recordings])
-    if sum(each.connect_s is not None for each in recordings) > 1:
-        found.append(Quirk("no_keep_alive", "the connection is not kept: each request needs a new one"))
+    """What is particular about whole answers, and about connections."""
+    found = quirks([_seen(each) for each in recordings if each.error is None])
+    connections = sum(each.connect_s is not None for each in recordings)
+    if connections > 1:
+        found.append(Quirk("no_keep_alive", f"{len(recordings)} requests in turn took {connections} connections"))
     return found
 
 
@@ -110,7 +112,7 @@ def table(reports: Sequence[Report]) -> list[str]:
     """A line for each replica below a header."""
     names = [f"{report.model}/{report.replica}" for report in reports]
     width = max(7, *map(len, names))
-    rows = [("ms", *_TIMES, "trap", "cancel")]
+    rows: list[tuple[str, ...]] = [("ms", *_TIMES, "trap", "cancel")]
     for name, report in zip(names, reports, strict=True):
         times = ["-" if value is None else f"{value:.1f}" for value in report.times.shown().values()]
         trap = "-" if report.trap is None else "yes" if report.trap else "no"

@@ -16,8 +16,9 @@ from gateway.estimation.fit import RelativeFit
 _ALONE: Final = 20  # samples whose median is b, with all levels 1: a squared error could not bear one tiny TTFT
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall and says nothing about the law
 _LEVEL_STEP: Final = 0.1
-_LEVEL_STEPS: Final = 10  # a batch moves a level no further than so many samples would; more of them average the noise
 _LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, as any late answer does
+_MANY: Final = 10  # samples of a replica in one batch: enough for their median, which is both quieter and quicker
+_MANY_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _MANY  # towards it, as so many single steps would go
 _LEVEL_FADE_S: Final = 30.0  # a level that nothing confirms drifts to 1
 _FOLD_S: Final = 0.5  # predictions lag behind the samples by this much at most
 _BUFFER_MAX: Final = 256
@@ -122,18 +123,30 @@ class Predictor:
             self._first.clear()
 
     def _take(self) -> None:
-        """Move levels and add to the fit, by the law and the mean level as they were before the batch."""
+        """Move levels and add to the fit, by the law and the levels as they were before the batch."""
         b, s, c = self._coefficients
         levels = self._levels
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
-        step = _LEVEL_STEP * min(1.0, _LEVEL_STEPS * max(1, len(levels)) / len(self._raw))
+        residuals: dict[str, list[float]] = {}
         for replica, ttft_s, uncached, pending, is_event in self._raw:
             y = max(_TTFT_MIN_S, ttft_s)
             level = levels.setdefault(replica, 0.0)
             residual = math.log(y / max(_TTFT_MIN_S, b + s * uncached + c * pending)) - level
             if is_event or residual > 0.0:
-                levels[replica] = level + step * min(_LEVEL_CLIP, max(-_LEVEL_CLIP, residual))
+                residuals.setdefault(replica, []).append(residual)
             if is_event and abs(residual) <= _RESIDUAL_MAX:
                 self._fit.add(y * math.exp(level_mean - level), 1.0, uncached, pending)
                 self._samples += 1
                 self._unfitted += 1
+        for replica, values in residuals.items():
+            levels[replica] += _level_move(values)
+
+
+def _level_move(residuals: list[float]) -> float:
+    """How far one replica's samples of a batch move its level."""
+    if len(residuals) >= _MANY:
+        return _MANY_STEP * statistics.median(residuals)
+    moved = 0.0
+    for residual in residuals:
+        moved += _LEVEL_STEP * min(_LEVEL_CLIP, max(-_LEVEL_CLIP, residual - moved))
+    return moved

@@ -31,6 +31,8 @@ _COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
 _CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known: what the large providers charge
 _SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
 _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
+_UNSEEN_S: Final = 5.0  # a replica without a request for so long gets the next primary,
+_UNSEEN_RATIO: Final = 1.5  # unless it is predicted to be that much slower than the best
 _HEADROOM_MIN: Final = 0.1  # of a quota; primaries are steered away below, while another has room
 
 
@@ -41,6 +43,7 @@ class _Load:
     waits: Waits = field(default_factory=Waits)
     memory: PrefixMemory = field(default_factory=PrefixMemory)
     pending: float = 0.0
+    used_s: float = -math.inf
 
 
 class Pool:
@@ -116,6 +119,7 @@ class Pool:
         quota = ledger.reserve(self._billed(facts), now_s) if ledger is not None else None
         attempt.sent = Sent(next(self._numbers), predicted_s, uncached, load.pending, tickets, quota)
         load.pending += uncached
+        load.used_s = now_s
         load.waits.sent(attempt.sent.number, math.inf if predicted_s is None else predicted_s, now_s)
         load.memory.remember(facts.prefixes, now_s)
 
@@ -240,7 +244,8 @@ class Pool:
         """Where a primary or failover goes, of those that may be used."""
         routing = self.settings.routing
         if routing is Routing.PREDICTED:
-            return self._best(facts, candidates, now_s, rand)
+            best = self._best(facts, candidates, now_s, rand)
+            return self._unseen(facts, candidates, best, now_s) or best
         if routing is Routing.LEAST_IN_FLIGHT:
             return least_in_flight(candidates, rand)
         if routing is Routing.ROUND_ROBIN:
@@ -248,6 +253,16 @@ class Pool:
             return replica
         cached = {replica: self._loads[replica].memory.cached_bytes(facts.prefixes, now_s) for replica in candidates}
         return most_cached(candidates, cached, rand)
+
+    def _unseen(self, facts: Facts, candidates: Sequence[Replica], best: Replica, now_s: float) -> Replica | None:
+        """One that has had nothing for seconds and may be as good: what is never asked is never found to be back."""
+        unseen = min(candidates, key=lambda replica: self._loads[replica].used_s)
+        if self._loads[unseen].used_s > now_s - _UNSEEN_S:
+            return None
+        expected_s, best_s = self._predict(facts, unseen, now_s), self._predict(facts, best, now_s)
+        if expected_s is None or best_s is None:
+            return unseen
+        return unseen if expected_s + self._loads[unseen].waits.overdue_s(now_s) <= _UNSEEN_RATIO * best_s else None
 
     def _best(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         """Lowest predicted TTFT, ages of waiting attempts included; by load while nothing is known."""

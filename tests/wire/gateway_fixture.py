@@ -39,7 +39,7 @@ class Site:
     """
 
     port: int
-    replicas: dict[str, SimulatedServer]
+    replicas: dict[str, SimulatedServer] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     pid: int = 0
 
@@ -69,42 +69,69 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def serving(
-    profiles: Profiles, *, fallback: Profiles | None = None, models: int = 1, process: bool = False, **settings: object
+    profiles: Profiles,
+    *,
+    fallback: Profiles | None = None,
+    alike: bool = False,
+    models: int = 1,
+    process: bool = False,
+    **settings: object,
 ) -> AsyncIterator[Site]:
     """A gateway and its replicas while inside.
 
     Args:
         profiles: each replica's name and behaviour, in the form of `simulated_profile.KEYS`.
         fallback: the same for replicas that are used only when those have failed.
-        models: 1: one model "m"; more: "m0", "m1", ... over the same replicas, each with a memory of its own.
-        process: run the gateway as a process.
-        settings: top-level settings as they would stand in a file.
+        alike: replicas draw the same and say the same to the same prompt.
+        models, process, settings: see `fronting`.
     """
     every = {**profiles, **(fallback or {})}
-    replicas = {name: SimulatedServer(parse_profile(each), seed) for seed, (name, each) in enumerate(every.items())}
+    replicas = {
+        name: SimulatedServer(parse_profile(profile), 0 if alike else number)
+        for number, (name, profile) in enumerate(every.items())
+    }
     async with contextlib.AsyncExitStack() as opened:
         for server in replicas.values():
             await server.start()
             opened.push_async_callback(server.close)
-        pools = [
-            {"replicas": [{"name": name, "kind": "simulated", "base_url": replicas[name].url} for name in pool]}
-            for pool in (profiles, fallback or {})
-        ]
-        names = ["m"] if models == 1 else [f"m{number}" for number in range(models)]
-        config = {
-            "listen": "127.0.0.1:0",
-            "admin_listen": "off",
-            **settings,
-            "models": [{"name": name, **pools[0], "fallbacks": pools[1:] if fallback else []} for name in names],
-        }
-        file = Path(opened.enter_context(tempfile.TemporaryDirectory())) / "gateway.yaml"
-        file.write_text(json.dumps(config), encoding="utf-8")
-        run = _as_process if process else _in_process
-        yield await opened.enter_async_context(run(file, replicas))
+        pools = [{name: replicas[name].url for name in pool} for pool in (profiles, fallback) if pool]
+        site = await opened.enter_async_context(fronting(*pools, models=models, process=process, **settings))
+        site.replicas = replicas
+        yield site
 
 
 @contextlib.asynccontextmanager
-async def _in_process(file: Path, replicas: dict[str, SimulatedServer]) -> AsyncIterator[Site]:
+async def fronting(
+    *pools: Mapping[str, str], models: int = 1, process: bool = False, **settings: object
+) -> AsyncIterator[Site]:
+    """A gateway while inside.
+
+    Args:
+        pools: base URLs of replicas by name; each mapping after the first is a fallback.
+        models: 1: one model "m"; more: "m0", "m1", ... over the same replicas, each with a memory of its own.
+        process: run the gateway as a process.
+        settings: top-level settings as they would stand in a file.
+    """
+    rows = [
+        {"replicas": [{"name": name, "kind": "simulated", "base_url": url} for name, url in pool.items()]}
+        for pool in pools
+    ]
+    names = ["m"] if models == 1 else [f"m{number}" for number in range(models)]
+    config = {
+        "listen": "127.0.0.1:0",
+        "admin_listen": "off",
+        **settings,
+        "models": [{"name": name, **rows[0], "fallbacks": rows[1:]} for name in names],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "gateway.yaml"
+        file.write_text(json.dumps(config), encoding="utf-8")
+        async with _as_process(file) if process else _in_process(file) as site:
+            yield site
+
+
+@contextlib.asynccontextmanager
+async def _in_process(file: Path) -> AsyncIterator[Site]:
     """As `gateway.serve.run` does, without its signals and its patience."""
     settings = await asyncio.to_thread(load, file, {})
     async with asyncio.TaskGroup() as tasks:
@@ -114,7 +141,7 @@ async def _in_process(file: Path, replicas: dict[str, SimulatedServer]) -> Async
             running = tasks.create_task(server.serve([sock]))
             sweeping = tasks.create_task(serve._sweep(server))
             await server.accepting.wait()
-            site = Site(serve._name(sock).port, replicas)
+            site = Site(serve._name(sock).port)
             gateway._hub.listeners.append(site.events.append)
             try:
                 yield site
@@ -124,7 +151,7 @@ async def _in_process(file: Path, replicas: dict[str, SimulatedServer]) -> Async
 
 
 @contextlib.asynccontextmanager
-async def _as_process(file: Path, replicas: dict[str, SimulatedServer]) -> AsyncIterator[Site]:
+async def _as_process(file: Path) -> AsyncIterator[Site]:
     async with started("serve", "--config", str(file)) as gateway:
         await gateway.ready(gateway.process.stderr)
-        yield Site(gateway.port, replicas, pid=gateway.process.pid)
+        yield Site(gateway.port, pid=gateway.process.pid)

@@ -1,0 +1,25 @@
+"""The OpenAI SDK's clients as the tests use them: of one gateway or replica, without retries and without proxies."""
+
+from collections.abc import Iterable
+
+import openai
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+
+
+def sync_client(url: str, *, key: str = "none", retries: int = 0) -> openai.OpenAI:
+    """The synchronous client; use it on a thread."""
+    http = openai.DefaultHttpxClient(trust_env=False)
+    return openai.OpenAI(base_url=url, api_key=key, max_retries=retries, http_client=http)
+
+
+def async_client(url: str, *, key: str = "none", retries: int = 0) -> openai.AsyncOpenAI:
+    """The asynchronous client."""
+    http = openai.DefaultAsyncHttpxClient(trust_env=False)
+    return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=retries, http_client=http)
+
+
+def words_of(chunks: Iterable[ChatCompletionChunk]) -> list[str]:
+    """The texts that a stream's events carry."""
+    return [choice.delta.content for chunk in chunks for choice in chunk.choices if choice.delta.content]
