@@ -184,7 +184,7 @@ class Attempt:
         if frame.usage is not None:
             self.usage = frame.usage
         if kind is _CONTENT or kind is _REFUSAL:
-            self.events += 1
+            self.events += frame.events
             if self._forward is not None:
                 self._forward(frame.raw)
             else:

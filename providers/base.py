@@ -57,12 +57,14 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
             (a usage chunk that only the gateway asked for, an event without data).
         usage: token counts, on whichever event carried them.
         error: set if and only if kind is ERROR.
+        events: how many events raw holds; more than one only where a burst of content is passed on as one.
     """
 
     kind: FrameKind
     raw: bytes
     usage: Usage | None = None
     error: UpstreamError | None = None
+    events: int = 1
 
 
 class Call(msgspec.Struct, frozen=True):

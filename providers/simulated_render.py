@@ -19,6 +19,7 @@ Role = Literal["early", "with", "none"]
 CREATED_S = 1_700_000_000  # the simulated replica's "now", always: answers are the same on every day
 DONE = Frame(FrameKind.DONE, b"data: [DONE]\n\n")
 _LOGPROB = -0.25
+_FILTER_RESULTS = [{"prompt_index": 0, "content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}}]
 _EARLY_ROLE = {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 _NOTHING: dict[Api, dict[str, object]] = {
     Api.CHAT: {"delta": {}, "logprobs": None},
@@ -74,6 +75,8 @@ def whole(api: Api, ask: Ask, answer: Answer, style: Style) -> Frame:
     render = _message_choice if api is Api.CHAT else _text_choice
     document["choices"] = [render(ask, index, choice, style) for index, choice in enumerate(answer.choices)]
     document["usage"] = _usage(answer.usage)
+    if style.filters:
+        document["prompt_filter_results"] = _FILTER_RESULTS
     return Frame(FrameKind.CONTENT, _encode(document), answer.usage)
 
 
@@ -91,9 +94,7 @@ def _envelope(api: Api, answer: Answer, *, chunk: bool) -> bytes:
 def _preamble(api: Api, answer: Answer, style: Style, head: bytes, tail: bytes) -> Iterator[Event]:
     """What comes before the first content."""
     if style.filters:
-        filters = {"hate": {"filtered": False, "severity": "safe"}}
-        results = _encode([{"prompt_index": 0, "content_filter_results": filters}])
-        raw = head + b'],"prompt_filter_results":' + results + b"}\n\n"
+        raw = head + b'],"prompt_filter_results":' + _encode(_FILTER_RESULTS) + b"}\n\n"
         yield -1, Frame(FrameKind.PREAMBLE, raw)
     if style.role == "early" and api is Api.CHAT:
         for index in range(len(answer.choices)):

@@ -87,6 +87,7 @@ class HttpEndpoint:
         return stream
 
 
+_CONTENT = FrameKind.CONTENT  # looked up once: it is asked for every event
 _ACCEPT = {True: b"text/event-stream", False: b"application/json"}
 
 
@@ -182,14 +183,25 @@ class _HttpStream:
         """Push whole events until the closing one, or until the sink has had enough."""
         reader = self._reader
         assert reader is not None
+        burst: list[bytes] = []
         for event in events:
             frame = reader.read(event)
-            if self._sink is None:
-                return
-            self._sink.on_frame(frame)
+            if frame.kind is _CONTENT and frame.usage is None and self._call.streaming:
+                burst.append(frame.raw)  # a client that assembles takes events one by one
+                continue
+            if burst:
+                self._push(Frame(_CONTENT, b"".join(burst), None, None, len(burst)))
+                burst.clear()
+            self._push(frame)
             if frame.kind is FrameKind.DONE:
                 self._done()
                 return
+        if burst:
+            self._push(Frame(_CONTENT, burst[0] if len(burst) == 1 else b"".join(burst), None, None, len(burst)))
+
+    def _push(self, frame: Frame) -> None:
+        if self._sink is not None:
+            self._sink.on_frame(frame)
 
     def _done(self) -> None:
         """The closing event came: over for the sink, while the body's end may follow and free the connection."""

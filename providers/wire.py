@@ -209,6 +209,7 @@ class _Connection(asyncio.Protocol):
         "_headers",
         "_keep",
         "_parser",
+        "_pieces",
         "_reused",
         "_status",
         "_surplus",
@@ -226,6 +227,7 @@ class _Connection(asyncio.Protocol):
         self._reused = False
         self.closing = False
         self.idle_since_s = 0.0
+        self._pieces: list[bytes] = []
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
 
@@ -275,9 +277,12 @@ class _Connection(asyncio.Protocol):
             self._fail(ProtocolError("the upstream switched protocols"))
         except httptools.HttpParserError as error:
             if not self._complete:
+                self._deliver()
                 self._fail(ProtocolError(f"the upstream's answer is not HTTP/1.1: {error}"))
                 return
             self._surplus = True
+        if self._pieces:
+            self._deliver()
         if self._complete:
             self._finish()
 
@@ -325,13 +330,20 @@ class _Connection(asyncio.Protocol):
             self._exchange.sink.on_response(status, self._headers)
 
     def on_body(self, data: bytes) -> None:
-        if self._exchange is not None and not self._surplus:
-            self._exchange.sink.on_body(data)
+        if not self._surplus:
+            self._pieces.append(data)
 
     def on_message_complete(self) -> None:
         if self._status:
             self._complete = True
             self._keep = self._parser.should_keep_alive()  # known only until the parser moves on
+
+    def _deliver(self) -> None:
+        """Push the body's pieces in this read as one: a server's burst of chunks is one step for all who follow."""
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        if data and self._exchange is not None:
+            self._exchange.sink.on_body(data)
 
     def _finish(self) -> None:
         """The response is complete: keep the connection if it may be kept, then tell the sink."""

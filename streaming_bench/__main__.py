@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan(
         policies=args.policy,
         seeds=tuple(range(args.seed_first, args.seed_first + args.seeds)),
-        budget=None if args.budget is None else args.budget / 100,
+        budget=args.budget,
         max_hedges=args.max_hedges,
         routing=Routing(args.routing),
         held=args.headers == "held",
@@ -107,7 +107,7 @@ def _count(value: str) -> int:
 
 
 def _percent(value: str) -> float:
-    return 100 * _share(value.removesuffix("%"), top=100.0)
+    return _share(value.removesuffix("%"), top=100.0)
 
 
 def _share(value: str, top: float = 1.0) -> float:

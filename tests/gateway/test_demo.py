@@ -4,6 +4,7 @@ import math
 
 from gateway.commands.demo import demo_settings
 from gateway.commands.demo_table import Budget, Sample, Tally, line, summary, table
+from gateway.commands.environment import Environment
 
 
 def tally(ttfts_ms: list[float], *, hedged: int = 0, won: int = 0, denied: int = 0) -> Tally:
@@ -59,7 +60,7 @@ def test_nothing_yet() -> None:
 
 def test_settings_name_two_models_over_the_same_replicas() -> None:
     """Both models have the same replicas and differ in hedging only; the drain fits the 2 s that Ctrl-C may take."""
-    settings = demo_settings([1001, 1002, 1003], 0, 0)
+    settings = demo_settings([1001, 1002, 1003], 0, 0, Environment())
     on, off = settings.models
     assert on.replicas == off.replicas
     assert settings.hedge_of(off).policy == "off"

@@ -168,3 +168,16 @@ def test_usage_of_an_answer() -> None:
     chat = OpenAIChat()
     assert chat.usage(json.dumps(ANSWER).encode()) == Usage(9, 2)
     assert [chat.usage(body) for body in (b"", b"[]", b"{}", b'{"usage":3}')] == [None] * 4
+
+
+@given(st.lists(st.text(max_size=12), min_size=2, max_size=8), st.data())
+def test_events_that_differ_only_in_their_text_are_read_like_any_other(texts: list[str], data: st.DataObject) -> None:
+    """What a reader remembers of earlier events changes nothing: every event reads as with a fresh reader."""
+    remembering = OpenAIChat().reader(STREAMED)
+    for text in texts:
+        delta = data.draw(st.sampled_from([{"content": text}, {"reasoning": text}, {"content": text, "refusal": ""}]))
+        finish = data.draw(st.sampled_from([None, None, "stop"]))
+        chunk = {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+        ascii_only = data.draw(st.booleans())
+        event = b"data: " + json.dumps(chunk, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") + b"\n\n"
+        assert remembering.read(event) == OpenAIChat().reader(STREAMED).read(event)

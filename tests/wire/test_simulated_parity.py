@@ -45,7 +45,14 @@ class Heard:
 
     def summary(self) -> tuple[object, ...]:
         """What two sinks must have heard alike; the words of errors and events without data may differ."""
-        events = [frame for frame in self.frames if frame.raw or frame.kind is not FrameKind.COMMENT]
+        events: list[Frame] = []
+        for frame in self.frames:
+            burst = events[-1] if events and events[-1].kind is frame.kind is FrameKind.CONTENT else None
+            if burst is not None and not (burst.usage or frame.usage):  # bursts of content may come as one frame
+                count = burst.events + frame.events
+                events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw, events=count)
+            elif frame.raw or frame.kind is not FrameKind.COMMENT:
+                events.append(frame)
         said = [(frame.kind, frame.raw, frame.usage, _essence(frame.error)) for frame in events]
         return (self.status, said, _essence(self.error), self.over.is_set())
 

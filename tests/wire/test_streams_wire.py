@@ -1,19 +1,18 @@
-"""Streams on real sockets: the same bytes at both ends, memory bounded by back-pressure, no broken stream that looks whole."""
+"""Streams on real sockets: the same bytes at both ends, back-pressure, and no broken stream that looks whole."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import openai
 import pytest
-from openai.types.chat import ChatCompletionMessageParam
 
 from gateway_fixture import Site, serving
 from race_scenarios import Settings
 from raw_http import answer, asking
 from running import run_real
+from sdk import HELLO, async_client, sync_client, words_of
 from stream_scenarios import compared, slowed
 
-_HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 _TOKENS = 12
 _BROKEN = (
     "cut_rst:3",
@@ -58,104 +57,89 @@ def test_a_large_event_does_not_spoil_its_upstream_connection() -> None:
     run_real(main())
 
 
-def _breaking(fault: str, check: Callable[[Site], None]) -> None:
-    """Run a synchronous check against a gateway whose only replica breaks its streams."""
+_TURN: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": _TOKENS}
+
+
+def _breaking(
+    subtests: pytest.Subtests,
+    faults: Sequence[str],
+    check: Callable[[Site, str], Awaitable[None]],
+    fallback: Mapping[str, Settings] | None = None,
+) -> None:
+    """Check each fault with a model of its own, whose first pool is one replica that shows it."""
 
     async def main() -> None:
-        profile: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": _TOKENS, "faults": [fault]}
-        async with serving({"a": profile}, timeouts={"stall": "300ms"}) as site:
-            await asyncio.to_thread(check, site)
+        timeouts = {"stall": "200ms"}
+        async with serving({"a": _TURN}, fallback=fallback, models=len(faults), timeouts=timeouts) as site:
+            for number, fault in enumerate(faults):
+                site.replicas["a"].configure(faults=[fault])
+                with subtests.test(fault):
+                    await check(site, f"m{number}")
 
     run_real(main())
 
 
-@pytest.mark.parametrize("fault", _BROKEN)
-def test_a_broken_stream_makes_the_sdk_raise(fault: str) -> None:
+def test_a_broken_stream_makes_the_sdk_raise(subtests: pytest.Subtests) -> None:
     """A stream cut, stalled or malformed in the middle gives what had come, and then an error."""
 
-    def check(site: Site) -> None:
-        with openai.OpenAI(base_url=site.url, api_key="none", max_retries=0) as client:
-            words = []
-            with pytest.raises(openai.APIError) as raised:
-                for chunk in client.chat.completions.create(model="m", messages=_HELLO, stream=True):
-                    words += [choice.delta.content for choice in chunk.choices if choice.delta.content]
-        assert 2 <= len(words) < _TOKENS
+    def read(url: str, model: str) -> None:
+        chunks = []
+        with sync_client(url) as client, pytest.raises(openai.APIError) as raised:
+            for chunk in client.chat.completions.create(model=model, messages=HELLO, stream=True):
+                chunks.append(chunk)
+        assert 2 <= len(words_of(chunks)) < _TOKENS
         assert raised.value.code
 
-    _breaking(fault, check)
+    _breaking(subtests, _BROKEN, lambda site, model: asyncio.to_thread(read, site.url, model))
 
 
-@pytest.mark.parametrize("fault", _BROKEN)
-def test_a_broken_stream_makes_the_async_sdk_raise(fault: str) -> None:
+def test_a_broken_stream_makes_the_async_sdk_raise(subtests: pytest.Subtests) -> None:
     """The same for the SDK's asynchronous client."""
 
-    async def main() -> None:
-        profile: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": _TOKENS, "faults": [fault]}
-        async with (
-            serving({"a": profile}, timeouts={"stall": "300ms"}) as site,
-            openai.AsyncOpenAI(base_url=site.url, api_key="none", max_retries=0) as client,
-        ):
-            words = 0
+    async def check(site: Site, model: str) -> None:
+        chunks = []
+        async with async_client(site.url) as client:
             with pytest.raises(openai.APIError) as raised:
-                async for chunk in await client.chat.completions.create(model="m", messages=_HELLO, stream=True):
-                    words += any(choice.delta.content for choice in chunk.choices)
-        assert 2 <= words < _TOKENS
+                async for chunk in await client.chat.completions.create(model=model, messages=HELLO, stream=True):
+                    chunks.append(chunk)
+        assert 2 <= len(words_of(chunks)) < _TOKENS
         assert raised.value.code
 
-    run_real(main())
+    _breaking(subtests, _BROKEN, check)
 
 
-@pytest.mark.parametrize("fault", _BROKEN)
-def test_a_broken_answer_is_an_error_status_where_no_stream_was_asked_for(fault: str) -> None:
-    """A non-streaming request whose replica breaks off gets an error, never half an answer."""
+def test_a_broken_answer_is_an_error_status_where_no_stream_was_asked_for(subtests: pytest.Subtests) -> None:
+    """A non-streaming request whose only replica breaks off gets an error, never half an answer."""
 
-    def check(site: Site) -> None:
-        with (
-            openai.OpenAI(base_url=site.url, api_key="none", max_retries=0) as client,
-            pytest.raises(openai.InternalServerError),
-        ):
-            client.chat.completions.create(model="m", messages=_HELLO)
+    async def check(site: Site, model: str) -> None:
+        async with async_client(site.url) as client:
+            with pytest.raises(openai.InternalServerError):
+                await client.chat.completions.create(model=model, messages=HELLO)
 
-    _breaking(fault, check)
+    _breaking(subtests, _BROKEN, check)
 
 
-@pytest.mark.parametrize("fault", _BROKEN)
-def test_a_broken_answer_comes_from_another_replica_where_no_stream_was_asked_for(fault: str) -> None:
+def test_a_broken_answer_comes_from_another_replica_where_no_stream_was_asked_for(subtests: pytest.Subtests) -> None:
     """Nothing was sent yet, so a cut costs a non-streaming request nothing but time."""
 
-    async def main() -> None:
-        good: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": _TOKENS}
-        async with (
-            serving({"bad": {**good, "faults": [fault]}}, fallback={"good": good}, timeouts={"stall": "300ms"}) as site,
-            openai.AsyncOpenAI(base_url=site.url, api_key="none", max_retries=0) as client,
-        ):
-            completion = await client.chat.completions.create(model="m", messages=_HELLO)
-            assert len((completion.choices[0].message.content or "").split()) == _TOKENS
-            assert site.replicas["bad"].stats.requests == 1
+    async def check(site: Site, model: str) -> None:
+        asked = site.replicas["a"].stats.requests
+        async with async_client(site.url) as client:
+            completion = await client.chat.completions.create(model=model, messages=HELLO)
+        assert len((completion.choices[0].message.content or "").split()) == _TOKENS
+        assert site.replicas["a"].stats.requests > asked
 
-    run_real(main())
+    _breaking(subtests, _BROKEN, check, fallback={"b": _TURN})
 
 
-def test_one_malformed_event_costs_only_itself() -> None:
-    """A single event that is not JSON is left out, and the stream ends as it should."""
+def test_oddities_do_not_trip_the_sdk(subtests: pytest.Subtests) -> None:
+    """One event that is no JSON, ids, retry fields, events without data, comments, no closing event: a whole answer."""
 
-    def check(site: Site) -> None:
-        with openai.OpenAI(base_url=site.url, api_key="none", max_retries=0) as client:
-            chunks = list(client.chat.completions.create(model="m", messages=_HELLO, stream=True))
-        words = [choice.delta.content for chunk in chunks for choice in chunk.choices if choice.delta.content]
-        assert len(words) == _TOKENS
+    async def check(site: Site, model: str) -> None:
+        async with async_client(site.url) as client:
+            stream = await client.chat.completions.create(model=model, messages=HELLO, stream=True)
+            chunks = [chunk async for chunk in stream]
+        assert len(words_of(chunks)) == _TOKENS
         assert chunks[-1].choices[0].finish_reason == "stop"
 
-    _breaking("malformed:2", check)
-
-
-@pytest.mark.parametrize("fault", ["fields", "pings", "no_done"])
-def test_oddities_do_not_trip_the_sdk(fault: str) -> None:
-    """Ids, retry fields, events without data, comments and a missing closing event leave the SDK a whole answer."""
-
-    def check(site: Site) -> None:
-        with openai.OpenAI(base_url=site.url, api_key="none", max_retries=0) as client:
-            chunks = list(client.chat.completions.create(model="m", messages=_HELLO, stream=True))
-        assert sum(bool(chunk.choices[0].delta.content) for chunk in chunks) == _TOKENS
-
-    _breaking(fault, check)
+    _breaking(subtests, ["malformed:2", "fields", "pings", "no_done"], check)

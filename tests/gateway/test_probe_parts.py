@@ -1,0 +1,252 @@
+"""The parts of a probe that need no replica: quirks, costs, cancelling with fakes, what is shown. Wire: tests/wire."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.commands.probe_cancel import COUNTERS, LONG_TOKENS, Cancel, Cancelled, cancel
+from gateway.commands.probe_plan import Plan, plan, targets
+from gateway.commands.probe_quirks import NAMES, Quirk, Seen, is_trap, quirks
+from gateway.commands.probe_report import Report, Times, as_json, cleaned, details, table
+from gateway.commands.probe_stream import Recording
+from gateway.settings import Settings
+from providers.base import Frame, FrameKind, Stream
+from providers.catalog import CATALOG
+from running import run_virtual
+
+DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+STREAM = (b"content-type", b"text/event-stream")
+ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+TEXT = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n'
+END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def seen(body: bytes, **changes: Any) -> Seen:
+    """A stream whose head came with the first content."""
+    stream = Seen([STREAM], body, asked_usage=False, headers_s=0.2, content_s=0.2, contents=1, reads=3)
+    return replace(stream, **changes)
+
+
+@pytest.mark.parametrize(
+    ("stream", "names"),
+    [
+        (seen(TEXT + END + DONE), []),
+        (seen(TEXT + END + USAGE + DONE, asked_usage=True), []),
+        (seen(ROLE + TEXT + END + DONE), ["role_first"]),
+        (seen(TEXT + END + DONE, headers_s=0.0), ["ttfb_trap"]),
+        (seen(b'data: {"choices":[],"prompt_filter_results":[]}\n\n' + TEXT + DONE), ["no_choices"]),
+        (seen(b": wait\n\n" + TEXT + DONE), ["comments"]),
+        (seen(b"event: ping\n\n" + TEXT + DONE), ["no_data", "named_events"]),
+        (seen(b"retry: 3\ndata: \n\n" + TEXT + DONE), ["no_data", "id_or_retry"]),
+        (seen((TEXT + DONE).replace(b"\n", b"\r\n")), ["crlf"]),
+        (seen((TEXT + DONE).replace(b"\n", b"\r")), []),
+        (seen(TEXT + b"data: {oops\n\n" + DONE), ["malformed"]),
+        (seen(TEXT + END), ["no_done"]),
+        (seen(TEXT + END + DONE, asked_usage=True), ["usage_missing"]),
+        (seen(TEXT + END + USAGE + DONE), ["usage_unasked"]),
+        (
+            seen(TEXT + b'data: {"choices":[{"delta":{}}],"usage":{"a":1}}\n\n' + DONE, asked_usage=True),
+            ["usage_beside"],
+        ),
+        (seen(b'data: {"choices":[{"delta":{"reasoning_content":"1"}}]}\n\n' + DONE), ["reasoning"]),
+        (seen(b'data: {"choices":[{"delta":{"mood":"1","content":""}}]}\n\n' + DONE), ["unknown_keys"]),
+        (seen(TEXT + DONE, contents=3, reads=1), ["one_piece"]),
+        (seen(b'{"choices": []}', headers=[(b"content-type", b"application/json")]), ["json_body"]),
+        (seen(TEXT + DONE, headers=[(b"content-type", b"text/plain")]), ["content_type"]),
+        (seen(b'data: {"choices":[null,{"delta":7},{}]}\n\ndata: []\n\ndata: 1\n\n' + DONE), ["malformed"]),
+    ],
+)
+def test_each_quirk_is_seen_and_nothing_else(stream: Seen, names: list[str]) -> None:
+    """A stream has the quirks that it has, by name, and no others."""
+    assert [quirk.name for quirk in quirks([stream])] == names
+
+
+def test_a_quirk_of_any_stream_is_told_once() -> None:
+    """What only one stream shows is found, what all show is told once, and none of them raises on nonsense."""
+    found = quirks([seen(ROLE + DONE), seen(ROLE), seen(b"\xff\n\n" + DONE)])
+    assert [quirk.name for quirk in found] == ["role_first", "no_data", "no_done"]
+
+
+def test_the_trap_needs_time_and_share() -> None:
+    """Headers mislead from 10 ms and 10% before content on."""
+    assert [is_trap(0.0, 0.009), is_trap(0.0, 0.02), is_trap(0.95, 1.0), is_trap(0.85, 1.0)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_the_docs_have_every_quirk_and_every_column() -> None:
+    """docs/cli.md has a row for each quirk in their order, and names each time."""
+    section = DOCS.partition("\n## probe\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(NAMES)
+    assert [name for name in Times().shown() if f"`{name}_ms`" not in section] == []
+
+
+def settings(*kinds: str) -> Settings:
+    """One model with a replica of each kind."""
+    rows = [{"name": kind, "kind": kind, "base_url": "http://h/v1"} for kind in kinds]
+    return Settings.model_validate({"models": [{"name": "m", "replicas": rows}]})
+
+
+def test_replicas_are_chosen_by_model_and_name() -> None:
+    """Without a choice all replicas are meant, those of fallbacks too; a choice that fits none gives none."""
+    row = {"kind": "openai", "base_url": "http://h/v1"}
+    models = [
+        {"name": "m", "replicas": [{**row, "name": "a"}], "fallbacks": [{"replicas": [{**row, "name": "b"}]}]},
+        {"name": "n", "replicas": [{**row, "name": "a"}]},
+    ]
+    found = Settings.model_validate({"models": models})
+    assert [target.name for target in targets(found, None, None)] == ["m/a", "m/b", "n/a"]
+    assert [target.name for target in targets(found, "m", None)] == ["m/a", "m/b"]
+    assert [target.name for target in targets(found, None, "a")] == ["m/a", "n/a"]
+    assert targets(found, "n", "b") == []
+
+
+def test_costs_are_bounded() -> None:
+    """The plan counts what is left running, too; much needs a yes, and too much is refused in any case."""
+    planned = plan(targets(settings("openai", "vllm"), None, None), 3, 8)
+    assert planned == Plan(replicas=2, requests=8, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS)
+    assert str(planned) == "8 requests to 2 replicas: at most 312 generated tokens, and about 320 of prompts"
+    assert planned.objection(confirmed=False) is None
+    for much in (Plan(1, 51, 1), Plan(1, 1, 2001)):
+        assert "need --yes" in (much.objection(confirmed=False) or "")
+        assert much.objection(confirmed=True) is None
+    for too_much in (Plan(1, 1001, 1), Plan(1, 1, 100_001)):
+        assert "the most one probe may ask" in (too_much.objection(confirmed=True) or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "number"),
+    [
+        ("vllm", b'vllm:num_requests_running{engine="0",model_name="a b"} 2.0\n', 2.0),
+        ("vllm", b'# HELP x\nvllm:num_requests_running{e="0"} 1.0\nvllm:num_requests_running{e="1"} 2.0\n', 3.0),
+        ("vllm", b"vllm:num_requests_waiting 1.0\n", None),
+        ("sglang", b'sglang:num_running_reqs{model_name="m"} 1.0\nsglang:num_running_reqs_offline 7.0\n', 1.0),
+        ("tgi", b"tgi_batch_current_size 0\n", 0.0),
+        ("llamacpp", b"llamacpp:requests_processing nonsense\n", None),
+        ("simulated", b'{"requests":9,"in_flight":1}', 1.0),
+        ("simulated", b"", None),
+    ],
+)
+def test_counters_are_read(kind: str, document: bytes, number: float | None) -> None:
+    """The number of requests under way is found in what each kind of engine says, added up over its parts."""
+    assert COUNTERS[kind].read(document) == number
+
+
+def test_counters_are_of_kinds_that_exist() -> None:
+    """Only engines of one's own tell what they work on."""
+    assert all(CATALOG[kind].own_engine for kind in COUNTERS)
+
+
+class Left:
+    """A stream that was left."""
+
+    aborted = False
+
+    def pause(self) -> None:
+        """Nothing to do."""
+
+    def resume(self) -> None:
+        """Nothing to do."""
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def cancelled(counts: Sequence[float | None] | None, *, gap_s: float = 0.1, ended: bool = False) -> Cancel:
+    """The outcome where the replica counts so, its last count for ever; None: it cannot be asked."""
+    left = Left()
+    answers = list(counts or ())
+
+    def start() -> tuple[Recording, Stream]:
+        recording = Recording(asked_usage=False)
+        recording.on_frame(Frame(FrameKind.CONTENT, TEXT))
+        if ended:
+            recording.on_end(None)
+        return recording, left
+
+    async def count() -> float | None:
+        await asyncio.sleep(0.001)
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    outcome = run_virtual(cancel(start, None if counts is None else count, gap_s, "nothing tells"))
+    assert left.aborted
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("counts", "asked", "outcome", "told"),
+    [
+        ([0, 1, 1, 0], {}, Cancelled.OBEYED, "let go of it within"),
+        ([0, 1, 1], {}, Cancelled.NOT_SEEN, "2 s after the close the replica still counts it"),
+        ([0, 1, None], {}, Cancelled.NOT_SEEN, "still counts it"),
+        (None, {}, Cancelled.UNKNOWN, "nothing tells"),
+        ([None], {}, Cancelled.UNKNOWN, "nothing tells"),
+        ([3, 4, 3], {}, Cancelled.UNKNOWN, "works on 3 other requests"),
+        ([0, 0], {}, Cancelled.UNKNOWN, "did not count it while it ran"),
+        ([0, 0], {"ended": True}, Cancelled.UNKNOWN, "over before it could be left"),
+        ([0, 1, 1, 1, 0], {"gap_s": 0.0}, Cancelled.UNKNOWN, "perhaps by itself"),
+    ],
+)
+def test_a_cancel_is_called_obeyed_only_where_that_is_proved(
+    counts: Sequence[float | None] | None, asked: dict[str, Any], outcome: Cancelled, told: str
+) -> None:
+    """Only a count that falls to nothing, of nobody else's requests, before the answer could be over, is proof."""
+    made = cancelled(counts, **asked)
+    assert (made.outcome, told in made.text) == (outcome, True), made.text
+
+
+def report(**changes: Any) -> Report:
+    """A replica without a fault."""
+    fine = Report(
+        model="m",
+        replica="a",
+        kind="vllm",
+        error=None,
+        streams=3,
+        times=Times(0.001, 0.01, 0.011, 0.2, 0.015),
+        limits={"x-ratelimit-limit": "5"},
+        cancel=Cancel(Cancelled.OBEYED, "gone"),
+        quirks=[Quirk("crlf", "lines")],
+    )
+    return replace(fine, **changes)
+
+
+def test_what_was_found_is_shown() -> None:
+    """The table has a line for each replica, failed ones included, within 80 columns; below it stands the rest."""
+    failed = report(replica="b", error="status 401", times=Times(), cancel=None, limits={}, quirks=[])
+    lines = table([report(), failed])
+    assert [line.split() for line in lines] == [
+        ["ms", "connect", "headers", "byte", "content", "gap", "trap", "cancel"],
+        ["m/a", "1.0", "10.0", "11.0", "200.0", "15.0", "yes", "obeyed"],
+        ["m/b", "-", "-", "-", "-", "-", "-", "FAILED"],
+    ]
+    assert max(map(len, lines)) <= 80
+    assert list(details(report()))[1:] == ["  limits: x-ratelimit-limit: 5", "  cancel: obeyed: gone", "  crlf: lines"]
+    assert list(details(failed)) == ["m/b (vllm)", "  failed: status 401"]
+
+
+def test_programs_get_the_same() -> None:
+    """The JSON form has everything that the table has."""
+    shown = json.loads(json.dumps(as_json(report())))
+    assert shown["ok"] is True
+    assert (shown["connect_ms"], shown["content_ms"], shown["ttfb_trap"]) == (1.0, 200.0, True)
+    assert shown["cancel"] == {"outcome": "obeyed", "text": "gone"}
+    assert shown["quirks"] == [{"name": "crlf", "text": "lines"}]
+    assert as_json(report(error="no"))["ok"] is False
+
+
+def test_texts_of_replicas_are_cleaned() -> None:
+    """What a replica says cannot steer the terminal, show a key, or fill the screen."""
+    assert cleaned("key sk-1\x1b[31m\r\n", ["sk-1"]) == "key **** [31m  "
+    assert len(cleaned("x" * 10_000, [])) < 400

@@ -1,0 +1,123 @@
+"""The bench: deterministic, fair between policies, and known by its golden rows."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.routing.choose import Routing
+from streaming_bench.__main__ import main
+from streaming_bench.compare import Plan, compare
+from streaming_bench.contenders import NAMES
+from streaming_bench.scenario import load
+
+GOLDEN = Path(__file__).parent / "golden"
+KEYS = {
+    *("policy", "p50", "p90", "p95", "p99", "p999", "mean"),
+    *("hedges", "win_rate", "extra_requests", "extra_tokens", "wasted_s", "rate_limited"),
+}
+
+
+def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[str, Any]]:
+    """The rows of a small comparison, by policy."""
+    scenario = replace(load(workload), requests=requests)
+    result = compare(scenario, Plan(**{"policies": ("adaptive", "off"), "seeds": (1,), **plan}))
+    found = result["rows"]
+    assert isinstance(found, list)
+    return {row["policy"]: row for row in found}
+
+
+@pytest.mark.parametrize("workload", ["W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8"])
+def test_rows_are_golden(workload: str) -> None:
+    """2,000 requests of each workload give the rows that are checked in; scripts/golden writes them anew."""
+    expected = json.loads((GOLDEN / f"{workload.lower()}.json").read_text())
+    found = rows(workload, requests=2_000, policies=NAMES)
+    for policy, row in expected.items():
+        assert set(row) == KEYS - {"policy"}
+        assert {key: found[policy][key] for key in row} == pytest.approx(row, rel=1e-9), policy
+
+
+def test_a_seed_decides_everything() -> None:
+    """Two runs of the same comparison give the same rows to the last bit; another seed gives others."""
+    assert rows("W6") == rows("W6")
+    assert rows("W6")["off"]["p99"] != rows("W6", seeds=(2,))["off"]["p99"]
+
+
+def test_policies_meet_the_same_samples() -> None:
+    """A static policy that never fires has exactly the latencies of `off`."""
+    found = rows("W1", policies=("static", "off"), static_delay_s=100.0)
+    assert found["static"]["hedges"] == 0
+    for key in ("p50", "p90", "p95", "p99", "p999", "mean"):
+        assert found["static"][key] == found["off"][key]
+        assert found["static"]["to_off"][key] == pytest.approx(1.0)
+
+
+def test_the_budget_holds() -> None:
+    """Hedges stay below the budget and the cap's few, also where everything is late."""
+    for policy in ("adaptive", "quantile", "static"):
+        assert rows("W2", policies=(policy,), budget=0.05, static_delay_s=0.002)[policy]["hedges"] <= 0.05 + 0.02
+
+
+def test_flushed_headers_stop_the_reference_library() -> None:
+    """A race decided at headers never hedges where they are flushed, and does where they are held."""
+    assert rows("W2", policies=("library",))["library"]["hedges"] == 0
+    assert rows("W2", policies=("library",), held=True)["library"]["hedges"] > 0.01
+
+
+def test_first_byte_is_the_wrong_signal() -> None:
+    """A delay learned from flushed headers hedges nearly everything."""
+    assert rows("W2", policies=("ttfb",))["ttfb"]["hedges"] > 0.9
+
+
+def test_fan_out_asks_all_others() -> None:
+    """With three replicas each late request costs two more."""
+    assert rows("W3", policies=("fan_out",))["fan_out"]["hedges"] == pytest.approx(
+        2 * rows("W3", policies=("static",), budget=1.0)["static"]["hedges"], rel=0.2
+    )
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+def test_every_routing_serves_everybody(routing: Routing) -> None:
+    """Whatever chooses the replicas, every request is answered."""
+    found = rows("W5", requests=300, routing=routing)
+    assert found["off"]["failed"] == 0
+    assert found["adaptive"]["failed"] == 0
+
+
+def test_correlated_misses_do_no_harm() -> None:
+    """Where a backup is slow whenever the primary is, hedges win rarely and nothing gets slower."""
+    found = rows("W2", requests=4_000, correlation=1.0, budget=0.2)["adaptive"]
+    assert found["win_rate"] < 0.35
+    assert found["to_off"]["p99"] <= 1.02
+    assert found["to_off"]["mean"] <= 1.0
+
+
+def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints a line for each policy and writes rows and a manifest."""
+    file = tmp_path / "o.json"
+    arguments = "virtual --workload W8 --policy adaptive,off --budget 20 --seeds 1 --requests 200 --json"
+    assert main([*arguments.split(), str(file)]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["policy", "adaptive", "1.00x", "off"]
+    result = json.loads(file.read_text())
+    assert KEYS <= set(result["rows"][0])
+    assert result["manifest"]["budget"] == 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--workload W99", "there is no workload 'W99'"),
+        ("--workload W1 --policy magic", "there is no policy 'magic'; write some of adaptive,"),
+        ("--workload W1 --budget 200", "found '200'; write a number from 0 to 100"),
+        ("--workload W1 --static-delay 5", "write a duration with its unit"),
+        ("--workload W1 --seeds 0", "found '0'; write a whole number, at least 1"),
+    ],
+)
+def test_a_wrong_option_is_explained(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that cannot be used ends the command with a sentence."""
+    with pytest.raises(SystemExit):
+        main(["virtual", *arguments.split()])
+    assert said in " ".join(capsys.readouterr().err.split())

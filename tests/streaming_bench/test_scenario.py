@@ -1,0 +1,85 @@
+"""Scenario files: strict, and what is wrong with one is said with the table, the key and what to write instead."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming_bench.scenario import FOLDER, load
+from streaming_bench.toml_table import ScenarioError
+
+GOOD = """
+name = "X"
+about = "a test"
+requests = 10
+replicas = 2
+
+[arrivals]
+per_second = 5
+
+[drawn]
+ttft = "lognormal:5ms,2ms"
+
+[drawn.rare]
+share = "5%"
+factor = 10
+
+[reference]
+static_delay = "10ms"
+"""
+
+
+def read(tmp_path: Path, old: str = "", new: str = "") -> str:
+    """The message for the good scenario with one change."""
+    assert old in GOOD
+    path = tmp_path / "x.toml"
+    path.write_text(GOOD.replace(old, new, 1) if old else GOOD)
+    with pytest.raises(ScenarioError) as caught:
+        load(str(path))
+    return str(caught.value)
+
+
+def test_a_good_scenario_is_read(tmp_path: Path) -> None:
+    """Units become seconds and fractions, what is missing has its default, and the file's hash is kept."""
+    path = tmp_path / "x.toml"
+    path.write_text(GOOD)
+    scenario = load(str(path))
+    assert scenario.drawn is not None
+    assert scenario.drawn.rare is not None
+    assert (scenario.drawn.rare.share, scenario.drawn.rare.factor) == (0.05, 10.0)
+    assert (scenario.reference.static_delay_s, scenario.reference.library_rps) == (0.010, 100.0)
+    assert (scenario.arrivals.concurrency, scenario.arrivals.per_second) == (0, 5.0)
+    assert len(scenario.sha256) == 64
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
+def test_every_scenario_of_the_package_is_read(name: str) -> None:
+    """W1 to W8 can be read by name, and call themselves what their file is called."""
+    assert load(name.upper()).name == name.upper()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("replicas = 2", "replicas = 0", "x.toml: replicas: found 0; write a whole number, at least 1"),
+        ("replicas = 2", "", "x.toml: replicas is missing; add it"),
+        ("per_second", "rps", "x.toml [arrivals]: per_second is missing; add it"),
+        ("requests = 10", "requests = 10\ncolour = 1", "x.toml: there is no key 'colour'; known here: "),
+        ("factor = 10", "factor = 10\nextra = '1s'", "[drawn.rare]: write exactly one of factor, extra, ttft"),
+        ("factor = 10", "factor = 10\nfoo = 1", "x.toml [drawn] [rare]: there is no key 'foo'; known here: share, "),
+        ('"10ms"', "10", "x.toml [reference]: static_delay: found 10; write a duration with its unit"),
+        ('"5%"', '"105%"', "x.toml [drawn] [rare]: share: found '105%'; write a share"),
+        ("name", "name =", "x.toml: not a TOML file: "),
+        ("[drawn]", "[dream]", "write exactly one of [drawn] and [serving]"),
+        ('name = "X"', "name = 3", "x.toml: name: found 3; write a text in quotes"),
+        ("[arrivals]\nper_second = 5", "arrivals = 3", "x.toml: arrivals: found 3; write a table"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """A mistake is named with file, table and key, what was found and what to write."""
+    assert said in read(tmp_path, old, new)
+
+
+def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
+    """A name that does not exist lists those that do."""
+    with pytest.raises(ScenarioError, match="there is no workload 'W99'; write one of W1, W2, .*W8 or the path"):
+        load("W99")

@@ -1,0 +1,316 @@
+"""`probe` against replicas that behave in known ways: what it finds, what it costs, how it ends. Real sockets."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.__main__ import main
+from gateway.command_line import ExitCode
+from gateway.commands.probe import probe_all
+from gateway.commands.probe_cancel import Cancelled
+from gateway.commands.probe_plan import targets
+from gateway.commands.probe_report import Report
+from gateway.settings import Settings
+from running import run_real
+from served import replicas
+from simulated_sockets import chat, connected, serving
+
+KEY = "sk-quite-secret"
+TEXT = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n'
+END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+async def probed(url: str, requests: int = 3, **row: str) -> Report:
+    """What is found out about one replica."""
+    replica = {"name": "a", "kind": "simulated", "base_url": url, **row}
+    settings = Settings.model_validate({"models": [{"name": "m", "replicas": [replica]}]})
+    [report] = await probe_all(settings, targets(settings, None, None), requests, 8)
+    return report
+
+
+def simulated(requests: int = 3, row: Mapping[str, str] | None = None, **profile: Any) -> Report:
+    """What is found out about a simulated replica."""
+
+    async def run() -> Report:
+        async with serving(**profile) as server:
+            report = await probed(server.url, requests, **(row or {}))
+            assert server.stats.requests == (requests + 1 if report.error is None else report.streams + 1)
+            return report
+
+    return run_real(run())
+
+
+def names(report: Report) -> list[str]:
+    """Of its quirks, but those that nearly every replica has."""
+    return [quirk.name for quirk in report.quirks if quirk.name not in ("role_first", "ttfb_trap")]
+
+
+def test_a_replica_that_flushes_headers_early() -> None:
+    """Times are those of the profile, in order; early headers are a trap; a cancel that is obeyed is seen to be."""
+    report = simulated(ttft="60ms", gap="10ms")
+    times = report.times
+    assert None not in (times.connect_s, times.headers_s, times.byte_s, times.content_s, times.gap_s)
+    assert 0 < (times.headers_s or 0) <= (times.byte_s or 0) < 0.05 < 0.06 <= (times.content_s or 0)
+    assert (times.gap_s or 0) == pytest.approx(0.010, abs=0.005)
+    assert (report.error, report.streams, report.trap) == (None, 3, True)
+    assert [quirk.name for quirk in report.quirks] == ["ttfb_trap", "role_first"]
+    assert report.cancel is not None
+    assert report.cancel.outcome is Cancelled.OBEYED, report.cancel
+
+
+def test_a_replica_that_holds_headers() -> None:
+    """Where the head comes with the content there is no trap."""
+    report = simulated(ttft="60ms", gap="2ms", headers="with_first_content")
+    assert (report.trap, names(report)) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        ({"faults": ["crlf"]}, ["crlf"]),
+        ({"faults": ["no_done"]}, ["no_done"]),
+        ({"faults": ["fields"]}, ["no_data", "id_or_retry"]),
+        ({"faults": ["malformed"]}, ["malformed"]),
+        ({"faults": ["close"]}, ["no_keep_alive"]),
+        ({"faults": ["json_answer"]}, ["json_body"]),
+        ({"faults": ["pings"]}, ["comments"]),
+        ({"faults": ["split:7", "utf8", "chunk_extensions", "informational"]}, []),
+        ({"first_comment": "OPENROUTER PROCESSING"}, ["comments"]),
+        ({"provider": "azure"}, ["no_choices"]),
+        ({"reasoning_tokens": 2, "reasoning_key": "reasoning"}, ["reasoning"]),
+    ],
+)
+def test_quirks_are_found_and_no_errors(profile: dict[str, Any], expected: list[str]) -> None:
+    """What is odd and can be read is a quirk, not a failure."""
+    report = simulated(gap="1ms", **profile)
+    assert (report.error, names(report)) == (None, expected)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("401", "status 401: Incorrect API key provided.; check its api_key"),
+        ("404", "status 404: The model does not exist.; it lists simulated: write one of them"),
+        ("500", "status 500: The server had an error"),
+        ("429:openai,2s", "status 429: Rate limit reached"),
+        ("reset", "closed the connection without an answer"),
+        ("error_frame:1", "The server had an error"),
+        ("cut_fin:2", "ended before the answer was finished"),
+        ("empty", "ended before the answer was finished"),
+        ("json_error", "The engine is dead"),
+    ],
+)
+def test_what_fails_is_told_after_one_request(fault: str, told: str) -> None:
+    """A replica that fails is asked no more, not crashed on, and its error says what to do where that is known."""
+    report = simulated(faults=[fault], row={"api_key": KEY})
+    assert told in (report.error or "")
+    assert (report.streams, report.cancel, report.times.content_s) == (0, None, None)
+    assert report.times.connect_s is not None
+
+
+def test_a_failure_in_between_keeps_what_was_measured() -> None:
+    """Answers before the failure count, and the limits are those of the failure."""
+
+    async def run() -> Report:
+        async with serving(gap="1ms", provider="openai", faults=["status:500 50%"], seed=4) as server:
+            return await probed(server.url, 20)
+
+    report = run_real(run())
+    assert "status 500" in (report.error or "")
+    assert 0 < report.streams < 20
+    assert report.times.content_s is not None
+
+
+def test_nobody_listens() -> None:
+    """A replica that cannot be reached says so and names its address."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+    report = run_real(probed(url))
+    assert report.error == f"cannot connect to the upstream: Connection refused; is it running, and is {url} right?"
+
+
+def test_limits_are_told_as_they_came() -> None:
+    """Rate-limit headers are shown with their names and values; others are not."""
+    report = simulated(gap="1ms", provider="openai", extra_headers=["x-other: 1", "retry-after: 3"])
+    assert report.limits["x-ratelimit-limit-requests"] == "1000"
+    assert report.limits["retry-after"] == "3"
+    assert not {"x-other", "content-type"} & set(report.limits)
+
+
+def test_a_provider_does_not_tell_what_it_works_on() -> None:
+    """Of a provider nothing can be seen behind a close, and the public list is not taken for a proof."""
+    report = simulated(gap="5ms", row={"kind": "groq"})
+    assert report.cancel is not None
+    assert report.cancel.outcome is Cancelled.UNKNOWN
+    assert "cannot be seen" in report.cancel.text
+    assert "the bill runs on (not verified)" in report.cancel.text
+
+
+Answer = tuple[int, bytes, bytes]  # status, content type, body
+
+
+@contextlib.asynccontextmanager
+async def answering(answer: Callable[[str, dict[str, Any]], Answer]) -> AsyncIterator[str]:
+    """A server that answers each path and JSON body so, while inside; gives its base URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = int(head.partition("content-length: ")[2].partition("\r\n")[0] or 0)
+                body = json.loads(await reader.readexactly(length) or "{}")
+                status, media, text = answer(head.split()[1], body)
+                lines = b"HTTP/1.1 %d X\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (status, media, len(text))
+                writer.write(lines + text)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.close()
+        await asyncio.sleep(0)
+
+
+def answered(answer: Callable[[str, dict[str, Any]], Answer], **row: str) -> Report:
+    """What is found out about a server that answers so."""
+
+    async def run() -> Report:
+        async with answering(answer) as url:
+            return await probed(url, **row)
+
+    return run_real(run())
+
+
+def test_what_is_refused_is_left_out() -> None:
+    """A refused `stream_options` or `max_tokens` is asked for differently, once, and told."""
+    bodies = []
+
+    def answer(_path: str, body: dict[str, Any]) -> Answer:
+        bodies.append(body)
+        for key, param in (("stream_options", "stream_options"), ("max_tokens", "max_tokens")):
+            if key in body:
+                error = {"message": f"`{key}` is not supported, see max_completion_tokens", "param": param}
+                return 400, b"application/json", json.dumps({"error": error}).encode()
+        return 200, b"text/event-stream", TEXT + END
+
+    report = answered(answer, kind="compatible")
+    assert report.error is None
+    assert names(report) == ["stream_options_refused", "max_tokens_refused"]
+    assert [sorted(set(body) - {"messages", "model", "stream"}) for body in bodies[:3]] == [
+        ["max_tokens", "stream_options"],
+        ["max_tokens"],
+        ["max_completion_tokens"],
+    ]
+    assert len(bodies) == 2 + 3 + 1
+
+
+def test_a_server_that_refuses_everything_is_asked_three_times() -> None:
+    """Whatever is left out, a server that keeps refusing ends the probe."""
+    asked = []
+
+    def answer(_path: str, body: dict[str, Any]) -> Answer:
+        asked.append(body)
+        return 400, b"application/json", b'{"error": {"message": "no stream, no max_completion_tokens"}}'
+
+    report = answered(answer, kind="compatible")
+    assert "status 400: no stream" in (report.error or "")
+    assert len(asked) == 3
+
+
+def test_token_counts_that_do_not_come_or_come_unasked() -> None:
+    """Token counts are asked for in all streams but the last."""
+
+    def never(_path: str, _body: dict[str, Any]) -> Answer:
+        return 200, b"text/event-stream", TEXT + END
+
+    def contrary(_path: str, body: dict[str, Any]) -> Answer:
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n'
+        return 200, b"text/plain", TEXT + (END if "stream_options" in body else usage + END)
+
+    assert names(answered(never, kind="compatible")) == ["usage_missing"]
+    assert names(answered(contrary, kind="compatible")) == ["usage_missing", "usage_unasked", "content_type"]
+
+
+def test_an_answer_without_content_fails_with_advice() -> None:
+    """An answer that ends before it has said anything cannot be measured; more tokens may help."""
+
+    def answer(_path: str, _body: dict[str, Any]) -> Answer:
+        return 200, b"text/event-stream", END
+
+    assert "--max-tokens 256 may be enough" in (answered(answer, kind="compatible").error or "")
+
+
+def test_an_engine_that_is_in_use_proves_nothing() -> None:
+    """Where others are served, too, a count that stays or falls says nothing about the cancel."""
+
+    async def run() -> Report:
+        async with serving(gap="5ms") as server, connected(server.port) as (reader, writer):
+            writer.write(chat({"max_tokens": 2000}))
+            await reader.readuntil(b"\r\n\r\n")
+            return await probed(server.url)
+
+    report = run_real(run())
+    assert report.cancel is not None
+    assert report.cancel.outcome is Cancelled.UNKNOWN
+    assert "works on 1 other requests" in report.cancel.text
+
+
+def test_what_a_replica_says_is_shown_clean() -> None:
+    """An error that quotes the key or steers the terminal does neither."""
+
+    def answer(_path: str, _body: dict[str, Any]) -> Answer:
+        return 401, b"application/json", json.dumps({"error": {"message": f"bad key {KEY}\x1b[2J"}}).encode()
+
+    assert answered(answer, api_key=KEY).error == "status 401: bad key **** [2J; check its api_key"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., str]:
+    """Writes a configuration and says where."""
+
+    def write(**urls: str) -> str:
+        rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in urls.items()]
+        file = tmp_path / "gateway.yaml"
+        file.write_text(json.dumps({"models": [{"name": "m", "replicas": rows}]}))
+        return str(file)
+
+    return write
+
+
+def test_the_command_says_what_it_costs_and_then_what_it_found(
+    config: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cost is told first, on stderr; exit code 0 means that all replicas are fine, 1 that one is not."""
+    with replicas(a={"gap": "1ms"}, b={"faults": ["500"]}) as urls:
+        file = config(**urls)
+        assert main(["probe", "--config", file, "--replica", "a", "--requests", "1"]) == ExitCode.FINE
+        out, err = capsys.readouterr()
+        assert err == "2 requests to 1 replica: at most 264 generated tokens, and about 80 of prompts\n"
+        assert [line.split()[0] for line in out.splitlines()[:2]] == ["ms", "m/a"]
+        assert main(["probe", "--config", file, "--json"]) == ExitCode.FAILED
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is False
+    assert [(row["replica"], row["ok"]) for row in document["replicas"]] == [("a", True), ("b", False)]
+
+
+def test_the_command_sends_nothing_that_was_not_agreed_to(
+    config: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Too much for one probe, or a replica that is not there, ends with code 2 before anything is sent."""
+    file = config(a="http://127.0.0.1:1/v1", b="http://127.0.0.1:1/v1")
+    much = ["--requests", "20", "--max-tokens", "1000"]
+    for options, told in (
+        (much, "need --yes"),
+        (["--replica", "z"], "has no such replica; there are m/a, m/b"),
+        (["--model", "z"], "has no such replica"),
+    ):
+        assert main(["probe", "--config", file, *options]) == ExitCode.USAGE
+        out, err = capsys.readouterr()
+        assert (out, told in err) == ("", True)

@@ -1,0 +1,325 @@
+"""Bad input over real sockets: each gets its status and an OpenAI error body, the connection ends as it should, and no
+replica ever hears of it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
+
+import openai
+import pytest
+
+from gateway import http_protocol
+from gateway_fixture import Site, serving
+from raw_http import ASK, CHAT, Answer, Cut, answer, asking, connect, head, request_bytes
+from running import run_real
+from sdk import HELLO, async_client
+
+_BODY_MAX = 100_000
+_KEY = "sk-right-right-right"
+_GOOD = json.dumps({**ASK, "stream": False}).encode()
+
+
+@contextlib.asynccontextmanager
+async def _gateway(**settings: object) -> AsyncIterator[Site]:
+    """A gateway whose replica must not be asked anything while inside."""
+    limits = {"request_body_max": f"{_BODY_MAX}B"}
+    async with serving({"a": {}}, **{"limits": limits, **settings}) as site:
+        yield site
+        assert site.reached == 0
+        assert site.replicas["a"].stats.connections_opened == 0
+
+
+class Case(NamedTuple):
+    """A request, and what it must be answered with."""
+
+    payload: bytes
+    status: int
+    code: str | None = None
+    param: str | None = None
+
+
+def _with(**fields: object) -> bytes:
+    return request_bytes(json.dumps({**ASK, **fields}).encode())
+
+
+CASES = {
+    "no body": Case(request_bytes(b""), 400),
+    "not JSON": Case(request_bytes(b'{"model": "m", '), 400),
+    "not an object": Case(request_bytes(b"[1, 2]"), 400),
+    "not UTF-8": Case(request_bytes(b'{"model": "m", "messages": [{"role": "user", "content": "\xff"}]}'), 400),
+    "too deep": Case(request_bytes(b'{"model": "m", "messages": ' + b"[" * 50_000), 400),
+    "a key twice": Case(request_bytes(b'{"model": "m", "model": "m", "messages": [{"role": "user"}]}'), 400, None, "model"),
+    "no model": Case(asking(model=None), 400, param="model"),
+    "an unknown model": Case(_with(model="gpt-9"), 404, "model_not_found", "model"),
+    "no messages": Case(asking(messages=None), 400, param="messages"),
+    "messages of a wrong type": Case(_with(messages="hello"), 400, param="messages"),
+    "stream of a wrong type": Case(_with(stream="yes"), 400, param="stream"),
+    "n of a wrong type": Case(_with(n="2"), 400, param="n"),
+    "too many choices": Case(_with(n=99), 400, param="n"),
+    "no choice": Case(_with(n=0), 400, param="n"),
+    "no tokens": Case(_with(max_tokens=0), 400, param="max_tokens"),
+    "too many tokens": Case(_with(max_completion_tokens=10**9), 400, param="max_completion_tokens"),
+    "options of a stream without one": Case(
+        _with(stream=False, stream_options={"include_usage": True}), 400, param="stream_options"
+    ),
+    "too large": Case(request_bytes(_GOOD + b" " * _BODY_MAX), 413, "request_too_large"),
+    "an unknown route": Case(request_bytes(_GOOD, "/v1/embeddings"), 404, "unknown_url"),
+    "no route at all": Case(request_bytes(_GOOD, "/"), 404, "unknown_url"),
+    "a wrong method": Case(request_bytes(b"", method="GET"), 405, "method_not_allowed"),
+    "a wrong method elsewhere": Case(request_bytes(_GOOD, "/v1/models"), 405, "method_not_allowed"),
+    "a header bomb": Case(request_bytes(_GOOD, headers={"x-bomb": "x" * 100_000}), 431, "headers_too_large"),
+    "many headers": Case(
+        request_bytes(_GOOD, headers={f"x-{n}": "x" * 100 for n in range(1000)}), 431, "headers_too_large"
+    ),
+    "an endless path": Case(request_bytes(_GOOD, CHAT + "?" + "x" * 100_000), 431, "headers_too_large"),
+    "a header that never ends": Case(
+        request_bytes(_GOOD, headers={"x-bomb": "x" * 5_000_000}), 431, "headers_too_large"
+    ),
+    "not HTTP": Case(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "invalid_http"),
+    "two lengths": Case(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello", 400
+    ),
+    "a length that is none": Case(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n", 400, "invalid_http"
+    ),
+}
+
+
+async def _check(got: Answer, case: Case) -> None:
+    error = got.error(await got.body())
+    assert got.status == case.status
+    assert got.headers["content-type"] == "application/json"
+    assert error["message"]
+    assert error["type"]
+    assert error["param"] == case.param
+    assert case.code in (None, error["code"])
+
+
+def test_bad_input_is_refused_in_openais_form(subtests: pytest.Subtests) -> None:
+    """Whatever is wrong gets its status, code and param, and no replica is asked."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            for name, case in CASES.items():
+                with subtests.test(name):
+                    async with answer(site.port, case.payload) as got:
+                        await _check(got, case)
+
+    run_real(main())
+
+
+def test_a_refused_request_leaves_its_connection_usable() -> None:
+    """After a 400 whose body was read the same connection serves the next request."""
+
+    async def main() -> None:
+        async with serving({"a": {"tokens": 3}}) as site:
+            reader, writer = await connect(site.port)
+            loop = asyncio.get_running_loop()
+            for payload, status in ((_with(n=99), 400), (request_bytes(_GOOD), 200), (_with(model="x"), 404)):
+                writer.write(payload)
+                got = await head(reader, writer, loop.time())
+                assert got.status == status
+                assert json.loads(await got.body())
+            writer.close()
+            await writer.wait_closed()
+
+    run_real(main())
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_over_the_limit_is_refused_before_it_is_all_read(declared: bool) -> None:
+    """A declared length is refused at once, chunks as soon as they are too many; then the connection ends."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            reader, writer = await connect(site.port)
+            framing = "content-length: 50000000" if declared else "transfer-encoding: chunked"
+            writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode())
+            for _ in range(1 if declared else 3):  # of some 50 MB
+                piece = b"x" * (_BODY_MAX // 2)
+                writer.write(piece if declared else b"%x\r\n%b\r\n" % (len(piece), piece))
+            await _check(await head(reader, writer, 0.0), Case(b"", 413, "request_too_large"))
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    run_real(main())
+
+
+def test_a_sender_that_goes_on_still_gets_to_read_the_refusal() -> None:
+    """Who sends all of a large body before reading anything finds the 413 there, not a reset."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            payload = request_bytes(_GOOD + b" " * 5_000_000)
+            reader, writer = await connect(site.port)
+            for start in range(0, len(payload), 100_000):
+                writer.write(payload[start : start + 100_000])
+                await writer.drain()
+            await _check(await head(reader, writer, 0.0), Case(b"", 413, "request_too_large"))
+            writer.transport.abort()
+
+    run_real(main())
+
+
+def test_a_slow_sender_is_told_so() -> None:
+    """A body that does not arrive in time is a 408, although bytes keep trickling in."""
+
+    async def main() -> None:
+        async with _gateway(timeouts={"request_body": "200ms"}) as site:
+            reader, writer = await connect(site.port)
+            payload = request_bytes(_GOOD)
+
+            async def trickle() -> None:
+                with contextlib.suppress(ConnectionError):
+                    for byte in payload[:-10]:
+                        writer.write(bytes([byte]))
+                        await asyncio.sleep(0.002)
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(trickle())
+                await _check(await head(reader, writer, 0.0), Case(b"", 408, "request_timeout"))
+                writer.transport.abort()
+
+    run_real(main())
+
+
+def test_slow_headers_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head that does not arrive in time is a 408, and its connection ends."""
+    monkeypatch.setattr(http_protocol, "HEAD_S_MAX", 0.1)
+
+    async def main() -> None:
+        async with _gateway() as site:
+            reader, writer = await connect(site.port)
+            writer.write(request_bytes(_GOOD)[:40])
+            await _check(await head(reader, writer, 0.0), Case(b"", 408, "request_timeout"))
+            assert await reader.read() == b""
+            writer.close()
+            await writer.wait_closed()
+
+    run_real(main())
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_request() -> None:
+    """Half a body and then nothing reaches no replica, and leaves nothing behind."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            _, writer = await connect(site.port)
+            writer.write(request_bytes(_GOOD)[:-5])
+            await asyncio.sleep(0.05)
+            writer.close()
+            await writer.wait_closed()
+            async with answer(site.port, request_bytes(b"", "/healthz", "GET")) as got:
+                assert got.status == 200
+            assert not site.events
+
+    run_real(main())
+
+
+def test_a_pipelined_request_waits_its_turn() -> None:
+    """Two requests in one write get two answers, in order."""
+
+    async def main() -> None:
+        async with serving({"a": {"ttft": "10ms", "tokens": 3}}) as site:
+            reader, writer = await connect(site.port)
+            writer.write(request_bytes(_GOOD) + asking())
+            first = await head(reader, writer, 0.0)
+            assert json.loads(await first.body())["object"] == "chat.completion"
+            second = await head(reader, writer, 0.0)
+            assert (await second.body()).endswith(b"data: [DONE]\n\n")
+            writer.close()
+            await writer.wait_closed()
+
+    run_real(main())
+
+
+def test_a_wrong_key_is_a_401() -> None:
+    """No key, a wrong one and nonsense are refused alike, on raced routes and on the others."""
+
+    async def main() -> None:
+        async with _gateway(keys=[{"name": "team", "key": _KEY}]) as site:
+            for given in (None, "Bearer", "Bearer ", "Bearer wrong", "Bearer clé", _KEY, f"Basic {_KEY}"):
+                headers = {"authorization": given} if given else {}
+                for path, method in ((CHAT, "POST"), ("/v1/models", "GET")):
+                    async with answer(site.port, request_bytes(_GOOD, path, method, headers)) as got:
+                        await _check(got, Case(b"", 401, "invalid_api_key"))
+
+    run_real(main())
+
+
+class Asked(NamedTuple):
+    """What the SDK is told to ask, and the exception it must raise."""
+
+    raised: type[openai.APIStatusError]
+    status: int
+    code: str | None
+    fields: Mapping[str, object] = {}
+    key: str = _KEY
+
+
+SDK_CASES = {
+    "wrong key": Asked(openai.AuthenticationError, 401, "invalid_api_key", key="sk-wrong"),
+    "unknown model": Asked(openai.NotFoundError, 404, "model_not_found", {"model": "gpt-9"}),
+    "n": Asked(openai.BadRequestError, 400, None, {"n": 99}),
+    "too large": Asked(openai.APIStatusError, 413, "request_too_large", {"user": "x" * _BODY_MAX}),
+    "headers": Asked(openai.APIStatusError, 431, "headers_too_large", {"extra_headers": {"x-bomb": "x" * 80_000}}),
+}
+
+
+async def _raises(client: openai.AsyncOpenAI, asked: Asked) -> None:
+    fields: dict[str, Any] = {"model": "m", "messages": HELLO, **asked.fields}
+    for streaming in (False, True):
+        with pytest.raises(asked.raised) as caught:
+            await client.chat.completions.create(**fields, stream=streaming)
+        assert type(caught.value) is asked.raised
+        assert caught.value.status_code == asked.status
+        assert asked.code in (None, caught.value.code)
+
+
+def test_the_sdk_raises_what_fits(subtests: pytest.Subtests) -> None:
+    """What the gateway refuses becomes the SDK's exception for it, streaming and not, and no replica is asked."""
+
+    async def main() -> None:
+        async with _gateway(keys=[{"name": "team", "key": _KEY}]) as site:
+            for name, asked in SDK_CASES.items():
+                with subtests.test(name):
+                    async with async_client(site.url, key=asked.key) as client:
+                        await _raises(client, asked)
+
+    run_real(main())
+
+
+def test_the_sdk_learns_what_does_not_exist() -> None:
+    """Routes that the gateway does not serve are the SDK's NotFoundError, a wrong method its status error."""
+
+    async def main() -> None:
+        async with _gateway() as site, async_client(site.url) as client:
+            with pytest.raises(openai.NotFoundError) as caught:
+                await client.embeddings.create(model="m", input="hello")
+            assert caught.value.code == "unknown_url"
+            with pytest.raises(openai.APIStatusError) as wrong:
+                await client.get("/chat/completions", cast_to=object)
+            assert wrong.value.status_code == 405
+
+    run_real(main())
+
+
+def test_a_connection_cut_in_the_head_is_no_request() -> None:
+    """Half a head and then nothing gets no answer and reaches no replica."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            reader, writer = await connect(site.port)
+            writer.write(request_bytes(_GOOD)[:30])
+            writer.write_eof()
+            with contextlib.suppress(Cut):
+                assert (await head(reader, writer, 0.0)).status == 400
+            writer.close()
+            await writer.wait_closed()
+
+    run_real(main())

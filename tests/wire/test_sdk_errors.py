@@ -1,0 +1,160 @@
+"""Errors as the OpenAI Python SDK raises them: the right class, status, code and param, whoever is at fault."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import openai
+import pytest
+
+from gateway_fixture import serving
+from race_scenarios import Settings
+from running import run_real
+from sdk import HELLO, async_client, sync_client
+
+GOOD: Settings = {"ttft": "5ms", "tokens": 3}
+
+
+class Case(NamedTuple):
+    """What the only replica does, and what the SDK must make of it."""
+
+    fault: str
+    raised: type[openai.APIStatusError]
+    status: int
+    code: str | None
+    param: str | None = None
+
+
+CASES = (
+    # what an upstream says of the request is the caller's business
+    Case("context_length", openai.BadRequestError, 400, "context_length_exceeded", "messages"),
+    Case("content_policy", openai.BadRequestError, 400, "content_policy_violation"),
+    Case("status:422", openai.UnprocessableEntityError, 422, None),
+    Case("early_413", openai.APIStatusError, 413, "request_too_large"),
+    Case("status:418", openai.APIStatusError, 418, None),
+    # its trouble is passed on when nothing else can be tried
+    Case("429", openai.RateLimitError, 429, "rate_limit_exceeded"),
+    Case("status:408", openai.APIStatusError, 408, None),
+    Case("status:409", openai.ConflictError, 409, None),
+    Case("500", openai.InternalServerError, 500, None),
+    Case("503", openai.InternalServerError, 503, None),
+    Case("status:529", openai.InternalServerError, 529, None),
+    # its key and its name for the model are the gateway's business
+    Case("401", openai.InternalServerError, 502, "upstream_misconfigured"),
+    Case("status:403", openai.InternalServerError, 502, "upstream_misconfigured"),
+    Case("404", openai.InternalServerError, 502, "upstream_misconfigured"),
+    # what is no answer
+    Case("empty", openai.InternalServerError, 502, "upstream_cut"),
+    Case("done", openai.InternalServerError, 502, "upstream_empty"),
+    Case("reset", openai.InternalServerError, 502, "upstream_cut"),
+    Case("reset_accept", openai.InternalServerError, 502, "upstream_cut"),
+    Case("silence", openai.InternalServerError, 504, "upstream_timeout"),
+    Case("headers_silence", openai.InternalServerError, 504, "upstream_timeout"),
+    Case("error_frame", openai.InternalServerError, 500, "internal_error"),
+    Case("error_event", openai.InternalServerError, 500, "internal_error"),
+    Case("json_error", openai.InternalServerError, 500, "engine_dead"),
+)
+
+
+async def _raises(client: openai.AsyncOpenAI, model: str, case: Case) -> None:
+    for streaming in (False, True):
+        with pytest.raises(case.raised) as caught:
+            await client.chat.completions.create(model=model, messages=HELLO, stream=streaming)
+        error = caught.value
+        assert type(error) is case.raised
+        assert (error.status_code, error.code, error.param) == (case.status, case.code, case.param)
+        assert error.type
+        assert error.request_id
+
+
+def test_every_failure_has_its_class(subtests: pytest.Subtests) -> None:
+    """A failure before the first token has a real status, streamed or not, and the fields of an OpenAI error."""
+
+    async def main() -> None:
+        timeouts = {"ttft": "200ms", "ttft_last": "300ms"}
+        async with (
+            serving({"a": GOOD}, models=len(CASES), timeouts=timeouts) as site,
+            async_client(site.url) as client,
+        ):
+            for number, case in enumerate(CASES):  # each asks a model of its own, whose breaker is closed
+                site.replicas["a"].configure(faults=[case.fault])
+                with subtests.test(case.fault):
+                    await _raises(client, f"m{number}", case)
+
+    run_real(main())
+
+
+def test_no_connection_is_a_502() -> None:
+    """A replica that does not listen gives the SDK a status, not a connection error."""
+
+    async def main() -> None:
+        async with serving({"a": GOOD}) as site, async_client(site.url) as client:
+            site.replicas["a"].deafen()
+            with pytest.raises(openai.InternalServerError) as caught:
+                await client.chat.completions.create(model="m", messages=HELLO)
+            assert caught.value.status_code == 502
+
+    run_real(main())
+
+
+def test_the_synchronous_client_raises_alike() -> None:
+    """The same classes from a thread, for one error of each side."""
+
+    def check(url: str) -> None:
+        with sync_client(url) as client:
+            with pytest.raises(openai.BadRequestError):
+                client.chat.completions.create(model="m", messages=HELLO)
+            with pytest.raises(openai.NotFoundError):
+                client.chat.completions.create(model="no-such-model", messages=HELLO, stream=True)
+
+    async def main() -> None:
+        async with serving({"a": {**GOOD, "faults": ["context_length"]}}) as site:
+            await asyncio.to_thread(check, site.url)
+
+    run_real(main())
+
+
+def _count(profiles: dict[str, Settings], ask: Callable[[openai.AsyncOpenAI], Awaitable[object]]) -> int:
+    """How many requests reach the replicas when an SDK with its usual two retries asks once."""
+
+    async def main() -> int:
+        async with serving(profiles) as site, async_client(site.url, retries=2) as client:
+            await ask(client)
+            return site.reached
+
+    return run_real(main())
+
+
+def test_the_sdk_does_not_repeat_what_the_gateway_has_tried() -> None:
+    """When every replica has failed, `x-should-retry: false` keeps the SDK from trying them all again."""
+
+    async def ask(client: openai.AsyncOpenAI) -> None:
+        with pytest.raises(openai.InternalServerError):
+            await client.chat.completions.create(model="m", messages=HELLO)
+
+    broken: Settings = {**GOOD, "faults": ["500"]}
+    assert _count({"a": broken, "b": broken}, ask) == 2
+
+
+def test_the_sdk_waits_as_long_as_the_upstream_says() -> None:
+    """A 429 keeps its Retry-After, so that the SDK waits and its next request is answered."""
+    limited: Settings = {**GOOD, "provider": "openai", "faults": ["429:200ms once"]}
+
+    async def ask(client: openai.AsyncOpenAI) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await client.chat.completions.create(model="m", messages=HELLO)
+        assert loop.time() - began_s >= 0.2
+
+    assert _count({"a": limited}, ask) == 2
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_failed_replica_costs_the_client_nothing(streaming: bool) -> None:
+    """While another replica can answer, the SDK sees no error at all."""
+
+    async def ask(client: openai.AsyncOpenAI) -> None:
+        for _ in range(4):
+            await client.chat.completions.create(model="m", messages=HELLO, stream=streaming)
+
+    assert _count({"a": {**GOOD, "faults": ["500"]}, "b": GOOD}, ask) >= 4
