@@ -34,6 +34,7 @@ from gateway.plain_routes import plain_app
 from gateway.request import Host, Model, Timeouts
 from gateway.response import Application, Receive, Scope, Send
 from gateway.routes import PATHS, Keyring, Limits, RacedRoutes
+from gateway.routing.choose import Routing
 from gateway.routing.replicas import Replica
 from providers.base import Api, Headers, WireProtocol
 from providers.catalog import CATALOG, Auth, Kind
@@ -43,7 +44,7 @@ from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
 
 _GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
-_GAIN_MIN_ENGINE = 0.75  # and more on one's own engines, where it slows others down
+_GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows others down (docs/hedging.md, W5)
 _PASSED_HEADERS = frozenset({b"openai-beta", b"traceparent", b"tracestate"})
 
 
@@ -205,6 +206,7 @@ def _hedge(row: config.Hedge) -> HedgeSettings:
         hedge_delay_min_s=row.hedge_delay_min_s,
         cold_start_delay_s=row.cold_start_delay_s,
         gain_min=row.gain_min,
+        routing=Routing(row.routing),
     )
 
 

@@ -156,8 +156,9 @@ class Attempt:
         self.error = error.label if error is not None else None
         if error is not None and self.status is None:
             self.status = error.status
-        if self._stream is not None:
-            self._stream.abort()
+        stream, self._stream, self._forward = self._stream, None, None  # no cycle outlives a request
+        if stream is not None:
+            stream.abort()
         return True
 
     @property

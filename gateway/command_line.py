@@ -256,8 +256,8 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         _health_arguments,
     ),
     "probe": (
-        "ask each replica of a configuration a few times: times, limits, cancelling, quirks",
-        "Says first what that costs at most; exit code 1 if a replica failed.",
+        "measure each replica with a few requests, and tell its limits and quirks",
+        "Says first what that costs at most.",
         ("", " --config gateway.yaml --model llama-70b", " --replica a --requests 10 --json"),
         _probe_arguments,
     ),

@@ -221,6 +221,7 @@ class Race:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
         course = Course(self._caller, self._attempts, self._winner, self._hedges, self._denials, self._denied_why)
         self._host.emit(ended(course, self._call, self._now(), status, error))
+        self._attempts, self._winner = [], None  # no cycle outlives a request
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End one attempt, once, and settle what it took."""

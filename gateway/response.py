@@ -311,7 +311,7 @@ class Begun(Generic[_T]):
                 return result
 
 
-async def serve(race: RaceControl, receive: Receive) -> None:
+async def serve(race: RaceControl, outbox: Outbox, receive: Receive) -> None:
     """Watch the client until it leaves or has everything; returns when the request is over.
 
     After a complete response ASGI's receive() says "http.disconnect", too.
@@ -321,6 +321,7 @@ async def serve(race: RaceControl, receive: Receive) -> None:
             pass
     finally:
         race.client_gone()  # does nothing when the race is over
+        outbox.race = None  # no cycle outlives a request
 
 
 def _id_header(request_id: str) -> tuple[bytes, bytes]:

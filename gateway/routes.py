@@ -149,7 +149,7 @@ class RacedRoutes:
         self.active.add(race)
         try:
             race.start()
-            await serve(race, receive)
+            await serve(race, outbox, receive)
         except Exception as error:
             self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
             race.client_gone()

@@ -32,6 +32,7 @@ from gateway.setting_types import (
 )
 from providers.catalog import CATALOG
 
+Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
 Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
 FirstToken = Literal["any", "answer"]
 
@@ -131,6 +132,8 @@ class Hedge(Section):
     """The delay until enough requests have been seen to know better."""
     gain_min: Number | None = None
     """How much time a hedge must be expected to save, in units of the backup's own expected TTFT."""
+    routing: Routing = "predicted"
+    """What chooses the replica that is asked first."""
 
 
 class Model(Section):

@@ -17,7 +17,7 @@ from typing import cast
 
 import httptools
 
-from providers.base import HttpSink, Request, Stream
+from providers.base import Headers, HttpSink, Request, Stream
 from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 
 HEADERS_BYTES_MAX = 64 * 1024  # as nginx and Node bound theirs, with room to spare
@@ -152,6 +152,22 @@ class WireClient:
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
 
 
+class _Deaf:
+    """The sink of an exchange that is over."""
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        pass
+
+    def on_body(self, data: bytes) -> None:
+        pass
+
+    def on_close(self, error: UpstreamError | None) -> None:
+        pass
+
+
+_DEAF = _Deaf()
+
+
 class _Exchange:
     """One request and its response; the `Stream` the caller holds."""
 
@@ -179,6 +195,7 @@ class _Exchange:
         self.aborted = True
         if self.connecting is not None:
             self.connecting.cancel()
+        self.sink = _DEAF
         if self.connection is not None:
             self.connection.drop()
 
@@ -187,7 +204,8 @@ class _Exchange:
         if not self.aborted:
             self.aborted = True
             self.connection = self.connecting = None
-            self.sink.on_close(error)
+            sink, self.sink = self.sink, _DEAF  # no cycle outlives a request
+            sink.on_close(error)
 
     def again(self) -> None:
         """The kept-alive connection was dead already: the same request on a new one."""

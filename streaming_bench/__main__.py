@@ -16,7 +16,8 @@ from providers.simulated_units import UnitError, duration
 from streaming_bench import table
 from streaming_bench.compare import Plan, compare
 from streaming_bench.contenders import NAMES
-from streaming_bench.scenario import load
+from streaming_bench.golden import write_golden
+from streaming_bench.scenario import faster, load
 from streaming_bench.toml_table import ScenarioError
 
 _BAR = 30
@@ -29,24 +30,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:
-        scenario = load(args.workload)
+        args.command(args)
     except ScenarioError as error:
         parser.error(str(error))
+    return 0
+
+
+def _virtual(args: argparse.Namespace) -> None:
+    """Compare policies on a workload, print the tables."""
+    scenario = load(args.workload)
     if args.requests is not None:
         scenario = replace(scenario, requests=args.requests)
-    plan = Plan(
-        policies=args.policy,
-        seeds=tuple(range(args.seed_first, args.seed_first + args.seeds)),
-        budget=args.budget,
-        max_hedges=args.max_hedges,
-        routing=Routing(args.routing),
-        held=args.headers == "held",
-        correlation=args.correlation,
-        quantile=args.quantile,
-        static_delay_s=args.static_delay,
-        library_rps=args.library_rps,
-    )
-    result = compare(scenario, plan, _progress if sys.stderr.isatty() else lambda _what, _done: None)
+    if args.load is not None:
+        scenario = faster(scenario, args.load)
+    result = compare(scenario, _plan(args), _progress if sys.stderr.isatty() else lambda _what, _done: None)
     rows = result["rows"]
     assert isinstance(rows, list)
     print(f"{scenario.name}: {scenario.about}; {scenario.requests:,} requests, {args.seeds} seeds; times in ms")
@@ -56,7 +53,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(table.lines(rows, part)))
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
-    return 0
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    return Plan(
+        policies=args.policy,
+        seeds=tuple(range(args.seed_first, args.seed_first + args.seeds)),
+        budget=args.budget,
+        max_hedges=args.max_hedges,
+        routing=Routing(args.routing),
+        held=args.headers == "held",
+        correlation=args.correlation,
+        headroom=args.headroom,
+        quantile=args.quantile,
+        static_delay_s=args.static_delay,
+        library_rps=args.library_rps,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,12 +83,22 @@ def _parser() -> argparse.ArgumentParser:
     virtual.add_argument("--seed-first", type=_checked(_count), default=1, metavar="N")
     virtual.add_argument("--requests", type=_checked(_count), metavar="N", help="instead of the workload's number")
     virtual.add_argument("--routing", choices=[routing.value for routing in Routing], default="predicted")
-    virtual.add_argument("--headers", choices=["flushed", "held"], default="flushed", help="where the workload has both")
+    virtual.add_argument(
+        "--headers", choices=["flushed", "held"], default="flushed", help="where the workload has both"
+    )
     virtual.add_argument("--correlation", type=_checked(_share), metavar="RHO", help="of rare events, 0 to 1")
     virtual.add_argument("--quantile", type=_checked(_share), metavar="Q", help="of quantile, ttfb and library: 0.9")
     virtual.add_argument("--static-delay", type=_checked(duration), metavar="TIME", help="of static and fan_out: 10ms")
-    virtual.add_argument("--library-rps", type=float, metavar="N", help="what the library is told to expect")
+    virtual.add_argument(
+        "--library-rps", type=_checked(_positive), metavar="N", help="what the library is told to expect"
+    )
+    virtual.add_argument("--load", type=_checked(_positive), metavar="X", help="so many times the workload's rate")
+    virtual.add_argument("--headroom", type=_checked(_positive), metavar="X", help="of quotas, times the mean traffic")
     virtual.add_argument("--json", type=Path, metavar="FILE", help="write rows and a manifest there")
+    virtual.set_defaults(command=_virtual)
+    golden = commands.add_parser("golden", help="write the small tables that the tests compare with")
+    golden.add_argument("folder", type=Path, help="tests/streaming_bench/golden")
+    golden.set_defaults(command=lambda args: write_golden(args.folder))
     return parser
 
 
@@ -106,6 +128,16 @@ def _count(value: str) -> int:
     return int(value)
 
 
+def _positive(value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = 0.0
+    if not found > 0:
+        raise UnitError(f"found {value!r}; write a number above 0")
+    return found
+
+
 def _percent(value: str) -> float:
     return _share(value.removesuffix("%"), top=100.0)
 
@@ -123,7 +155,9 @@ def _share(value: str, top: float = 1.0) -> float:
 def _progress(what: str, done: float) -> None:
     filled = round(_BAR * done)
     end = "\n" if done >= 1 else ""
-    print(f"\r[{'#' * filled}{'.' * (_BAR - filled)}] {100 * done:3.0f}% {what:30}", end=end, file=sys.stderr, flush=True)
+    print(
+        f"\r[{'#' * filled}{'.' * (_BAR - filled)}] {100 * done:3.0f}% {what:30}", end=end, file=sys.stderr, flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Plan:
         routing: of primaries.
         held: headers come with the first token, also where the workload flushes them.
         correlation: of rare events between replicas; None: the workload's.
+        headroom: of quotas, as a multiple of what the mean traffic needs; None: the workload's.
         quantile: of the policies that use one; None: the gateway's default.
         static_delay_s: of static and fan_out; None: the workload's.
         library_rps: None: the workload's.
@@ -47,6 +48,7 @@ class Plan:
     routing: Routing = Routing.PREDICTED
     held: bool = False
     correlation: float | None = None
+    headroom: float | None = None
     quantile: float | None = None
     static_delay_s: float | None = None
     library_rps: float | None = None
@@ -91,23 +93,24 @@ def compare(
 
 def terms(scenario: Scenario, plan: Plan) -> Terms:
     """The terms of a comparison: the gateway's defaults where neither plan nor scenario says otherwise."""
-    given = {
-        "budget": plan.budget,
-        "quantile": plan.quantile,
-        "hedge_delay_min_s": scenario.hedge_delay_min_s,
-    }
+    defaults, delay_s_min = HedgeSettings(), scenario.hedge_delay_min_s
     settings = HedgeSettings(
+        budget=defaults.budget if plan.budget is None else plan.budget,
         max_hedges=plan.max_hedges,
-        routing=plan.routing,
         static_delay_s=plan.static_delay_s or scenario.reference.static_delay_s,
+        quantile=plan.quantile or defaults.quantile,
+        hedge_delay_min_s=defaults.hedge_delay_min_s if delay_s_min is None else delay_s_min,
+        routing=plan.routing,
     )
-    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
     return Terms(settings, plan.library_rps or scenario.reference.library_rps)
 
 
 def _prepare(scenario: Scenario, plan: Plan, seed: int) -> Draws | Prepared:
-    if scenario.serving is not None:
-        return Prepared(scenario, seed)
+    serving = scenario.serving
+    if serving is not None:
+        if plan.headroom is not None:
+            serving = replace(serving, quotas=replace(serving.quotas, headroom=plan.headroom))
+        return Prepared(replace(scenario, serving=serving), seed)
     return Draws(scenario, seed, plan.correlation)
 
 

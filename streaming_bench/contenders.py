@@ -143,4 +143,3 @@ class FanOutPool(Pool):
             if replica not in tried:
                 return Hedge(replica, HedgeTickets(Ticket(1.0), Ticket(0.0)), "")
         return Denied(Denial.ALONE, math.inf, "all were asked")
-

@@ -166,7 +166,9 @@ def load(name: str) -> Scenario:
         raw = path.read_bytes()
     except FileNotFoundError:
         known = ", ".join(sorted(found.stem.upper() for found in FOLDER.glob("*.toml")))
-        raise ScenarioError(f"there is no workload {name!r}; write one of {known} or the path of a .toml file") from None
+        raise ScenarioError(
+            f"there is no workload {name!r}; write one of {known} or the path of a .toml file"
+        ) from None
     try:
         values = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -175,6 +177,14 @@ def load(name: str) -> Scenario:
     scenario = _scenario(table)
     table.close()
     return replace(scenario, sha256=hashlib.sha256(raw).hexdigest())
+
+
+def faster(scenario: Scenario, factor: float) -> Scenario:
+    """The same workload at another rate; closed loops have more clients."""
+    arrivals = scenario.arrivals
+    if arrivals.concurrency:
+        return replace(scenario, arrivals=replace(arrivals, concurrency=max(1, round(factor * arrivals.concurrency))))
+    return replace(scenario, arrivals=replace(arrivals, per_second=factor * arrivals.per_second))
 
 
 def _scenario(table: Table) -> Scenario:

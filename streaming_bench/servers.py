@@ -22,7 +22,7 @@ from streaming_bench.weather import Weather, weathers
 from streaming_bench.world import TimedStream, World
 
 _REFUSED_AFTER_S: Final = 0.005
-_GAIN_MIN_OWN: Final = 0.75  # the gateway's defaults, which a replica's kind decides there
+_GAIN_MIN_OWN: Final = 5.0  # the gateway's defaults, which a replica's kind decides there
 _GAIN_MIN_PROVIDER: Final = 0.25
 _AFTERWARDS: Final = 2.0  # weather is drawn for longer than the arrivals take
 
@@ -218,7 +218,8 @@ class _EngineReplica:
             self._decodes -= 1
         else:
             self.wasted += job.spent
-            self._queue.remove(job)
+            if job in self._queue:  # not if its last chunk came in the same iteration as the winner's
+                self._queue.remove(job)
 
     def finished(self) -> None:
         """A request has its last token."""

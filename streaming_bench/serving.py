@@ -1,4 +1,4 @@
-"""The part of a scenario that describes language-model servers: prompts, engines or opaque providers, bad times, quotas.
+"""The part of a scenario that describes language-model servers: prompts, engines or providers, bad times, quotas.
 
 Owns the form of these tables and their checks. Units: seconds, tokens, shares as fractions of 1; speeds are multiples
 of the usual one.

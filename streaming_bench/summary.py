@@ -100,6 +100,8 @@ def row(
     """
     parts: dict[str, dict[str, object]] = {}
     for name, figures_ in seeds.items():
+        if any(not figure["requests"] for figure in figures_):
+            continue  # a short run that ends before it
         part: dict[str, object] = {**mean(figures_)}
         if off is not None:
             part["to_off"] = ratios(figures_, off[name])

@@ -9,7 +9,12 @@ from streaming_bench.summary import LATENCIES
 
 _SHARES = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requests +", "extra_tokens": "tokens +"}
 _COUNTS = {"wasted_s": "wasted s", "rate_limited": "429s"}
-_RARE = {"late": "late", "rate_limited_hedges": "429s of hedges", "wasted_prefill": "wasted prefill", "failed": "failed"}
+_RARE = {
+    "late": "late",
+    "rate_limited_hedges": "429s of hedges",
+    "wasted_prefill": "wasted prefill",
+    "failed": "failed",
+}
 
 
 def lines(rows: Sequence[Mapping[str, object]], part: str | None = None) -> list[str]:
@@ -31,10 +36,15 @@ def lines(rows: Sequence[Mapping[str, object]], part: str | None = None) -> list
         cells.append([str(row["policy"]), *latencies, *shares, *counts, *rarities])
         ratios = body.get("to_off")
         if isinstance(ratios, Mapping) and row["policy"] != "off":
-            cells.append(["", *(f"{ratios[name]:.2f}x" for name in LATENCIES), *[""] * (len(heads) - 1 - len(LATENCIES))])
+            cells.append(
+                ["", *(f"{ratios[name]:.2f}x" for name in LATENCIES), *[""] * (len(heads) - 1 - len(LATENCIES))]
+            )
     widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
     return [
-        "  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in cells
     ]
 

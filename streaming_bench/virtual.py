@@ -128,6 +128,7 @@ def run(
         ]
         pool = contender(policy, replicas, terms, world.ledgers)
         driver = _Driver(loop, world, pool, traffic, seed, progress)
+        loop.set_exception_handler(driver.failed)
         runner.run(driver.run())
     return Run(driver.records, world.prefill(), pool)
 
@@ -153,16 +154,27 @@ class _Driver:
         self._client = _Client()
         self._next = 0
         self._over = asyncio.Event()
+        self._failure: dict[str, object] | None = None
         self.records: list[Record] = []
 
     async def run(self) -> None:
-        """Until the last answer."""
+        """Until the last answer, or the first error."""
         if self._traffic.arrivals_s is None:
             for _ in range(min(self._traffic.concurrency, len(self._facts))):
                 self._start()
         else:
             self._loop.call_at(self._traffic.arrivals_s[0], self._arrive, self._traffic.arrivals_s)
         await self._over.wait()
+        if self._failure is not None:
+            cause = self._failure.get("exception")
+            raise RuntimeError(f"the run failed: {self._failure}") from (
+                cause if isinstance(cause, BaseException) else None
+            )
+
+    def failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """A callback raised: nothing after that can be trusted."""
+        self._failure = context
+        self._over.set()
 
     def _arrive(self, arrivals_s: Sequence[float]) -> None:
         self._start()
@@ -177,7 +189,7 @@ class _Driver:
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, PartFailed):
-            raise RuntimeError(f"{event.part} raised {event.error}")  # noqa: TRY004
+            self.failed(self._loop, {"message": f"{event.part} raised {event.error}"})
         if not isinstance(event, RequestEnded):
             return
         self.records.append(_record(event, self._facts[int(event.request_id)].prompt_tokens))

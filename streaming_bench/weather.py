@@ -69,7 +69,7 @@ def weathers(serving: Serving, replicas: int, length_s: float, seed: int) -> lis
 
 
 def _draw(episodes: Episodes, length_s: float, rng: random.Random) -> list[Spell]:
-    spells = []
+    spells: list[Spell] = []
     now_s = episodes.every_s * rng.random()
     while now_s < length_s:
         slow, fast = episodes.speed

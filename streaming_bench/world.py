@@ -1,4 +1,4 @@
-"""What a simulated workload consists of, whoever simulates it: requests, replicas, limits. And a stream driven by timers.
+"""What a simulated workload consists of, whoever simulates it: requests, replicas, limits; a stream driven by timers.
 
 The simulated replicas implement `providers.base.Endpoint`, so the gateway's own race speaks to them. A call's body is
 the request's number: by it a replica finds its draws, the same ones under every policy (common random numbers).

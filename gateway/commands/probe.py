@@ -248,7 +248,8 @@ class _Prober:
         """How it failed, with what to do where that is known."""
         said = error.message if error.status is None else f"status {error.status}: {error.message}"
         if isinstance(error, ConnectError):
-            return f"{said}; is it running, and is {self._row.base_url} right?"
+            private = "; SSL_CERT_FILE names a file with further authorities to trust" if "CERTIFICATE" in said else ""
+            return f"{said}; is it running, and is {self._row.base_url} right?{private}"
         if error.status in (401, 403):
             return f"{said}; {'no api_key is configured' if self._row.api_key is None else 'check its api_key'}"
         if error.status == 404:

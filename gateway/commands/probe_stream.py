@@ -75,7 +75,7 @@ class Recording:
 
     def on_frame(self, frame: Frame) -> None:
         if frame.kind in _CONTENT:
-            self.contents_s.append(self._time())
+            self.contents_s += [self._time()] * frame.events
             self.settled.set()
         elif frame.kind is FrameKind.ERROR:
             self.error = frame.error

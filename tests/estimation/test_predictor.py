@@ -49,7 +49,7 @@ def test_nothing_is_predicted_before_the_first_sample() -> None:
 
 
 def test_the_first_samples_fit_b_only() -> None:
-    """Up to 20 samples the prediction is one constant, their median, with all levels 1: one tiny TTFT changes little."""
+    """Up to 20 samples the prediction is their median, with all levels 1: one tiny TTFT changes little."""
     predictor = Predictor()
     for n, ttft_s in enumerate([0.0001, *[0.1, 0.2, 0.4] * 6]):
         predictor.add("ab"[n % 2], ttft_s, 1_000.0 * n, 50.0, 0.0)

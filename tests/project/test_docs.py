@@ -20,7 +20,7 @@ from gateway.config_file import load
 from gateway.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SECRETS = {"TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
 ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429)}
 

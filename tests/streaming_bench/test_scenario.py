@@ -69,7 +69,7 @@ def test_every_scenario_of_the_package_is_read(name: str) -> None:
         ('"10ms"', "10", "x.toml [reference]: static_delay: found 10; write a duration with its unit"),
         ('"5%"', '"105%"', "x.toml [drawn] [rare]: share: found '105%'; write a share"),
         ("name", "name =", "x.toml: not a TOML file: "),
-        ("[drawn]", "[dream]", "write exactly one of [drawn] and [serving]"),
+        ("[drawn]", "[serving]", "write exactly one of [drawn] and [serving]"),
         ('name = "X"', "name = 3", "x.toml: name: found 3; write a text in quotes"),
         ("[arrivals]\nper_second = 5", "arrivals = 3", "x.toml: arrivals: found 3; write a table"),
     ],
@@ -81,5 +81,5 @@ def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, said: str) ->
 
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
     """A name that does not exist lists those that do."""
-    with pytest.raises(ScenarioError, match="there is no workload 'W99'; write one of W1, W2, .*W8 or the path"):
+    with pytest.raises(ScenarioError, match=r"there is no workload 'W99'; write one of W1, W2, .*W8 or the path"):
         load("W99")

@@ -26,8 +26,8 @@ TEXT = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n'
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
-async def probed(url: str, requests: int = 3, **row: str) -> Report:
-    """What is found out about one replica."""
+async def probed(url: str, row: Mapping[str, str], requests: int = 3) -> Report:
+    """What is found out about one replica with this in its configuration."""
     replica = {"name": "a", "kind": "simulated", "base_url": url, **row}
     settings = Settings.model_validate({"models": [{"name": "m", "replicas": [replica]}]})
     [report] = await probe_all(settings, targets(settings, None, None), requests, 8)
@@ -39,7 +39,7 @@ def simulated(requests: int = 3, row: Mapping[str, str] | None = None, **profile
 
     async def run() -> Report:
         async with serving(**profile) as server:
-            report = await probed(server.url, requests, **(row or {}))
+            report = await probed(server.url, row or {}, requests)
             assert server.stats.requests == (requests + 1 if report.error is None else report.streams + 1)
             return report
 
@@ -53,11 +53,15 @@ def names(report: Report) -> list[str]:
 
 def test_a_replica_that_flushes_headers_early() -> None:
     """Times are those of the profile, in order; early headers are a trap; a cancel that is obeyed is seen to be."""
-    report = simulated(ttft="60ms", gap="10ms")
+    report = simulated(ttft="150ms", gap="10ms")
     times = report.times
-    assert None not in (times.connect_s, times.headers_s, times.byte_s, times.content_s, times.gap_s)
-    assert 0 < (times.headers_s or 0) <= (times.byte_s or 0) < 0.05 < 0.06 <= (times.content_s or 0)
-    assert (times.gap_s or 0) == pytest.approx(0.010, abs=0.005)
+    assert times.connect_s is not None
+    assert times.headers_s is not None
+    assert times.byte_s is not None
+    assert times.content_s is not None
+    assert times.gap_s is not None
+    assert 0 < times.headers_s <= times.byte_s < 0.15 <= times.content_s
+    assert 0.005 < times.gap_s < 0.05
     assert (report.error, report.streams, report.trap) == (None, 3, True)
     assert [quirk.name for quirk in report.quirks] == ["ttfb_trap", "role_first"]
     assert report.cancel is not None
@@ -66,7 +70,7 @@ def test_a_replica_that_flushes_headers_early() -> None:
 
 def test_a_replica_that_holds_headers() -> None:
     """Where the head comes with the content there is no trap."""
-    report = simulated(ttft="60ms", gap="2ms", headers="with_first_content")
+    report = simulated(ttft="150ms", gap="2ms", headers="with_first_content")
     assert (report.trap, names(report)) == (False, [])
 
 
@@ -115,11 +119,11 @@ def test_what_fails_is_told_after_one_request(fault: str, told: str) -> None:
 
 
 def test_a_failure_in_between_keeps_what_was_measured() -> None:
-    """Answers before the failure count, and the limits are those of the failure."""
+    """Answers before the failure count, and the probe fails all the same."""
 
     async def run() -> Report:
-        async with serving(gap="1ms", provider="openai", faults=["status:500 50%"], seed=4) as server:
-            return await probed(server.url, 20)
+        async with serving(gap="1ms", faults=["500 20%"], seed=4) as server:  # this seed fails neither at once nor last
+            return await probed(server.url, {}, 20)
 
     report = run_real(run())
     assert "status 500" in (report.error or "")
@@ -131,8 +135,10 @@ def test_nobody_listens() -> None:
     """A replica that cannot be reached says so and names its address."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
-    report = run_real(probed(url))
-    assert report.error == f"cannot connect to the upstream: Connection refused; is it running, and is {url} right?"
+    report = run_real(probed(url, {}))
+    assert report.error is not None
+    assert report.error.startswith("cannot connect to the upstream: ")
+    assert report.error.endswith(f"; is it running, and is {url} right?")
 
 
 def test_limits_are_told_as_they_came() -> None:
@@ -183,7 +189,7 @@ def answered(answer: Callable[[str, dict[str, Any]], Answer], **row: str) -> Rep
 
     async def run() -> Report:
         async with answering(answer) as url:
-            return await probed(url, **row)
+            return await probed(url, row)
 
     return run_real(run())
 
@@ -254,7 +260,7 @@ def test_an_engine_that_is_in_use_proves_nothing() -> None:
         async with serving(gap="5ms") as server, connected(server.port) as (reader, writer):
             writer.write(chat({"max_tokens": 2000}))
             await reader.readuntil(b"\r\n\r\n")
-            return await probed(server.url)
+            return await probed(server.url, {})
 
     report = run_real(run())
     assert report.cancel is not None

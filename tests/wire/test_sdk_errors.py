@@ -10,7 +10,7 @@ import pytest
 from gateway_fixture import serving
 from race_scenarios import Settings
 from running import run_real
-from sdk import HELLO, async_client, sync_client
+from sdk_clients import HELLO, async_client, sync_client
 
 GOOD: Settings = {"ttft": "5ms", "tokens": 3}
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from gateway_fixture import fronting
 from running import run_real
-from sdk import HELLO, async_client
+from sdk_clients import HELLO, async_client
 
 _CALLS = [("call_1", "weather", '{"town": "Bern"}'), ("call_2", "time", '{"zone": "CET", "note": "é🙂"}')]
 

@@ -10,22 +10,8 @@ from gateway_fixture import Site, serving
 from race_scenarios import Settings
 from raw_http import answer, asking
 from running import run_real
-from sdk import HELLO, async_client, sync_client, words_of
-from stream_scenarios import compared, slowed
-
-_TOKENS = 12
-_BROKEN = (
-    "cut_rst:3",
-    "cut_fin:3",  # looks complete to HTTP
-    "cut_chunked:3",
-    "cut_mid:3",
-    "short:3",
-    "error_frame:3",
-    "error_event:3",
-    "finish_error:3",
-    "malformed:2+malformed:3",
-    "stall:3,30s",
-)
+from sdk_clients import HELLO, async_client, sync_client, words_of
+from stream_scenarios import BREAKING, BROKEN, STALL, compared, slowed
 
 
 def test_bytes_are_the_same_at_both_ends() -> None:
@@ -57,9 +43,6 @@ def test_a_large_event_does_not_spoil_its_upstream_connection() -> None:
     run_real(main())
 
 
-_TURN: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": _TOKENS}
-
-
 def _breaking(
     subtests: pytest.Subtests,
     faults: Sequence[str],
@@ -69,8 +52,7 @@ def _breaking(
     """Check each fault with a model of its own, whose first pool is one replica that shows it."""
 
     async def main() -> None:
-        timeouts = {"stall": "200ms"}
-        async with serving({"a": _TURN}, fallback=fallback, models=len(faults), timeouts=timeouts) as site:
+        async with serving({"a": BREAKING}, fallback=fallback, models=len(faults), timeouts=STALL) as site:
             for number, fault in enumerate(faults):
                 site.replicas["a"].configure(faults=[fault])
                 with subtests.test(fault):
@@ -87,10 +69,10 @@ def test_a_broken_stream_makes_the_sdk_raise(subtests: pytest.Subtests) -> None:
         with sync_client(url) as client, pytest.raises(openai.APIError) as raised:
             for chunk in client.chat.completions.create(model=model, messages=HELLO, stream=True):
                 chunks.append(chunk)
-        assert 2 <= len(words_of(chunks)) < _TOKENS
+        assert 2 <= len(words_of(chunks)) < BREAKING["tokens"]
         assert raised.value.code
 
-    _breaking(subtests, _BROKEN, lambda site, model: asyncio.to_thread(read, site.url, model))
+    _breaking(subtests, BROKEN, lambda site, model: asyncio.to_thread(read, site.url, model))
 
 
 def test_a_broken_stream_makes_the_async_sdk_raise(subtests: pytest.Subtests) -> None:
@@ -102,10 +84,10 @@ def test_a_broken_stream_makes_the_async_sdk_raise(subtests: pytest.Subtests) ->
             with pytest.raises(openai.APIError) as raised:
                 async for chunk in await client.chat.completions.create(model=model, messages=HELLO, stream=True):
                     chunks.append(chunk)
-        assert 2 <= len(words_of(chunks)) < _TOKENS
+        assert 2 <= len(words_of(chunks)) < BREAKING["tokens"]
         assert raised.value.code
 
-    _breaking(subtests, _BROKEN, check)
+    _breaking(subtests, BROKEN, check)
 
 
 def test_a_broken_answer_is_an_error_status_where_no_stream_was_asked_for(subtests: pytest.Subtests) -> None:
@@ -116,7 +98,7 @@ def test_a_broken_answer_is_an_error_status_where_no_stream_was_asked_for(subtes
             with pytest.raises(openai.InternalServerError):
                 await client.chat.completions.create(model=model, messages=HELLO)
 
-    _breaking(subtests, _BROKEN, check)
+    _breaking(subtests, BROKEN, check)
 
 
 def test_a_broken_answer_comes_from_another_replica_where_no_stream_was_asked_for(subtests: pytest.Subtests) -> None:
@@ -126,10 +108,10 @@ def test_a_broken_answer_comes_from_another_replica_where_no_stream_was_asked_fo
         asked = site.replicas["a"].stats.requests
         async with async_client(site.url) as client:
             completion = await client.chat.completions.create(model=model, messages=HELLO)
-        assert len((completion.choices[0].message.content or "").split()) == _TOKENS
+        assert len((completion.choices[0].message.content or "").split()) == BREAKING["tokens"]
         assert site.replicas["a"].stats.requests > asked
 
-    _breaking(subtests, _BROKEN, check, fallback={"b": _TURN})
+    _breaking(subtests, BROKEN, check, fallback={"b": BREAKING})
 
 
 def test_oddities_do_not_trip_the_sdk(subtests: pytest.Subtests) -> None:
@@ -139,7 +121,7 @@ def test_oddities_do_not_trip_the_sdk(subtests: pytest.Subtests) -> None:
         async with async_client(site.url) as client:
             stream = await client.chat.completions.create(model=model, messages=HELLO, stream=True)
             chunks = [chunk async for chunk in stream]
-        assert len(words_of(chunks)) == _TOKENS
+        assert len(words_of(chunks)) == BREAKING["tokens"]
         assert chunks[-1].choices[0].finish_reason == "stop"
 
     _breaking(subtests, ["malformed:2", "fields", "pings", "no_done"], check)

@@ -87,7 +87,9 @@ class Answer:
         return left_s
 
 
-def request_bytes(body: bytes, path: str = CHAT, method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
+def request_bytes(
+    body: bytes, path: str = CHAT, method: str = "POST", headers: Mapping[str, str] | None = None
+) -> bytes:
     """A request as it goes over the wire."""
     fields = {"host": "test", "content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
@@ -115,7 +117,9 @@ async def head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, began
     except (asyncio.IncompleteReadError, ConnectionError) as error:
         raise Cut from error
     pairs = [line.split(": ", 1) for line in lines]
-    return Answer(int(status_line.split(" ")[1]), {name.lower(): value for name, value in pairs}, began_s, reader, writer)
+    return Answer(
+        int(status_line.split(" ")[1]), {name.lower(): value for name, value in pairs}, began_s, reader, writer
+    )
 
 
 @contextlib.asynccontextmanager

@@ -9,10 +9,13 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import openai
+
 from gateway_fixture import Site, serving
 from providers.simulated_stats import Ended
 from race_scenarios import Settings, spread
 from raw_http import answer, asking
+from sdk_clients import HELLO, async_client, sync_client
 
 ODD_BYTES = (
     "split:5",  # events cut anywhere
@@ -25,6 +28,20 @@ ODD_BYTES = (
     "close",
     "informational",
 )
+BROKEN = (  # in the middle of an answer
+    "cut_rst:3",
+    "cut_fin:3",  # looks complete to HTTP
+    "cut_chunked:3",
+    "cut_mid:3",
+    "short:3",
+    "error_frame:3",
+    "error_event:3",
+    "finish_error:3",
+    "malformed:2+malformed:3",
+    "stall:3,30s",
+)
+BREAKING: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": 12}
+STALL: Settings = {"stall": "200ms"}
 _RACING: Settings = {"policy": "static", "delay": "5ms", "hedge_delay_min": "1ms", "budget": "100%"}
 _WITH_USAGE = {"include_usage": True}  # else the gateway takes out the chunk that only it has asked for
 _PAGE = 4096
@@ -134,3 +151,32 @@ def _rss_bytes(site: Site) -> int:
     """Resident memory of a gateway that is a process of its own, where the system tells (Linux)."""
     file = Path(f"/proc/{site.pid}/statm")
     return int(file.read_text().split()[1]) * _PAGE if site.pid and file.exists() else 0
+
+
+async def broken(fault: str, count: int, *, process: bool = False) -> int:
+    """Streams that break, read by the SDK's two clients in turn; how often that raised what it should."""
+    raised = 0
+    profile: Settings = {**BREAKING, "faults": [fault]}
+    async with (
+        serving({"a": profile}, process=process, timeouts=STALL) as site,
+        async_client(site.url) as client,
+    ):
+        with sync_client(site.url) as blocking_client:
+
+            def read() -> None:
+                for _ in blocking_client.chat.completions.create(model="m", messages=HELLO, stream=True):
+                    pass
+
+            async def one(number: int) -> None:
+                nonlocal raised
+                try:
+                    if number % 2:
+                        await asyncio.to_thread(read)
+                    else:
+                        async for _ in await client.chat.completions.create(model="m", messages=HELLO, stream=True):
+                            pass
+                except openai.APIError as error:
+                    raised += type(error) is openai.APIError and error.code is not None
+
+            await spread(count, 10, one)
+    return raised

@@ -76,8 +76,10 @@ async def tail(policy: str, *, warm: int, count: int, process: bool = False) -> 
         process: where the gateway runs.
     """
     seen = Tail([0.0] * (warm + count), [0.0] * (warm + count), [False] * (warm + count))
-    profiles = {name: FLUSHING for name in "abc"}
-    async with serving(profiles, process=process, hedge={"policy": policy, "quantile": 0.9, "budget": f"{_BUDGET:.0%}"}) as site:
+    profiles = dict.fromkeys("abc", FLUSHING)
+    async with serving(
+        profiles, process=process, hedge={"policy": policy, "quantile": 0.9, "budget": f"{_BUDGET:.0%}"}
+    ) as site:
 
         async def one(number: int) -> None:
             async with answer(site.port, asking(max_tokens=4)) as got:
@@ -217,21 +219,11 @@ async def departures(count: int, *, waiting: bool, streaming: bool = True, proce
     result = Departures()
     async with serving({"a": profile, "b": profile}, process=process, hedge=hedge) as site:
         while result.clients < count:
-            before = {id(record) for record in site.records()}
             crowd = min(20, count - result.clients)
-            attempts = crowd * (2 if waiting else 1)
-
-            def under_way() -> bool:
-                fresh = [record for record in site.records() if id(record) not in before]
-                return len(fresh) == attempts and (waiting or all(record.content_events for record in fresh))
-
-            left_s = await _leave(site.port, payload, crowd, under_way, reading=streaming and not waiting)
-            await site.until_idle()
-            records = [record for record in site.records() if id(record) not in before]
-            assert len(records) == attempts
-            assert all(record.ended is Ended.CANCELLED for record in records)
-            result.delays_s += [(record.ended_s or math.inf) - left_s for record in records]
-            result.clients += crowd
+            leaving = _Crowd(site, payload, crowd, attempts=crowd * (2 if waiting else 1))
+            await leaving.arrive(reading=streaming and not waiting)
+            if not waiting:
+                await until(lambda: all(record.content_events for record in leaving.records()))  # noqa: B023
     return result
 
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gateway.plain_routes import contract
 from providers.simulated_profile import parse_profile
 from providers.simulated_server import SimulatedServer
 from providers.simulated_stats import Record
-from spawned import started
+from spawned import WAIT_S, started
 
 contract()  # read the file while no loop is running
 
@@ -63,7 +63,15 @@ class Site:
 
     async def until_idle(self) -> None:
         """Wait until no replica answers anything any more."""
-        while any(server.stats.in_flight for server in self.replicas.values()):
+        await until(lambda: not any(server.stats.in_flight for server in self.replicas.values()))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if holds():
+                return
             await asyncio.sleep(0.002)
 
 

@@ -1,0 +1,34 @@
+"""The golden rows: small comparisons whose figures are checked in, so that nothing changes them unnoticed.
+
+Units: as in summary.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from streaming_bench.compare import Plan, compare
+from streaming_bench.contenders import NAMES
+from streaming_bench.scenario import FOLDER, load
+
+REQUESTS: Final = 2_000
+KEYS: Final = (
+    *("p50", "p90", "p95", "p99", "p999", "mean"),
+    *("hedges", "win_rate", "extra_requests", "extra_tokens", "wasted_s", "rate_limited"),
+)
+
+
+def golden_rows(workload: str) -> dict[str, dict[str, object]]:
+    """A workload's rows by policy."""
+    result = compare(replace(load(workload), requests=REQUESTS), Plan(NAMES, (1,)))
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    return {row["policy"]: {key: row[key] for key in KEYS} for row in rows}
+
+
+def write_golden(folder: Path) -> None:
+    """Write every workload's rows."""
+    for path in sorted(FOLDER.glob("*.toml")):
+        rows = golden_rows(path.stem)
+        (folder / f"{path.stem}.json").write_text(json.dumps(rows, indent=1) + "\n")

@@ -1,0 +1,118 @@
+"""Measures in full, over real sockets, what the tests of this folder show in small; scripts/acceptance runs it.
+
+The gateway is a process of its own; replicas and clients share this one. Each line says what was measured, what it must
+be, and whether it is. Units in the table: milliseconds and megabytes.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
+from running import run_real
+from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
+
+
+class Line(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    must_be: str
+    measured: str
+    holds: bool
+
+
+def tails() -> Iterator[Line]:
+    """p99 of the TTFT with a second's stall in 4 % of the answers, and what hedging has cost."""
+    bounds: dict[str, tuple[str, Callable[[float], bool]]] = {
+        "quantile": ("p99 <= 150", lambda p99_s: p99_s <= 0.150),
+        "adaptive": ("p99 <= 150", lambda p99_s: p99_s <= 0.150),
+        "off": ("p99 >= 900", lambda p99_s: p99_s >= 0.9),
+        "headers": ("0 hedges", lambda p99_s: p99_s >= 0.9),
+    }
+    for policy, (must_be, holds) in bounds.items():
+        seen = run_real(tail(policy, warm=100, count=1000, process=True))
+        p50, p95, p99 = (f"{1000 * percentile(seen.ttfts_s, share):.1f}" for share in (0.5, 0.95, 0.99))
+        hedges = sum(seen.hedged)
+        fine = holds(percentile(seen.ttfts_s, 0.99)) and bool(hedges) == (policy in ("quantile", "adaptive"))
+        yield Line(f"TTFT, policy {policy}", must_be, f"p50 {p50}, p95 {p95}, p99 {p99}; {hedges} hedges", fine)
+        if hedges:
+            within = f"{seen.overspent:.1f} hedges over 10 % of the worst stretch"
+            yield Line("", f"<= {seen.cap:.1f}", within, seen.overspent <= seen.cap)
+
+
+def closing() -> Iterator[Line]:
+    """When a loser's socket is closed."""
+    delays_s = run_real(losers(200, process=True))
+    measured = f"p50 {1000 * percentile(delays_s, 0.5):.1f}, max {1000 * max(delays_s):.1f} of {len(delays_s)}"
+    yield Line("loser closed after the winner's first content", "<= 50", measured, max(delays_s) <= 0.050)
+
+
+def failures() -> Iterator[Line]:
+    """What a client sees of failing backups, and of answers that came instead of a refusal."""
+    for fault in SURFACING:
+        result = run_real(surfaced(fault, 200, process=True))
+        fine = result.seen == 0 and result.backups >= 200
+        yield Line(f"a backup's {fault} seen by a client", "0", f"{result.seen} of {result.backups}", fine)
+    for fault in REFUSALS:
+        result = run_real(overridden(fault, 200, process=True))
+        fine = result.seen == 0 and result.backups >= 200
+        yield Line(f"a refusal ({fault}) overridden", "0", f"{result.seen} of {result.backups}", fine)
+
+
+def leaving() -> Iterator[Line]:
+    """When attempts are closed after their client has left."""
+    for waiting in (True, False):
+        for streaming in (True, False):
+            seen = run_real(departures(1000, waiting=waiting, streaming=streaming, process=True))
+            soon = sum(delay_s <= 0.1 for delay_s in seen.delays_s)
+            p50_ms, max_ms = 1000 * percentile(seen.delays_s, 0.5), 1000 * max(seen.delays_s)
+            when = "while waiting" if waiting else "in the middle"
+            kind = "streaming" if streaming else "not streaming"
+            measured = f"{soon} of {len(seen.delays_s)} attempts, p50 {p50_ms:.1f}, max {max_ms:.1f}"
+            what = f"{seen.clients} clients gone {when}, {kind}"
+            yield Line(what, "all closed in 100", measured, soon == len(seen.delays_s) >= 1000)
+
+
+def streams() -> Iterator[Line]:
+    """Bytes at both ends, and the memory that slow readers cost."""
+    result = run_real(compared(200, process=True))
+    ways = f"{len(result.manners)} of {len(ODD_BYTES)} ways to write, {result.raced} raced"
+    fine = result.equal == 200 and len(result.manners) == len(ODD_BYTES)
+    yield Line("equal hashes of 200 parallel streams", "200", f"{result.equal}; {ways}", fine)
+    slow = run_real(slowed(16, wait_s=4.0, process=True))
+    whole, taken = slow.whole_bytes / 1e6, slow.taken_bytes_max / 1e6
+    measured = f"{slow.rss_bytes / 1e6:.1f}; each took {taken:.1f} of {whole:.1f}, the kernel's buffers included"
+    yield Line("memory for 16 slow readers", "<= 16", measured, slow.rss_bytes <= 16e6 and taken < whole)
+    yield Line("their hashes equal in the end", "16", str(slow.equal), slow.equal == 16)
+
+
+def breaking() -> Iterator[Line]:
+    """Broken streams that the SDK took for whole ones."""
+    for fault in BROKEN:
+        raised = run_real(broken(fault, 50, process=True))
+        yield Line(f"a stream broken by {fault}: the SDK raises", "50", str(raised), raised == 50)
+
+
+PARTS = (tails, closing, failures, leaving, streams, breaking)
+
+
+def main() -> int:
+    """Run the parts that are named on the command line, or all; returns the exit code."""
+    names = {part.__name__: part for part in PARTS}
+    wanted = sys.argv[1:] or list(names)
+    if unknown := [name for name in wanted if name not in names]:
+        sys.stderr.write(f"there is no part {unknown[0]!r}; there are: {', '.join(names)}\n")
+        return 2
+    held = True
+    for name in wanted:
+        for line in names[name]():
+            held = held and line.holds
+            verdict = "ok  " if line.holds else "FAIL"
+            sys.stdout.write(f"{verdict}  {line.what:<52}  {line.must_be:<18}  {line.measured}\n")
+            sys.stdout.flush()
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

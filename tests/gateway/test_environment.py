@@ -1,0 +1,142 @@
+"""What the environment says where a configuration is silent. As processes: tests/wire/test_image_start.py."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from gateway.command_line import ExitCode
+from gateway.commands.demo import demo_settings
+from gateway.commands.environment import Environment, read_environment
+from gateway.config_file import from_replicas, load, masked
+from gateway.setting_types import Address
+
+MODELS = "models: [{name: m, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
+IMAGE = {
+    "TTFT_GATEWAY_LISTEN": "0.0.0.0:8080",
+    "TTFT_GATEWAY_ADMIN_LISTEN": "0.0.0.0:9090",
+    "TTFT_GATEWAY_ONE_TIME_KEY": "true",
+}
+ONE_TIME = re.compile(r"ttft-[0-9a-f]{32}")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A file that says nothing of addresses and keys."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(MODELS)
+    return file
+
+
+def test_nothing_said() -> None:
+    """Without the variables, or with empty ones, nothing changes."""
+    assert read_environment({}) == read_environment(dict.fromkeys(IMAGE, "")) == Environment()
+    assert Environment().settings == {}
+
+
+def test_a_silent_file_takes_all(config: Path) -> None:
+    """Where the file is silent it gets the addresses, and a key that is not made twice."""
+    environment = read_environment(IMAGE)
+    settings = load(config, {}, environment.settings)
+    assert (settings.listen, settings.admin_listen) == (Address("0.0.0.0", 8080), Address("0.0.0.0", 9090))
+    key = environment.key_in(settings)
+    assert key is not None
+    assert ONE_TIME.fullmatch(key)
+    assert [row.name for row in settings.keys] == ["one-time"]
+    assert read_environment(IMAGE).key != environment.key
+
+
+def test_a_file_that_speaks_is_obeyed(config: Path) -> None:
+    """What the file says stands, and no key is made beside those it has or for anonymous callers."""
+    config.write_text(f"{MODELS}listen: 127.0.0.1:1\nadmin_listen: off\nkeys: [{{name: a, key: abc}}]\n")
+    environment = read_environment(IMAGE)
+    settings = load(config, {}, environment.settings)
+    assert (settings.listen, settings.admin_listen) == (Address("127.0.0.1", 1), None)
+    assert environment.key_in(settings) is None
+    config.write_text(f"{MODELS}allow_anonymous: true\n")
+    assert load(config, {}, environment.settings).keys == ()
+
+
+def test_options_win() -> None:
+    """What stands on the command line wins over the environment, which holds for the rest."""
+    environment = read_environment({**IMAGE, "TTFT_GATEWAY_ADMIN_LISTEN": "off"})
+    settings = from_replicas("m", ["http://a"], others={"listen": "0.0.0.0:1"}, defaults=environment.settings)
+    assert (settings.listen, settings.admin_listen) == (Address("0.0.0.0", 1), None)
+    assert environment.key_in(settings) is not None
+
+
+@pytest.mark.parametrize(
+    ("port", "admin_port", "listen", "admin_listen"),
+    [
+        (None, None, "0.0.0.0:8080", "0.0.0.0:9090"),
+        (1, None, "0.0.0.0:1", "0.0.0.0:9090"),
+        (0, None, "0.0.0.0:0", "0.0.0.0:0"),
+        (1, 2, "0.0.0.0:1", "0.0.0.0:2"),
+    ],
+)
+def test_demo(port: int | None, admin_port: int | None, listen: str, admin_listen: str) -> None:
+    """The demo listens where the environment says, on the ports that the command line says, and asks for the key."""
+    environment = read_environment(IMAGE)
+    settings = demo_settings([1001, 1002, 1003], port, admin_port, environment)
+    assert (str(settings.listen), str(settings.admin_listen)) == (listen, admin_listen)
+    assert environment.key_in(settings) is not None
+
+
+def test_the_key_is_not_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    """Neither print-config nor any repr shows the key."""
+    environment = read_environment(IMAGE)
+    settings = load(config, {}, environment.settings)
+    for name, value in IMAGE.items():
+        monkeypatch.setitem(os.environ, name, value)
+    assert main(["print-config", str(config)]) == ExitCode.FINE
+    shown = f"{environment!r} {environment.settings!r} {settings!r} {masked(settings)} {capsys.readouterr().out}"
+    assert "one-time" in shown
+    assert not ONE_TIME.search(shown)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("TTFT_GATEWAY_LISTEN", "8080", 'found "8080", but an address is host:port; write for example 0.0.0.0:8080'),
+        ("TTFT_GATEWAY_ADMIN_LISTEN", "on", 'found "on", but an address is host:port'),
+        ("TTFT_GATEWAY_ONE_TIME_KEY", "yes", 'found "yes", but this is a switch; write true or false'),
+    ],
+)
+def test_bad_values(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    config: Path,
+    variable: str,
+    value: str,
+    said: str,
+) -> None:
+    """A variable that cannot be used ends the commands that read it, and is named."""
+    monkeypatch.setitem(os.environ, variable, value)
+    for command in (["check-config", str(config)], ["serve", "--config", str(config)], ["demo"]):
+        assert main(command) == ExitCode.BAD_CONFIG
+        assert f"{variable}: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("listen", ["8080", "localhost:", ":8080", "localhost:http"])
+def test_health_of_what_is_no_address(capsys: pytest.CaptureFixture[str], listen: str) -> None:
+    """What is no address is told, with an example."""
+    assert main(["health", "--listen", listen]) == ExitCode.USAGE
+    assert "write for example 127.0.0.1:8080" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "here"),
+    [
+        (Address("0.0.0.0", 1), Address("127.0.0.1", 1)),
+        (Address("::", 1), Address("::1", 1)),
+        (Address("10.0.0.5", 1), Address("10.0.0.5", 1)),
+        (Address("localhost", 1), Address("localhost", 1)),
+    ],
+)
+def test_here(address: Address, here: Address) -> None:
+    """What listens on all addresses is reached by a loopback address, anything else as it is named."""
+    assert address.here == here

@@ -1,0 +1,70 @@
+"""Help and colours, for every command in one table."""
+
+import io
+import re
+import sys
+
+import pytest
+
+from gateway.command_line import PROGRAM, parse, parsers
+from gateway.commands.terminal import bold, fail, warn
+
+COMMANDS = list(parsers()[1])
+
+
+class Stream(io.StringIO):
+    """What a command writes to: a terminal or not."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def test_help_lists_every_command() -> None:
+    """The help of the program has a line for each command and each exit code's meaning."""
+    text = parsers()[0].format_help()
+    assert [name for name in COMMANDS if not re.search(rf"^    {name}\s+[a-z]", text, re.MULTILINE)] == []
+    assert "exit codes:" in text
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # https://no-color.org: an empty one says nothing
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+        (False, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+    ],
+)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_and_colours(
+    name: str,
+    terminal: bool,  # noqa: FBT001
+    environment: dict[str, str],
+    coloured: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each command's help has examples, and colours are seen on terminals that want them only."""
+    for variable in ("NO_COLOR", "FORCE_COLOR", "PYTHON_COLORS", "COLUMNS"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    out, err = Stream(terminal=terminal), Stream(terminal=terminal)
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with pytest.raises(SystemExit):
+        parse([name, "--help"])
+    shown = out.getvalue()  # from Python 3.14 on, argparse colours it by the same rules
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert f"examples:\n  {PROGRAM} {name}" in plain
+    assert coloured or plain == shown
+    warn("w")
+    fail("f")
+    said = [bold("b", out), *err.getvalue().splitlines()]
+    assert [text.startswith("\x1b[") for text in said] == [coloured] * 3
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in said] == ["b", "warning: w", "error: f"]

@@ -1,0 +1,95 @@
+"""The JSON schema of the configuration file, as an editor uses it: valid itself, and in agreement with what loads."""
+
+import importlib
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.command_line import PROGRAM
+from gateway.config_file import json_schema
+from gateway.config_yaml import read_yaml
+from gateway.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples/gateway.yaml"
+PARTS = ROOT / "docs/configuration.md"  # where parts of a configuration are shown; elsewhere only whole ones are
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+REPLICA = "{name: a, kind: vllm, base_url: http://h:1/v1}"
+MODELS = f"models: [{{name: m, replicas: [{REPLICA}]}}]\n"
+
+jsonschema: Any = importlib.import_module("jsonschema")  # it has no types
+
+
+def shown() -> list[Any]:
+    """Every configuration that a page or the example shows."""
+    found = [pytest.param(EXAMPLE.read_text(), id="example")]
+    for page in PAGES:
+        for number, text in enumerate(re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)):
+            if page == PARTS or re.search("^models:", text, re.MULTILINE):
+                found.append(pytest.param(whole(text), id=f"{page.name} {number}"))
+    return found
+
+
+def whole(text: str) -> str:
+    """A configuration of which a page shows all, some settings of the top level, or some of a model."""
+    if re.search("^models:", text, re.MULTILINE):
+        return text
+    key = re.match(r"(\w+):", text)
+    assert key is not None, text
+    if key[1] in Settings.model_fields:
+        return MODELS + text
+    return f"models:\n- name: m\n  replicas: [{REPLICA}]\n" + textwrap.indent(text, "  ")
+
+
+def complaints(text: str) -> list[str]:
+    """What an editor says about a file; `${NAME}` is text to it, whatever the variable holds."""
+    names = {name: "${" + name + "}" for name in re.findall(r"\$\{(\w+)\}", text)}
+    validator = jsonschema.Draft202012Validator(json_schema())
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(read_yaml(text, names).data)]
+
+
+def test_the_schema_is_one() -> None:
+    """It says which draft it is of, and is valid by that."""
+    schema = json_schema()
+    assert schema["$schema"] == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("text", shown())
+def test_what_is_shown_is_good(text: str) -> None:
+    """An editor has nothing to say about any configuration that is shown."""
+    assert complaints(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (MODELS + "drain_timeout: 30", "$.drain_timeout"),
+        (MODELS + "listn: 127.0.0.1:1", "$"),
+        (MODELS + "hedge: {policy: fastest}", "$.hedge.policy"),
+        (MODELS + "hedge: {budget: 0.1}", "$.hedge.budget"),
+        (MODELS + "limits: {n_max: 0}", "$.limits.n_max"),
+        (MODELS + "keys: [{name: a}]", "$.keys[0]"),
+        (MODELS.replace("vllm", "vlm"), "$.models[0].replicas[0].kind"),
+        (MODELS.replace("name: m, ", ""), "$.models[0]"),
+        ("models: []", "$.models"),
+        ("hedge: {policy: off}", "$"),
+    ],
+)
+def test_an_editor_marks_mistakes(text: str, place: str) -> None:
+    """A mistake is marked where it stands."""
+    assert [complaint.partition(": ")[0] for complaint in complaints(text)] == [place]
+
+
+def test_the_example_names_its_schema() -> None:
+    """The example's first line leads an editor to the schema, and the docs say how to do the same."""
+    line = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", EXAMPLE.read_text().splitlines()[0])
+    assert line is not None
+    assert json.loads((EXAMPLE.parent / line[1]).read_text()) == json_schema()
+    page = (ROOT / "docs/configuration.md").read_text()
+    assert "# yaml-language-server: $schema=" in page
+    assert f"{PROGRAM} config-schema" in page
