@@ -101,7 +101,6 @@ class Race:
             self._keep_alive_at_s = now_s + timeouts.commit_status_after_s
         else:
             self._keep_alive_at_s = math.inf
-        self._arm(min(self._final_s, self._keep_alive_at_s))
         self._next(Role.PRIMARY)
 
     def client_gone(self) -> None:
@@ -292,7 +291,7 @@ class Race:
         if self._facts.hedge_off is None and self._hedges < pool.max_hedges:
             delay_s = self._safely("plan", pool.delay_s, math.inf, attempt, self._facts)
             attempt.hedge_at_s = start_s + delay_s
-        self._arm(min(attempt.hedge_at_s, attempt.overdue_at_s))
+        self._arm(min(attempt.hedge_at_s, attempt.overdue_at_s, self._final_s, self._keep_alive_at_s))
 
     def _consider_hedge(self, attempt: Attempt, now_s: float) -> None:
         """An attempt is late: ask the pool, then act."""

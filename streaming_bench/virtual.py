@@ -59,12 +59,10 @@ class Run:
     Attributes:
         records: of all requests, in the order of their ends.
         prefill: tokens computed by the replicas, and those for attempts that were cancelled; 0 where nobody computes.
-        pool: as it was at the end.
     """
 
     records: Sequence[Record]
     prefill: tuple[float, float]
-    pool: Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def run(
         driver = _Driver(loop, world, pool, traffic, seed, progress)
         loop.set_exception_handler(driver.failed)
         runner.run(driver.run())
-    return Run(driver.records, world.prefill(), pool)
+    return Run(driver.records, world.prefill())
 
 
 class _Driver:

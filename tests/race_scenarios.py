@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway_fixture import Site, serving
+from gateway_fixture import Site, serving, until
 from providers.simulated_stats import Ended
 from raw_http import answer, asking, connect, head
 
@@ -215,29 +215,32 @@ async def departures(count: int, *, waiting: bool, streaming: bool = True, proce
     """
     profile: Settings = {"ttft": "60s"} if waiting else {"ttft": "5ms", "gap": "10ms", "tokens": 2000}
     hedge = _AT_ONCE if waiting else {"policy": "off"}
-    payload = asking(stream=streaming)
     result = Departures()
     async with serving({"a": profile, "b": profile}, process=process, hedge=hedge) as site:
         while result.clients < count:
             crowd = min(20, count - result.clients)
-            leaving = _Crowd(site, payload, crowd, attempts=crowd * (2 if waiting else 1))
-            await leaving.arrive(reading=streaming and not waiting)
-            if not waiting:
-                await until(lambda: all(record.content_events for record in leaving.records()))  # noqa: B023
+            for server in site.replicas.values():
+                server.stats.reset()
+            left_s = await _leave(site, crowd, waiting=waiting, streaming=streaming)
+            await site.until_idle()
+            records = site.records()
+            assert all(record.ended is Ended.CANCELLED for record in records)
+            result.delays_s += [(record.ended_s or math.inf) - left_s for record in records]
+            result.clients += crowd
     return result
 
 
-async def _leave(port: int, payload: bytes, crowd: int, under_way: Callable[[], bool], *, reading: bool) -> float:
-    """Ask, wait until all is under way (and been read from), leave; every second client properly, others by a reset."""
+async def _leave(site: Site, crowd: int, *, waiting: bool, streaming: bool) -> float:
+    """Ask, wait until all is under way, leave: every second client properly, the others by a reset; when that was."""
     loop = asyncio.get_running_loop()
-    pairs = [await connect(port) for _ in range(crowd)]
+    pairs = [await connect(site.port) for _ in range(crowd)]
     for _, writer in pairs:
-        writer.write(payload)
-    if reading:
+        writer.write(asking(stream=streaming))
+    if streaming and not waiting:
         for reader, writer in pairs:
             await (await head(reader, writer, loop.time())).ttft_s()
-    while not under_way():
-        await asyncio.sleep(0.002)
+    attempts = 2 * crowd if waiting else crowd
+    await until(lambda: len([each for each in site.records() if waiting or each.content_events]) == attempts)
     left_s = loop.time()
     for number, (_, writer) in enumerate(pairs):
         if number % 2:

@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class Answer:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes]:
         """The body as it comes, chunk framing taken off.
 
         Raises:
@@ -98,8 +99,6 @@ def request_bytes(
 
 async def connect(port: int, receive_bytes: int = 0) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection to a local port; with a small receive buffer if told so."""
-    import socket
-
     loop = asyncio.get_running_loop()
     raw = socket.socket()
     raw.setblocking(False)

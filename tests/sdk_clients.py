@@ -23,3 +23,15 @@ def async_client(url: str, *, key: str = "none", retries: int = 0) -> openai.Asy
 def words_of(chunks: Iterable[ChatCompletionChunk]) -> list[str]:
     """The texts that a stream's events carry."""
     return [choice.delta.content for chunk in chunks for choice in chunk.choices if choice.delta.content]
+
+
+def read(client: openai.OpenAI, model: str, words: list[str]) -> None:
+    """Read a stream; what had come before an error is in `words` then."""
+    for chunk in client.chat.completions.create(model=model, messages=HELLO, stream=True):
+        words += words_of([chunk])
+
+
+async def read_async(client: openai.AsyncOpenAI, model: str, words: list[str]) -> None:
+    """The same with the asynchronous client."""
+    async for chunk in await client.chat.completions.create(model=model, messages=HELLO, stream=True):
+        words += words_of([chunk])

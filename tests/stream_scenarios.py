@@ -11,11 +11,11 @@ from pathlib import Path
 
 import openai
 
-from gateway_fixture import Site, serving
+from gateway_fixture import Site, serving, until
 from providers.simulated_stats import Ended
 from race_scenarios import Settings, spread
 from raw_http import answer, asking
-from sdk_clients import HELLO, async_client, sync_client
+from sdk_clients import async_client, read, read_async, sync_client
 
 ODD_BYTES = (
     "split:5",  # events cut anywhere
@@ -40,7 +40,8 @@ BROKEN = (  # in the middle of an answer
     "malformed:2+malformed:3",
     "stall:3,30s",
 )
-BREAKING: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": 12}
+TOKENS = 12
+BREAKING: Settings = {"ttft": "5ms", "gap": "1ms", "tokens": TOKENS}
 STALL: Settings = {"stall": "200ms"}
 _RACING: Settings = {"policy": "static", "delay": "5ms", "hedge_delay_min": "1ms", "budget": "100%"}
 _WITH_USAGE = {"include_usage": True}  # else the gateway takes out the chunk that only it has asked for
@@ -81,8 +82,7 @@ async def compared(count: int, *, process: bool = False) -> Compared:
                 sha256 = hashlib.sha256(await got.body()).hexdigest()
                 replica = got.headers["x-ttft-replica"]
                 record = site.record(got.headers)
-            while record.ended is None:
-                await asyncio.sleep(0.002)
+            await until(lambda: record.ended is not None)
             assert record.ended is Ended.COMPLETE
             result.equal += sha256 == record.sha256
             result.unequal += sha256 != record.sha256
@@ -157,24 +157,16 @@ async def broken(fault: str, count: int, *, process: bool = False) -> int:
     """Streams that break, read by the SDK's two clients in turn; how often that raised what it should."""
     raised = 0
     profile: Settings = {**BREAKING, "faults": [fault]}
-    async with (
-        serving({"a": profile}, process=process, timeouts=STALL) as site,
-        async_client(site.url) as client,
-    ):
+    async with serving({"a": profile}, process=process, timeouts=STALL) as site, async_client(site.url) as client:
         with sync_client(site.url) as blocking_client:
-
-            def read() -> None:
-                for _ in blocking_client.chat.completions.create(model="m", messages=HELLO, stream=True):
-                    pass
 
             async def one(number: int) -> None:
                 nonlocal raised
                 try:
                     if number % 2:
-                        await asyncio.to_thread(read)
+                        await asyncio.to_thread(read, blocking_client, "m", [])
                     else:
-                        async for _ in await client.chat.completions.create(model="m", messages=HELLO, stream=True):
-                            pass
+                        await read_async(client, "m", [])
                 except openai.APIError as error:
                     raised += type(error) is openai.APIError and error.code is not None
 

@@ -185,6 +185,7 @@ class _Prober:
             if recording.error is not None:
                 break
         last = recordings[-1]
+        streams = sum(recording.error is None for recording in recordings)
         times = times_of(recordings)
         left = None
         if last.error is None:
@@ -195,12 +196,16 @@ class _Prober:
             replica=self._row.name,
             kind=self._row.kind,
             error=None if last.error is None else clean(await self._told(last.error, max_tokens)),
-            streams=sum(recording.error is None for recording in recordings),
+            streams=streams,
             times=times,
             limits={name: clean(value) for name, value in limits_of(last).items()},
             cancel=left and replace(left, text=clean(left.text)),
-            quirks=[replace(each, text=clean(each.text)) for each in (*self._refused, *quirks_of(recordings))],
+            quirks=[replace(each, text=clean(each.text)) for each in self._quirks(recordings, streams)],
         )
+
+    def _quirks(self, recordings: Sequence[Recording], streams: int) -> list[Quirk]:
+        """What was refused counts only where the request was taken without it."""
+        return [*(self._refused if streams else ()), *quirks_of(recordings)]
 
     async def _asked(self, form: _Form) -> tuple[Recording, _Form]:
         """A recording, and the form in which the replica took the request."""
@@ -248,14 +253,14 @@ class _Prober:
         """How it failed, with what to do where that is known."""
         said = error.message if error.status is None else f"status {error.status}: {error.message}"
         if isinstance(error, ConnectError):
-            private = "; SSL_CERT_FILE names a file with further authorities to trust" if "CERTIFICATE" in said else ""
+            private = "; SSL_CERT_FILE names the file of authorities to trust" if "CERTIFICATE" in said else ""
             return f"{said}; is it running, and is {self._row.base_url} right?{private}"
         if error.status in (401, 403):
             return f"{said}; {'no api_key is configured' if self._row.api_key is None else 'check its api_key'}"
         if error.status == 404:
             return f"{said}; {await self._models()}"
         if error.label == "empty":
-            return f"{said}; if it thinks before it answers, --max-tokens {max(256, 4 * max_tokens)} may be enough"
+            return f"{said}; if it thinks before it answers, --max-tokens {max(256, max_tokens)} or more may do"
         return said
 
     async def _models(self) -> str:

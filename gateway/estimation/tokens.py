@@ -25,6 +25,7 @@ _IMAGES_MAX: Final = 32
 _OUTLIER: Final = 3.0  # times the estimate: a hidden prompt or an image, not the tokenizer
 _PRIOR: Final = 1.0  # reports that speak for a factor of 1
 _REFIT: Final = 8  # reports between two fits, after the first eight
+_LEARNED: Final = 200  # reports after which only some are taken
 _FACTOR_MIN: Final = 0.3
 _FACTOR_MAX: Final = 3.0
 
@@ -59,11 +60,12 @@ class TextTokens(NamedTuple):
 class TokenScale:
     """One model's tokenizer, as a factor for each part, learned from the usage it reports."""
 
-    __slots__ = ("_fit", "_reports", "factors")
+    __slots__ = ("_fit", "_offered", "_reports", "factors")
 
     def __init__(self) -> None:
         self.factors = TextTokens(1.0, 1.0, 1.0)
         self._fit = RelativeFit()
+        self._offered = 0
         self._reports = 0
 
     def tokens(self, text: TextTokens) -> float:
@@ -73,6 +75,9 @@ class TokenScale:
 
     def learn(self, text: TextTokens, prompt_tokens: int) -> None:
         """Take the prompt tokens that the upstream reported for a text."""
+        self._offered += 1
+        if self._reports > _LEARNED and self._offered % _REFIT:
+            return  # a tokenizer does not change: one report in eight is enough to notice another model behind the name
         expected = self.tokens(text)
         if not expected / _OUTLIER <= prompt_tokens <= expected * _OUTLIER or not prompt_tokens:
             return

@@ -14,10 +14,11 @@ from gateway.commands.probe_cancel import COUNTERS, LONG_TOKENS, Cancel, Cancell
 from gateway.commands.probe_plan import Plan, plan, targets
 from gateway.commands.probe_quirks import NAMES, Quirk, Seen, is_trap, quirks
 from gateway.commands.probe_report import Report, Times, as_json, cleaned, details, table
-from gateway.commands.probe_stream import Recording
+from gateway.commands.probe_stream import Recording, fetch, record
 from gateway.settings import Settings
-from providers.base import Frame, FrameKind, Stream
+from providers.base import Api, Call, Frame, FrameKind, HttpSink, Request, Sink, Stream
 from providers.catalog import CATALOG
+from providers.errors import ConnectionCut, TimedOut, UpstreamError
 from running import run_virtual
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -163,16 +164,23 @@ class Left:
         self.aborted = True
 
 
-def cancelled(counts: Sequence[float | None] | None, *, gap_s: float = 0.1, ended: bool = False) -> Cancel:
+def cancelled(
+    counts: Sequence[float | None] | None,
+    *,
+    gap_s: float = 0.1,
+    ended: bool = False,
+    error: UpstreamError | None = None,
+) -> Cancel:
     """The outcome where the replica counts so, its last count for ever; None: it cannot be asked."""
     left = Left()
     answers = list(counts or ())
 
     def start() -> tuple[Recording, Stream]:
         recording = Recording(asked_usage=False)
-        recording.on_frame(Frame(FrameKind.CONTENT, TEXT))
-        if ended:
-            recording.on_end(None)
+        if error is None:
+            recording.on_frame(Frame(FrameKind.CONTENT, TEXT))
+        if ended or error is not None:
+            recording.on_end(error)
         return recording, left
 
     async def count() -> float | None:
@@ -195,6 +203,7 @@ def cancelled(counts: Sequence[float | None] | None, *, gap_s: float = 0.1, ende
         ([3, 4, 3], {}, Cancelled.UNKNOWN, "works on 3 other requests"),
         ([0, 0], {}, Cancelled.UNKNOWN, "did not count it while it ran"),
         ([0, 0], {"ended": True}, Cancelled.UNKNOWN, "over before it could be left"),
+        ([0, 0], {"error": ConnectionCut("it is cut")}, Cancelled.UNKNOWN, "to be left failed: it is cut"),
         ([0, 1, 1, 1, 0], {"gap_s": 0.0}, Cancelled.UNKNOWN, "perhaps by itself"),
     ],
 )
@@ -204,6 +213,40 @@ def test_a_cancel_is_called_obeyed_only_where_that_is_proved(
     """Only a count that falls to nothing, of nobody else's requests, before the answer could be over, is proof."""
     made = cancelled(counts, **asked)
     assert (made.outcome, told in made.text) == (outcome, True), made.text
+
+
+class Silent:
+    """A client and an endpoint that take a request and never answer."""
+
+    recording: Recording | None = None
+
+    def __init__(self) -> None:
+        self.left = Left()
+
+    def send(self, _request: Request, _sink: HttpSink) -> Stream:
+        return self.left
+
+    def open(self, _call: Call, _sink: Sink) -> Stream:
+        return self.left
+
+
+def test_silence_ends_the_wait() -> None:
+    """A replica that takes a request and says nothing is left after a minute, a GET after 5 s."""
+    silent = Silent()
+    call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
+
+    async def ask() -> tuple[Recording, float, bytes | None, float]:
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        recording = await record(silent, silent, call)
+        recorded_s = now_s()
+        return recording, recorded_s - began_s, await fetch(silent, "/metrics", ()), now_s() - recorded_s
+
+    recording, stream_s, document, fetch_s = run_virtual(ask())
+    assert isinstance(recording.error, TimedOut)
+    assert (stream_s, document, fetch_s) == (60.0, None, 5.0)
+    assert silent.left.aborted
+    assert silent.recording is None
 
 
 def report(**changes: Any) -> Report:

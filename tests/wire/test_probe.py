@@ -227,7 +227,7 @@ def test_a_server_that_refuses_everything_is_asked_three_times() -> None:
 
     report = answered(answer, kind="compatible")
     assert "status 400: no stream" in (report.error or "")
-    assert len(asked) == 3
+    assert (len(asked), names(report)) == (3, [])
 
 
 def test_token_counts_that_do_not_come_or_come_unasked() -> None:
@@ -250,7 +250,7 @@ def test_an_answer_without_content_fails_with_advice() -> None:
     def answer(_path: str, _body: dict[str, Any]) -> Answer:
         return 200, b"text/event-stream", END
 
-    assert "--max-tokens 256 may be enough" in (answered(answer, kind="compatible").error or "")
+    assert "--max-tokens 256 or more may do" in (answered(answer, kind="compatible").error or "")
 
 
 def test_an_engine_that_is_in_use_proves_nothing() -> None:
@@ -266,6 +266,12 @@ def test_an_engine_that_is_in_use_proves_nothing() -> None:
     assert report.cancel is not None
     assert report.cancel.outcome is Cancelled.UNKNOWN
     assert "works on 1 other requests" in report.cancel.text
+
+
+def test_a_wrong_base_url_is_suspected_where_nothing_is_known() -> None:
+    """Where neither the model nor a list of models is found, the address may be wrong."""
+    report = answered(lambda _path, _body: (404, b"text/plain", b"no"), kind="compatible")
+    assert "lists nothing, either: is base_url right?" in (report.error or "")
 
 
 def test_what_a_replica_says_is_shown_clean() -> None:
@@ -309,7 +315,9 @@ def test_the_command_says_what_it_costs_and_then_what_it_found(
 def test_the_command_sends_nothing_that_was_not_agreed_to(
     config: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Too much for one probe, or a replica that is not there, ends with code 2 before anything is sent."""
+    """Too much for one probe, or a replica that is not there, ends with code 2, a bad file with 3; nothing is sent."""
+    assert main(["probe", "--config", config(a="no URL")]) == ExitCode.BAD_CONFIG
+    assert "base_url" in capsys.readouterr().err
     file = config(a="http://127.0.0.1:1/v1", b="http://127.0.0.1:1/v1")
     much = ["--requests", "20", "--max-tokens", "1000"]
     for options, told in (

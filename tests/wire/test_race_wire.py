@@ -57,7 +57,7 @@ def test_a_refusal_is_never_overridden(refusal: str) -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_client_that_leaves_while_waiting_cancels_every_attempt(streaming: bool) -> None:
+def test_a_client_that_leaves_while_waiting_cancels_every_attempt(*, streaming: bool) -> None:
     """Both attempts of a hedged request are closed upstream at once, before any content has come."""
     result = run_real(departures(20, waiting=True, streaming=streaming))
     assert len(result.delays_s) == 40
@@ -65,7 +65,7 @@ def test_a_client_that_leaves_while_waiting_cancels_every_attempt(streaming: boo
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_a_client_that_leaves_in_mid_stream_cancels_the_winner(streaming: bool) -> None:
+def test_a_client_that_leaves_in_mid_stream_cancels_the_winner(*, streaming: bool) -> None:
     """A stream that nobody reads any more is closed upstream at once."""
     result = run_real(departures(20, waiting=False, streaming=streaming))
     assert len(result.delays_s) == 20

@@ -8,7 +8,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from gateway_fixture import Site, serving
+from gateway_fixture import Site, serving, until
 from providers.simulated_profile import parse_profile
 from providers.simulated_stats import Ended
 from race_scenarios import Settings
@@ -154,7 +154,7 @@ def test_structured_output_is_parsed() -> None:
 
 
 def test_response_headers_tell_of_the_race() -> None:
-    """Raw responses carry the request's id, the winner, attempts, time and result, and nothing of the upstream's own."""
+    """Raw responses carry the request's id, the winner, attempts, time and result, nothing of the upstream's own."""
 
     async def main() -> None:
         profiles: dict[str, Settings] = {
@@ -180,7 +180,7 @@ def test_response_headers_tell_of_the_race() -> None:
 
 
 @pytest.mark.parametrize("began", [False, True])
-def test_cancelling_a_task_cancels_upstream(began: bool) -> None:
+def test_cancelling_a_task_cancels_upstream(*, began: bool) -> None:
     """A cancelled asyncio task closes every upstream attempt, before the first token and after it."""
 
     async def main() -> None:
@@ -195,8 +195,7 @@ def test_cancelling_a_task_cancels_upstream(began: bool) -> None:
 
             async with asyncio.TaskGroup() as tasks:
                 task = tasks.create_task(ask())
-                while not (first.is_set() if began else site.reached == 2):
-                    await asyncio.sleep(0.002)
+                await until(lambda: first.is_set() if began else site.reached == 2)
                 task.cancel()
             await site.until_idle()
             assert {record.ended for record in site.records()} == {Ended.CANCELLED}

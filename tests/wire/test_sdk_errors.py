@@ -1,8 +1,8 @@
 """Errors as the OpenAI Python SDK raises them: the right class, status, code and param, whoever is at fault."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 import openai
 import pytest
@@ -13,6 +13,8 @@ from running import run_real
 from sdk_clients import HELLO, async_client, sync_client
 
 GOOD: Settings = {"ttft": "5ms", "tokens": 3}
+_BODY_MAX = 100_000
+_KEY = "sk-right-right-right"
 
 
 class Case(NamedTuple):
@@ -150,7 +152,7 @@ def test_the_sdk_waits_as_long_as_the_upstream_says() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_failed_replica_costs_the_client_nothing(streaming: bool) -> None:
+def test_a_failed_replica_costs_the_client_nothing(*, streaming: bool) -> None:
     """While another replica can answer, the SDK sees no error at all."""
 
     async def ask(client: openai.AsyncOpenAI) -> None:
@@ -158,3 +160,62 @@ def test_a_failed_replica_costs_the_client_nothing(streaming: bool) -> None:
             await client.chat.completions.create(model="m", messages=HELLO, stream=streaming)
 
     assert _count({"a": {**GOOD, "faults": ["500"]}, "b": GOOD}, ask) >= 4
+
+
+class Asked(NamedTuple):
+    """What the SDK is told to ask, and the exception it must raise: the gateway itself refuses it."""
+
+    raised: type[openai.APIStatusError]
+    status: int
+    code: str | None
+    fields: Mapping[str, object] = {}
+    key: str = _KEY
+
+
+SDK_CASES = {
+    "wrong key": Asked(openai.AuthenticationError, 401, "invalid_api_key", key="sk-wrong"),
+    "unknown model": Asked(openai.NotFoundError, 404, "model_not_found", {"model": "gpt-9"}),
+    "n": Asked(openai.BadRequestError, 400, None, {"n": 99}),
+    "too large": Asked(openai.APIStatusError, 413, "request_too_large", {"user": "x" * _BODY_MAX}),
+    "headers": Asked(openai.APIStatusError, 431, "headers_too_large", {"extra_headers": {"x-bomb": "x" * 80_000}}),
+}
+
+
+async def _refused(client: openai.AsyncOpenAI, asked: Asked) -> None:
+    fields: dict[str, Any] = {"model": "m", "messages": HELLO, **asked.fields}
+    for streaming in (False, True):
+        with pytest.raises(asked.raised) as caught:
+            await client.chat.completions.create(**fields, stream=streaming)
+        assert type(caught.value) is asked.raised
+        assert caught.value.status_code == asked.status
+        assert asked.code in (None, caught.value.code)
+
+
+def test_the_sdk_raises_what_fits(subtests: pytest.Subtests) -> None:
+    """What the gateway refuses becomes the SDK's exception for it, streaming and not, and no replica is asked."""
+
+    async def main() -> None:
+        limits = {"request_body_max": f"{_BODY_MAX}B"}
+        async with serving({"a": GOOD}, keys=[{"name": "team", "key": _KEY}], limits=limits) as site:
+            for name, asked in SDK_CASES.items():
+                with subtests.test(name):
+                    async with async_client(site.url, key=asked.key) as client:
+                        await _refused(client, asked)
+            assert site.reached == 0
+
+    run_real(main())
+
+
+def test_the_sdk_learns_what_does_not_exist() -> None:
+    """Routes that the gateway does not serve are the SDK's NotFoundError, a wrong method its status error."""
+
+    async def main() -> None:
+        async with serving({"a": GOOD}) as site, async_client(site.url) as client:
+            with pytest.raises(openai.NotFoundError) as caught:
+                await client.embeddings.create(model="m", input="hello")
+            assert caught.value.code == "unknown_url"
+            with pytest.raises(openai.APIStatusError) as wrong:
+                await client.get("/chat/completions", cast_to=object)
+            assert wrong.value.status_code == 405
+
+    run_real(main())

@@ -1,4 +1,4 @@
-"""Parallel tool calls through the OpenAI Python SDK, from a stream whose pieces are interleaved as servers send them."""
+"""Parallel tool calls through the OpenAI Python SDK, from a stream in which their pieces come in turn."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ def _pieces() -> list[dict[str, object]]:
 
 
 def _events() -> bytes:
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in _pieces()]
+    choices: list[dict[str, object]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in _pieces()]
     choices.append({"index": 0, "delta": {}, "finish_reason": "tool_calls"})
     chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     lines = [json.dumps({**chunk, "choices": [choice]}) for choice in choices]

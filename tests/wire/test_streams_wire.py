@@ -10,8 +10,8 @@ from gateway_fixture import Site, serving
 from race_scenarios import Settings
 from raw_http import answer, asking
 from running import run_real
-from sdk_clients import HELLO, async_client, sync_client, words_of
-from stream_scenarios import BREAKING, BROKEN, STALL, compared, slowed
+from sdk_clients import HELLO, async_client, read, read_async, sync_client, words_of
+from stream_scenarios import BREAKING, BROKEN, STALL, TOKENS, compared, slowed
 
 
 def test_bytes_are_the_same_at_both_ends() -> None:
@@ -64,27 +64,25 @@ def _breaking(
 def test_a_broken_stream_makes_the_sdk_raise(subtests: pytest.Subtests) -> None:
     """A stream cut, stalled or malformed in the middle gives what had come, and then an error."""
 
-    def read(url: str, model: str) -> None:
-        chunks = []
+    def check(url: str, model: str) -> None:
+        words: list[str] = []
         with sync_client(url) as client, pytest.raises(openai.APIError) as raised:
-            for chunk in client.chat.completions.create(model=model, messages=HELLO, stream=True):
-                chunks.append(chunk)
-        assert 2 <= len(words_of(chunks)) < BREAKING["tokens"]
+            read(client, model, words)
+        assert 2 <= len(words) < TOKENS
         assert raised.value.code
 
-    _breaking(subtests, BROKEN, lambda site, model: asyncio.to_thread(read, site.url, model))
+    _breaking(subtests, BROKEN, lambda site, model: asyncio.to_thread(check, site.url, model))
 
 
 def test_a_broken_stream_makes_the_async_sdk_raise(subtests: pytest.Subtests) -> None:
     """The same for the SDK's asynchronous client."""
 
     async def check(site: Site, model: str) -> None:
-        chunks = []
+        words: list[str] = []
         async with async_client(site.url) as client:
             with pytest.raises(openai.APIError) as raised:
-                async for chunk in await client.chat.completions.create(model=model, messages=HELLO, stream=True):
-                    chunks.append(chunk)
-        assert 2 <= len(words_of(chunks)) < BREAKING["tokens"]
+                await read_async(client, model, words)
+        assert 2 <= len(words) < TOKENS
         assert raised.value.code
 
     _breaking(subtests, BROKEN, check)
@@ -108,7 +106,7 @@ def test_a_broken_answer_comes_from_another_replica_where_no_stream_was_asked_fo
         asked = site.replicas["a"].stats.requests
         async with async_client(site.url) as client:
             completion = await client.chat.completions.create(model=model, messages=HELLO)
-        assert len((completion.choices[0].message.content or "").split()) == BREAKING["tokens"]
+        assert len((completion.choices[0].message.content or "").split()) == TOKENS
         assert site.replicas["a"].stats.requests > asked
 
     _breaking(subtests, BROKEN, check, fallback={"b": BREAKING})
@@ -121,7 +119,7 @@ def test_oddities_do_not_trip_the_sdk(subtests: pytest.Subtests) -> None:
         async with async_client(site.url) as client:
             stream = await client.chat.completions.create(model=model, messages=HELLO, stream=True)
             chunks = [chunk async for chunk in stream]
-        assert len(words_of(chunks)) == BREAKING["tokens"]
+        assert len(words_of(chunks)) == TOKENS
         assert chunks[-1].choices[0].finish_reason == "stop"
 
     _breaking(subtests, ["malformed:2", "fields", "pings", "no_done"], check)

@@ -1,0 +1,149 @@
+"""Simulated language-model servers: work takes what the weather allows, engines batch, quotas refuse."""
+
+import asyncio
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from gateway.limits.ledger import Limit, Resource
+from providers.base import Frame, Headers
+from providers.errors import UpstreamError
+from running import run_virtual
+from streaming_bench.quota import Provider
+from streaming_bench.scenario import Scenario, faster, load
+from streaming_bench.servers import Prepared
+from streaming_bench.summary import Part, figures
+from streaming_bench.virtual import Record, Run
+from streaming_bench.weather import Spell, Weather
+from streaming_bench.world import arrivals_s, call_of
+
+TIMES = st.floats(0.0, 100.0)
+
+
+@given(st.lists(st.tuples(TIMES, st.floats(0.1, 20.0), st.floats(0.05, 1.0)), max_size=5), TIMES, TIMES, TIMES)
+def test_work_adds_up(spells: list[tuple[float, float, float]], start_s: float, first_s: float, then_s: float) -> None:
+    """Whatever the weather, doing one piece of work and then another ends when doing both at once does."""
+    weather = Weather([Spell(at_s, at_s + lasts_s, speed) for at_s, lasts_s, speed in spells])
+    halfway_s = weather.finish_s(start_s, first_s)
+    assert weather.finish_s(halfway_s, then_s) == pytest.approx(weather.finish_s(start_s, first_s + then_s), abs=1e-6)
+
+
+def test_work_takes_longer_in_a_spell() -> None:
+    """At half the speed the part of the work that falls into the spell takes twice as long."""
+    weather = Weather([Spell(10.0, 20.0, 0.5)])
+    assert weather.finish_s(0.0, 5.0) == 5.0
+    assert weather.finish_s(8.0, 4.0) == pytest.approx(14.0)
+    assert weather.finish_s(18.0, 4.0) == pytest.approx(23.0)
+    assert (weather.speed(9.9), weather.speed(10.0), weather.speed(20.0)) == (1.0, 0.5, 1.0)
+
+
+def test_a_quota_refuses_what_it_does_not_have() -> None:
+    """A bucket gives what it holds, then says when there will be more, and gives it then."""
+    provider = Provider([Limit(Resource.REQUESTS, 2, 10.0), Limit(Resource.TOKENS, 1_000, 10.0)])
+    assert provider.refuses(100, 0.0) is None
+    assert provider.refuses(100, 0.0) is None
+    refused = provider.refuses(100, 0.0)
+    assert refused is not None
+    assert refused.status == 429
+    assert refused.retry_after_s == pytest.approx(5.0)
+    assert provider.refuses(100, 5.0) is None
+
+
+def test_bursts_keep_the_mean() -> None:
+    """Traffic that switches between states has the rate it was asked for."""
+    for name in ("W5", "W6"):
+        arrivals = load(name).arrivals
+        times_s = arrivals_s(arrivals, 20_000, 1)
+        assert times_s == sorted(times_s)
+        assert 20_000 / times_s[-1] == pytest.approx(arrivals.per_second, rel=0.05)
+
+
+def test_a_faster_workload_is_the_same_otherwise() -> None:
+    """--load scales the rate of an open loop, and the clients of a closed one."""
+    assert faster(load("W6"), 2.0).arrivals.per_second == 40
+    assert faster(load("W1"), 0.5).arrivals.concurrency == 10
+
+
+class Heard:
+    """A sink that keeps when things happened."""
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+        self.end_s: float | None = None
+
+    def on_headers(self, status: int, headers: Headers) -> None:
+        """Part of the first token here."""
+
+    def on_frame(self, frame: Frame) -> None:
+        self.first_s = asyncio.get_running_loop().time()
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        self.end_s = asyncio.get_running_loop().time()
+
+
+def calm(name: str) -> Scenario:
+    """A workload of ten requests without bad times."""
+    scenario = load(name)
+    assert scenario.serving is not None
+    serving = replace(scenario.serving, episodes=())
+    return replace(scenario, requests=10, serving=serving)
+
+
+def test_an_engine_computes_prompts_in_order() -> None:
+    """Requests at one engine get their first tokens in order, together at the rate at which it computes prompts."""
+    scenario = calm("W5")
+
+    async def main() -> tuple[list[Heard], tuple[float, float]]:
+        world = Prepared(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
+        heard = [Heard() for _ in range(5)]
+        for i, sink in enumerate(heard):
+            world.endpoints[0].open(call_of(i), sink)
+        await asyncio.sleep(100)
+        return heard, world.prefill()
+
+    heard, (computed, wasted) = run_virtual(main())
+    firsts_s = [sink.first_s for sink in heard if sink.first_s is not None]
+    assert len(firsts_s) == 5
+    assert firsts_s == sorted(firsts_s)
+    assert computed / 10_000 < firsts_s[-1] < computed / 10_000 + 5 * 2 * 0.020
+    assert wasted == 0
+    assert all(sink.end_s is not None and sink.end_s > first_s for sink, first_s in zip(heard, firsts_s, strict=True))
+
+
+def test_an_aborted_request_frees_the_engine() -> None:
+    """What was computed for a cancelled request counts as wasted, and the next one does not wait for the rest."""
+    scenario = calm("W5")
+
+    async def main() -> tuple[Heard, Heard, tuple[float, float]]:
+        world = Prepared(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
+        gone, kept = Heard(), Heard()
+        stream = world.endpoints[0].open(call_of(0), gone)
+        world.endpoints[0].open(call_of(1), kept)
+        await asyncio.sleep(0.001)
+        stream.abort()
+        await asyncio.sleep(100)
+        return gone, kept, world.prefill()
+
+    gone, kept, (computed, wasted) = run_virtual(main())
+    assert gone.first_s is None
+    assert kept.first_s is not None
+    assert 0 < wasted < computed
+
+
+def test_parts_are_what_they_say() -> None:
+    """A part takes requests by arrival and prompt length, and a request without an answer counts as failed."""
+    records = [
+        Record(1.0, 0.1, 10.0, 0, 0, 0, 0.0, 0, 0),
+        Record(2.0, 0.3, 10.0, 1, 1, 1, 0.2, 0, 0),
+        Record(3.0, 0.5, 900.0, 0, 0, 0, 0.0, 0, 0),
+        Record(4.0, float("inf"), 10.0, 0, 0, 1, 0.0, 2, 1),
+    ]
+    run = Run(records, (100.0, 5.0))
+    every = figures(run, Part("all"))
+    assert (every["p50"], every["failed"], every["hedges"], every["win_rate"]) == (300.0, 1.0, 0.25, 1.0)
+    assert (every["rate_limited"], every["rate_limited_hedges"], every["wasted_prefill"]) == (2.0, 1.0, 0.05)
+    assert figures(run, Part("short", tokens_max=100.0))["requests"] == 3
+    assert figures(run, Part("calm", without=((1.5, 3.5),)))["requests"] == 2
+    assert figures(run, Part("late", late_s=0.2))["late"] == 2
