@@ -136,7 +136,7 @@ class Gateway:
     ) -> Replica:
         kind = CATALOG[row.kind]
         url = urlsplit(row.base_url)
-        tls = _tls() if url.scheme == "https" else None
+        tls = tls_context() if url.scheme == "https" else None
         origin = Origin(url.hostname or "", url.port or (443 if tls else 80), tls, settings.timeouts.connect_s)
         client = WireClient(origin, tasks)
         self._clients.append(client)
@@ -145,7 +145,7 @@ class Gateway:
             Api.COMPLETIONS: OpenAICompletions(ask_usage=kind.asks_usage),
         }
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
-        headers = _headers(row, kind, url.netloc)
+        headers = upstream_headers(row, kind, url.netloc)
         endpoint = HttpEndpoint(client, protocols, url.path, headers, row.model or model.name, bounds)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         return Replica(
@@ -242,7 +242,7 @@ def _assemblers() -> dict[Api, Callable[..., Any]]:
     return {Api.CHAT: chat.assembler, Api.COMPLETIONS: completions.assembler}
 
 
-def _headers(row: config.Replica, kind: Kind, host: str) -> Headers:
+def upstream_headers(row: config.Replica, kind: Kind, host: str) -> Headers:
     """What every request to a replica carries."""
     headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{gateway_version()}".encode())]
     if row.api_key is not None:
@@ -253,6 +253,6 @@ def _headers(row: config.Replica, kind: Kind, host: str) -> Headers:
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """One context for all upstreams: loading the certificates takes 20 ms."""
     return ssl.create_default_context()

@@ -155,11 +155,11 @@ class _HttpStream:
             self._gather(data)
             return
         try:
-            events = self._splitter.feed(data)
+            self._read(self._splitter.feed(data))
         except ProtocolError as error:
             self._fail(error)
-            return
-        self._read(events)
+        except Exception as error:  # a bug must cost one attempt, not a client's minutes
+            self._fail(ProtocolError(f"the upstream's answer could not be read ({type(error).__name__})"))
 
     def on_close(self, error: UpstreamError | None) -> None:
         if self._linger is not None:

@@ -66,13 +66,14 @@ class Tail:
         return sum(self.hedged) / len(self.hedged)
 
 
-async def tail(policy: str, *, warm: int, count: int, process: bool = False) -> Tail:
-    """Three flushing replicas with a bad tail, four requests at a time, a budget of 10 %.
+async def tail(policy: str, *, warm: int, count: int, at_a_time: int = 4, process: bool = False) -> Tail:
+    """Three flushing replicas with a bad tail, a budget of 10 %.
 
     Args:
         policy: of hedging.
         warm: requests whose TTFT is not counted.
         count: requests after those.
+        at_a_time: requests under way.
         process: where the gateway runs.
     """
     seen = Tail([0.0] * (warm + count), [0.0] * (warm + count), [False] * (warm + count))
@@ -88,7 +89,7 @@ async def tail(policy: str, *, warm: int, count: int, process: bool = False) -> 
                 seen.ttfts_s[number] = await got.ttft_s()
                 seen.hedged[number] = got.headers["x-ttft-result"].startswith("backup")
 
-        await spread(warm + count, 4, one)
+        await spread(warm + count, at_a_time, one)
         assert site.reached <= warm + count + sum(seen.hedged)
     seen.overspent = _worst_stretch([hedged - _BUDGET for hedged in seen.hedged])
     seen.cap = _CAP + _BUDGET * _accrual(seen.sent_s)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit
 
-from gateway.app import _headers, _tls
+from gateway.app import tls_context, upstream_headers
 from gateway.command_line import ExitCode
 from gateway.commands.config import config_path, tell_problems
 from gateway.commands.environment import read_environment
@@ -156,10 +156,10 @@ class _Prober:
         self._row = row = target.row
         self._kind = CATALOG[row.kind]
         self._url = url = urlsplit(row.base_url)
-        tls = _tls() if url.scheme == "https" else None
+        tls = tls_context() if url.scheme == "https" else None
         origin = Origin(url.hostname or "", url.port or (443 if tls else 80), tls, settings.timeouts.connect_s)
         self._client = _Client(origin, tasks)
-        self._sent = _headers(row, self._kind, url.netloc)
+        self._sent = upstream_headers(row, self._kind, url.netloc)
         self._endpoint = HttpEndpoint(
             self._client,
             {Api.CHAT: OpenAIChat(ask_usage=False, first_token=target.model.first_token)},

@@ -25,7 +25,7 @@ _IMAGES_MAX: Final = 32
 _OUTLIER: Final = 3.0  # times the estimate: a hidden prompt or an image, not the tokenizer
 _PRIOR: Final = 1.0  # reports that speak for a factor of 1
 _REFIT: Final = 8  # reports between two fits, after the first eight
-_LEARNED: Final = 200  # reports after which only some are taken
+_LEARNED: Final = 1_000  # reports after which only some are taken
 _FACTOR_MIN: Final = 0.3
 _FACTOR_MAX: Final = 3.0
 

@@ -9,12 +9,13 @@ from running import run_real
 
 _SOON_S = 0.5  # of closing a socket; the exact bounds are scripts/acceptance's, where nothing else runs
 _FEW = 12
+_MANY = 12  # at a time; scripts/acceptance has four
 
 
 @pytest.mark.parametrize("policy", ["quantile", "adaptive"])
 def test_hedging_cuts_the_tail_within_its_budget(policy: str) -> None:
     """Replicas that flush headers and role at once and are sometimes a second late answer in time when raced."""
-    seen = run_real(tail(policy, warm=100, count=200))
+    seen = run_real(tail(policy, warm=100, count=200, at_a_time=_MANY))
     assert any(seen.hedged)
     assert percentile(seen.ttfts_s, 0.97) < 0.5
     assert seen.overspent <= seen.cap
@@ -22,14 +23,14 @@ def test_hedging_cuts_the_tail_within_its_budget(policy: str) -> None:
 
 def test_without_hedging_the_tail_stays() -> None:
     """The same replicas without hedging: 4 % take a second."""
-    seen = run_real(tail("off", warm=0, count=120))
+    seen = run_real(tail("off", warm=0, count=120, at_a_time=_MANY))
     assert not any(seen.hedged)
     assert percentile(seen.ttfts_s, 0.99) >= 0.9
 
 
 def test_a_race_at_headers_hedges_nothing() -> None:
     """Who takes headers for an answer never sees a replica that flushes them be late."""
-    seen = run_real(tail("headers", warm=60, count=60))
+    seen = run_real(tail("headers", warm=60, count=60, at_a_time=_MANY))
     assert not any(seen.hedged)
 
 

@@ -1,0 +1,92 @@
+"""An endpoint over a scripted HTTP client: every way a response can go becomes frames and one end."""
+
+from dataclasses import dataclass, field
+
+from openai_calls import STREAMED
+from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request
+from providers.errors import ConnectionCut, ProtocolError, UpstreamError
+from providers.openai_chat import OpenAIChat
+from providers.upstream import Bounds, HttpEndpoint
+
+SSE: Headers = [(b"content-type", b"text/event-stream")]
+
+
+class Exchange:
+    """What the client gives for a request."""
+
+    aborted = False
+
+    def pause(self) -> None:
+        """Nothing to stop."""
+
+    def resume(self) -> None:
+        """Nothing to go on with."""
+
+    def abort(self) -> None:
+        """Keep that it was aborted."""
+        self.aborted = True
+
+
+@dataclass
+class Client:
+    """An HTTP client that is played by the test."""
+
+    sinks: list[HttpSink] = field(default_factory=list)
+    exchange: Exchange = field(default_factory=Exchange)
+
+    def send(self, request: Request, sink: HttpSink) -> Exchange:
+        """Keep the sink."""
+        assert b"accept: text/event-stream" in request.head
+        self.sinks.append(sink)
+        return self.exchange
+
+
+@dataclass
+class Heard:
+    """A sink that keeps everything, unless it is broken."""
+
+    frames: list[Frame] = field(default_factory=list)
+    ends: list[UpstreamError | None] = field(default_factory=list)
+    broken: bool = False
+
+    def on_headers(self, status: int, headers: Headers) -> None:
+        """Of no interest here."""
+
+    def on_frame(self, frame: Frame) -> None:
+        """Keep it."""
+        if self.broken:
+            raise ZeroDivisionError
+        self.frames.append(frame)
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        """Keep it."""
+        self.ends.append(error)
+
+
+def _open(protocol: OpenAIChat) -> tuple[Client, HttpSink, Heard]:
+    client, heard = Client(), Heard()
+    HttpEndpoint(client, {Api.CHAT: protocol}, "/v1", [(b"host", b"h")], "m", Bounds()).open(STREAMED, heard)
+    return client, client.sinks[0], heard
+
+
+def test_a_burst_of_content_is_one_frame_with_all_its_bytes() -> None:
+    """Content events that come in one read are pushed as one frame that holds and counts them."""
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
+    _, sink, heard = _open(OpenAIChat())
+    sink.on_response(200, SSE)
+    sink.on_body(event * 3)
+    assert [(frame.kind, frame.raw, frame.events) for frame in heard.frames] == [(FrameKind.CONTENT, event * 3, 3)]
+    sink.on_close(None)
+    assert isinstance(heard.ends[0], ConnectionCut)
+
+
+def test_a_bug_behind_a_read_ends_its_attempt_at_once() -> None:
+    """An exception costs one attempt: the connection is dropped and the sink hears of an error, once."""
+    client, sink, heard = _open(OpenAIChat())
+    sink.on_response(200, SSE)
+    heard.broken = True  # stands for any bug behind a read
+    sink.on_body(b"data: {}\n\n")
+    sink.on_body(b"data: {}\n\n")
+    sink.on_close(None)
+    assert client.exchange.aborted
+    assert [type(end) for end in heard.ends] == [ProtocolError]
