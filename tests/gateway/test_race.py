@@ -35,7 +35,7 @@ def test_a_quick_primary_is_forwarded_whole_and_alone() -> None:
 
 
 def test_a_late_primary_is_raced_and_loses_at_the_winners_first_content() -> None:
-    """The backup starts at the delay, wins at its first content, and the primary's connection is closed that instant."""
+    """The backup starts at the delay and wins at its first content; the primary is closed in that instant."""
     primary, backup = Scripted(answer(5.0, "xy")), Scripted(answer(0.05))
     told = run_race(primary, backup)
     assert told.client.got == COMPLETE
