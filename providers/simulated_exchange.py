@@ -106,7 +106,9 @@ class Exchange(Player):
         self._transport.write(response_head(script.status, headers) + b"".join(map(self._framed, script.prelude)))
 
     def on_step(self, frame: Frame) -> None:
-        """Write one event."""
+        """Write one event, unless the connection is lost already and about to say so."""
+        if self._transport.is_closing():
+            return
         if frame.kind in _CONTENT:
             self._record.content_events += 1
             self._stats.tokens += frame.usage.completion_tokens or 0 if frame.usage else 1

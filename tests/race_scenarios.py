@@ -118,19 +118,21 @@ def _accrual(sent_s: Sequence[float]) -> float:
 
 async def losers(count: int, *, process: bool = False) -> list[float]:
     """How long after the winner's first content each loser's socket was closed, both as its replica saw it."""
-    delays_s: list[float] = []
-    profiles = {name: {"ttft": "uniform:60ms,120ms", "gap": "5ms", "tokens": 5} for name in "abc"}
-    async with serving(profiles, process=process, hedge=_AT_ONCE) as site:
-        for number in range(count):
-            async with answer(site.port, asking()) as got:
-                await got.body()
-                winner = site.record(got.headers)
-            await site.until_idle()
-            lost = [record for record in site.records() if record.ended is Ended.CANCELLED]
-            assert len(lost) == number + 1
-            loser = max(lost, key=lambda record: record.received_s)
-            delays_s.append((loser.ended_s or math.inf) - (winner.first_content_s or math.inf))
-    return delays_s
+    profile: Settings = {"ttft": "uniform:60ms,120ms", "gap": "10ms", "tokens": 1000}
+    async with serving({"a": profile, "b": profile}, process=process, hedge=_AT_ONCE) as site:
+        return [await _losers_delay_s(site) for _ in range(count)]
+
+
+async def _losers_delay_s(site: Site) -> float:
+    """One race of two."""
+    async with answer(site.port, asking()) as got:
+        await got.ttft_s()
+        winner = site.record(got.headers)
+        other = site.replicas["b" if got.headers["x-ttft-replica"] == "a" else "a"].stats
+        await until(lambda: not other.in_flight)
+    await site.until_idle()
+    loser = next(reversed(other.records.values()))
+    return (loser.ended_s or math.inf) - (winner.first_content_s or math.inf)
 
 
 @dataclass
