@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,6 +35,7 @@ from gateway.response import Application, Receive, Scope, Send
 from gateway.routes import PATHS, Keyring, Limits, RacedRoutes
 from gateway.routing.choose import Routing
 from gateway.routing.replicas import Replica
+from gateway.version import gateway_version
 from providers.base import Api, Headers, WireProtocol
 from providers.catalog import CATALOG, Auth, Kind
 from providers.openai_chat import OpenAIChat
@@ -48,12 +48,7 @@ _GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows othe
 _PASSED_HEADERS = frozenset({b"openai-beta", b"traceparent", b"tracestate"})
 
 
-def gateway_version() -> str:
-    """Version of the installed distribution, or of a checkout that is not installed."""
-    try:
-        return version("ttft-gateway")
-    except PackageNotFoundError:
-        return "0.0.0"
+_VERSION = gateway_version()  # reads a file, so not on the loop
 
 
 class Gateway:
@@ -90,7 +85,7 @@ class Gateway:
 
         names = [row.name for row in settings.models]
         self._plain = plain_app(
-            names, int(datetime.now(UTC).timestamp()), key_name, lambda: not self.draining, gateway_version()
+            names, int(datetime.now(UTC).timestamp()), key_name, lambda: not self.draining, _VERSION
         )
         self.application: Application = self._application
         self.admin: Application = self._admin.app
@@ -244,7 +239,7 @@ def _assemblers() -> dict[Api, Callable[..., Any]]:
 
 def upstream_headers(row: config.Replica, kind: Kind, host: str) -> Headers:
     """What every request to a replica carries."""
-    headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{gateway_version()}".encode())]
+    headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{_VERSION}".encode())]
     if row.api_key is not None:
         key = row.api_key.get_secret_value().encode()
         headers.append((b"authorization", b"Bearer " + key) if kind.auth is Auth.BEARER else (b"api-key", key))

@@ -48,24 +48,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._head_bytes = 0
         self._read_bytes = 0
+        self._loose_bytes = 0  # since the last piece of a body: trailers, which are kept, too
         self._refusal: GatewayError | None = None
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
 
     def data_received(self, data: bytes) -> None:
         self._read_bytes = len(data)
+        self._loose_bytes += len(data)
         super().data_received(data)
         if self.head_since_s is not None:  # what came belongs to a head that is still not complete
             self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-                self._refusal = _too_large()
-                self.send_400_response("")
+        if max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refusal = _too_large()
+            self.send_400_response("")
 
     def on_message_begin(self) -> None:
         self.head_since_s = self.loop.time()
         super().on_message_begin()
 
+    def on_body(self, body: bytes) -> None:
+        self._loose_bytes = 0
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
-        self._head_bytes = 0
+        self._head_bytes = self._loose_bytes = 0
         if self._read_bytes > HEAD_BYTES_MAX:  # one read may hold a whole head, and more
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if head_bytes > HEAD_BYTES_MAX:

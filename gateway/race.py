@@ -38,6 +38,7 @@ from providers.errors import TimedOut, UpstreamError
 TRIES_MAX = 4  # upstream attempts a request; the SDK's own retries multiply whatever we do
 TRIES_IN_BURST = 3
 BURST_S = 3.0
+_CUT_SHORT = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
 
 _T = TypeVar("_T")
 
@@ -114,6 +115,10 @@ class Race:
             self._client.fail(error)
             self._stop(Outcome.DRAINED, status=error.status, error=error.code)
 
+    def give_up(self, error: GatewayError) -> None:
+        """The client cannot make an answer of what came: it gets the error."""
+        self._refuse(error)
+
     def pause(self) -> None:
         """The client is slow: stop reading the winner."""
         self._paused = True
@@ -151,7 +156,8 @@ class Race:
             self._win(attempt)
         self._close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
         self._client.finish()
-        self._end(status=200, error=None)
+        if not self._over:  # the client may have given up
+            self._end(status=200, error=None)
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """An attempt is over without a complete answer."""
@@ -224,7 +230,7 @@ class Race:
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End one attempt, once, and settle what it took."""
-        if attempt.overdue and outcome is not Outcome.FINISHED and attempt.content_s is None:
+        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:
             outcome = Outcome.TTFT_TIMEOUT
         if attempt.close(outcome, error):
             retry_after_s = error.retry_after_s if error is not None else None
@@ -286,8 +292,9 @@ class Race:
         self._safely("routing", pool.on_sent, None, attempt, self._facts, tickets)
         attempt.open(self._call)
         start_s = attempt.start_s
-        attempt.overdue_at_s = start_s + timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
-        attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
+        if self._call.streaming or self._call.assemble:  # else the whole answer comes at once: only its end is timed
+            attempt.overdue_at_s = start_s + timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
+            attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
         if self._facts.hedge_off is None and self._hedges < pool.max_hedges:
             delay_s = self._safely("plan", pool.delay_s, math.inf, attempt, self._facts)
             attempt.hedge_at_s = start_s + delay_s

@@ -41,6 +41,9 @@ class RaceControl(Protocol):
     def client_gone(self) -> None:
         """The client has left."""
 
+    def give_up(self, error: GatewayError) -> None:
+        """What came makes no answer: fail with this error."""
+
     def pause(self) -> None:
         """The client is slow."""
 
@@ -135,9 +138,8 @@ class JsonAnswer:
             respond_error(self._outbox, error, self._request_id)
 
     def _give_up(self, message: str) -> None:
-        self.fail(UpstreamFailed(message, status=502, code="upstream_protocol_error"))
         if self._outbox.race is not None:
-            self._outbox.race.client_gone()
+            self._outbox.race.give_up(UpstreamFailed(message, status=502, code="upstream_protocol_error"))
 
 
 def respond(

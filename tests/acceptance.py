@@ -35,10 +35,10 @@ def tails() -> Iterator[Line]:
         p50, p95, p99 = (f"{1000 * percentile(seen.ttfts_s, share):.1f}" for share in (0.5, 0.95, 0.99))
         hedges = sum(seen.hedged)
         fine = holds(percentile(seen.ttfts_s, 0.99)) and bool(hedges) == (policy in ("quantile", "adaptive"))
-        yield Line(f"TTFT, policy {policy}", must_be, f"p50 {p50}, p95 {p95}, p99 {p99}; {hedges} hedges", fine)
+        yield Line(f"TTFT, policy {policy}", must_be, f"p50 {p50}, p95 {p95}, p99 {p99}; {hedges} of 1100 hedged", fine)
         if hedges:
-            within = f"{seen.overspent:.1f} hedges over 10 % of the worst stretch"
-            yield Line("", f"<= {seen.cap:.1f}", within, seen.overspent <= seen.cap)
+            within = f"{seen.overspent:.1f} over 10 % in the worst stretch of requests"
+            yield Line("hedges", f"<= {seen.cap:.1f} over 10 %", within, seen.overspent <= seen.cap)
 
 
 def closing() -> Iterator[Line]:
