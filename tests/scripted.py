@@ -162,6 +162,7 @@ def run_race(
     hedge: HedgeSettings = HEDGED,
     timeouts: Timeouts | None = None,
     streaming: bool = True,
+    assemble: bool = True,
     facts: Facts | None = None,
     during: Callable[[Race, RecordingClient, list[Pool]], None] | None = None,
     prepare: Callable[[list[Pool]], None] | None = None,
@@ -175,6 +176,7 @@ def run_race(
         hedge: settings of every pool.
         timeouts: of the model.
         streaming: what the client asked for.
+        assemble: an answer that is not streamed is put together from a stream.
         facts: about the request.
         during: called right after the start.
         prepare: called with the pools before the start.
@@ -198,7 +200,7 @@ def run_race(
                 ended.set()
 
         client = RecordingClient(streaming)
-        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming)
+        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
         model = Model("m", pools, timeouts or Timeouts())
         race = Race(model, call, facts or Facts(), client, caller, Host(loop, emit, lambda: 0.0))

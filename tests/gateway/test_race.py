@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.errors import UpstreamFailed
 from gateway.events import AttemptFailed, HedgeDenied, HedgeFired, PartFailed, Result, Role
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.plan import Policy
@@ -323,3 +324,36 @@ def test_a_protocol_error_in_the_preamble_is_bounded() -> None:
     told = run_race(Scripted(FAILING["endless preamble"]), hedge=HEDGED)
     assert told.client.error is not None
     assert told.client.error.code == "upstream_protocol_error"
+
+
+def test_an_answer_that_makes_no_sense_is_one_failed_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a client cannot put the answer together, the request is reported once, with the error the client got."""
+    error = UpstreamFailed("the pieces do not fit", status=502, code="upstream_protocol_error")
+
+    def during(race: Race, client: RecordingClient, _pools: list[Pool]) -> None:
+        monkeypatch.setattr(client, "finish", lambda: race.give_up(error))
+
+    told = run_race(Scripted(answer(0.05)), streaming=False, during=during)
+    assert told.client.error is error
+    assert (told.report.status, told.report.error) == (502, "upstream_protocol_error")
+    assert told.report.winner == "a"
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(429, Outcome.RATE_LIMITED), (400, Outcome.REJECTED)])
+def test_what_an_overdue_replica_answers_is_what_counts(code: int, outcome: Outcome) -> None:
+    """A late 429 cools its replica down and a late 400 is the caller's: neither is a timeout to the breaker."""
+    overdue = Scripted(status(12.0, code, retry_after_s=60.0))
+    told = run_race(overdue, Scripted(answer(5.0)), hedge=OFF)
+    assert told.report.attempts[0].outcome is outcome
+    breaker = told.pools[0].replicas[0].breaker
+    assert breaker.failures == 0
+    assert (breaker.cooling_until_s > 60.0) is (code == 429)
+
+
+def test_an_answer_that_comes_whole_is_asked_for_once() -> None:
+    """Where nothing is streamed there is no first token to be late: only the total time ends the wait."""
+    told = run_race(Scripted(answer(200.0)), Scripted(answer(0.01)), hedge=OFF, streaming=False, assemble=False)
+    assert (told.report.status, told.report.winner, len(told.report.attempts)) == (200, "a", 1)
+    told = run_race(Scripted(SILENT), Scripted(answer(0.01)), hedge=OFF, streaming=False, assemble=False)
+    assert told.report.status == 504
+    assert told.end_s == pytest.approx(Timeouts().total_s)
