@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with bounds on what comes before a request: header bytes, and the time they may take.
+"""uvicorn's HTTP protocol with bounds: on header and trailer bytes, the time they take, and answers nobody reads.
 
 Everything else is uvicorn's. What is refused here never becomes a request, and still gets an OpenAI error body.
 Units: seconds, bytes.
@@ -15,6 +15,7 @@ from gateway.errors import BadRequest, GatewayError
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 HEAD_S_MAX = 10.0
+UNREAD_S_MAX = 60.0  # a client that takes nothing of its answer for so long is let go
 
 
 class HeadersTooLarge(BadRequest):
@@ -48,6 +49,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._head_bytes = 0
         self._read_bytes = 0
+        self._unsent_bytes = 0
+        self._taken_s = self.loop.time()  # when the client last took something, or there was nothing to take
         self._loose_bytes = 0  # since the last piece of a body: trailers, which are kept, too
         self._refusal: GatewayError | None = None
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
@@ -89,8 +92,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.write(head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
         self.transport.close()
 
-    def check_head(self, now_s: float) -> None:
-        """Refuse a connection whose headers take too long; called every second or so."""
+    def check(self, now_s: float) -> None:
+        """End a connection whose headers take too long, or that takes nothing of its answer; called every second."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent < self._unsent_bytes:
+            self._taken_s = now_s
+        elif now_s > self._taken_s + UNREAD_S_MAX:
+            self.transport.abort()
+        self._unsent_bytes = unsent
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
             self._refusal = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
             self.send_400_response("")

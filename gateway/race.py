@@ -33,7 +33,7 @@ from gateway.report import Course, ended, response_headers
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
-from providers.errors import TimedOut, UpstreamError
+from providers.errors import ProtocolError, TimedOut, UpstreamError
 
 TRIES_MAX = 4  # upstream attempts a request; the SDK's own retries multiply whatever we do
 TRIES_IN_BURST = 3
@@ -290,7 +290,12 @@ class Race:
         attempt = Attempt(self, pool, replica, role, reason, host.loop)
         self._attempts.append(attempt)
         self._safely("routing", pool.on_sent, None, attempt, self._facts, tickets)
-        attempt.open(self._call)
+        try:
+            attempt.open(self._call)
+        except Exception as error:  # a bug must cost this attempt, not the race
+            host.emit(PartFailed(self._now(), "open", type(error).__name__))
+            failure = ProtocolError("the request could not be sent to the upstream")
+            host.loop.call_soon(attempt.on_end, failure)
         start_s = attempt.start_s
         if self._call.streaming or self._call.assemble:  # else the whole answer comes at once: only its end is timed
             attempt.overdue_at_s = start_s + timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens

@@ -243,6 +243,7 @@ def _facts(inbound: Inbound, model: Model, coin: float) -> Facts:
         answer_tokens=inbound.call.max_tokens,
         hedge_off=inbound.hedge_off,
         deadline_s=inbound.deadline_s,
+        timed=inbound.call.streaming or inbound.call.assemble,
         coin=coin,
     )
 

@@ -165,7 +165,7 @@ async def _sweep(server: _Server) -> None:
         await asyncio.sleep(_SWEEP_S)
         for connection in tuple(server.server_state.connections):
             if isinstance(connection, BoundedHttpProtocol):
-                connection.check_head(loop.time())
+                connection.check(loop.time())
 
 
 def _server(application: Application) -> _Server:

@@ -80,7 +80,7 @@ def streams() -> Iterator[Line]:
     ways = f"{len(result.manners)} of {len(ODD_BYTES)} ways to write, {result.raced} raced"
     fine = result.equal == 200 and len(result.manners) == len(ODD_BYTES)
     yield Line("equal hashes of 200 parallel streams", "200", f"{result.equal}; {ways}", fine)
-    slow = run_real(slowed(16, wait_s=4.0, process=True))
+    slow = run_real(slowed(16, stall_s=6.0, process=True))
     whole, taken = slow.whole_bytes / 1e6, slow.taken_bytes_max / 1e6
     measured = f"{slow.rss_bytes / 1e6:.1f}; each took {taken:.1f} of {whole:.1f}, the kernel's buffers included"
     yield Line("memory for 16 slow readers", "<= 16", measured, slow.rss_bytes <= 16e6 and taken < whole)

@@ -112,12 +112,18 @@ class Slowed:
     rss_bytes: int = 0
 
 
-async def slowed(count: int, *, wait_s: float, process: bool = False) -> Slowed:
-    """Clients that read nothing for a while, longer than what counts as a stall, and then everything."""
+async def slowed(count: int, *, stall_s: float, process: bool = False) -> Slowed:
+    """Clients that read nothing for longer than what counts as a stall, and then everything.
+
+    Args:
+        count: of clients.
+        stall_s: what counts as a stall; more than it takes the replica to make that many long answers.
+        process: where the gateway runs.
+    """
     result = Slowed()
     profile: Settings = {"ttft": "5ms", "tokens": _LONG, "tokens_max": _LONG}
     payload = asking(stream_options=_WITH_USAGE, temperature=0, logprobs=True, top_logprobs=20)
-    timeouts = {"stall": f"{round(500 * wait_s)}ms"}
+    timeouts = {"stall": f"{stall_s:g}s"}
     async with serving({"a": profile}, process=process, timeouts=timeouts) as site, asyncio.TaskGroup() as tasks:
         listener = site.replicas["a"]._listener
         assert listener is not None
@@ -138,7 +144,7 @@ async def slowed(count: int, *, wait_s: float, process: bool = False) -> Slowed:
         for _ in range(count):
             tasks.create_task(one())
         await waiting.wait()
-        await asyncio.sleep(wait_s)
+        await asyncio.sleep(1.5 * stall_s)
         taken = [record.content_events for record in site.records()]
         result.rss_bytes = _rss_bytes(site) - before_bytes
         result.paused = site.replicas["a"].stats.paused

@@ -117,10 +117,11 @@ class Pool:
         predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
         ledger = self._ledger(replica)
         quota = ledger.reserve(self._billed(facts), now_s) if ledger is not None else None
-        attempt.sent = Sent(next(self._numbers), predicted_s, uncached, load.pending, tickets, quota)
+        attempt.sent = Sent(next(self._numbers), predicted_s, uncached, load.pending, facts.timed, tickets, quota)
         load.pending += uncached
         load.used_s = now_s
-        load.waits.sent(attempt.sent.number, math.inf if predicted_s is None else predicted_s, now_s)
+        late_from_s = math.inf if predicted_s is None or not facts.timed else predicted_s
+        load.waits.sent(attempt.sent.number, late_from_s, now_s)
         load.memory.remember(facts.prefixes, now_s)
 
     def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
@@ -189,8 +190,9 @@ class Pool:
             load = self._loads[replica]
             load.pending = max(0.0, load.pending - sent.uncached)
             load.waits.first_content(sent.number, now_s)
-            self.learning.predictor.add(replica.name, ttft_s, sent.uncached, sent.pending, now_s)
-            self.learning.add_content(replica.name, ttft_s, sent.predicted_s, now_s)
+            if sent.timed:
+                self.learning.predictor.add(replica.name, ttft_s, sent.uncached, sent.pending, now_s)
+                self.learning.add_content(replica.name, ttft_s, sent.predicted_s, now_s)
         moved = replica.breaker.state is not BreakerState.CLOSED
         replica.breaker.on_success()
         return replica.breaker.state if moved else None
@@ -369,7 +371,7 @@ class Pool:
         """An attempt ended without a first content."""
         load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
         load.pending = max(0.0, load.pending - sent.uncached)
-        if sample is Sample.CENSORED:
+        if sample is Sample.CENSORED and sent.timed:
             load.waits.given_up(sent.number, now_s)
             self.learning.predictor.add_late(name, waited_s, sent.uncached, sent.pending, now_s)
             self.learning.add_given_up(name, waited_s, sent.predicted_s, now_s)

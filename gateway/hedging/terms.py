@@ -27,6 +27,7 @@ class Facts(msgspec.Struct, frozen=True):
         answer_tokens: bound on the answer, None when the client gave none.
         hedge_off: why it may not be hedged, None when it may.
         deadline_s: the client waits no longer than this, None when it did not say.
+        timed: its first content is a token; False where the answer comes as a whole, which says nothing of TTFT.
         coin: decides whether a late request is among those the budget can afford early.
     """
 
@@ -37,6 +38,7 @@ class Facts(msgspec.Struct, frozen=True):
     answer_tokens: int | None = None
     hedge_off: Denial | None = None
     deadline_s: float | None = None
+    timed: bool = True
     coin: float = 0.0
 
 
@@ -48,6 +50,7 @@ class Sent(msgspec.Struct):
         predicted_s: TTFT expected, None before anything was learned.
         uncached: prompt tokens the replica has to compute.
         pending: prompt tokens it had been sent before and not answered.
+        timed: its first content is a token (`Facts.timed`).
         tickets: what a hedge has paid with.
         quota: what was reserved with the replica's quota, None without one.
     """
@@ -56,6 +59,7 @@ class Sent(msgspec.Struct):
     predicted_s: float | None
     uncached: float
     pending: float
+    timed: bool
     tickets: "HedgeTickets | None"
     quota: QuotaTicket | None
 

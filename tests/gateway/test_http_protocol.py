@@ -6,7 +6,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
+from gateway.http_protocol import HEAD_BYTES_MAX, UNREAD_S_MAX, BoundedHttpProtocol
 from gateway.response import Receive, Scope, Send
 from running import run_virtual
 
@@ -21,6 +21,13 @@ class _Transport(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
+        self.unsent = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.closed = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -83,3 +90,25 @@ def test_a_body_is_not_bounded_as_a_head_is() -> None:
     """A chunked body far larger than a head may be passes."""
     transport = _sent(b"3\r\nabc\r\n", b"%x\r\n" % _PIECE + b"v" * _PIECE + b"\r\n")
     assert transport.written == b""
+
+
+@pytest.mark.parametrize(("unsent", "closed"), [((9, 9), True), ((9, 8), False), ((0, 0), False)])
+def test_a_client_that_takes_nothing_is_let_go(unsent: tuple[int, int], *, closed: bool) -> None:
+    """An answer of which nothing is taken for a minute is dropped with its connection; a slow reader is not."""
+
+    async def application(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        """Never called."""
+
+    async def main() -> bool:
+        config = uvicorn.Config(application, lifespan="off", ws="none", log_config=None, interface="asgi3")
+        config.load()
+        protocol = BoundedHttpProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+        transport = _Transport()
+        protocol.connection_made(transport)
+        protocol.head_since_s = None  # its request has come
+        for now_s, left in ((0.0, unsent[0]), (UNREAD_S_MAX, unsent[1]), (UNREAD_S_MAX + 1, unsent[1])):
+            transport.unsent = left
+            protocol.check(now_s)
+        return transport.closed
+
+    assert run_virtual(main()) is closed

@@ -12,9 +12,23 @@ from gateway.hedging.terms import Facts
 from gateway.race import Race
 from gateway.request import Timeouts
 from gateway.routing.replicas import BreakerState
-from providers.base import Frame, FrameKind
+from providers.base import Call, Frame, FrameKind, Sink
 from providers.errors import ConnectError, ConnectionCut, ErrorFrame
-from scripted import BROKEN, DONE, FINISH, HEDGED, ROLE, RecordingClient, Scripted, Step, answer, run_race, status, text
+from scripted import (
+    BROKEN,
+    DONE,
+    FINISH,
+    HEDGED,
+    ROLE,
+    RecordingClient,
+    Scripted,
+    ScriptedStream,
+    Step,
+    answer,
+    run_race,
+    status,
+    text,
+)
 
 OFF = HedgeSettings(policy=Policy.OFF)
 SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
@@ -357,3 +371,23 @@ def test_an_answer_that_comes_whole_is_asked_for_once() -> None:
     told = run_race(Scripted(SILENT), Scripted(answer(0.01)), hedge=OFF, streaming=False, assemble=False)
     assert told.report.status == 504
     assert told.end_s == pytest.approx(Timeouts().total_s)
+
+
+def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
+    """An endpoint that raises is left for another replica; the race goes on."""
+
+    class Broken(Scripted):
+        def open(self, call: Call, sink: Sink) -> ScriptedStream:
+            """Raise as a bug would."""
+            raise ZeroDivisionError
+
+    told = run_race(Broken([]), Scripted(answer(0.05)), hedge=OFF)
+    assert told.client.got == COMPLETE
+    assert [attempt.role for attempt in told.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
+
+
+def test_an_answer_that_comes_as_a_whole_teaches_nothing_of_first_tokens() -> None:
+    """The time of a whole body is no TTFT: nothing is learned from it."""
+    told = run_race(Scripted(answer(5.0)), Scripted(answer(0.05)), facts=Facts(timed=False, hedge_off=Denial.OFF))
+    assert told.pools[0].learning.ttft["a"].count(1.0) == 0
+    assert told.pools[0].learning.predictor.predict("a", 0.0, 0.0, 10.0) is None

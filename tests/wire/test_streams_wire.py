@@ -23,7 +23,7 @@ def test_bytes_are_the_same_at_both_ends() -> None:
 
 def test_a_slow_reader_pauses_its_upstream() -> None:
     """A client that does not read holds up its replica, not the gateway's memory, and is not taken for a stall."""
-    result = run_real(slowed(2, wait_s=1.0))
+    result = run_real(slowed(2, stall_s=1.0))
     assert result.paused
     assert result.taken_bytes_max < result.whole_bytes * 2 // 3  # the rest waits at the replica
     assert result.equal == 2
