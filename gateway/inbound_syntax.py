@@ -120,7 +120,7 @@ def not_json(body: bytes, error: str) -> BadRequest:
         at -= 1  # the decoder says one more
     elif "escape" in error:
         at = body.rfind(b"\\", 0, at)
-    elif (begun := _WORD_BEGIN.search(body, max(0, at - 20), at)) and body[at] >= 0x20:
+    elif (begun := _WORD_BEGIN.search(body, max(0, at - 20), at)) and body[at : at + 1] >= b" ":
         at = begun.start()
     word = _WORD.match(body[at : at + 80].decode(errors="replace"))
     found = word[0] if word else ""

@@ -13,6 +13,7 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.hedging.outcomes import Denial
 from gateway.inbound import KEYS_MAX, Bounds, Inbound, parse
 from gateway.inbound_fields import MESSAGES_MAX, PROMPTS_MAX
+from gateway.inbound_syntax import not_json
 from providers.base import Api, Headers
 
 BOUNDS = Bounds(n_max=16, max_tokens_max=1000)
@@ -801,3 +802,9 @@ def test_any_depth_of_nesting_is_read_or_refused(depth: int) -> None:
     nested = depth * "[" + depth * "]"
     refused(chat(f'"metadata":{nested}'))
     assert refused('{"model":"m","messages":' + nested + "}") is not None
+
+
+def test_an_error_at_the_very_end_is_told_like_any_other() -> None:
+    """A decoder that stops behind the last byte gives a refusal, not an exception."""
+    error = not_json(b'{"a": tru', "JSON is malformed: invalid character (byte 9)")
+    assert (error.status, error.code) == (400, "invalid_json")
