@@ -159,7 +159,7 @@ class Gateway:
         model = self._models.get(name)
         return None if model is None else describe(model, asyncio.get_running_loop().time())
 
-    def _switch(self, name: str | None, on: bool) -> None:  # noqa: FBT001
+    def _switch(self, name: str | None, /, *, on: bool) -> None:
         for model in self._models.values():
             if name in (None, model.name):
                 for pool in model.pools:

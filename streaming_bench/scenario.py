@@ -1,8 +1,8 @@
 """A workload as its TOML file describes it: arrivals, prompts, how replicas answer, limits, what is reported.
 
-Owns the file's form and its checks (docs/bench.md lists the keys). It must not know how anything is simulated: the
-models take their part of a `Scenario`. A scenario may set of the gateway only what section 5 of the design allows it:
-hedge_delay_min and the limits; budget and max_hedges come from the command line.
+Owns the file's form and its checks. It must not know how anything is simulated: the models take their part of a
+`Scenario`. Of the gateway it may set hedge_delay_min and limits only, so that one set of defaults meets all workloads;
+budget and max_hedges come from the command line.
 
 Units: seconds, tokens, shares as fractions of 1; in the file every quantity carries its unit ("5ms", "4%").
 """

@@ -44,9 +44,9 @@ def test_help_lists_every_command() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_and_colours(
     name: str,
-    terminal: bool,  # noqa: FBT001
+    terminal: bool,
     environment: dict[str, str],
-    coloured: bool,  # noqa: FBT001
+    coloured: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each command's help has examples, and colours are seen on terminals that want them only."""

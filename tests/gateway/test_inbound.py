@@ -749,7 +749,7 @@ def test_a_key_may_be_longer_in_the_body_than_it_reads(key: str) -> None:
 
 
 @given(members=MEMBERS, data=st.data(), compact=st.booleans())
-def test_spans_are_exactly_the_bytes_of_the_values(members: list[Member], data: st.DataObject, compact: bool) -> None:  # noqa: FBT001
+def test_spans_are_exactly_the_bytes_of_the_values(members: list[Member], data: st.DataObject, compact: bool) -> None:
     """For any keys, values, spelling and white space, every value's place is known to the byte."""
     body, expected = rendered(members, None if compact else data)
     call = read(body).call
@@ -761,7 +761,7 @@ def test_spans_are_exactly_the_bytes_of_the_values(members: list[Member], data: 
 def test_a_key_that_stands_twice_is_always_found(
     members: list[Member],
     data: st.DataObject,
-    compact: bool,  # noqa: FBT001
+    compact: bool,
     value: str,
     style: int,
 ) -> None:

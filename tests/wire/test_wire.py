@@ -122,7 +122,7 @@ async def exchange(client: WireClient) -> Recorder:
 
 async def until(happened: Callable[[], bool]) -> None:
     """Look once a millisecond until something has happened; the test's timeout bounds it."""
-    while not happened():  # noqa: ASYNC110
+    while not happened():
         await asyncio.sleep(0.001)
 
 
