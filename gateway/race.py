@@ -29,7 +29,7 @@ from gateway.failover import answer, judge, last_word
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
-from gateway.report import Course, ended, response_headers
+from gateway.report import Course, ended, response_headers, why_started
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
@@ -271,16 +271,10 @@ class Race:
             if replica is not None:
                 if not self._attempts or self._attempts[-1].pool is not pool:
                     self._safely("budget", pool.earn, None, self._facts, replica, now_s)
-                self._launch(pool, replica, role, self._why(role))
+                self._launch(pool, replica, role, why_started(role, self._errors))
                 return True
             self._pool_index += 1
         return False
-
-    def _why(self, role: Role) -> str:
-        """Why a primary or failover is started, for people."""
-        if role is Role.PRIMARY:
-            return "first choice"
-        return f"after {self._errors[-1].label}" if self._errors else "the attempt before it is overdue"
 
     def _launch(
         self, pool: Pool, replica: Replica, role: Role, reason: str, tickets: HedgeTickets | None = None

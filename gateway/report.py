@@ -11,6 +11,7 @@ from gateway.events import RequestEnded, Result, Role
 from gateway.hedging.outcomes import Denial
 from gateway.request import Caller
 from providers.base import Call
+from providers.errors import UpstreamError
 
 
 class Course(NamedTuple):
@@ -30,6 +31,13 @@ class Course(NamedTuple):
             won = self.winner is not None and self.winner.role is Role.BACKUP
             return Result.BACKUP_WON if won else Result.BACKUP_LOST
         return Result.DENIED if self.denials else Result.PRIMARY
+
+
+def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
+    """Why a primary or a failover is started, for people; errors are those of the attempts before it."""
+    if role is Role.PRIMARY:
+        return "first choice"
+    return f"after {errors[-1].label}" if errors else "the attempt before it is overdue"
 
 
 def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
