@@ -74,8 +74,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
+        read_bytes = self._head_bytes + self._read_bytes  # the head is in there, and perhaps more
         self._head_bytes = self._loose_bytes = 0
-        if self._read_bytes > HEAD_BYTES_MAX:  # one read may hold a whole head, and more
+        if read_bytes > HEAD_BYTES_MAX:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if head_bytes > HEAD_BYTES_MAX:
                 self._refusal = _too_large()

@@ -255,6 +255,7 @@ async def _answer(error: GatewayError, outbox: Outbox, receive: Receive, request
     bounds: closing at once would reset the connection, and the sender would never see the answer.
     """
     respond_error(outbox, error, request_id, end=not error.closes)
+    await asyncio.sleep(0)  # it leaves first: who waits with `Expect: 100-continue` must not be told to go on
     size = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DISCARD_S):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway import serve
-from gateway.app import build
+from gateway.app import Gateway, build
 from gateway.config_file import load
 from gateway.events import Event
 from gateway.plain_routes import contract
@@ -34,12 +34,14 @@ class Site:
     Attributes:
         port: of the gateway's public address.
         replicas: the simulated servers by name.
-        events: what the gateway's core has told its observers; stays empty where it is a process of its own.
+        gateway: its object graph, None where it is a process of its own.
+        events: what its core has told its observers, likewise.
         pid: of that process, else 0.
     """
 
     port: int
     replicas: dict[str, SimulatedServer] = field(default_factory=dict)
+    gateway: Gateway | None = None
     events: list[Event] = field(default_factory=list)
     pid: int = 0
 
@@ -149,7 +151,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
             running = tasks.create_task(server.serve([sock]))
             sweeping = tasks.create_task(serve._sweep(server))
             await server.accepting.wait()
-            site = Site(serve._name(sock).port)
+            site = Site(serve._name(sock).port, gateway=gateway)
             gateway._hub.listeners.append(site.events.append)
             try:
                 yield site

@@ -148,7 +148,7 @@ async def surfaced(fault: str, count: int, *, process: bool = False) -> Surfaced
     """
     result = Surfaced()
     profiles: dict[str, Settings] = {"slow": {"ttft": "60ms", "tokens": 3}, "bad": {"faults": [fault]}}
-    # Half of the primaries are slow ones: with three times as many requests it is enough of them, for certain.
+    # Even if only every second primary were the slow one, three times as many requests are enough.
     async with serving(profiles, models=3 * count + 20, process=process, hedge=_AT_ONCE) as site:
 
         async def one(number: int) -> None:

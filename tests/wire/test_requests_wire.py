@@ -150,6 +150,34 @@ def test_a_body_over_the_limit_is_refused_before_it_is_all_read() -> None:
     run_real(main())
 
 
+def test_who_asks_before_sending_a_large_body_is_not_told_to_go_on() -> None:
+    """With `Expect: 100-continue` the first thing to come is the 413."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            payload = request_bytes(b"", headers={"content-length": "50000000", "expect": "100-continue"})
+            async with answer(site.port, payload) as got:
+                await _check(got, Case(b"", 413, "request_too_large"))
+
+    run_real(main())
+
+
+def test_a_head_in_pieces_is_as_large_as_its_pieces_together() -> None:
+    """A head over the bound is refused although no single read brings that much."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            payload = request_bytes(_GOOD, headers={"x-bomb": "x" * 70_000})
+            reader, writer = await connect(site.port)
+            for piece in (payload[:40_000], payload[40_000:]):
+                writer.write(piece)
+                await asyncio.sleep(0.05)
+            await _check(await head(reader, writer, 0.0), Case(b"", 431, "headers_too_large"))
+            writer.transport.abort()
+
+    run_real(main())
+
+
 def test_a_sender_that_goes_on_still_gets_to_read_the_refusal() -> None:
     """Who sends all of a large body before reading anything finds the 413 there, not a reset."""
 
