@@ -10,6 +10,7 @@ Cancelling is closing: `abort()` drops the socket at once, nothing is drained. U
 """
 
 import asyncio
+import os
 import ssl
 from collections import deque
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class WireClient:
         except ssl.SSLError as error:
             exchange.over(ConnectError(f"TLS with the upstream failed: {error.reason or type(error).__name__}"))
         except OSError as error:
-            exchange.over(ConnectError(f"cannot connect to the upstream: {error.strerror or type(error).__name__}"))
+            exchange.over(ConnectError(f"cannot connect to the upstream: {reason(error)}"))
         except asyncio.CancelledError:
             if not exchange.aborted:
                 raise
@@ -281,7 +282,7 @@ class _Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # TCP_NODELAY is set by asyncio and uvloop
+        self.transport = cast(asyncio.Transport, transport)  # asyncio sets TCP_NODELAY
         self._client.opened()
 
     def data_received(self, data: bytes) -> None:
@@ -382,3 +383,8 @@ class _Connection(asyncio.Protocol):
         self.transport.abort()
         if exchange is not None:
             exchange.over(error)
+
+
+def reason(error: OSError) -> str:
+    """Why a connection failed, in the system's words and without the address that asyncio puts into its own."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or type(error).__name__

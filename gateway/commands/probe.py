@@ -23,7 +23,6 @@ from gateway.commands.probe_plan import PROMPT, Target, left_tokens, plan, targe
 from gateway.commands.probe_quirks import Quirk
 from gateway.commands.probe_report import Report, as_json, cleaned, details, limits_of, quirks_of, table, times_of
 from gateway.commands.probe_stream import Recording, Tap, begin, fetch, record
-from gateway.commands.process import new_event_loop
 from gateway.commands.terminal import bold, fail
 from gateway.config_file import load
 from gateway.config_problems import ConfigError
@@ -65,7 +64,7 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
     if (objection := planned.objection(confirmed=arguments.yes)) is not None:
         fail(objection)
         return ExitCode.USAGE
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner() as runner:
         reports = runner.run(probe_all(settings, chosen, arguments.requests, arguments.max_tokens))
     _show(reports, as_document=arguments.json)
     return ExitCode.FAILED if any(report.error for report in reports) else ExitCode.FINE

@@ -1,6 +1,8 @@
 """The process around a running gateway: its event loop, its limit of open files, and the code it ends with.
 
-Knows nothing of what runs in it. Units: seconds.
+The loop is asyncio's own. With uvloop this data path took half as much CPU again for every paced token (51 against
+34 us beside nginx at 18), gained nothing a request that stood out of the noise, and had a clock that counts whole
+milliseconds. Knows nothing of what runs in it. No units.
 """
 
 import asyncio
@@ -9,33 +11,17 @@ import logging
 import os
 import resource
 import sys
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 
 from gateway.command_line import ExitCode
 from gateway.commands.terminal import warn
 from gateway.serve import Ending
 
-new_event_loop: Callable[[], asyncio.AbstractEventLoop]
-try:
-    import uvloop
-except ImportError:  # not built for this platform; asyncio's own loop does as well, a little slower
-    new_event_loop = asyncio.new_event_loop
-else:
-
-    class PreciseLoop(uvloop.Loop):
-        """uvloop with a clock that is good for measuring: its own counts whole milliseconds, and a hop takes 0.1."""
-
-        def time(self) -> float:
-            return time.monotonic_ns() / 1e9
-
-    new_event_loop = PreciseLoop
-
 
 def run_until_end(serving: Coroutine[object, object, Ending]) -> ExitCode:
     """Run a gateway on a loop of its own, with as many open files as the system allows."""
     _raise_open_files()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner() as runner:
         ending = runner.run(serving)
         if ending.cut:
             warn(f"{ending.cut} running requests were ended with an error")

@@ -152,6 +152,6 @@ async def _connect_fault(base_url: str) -> str | None:
     except TimeoutError:
         return f"no connection within {_CONNECT_S_MAX:g} s"
     except OSError as error:
-        return error.strerror or str(error)
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
     transport.abort()
     return None
