@@ -38,8 +38,8 @@ from gateway.routing.replicas import Replica
 from gateway.version import gateway_version
 from providers.base import Api, Headers, WireProtocol
 from providers.catalog import CATALOG, Auth, Kind
-from providers.openai_chat import OpenAIChat
-from providers.openai_completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat
+from providers.openai.completions import OpenAICompletions
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
 

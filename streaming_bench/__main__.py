@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.routing.choose import Routing
-from providers.simulated_units import UnitError, duration
+from providers.simulated.units import UnitError, duration
 from streaming_bench import table
 from streaming_bench.compare import Plan, compare
 from streaming_bench.contenders import NAMES

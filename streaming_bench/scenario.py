@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from providers.simulated_units import Distribution, UnitError, distribution, duration, share
+from providers.simulated.units import Distribution, UnitError, distribution, duration, share
 from streaming_bench.serving import Serving, serving
 from streaming_bench.toml_table import ScenarioError, Table, count, number, text
 

@@ -6,7 +6,7 @@ of the usual one.
 
 from dataclasses import dataclass
 
-from providers.simulated_units import Distribution, distribution, duration, share
+from providers.simulated.units import Distribution, distribution, duration, share
 from streaming_bench.toml_table import ScenarioError, Table, count, number
 
 

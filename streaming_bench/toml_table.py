@@ -6,7 +6,7 @@ Owns the messages; it must not know what the keys mean. Units: values are what t
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from providers.simulated_units import UnitError
+from providers.simulated.units import UnitError
 
 _T = TypeVar("_T")
 

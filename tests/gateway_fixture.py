@@ -17,9 +17,9 @@ from gateway.app import Gateway, build
 from gateway.config_file import load
 from gateway.events import Event
 from gateway.plain_routes import contract
-from providers.simulated_profile import parse_profile
-from providers.simulated_server import SimulatedServer
-from providers.simulated_stats import Record
+from providers.simulated.profile import parse_profile
+from providers.simulated.server import SimulatedServer
+from providers.simulated.stats import Record
 from spawned import WAIT_S, started
 
 contract()  # read the file while no loop is running

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway_fixture import Site, serving, until
-from providers.simulated_stats import Ended
+from providers.simulated.stats import Ended
 from raw_http import answer, asking, connect, head
 
 Settings = dict[str, object]

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from providers.simulated_profile import parse_profile
-from providers.simulated_server import SimulatedServer
+from providers.simulated.profile import parse_profile
+from providers.simulated.server import SimulatedServer
 
 _ROOT = Path(__file__).resolve().parents[1]
 _START_S_MAX = 30.0

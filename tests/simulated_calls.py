@@ -5,10 +5,10 @@ import random
 from typing import Any
 
 from providers.base import Api, FrameKind
-from providers.simulated import Asked, Replica
-from providers.simulated_faults import faults
-from providers.simulated_profile import parse_profile
-from providers.simulated_script import Script
+from providers.simulated.faults import faults
+from providers.simulated.profile import parse_profile
+from providers.simulated.replica import Asked, Replica
+from providers.simulated.script import Script
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from providers.simulated_profile import parse_profile
-from providers.simulated_server import SimulatedServer
+from providers.simulated.profile import parse_profile
+from providers.simulated.server import SimulatedServer
 
 HELLO = {"model": "m", "temperature": 0, "messages": [{"role": "user", "content": "hello"}]}
 

@@ -8,8 +8,8 @@ import asyncio
 import json
 import sys
 
-from providers.simulated_profile import parse_profile
-from providers.simulated_server import SimulatedServer
+from providers.simulated.profile import parse_profile
+from providers.simulated.server import SimulatedServer
 
 _STEADY = {"ttft": "lognormal_median:200ms,0.25", "gap": "15ms"}
 _TAIL = {**_STEADY, "stall": "10%:lognormal_median:2s,0.1"}

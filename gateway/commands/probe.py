@@ -32,7 +32,7 @@ from gateway.settings import Settings
 from providers.base import Api, Call, HttpSink, Request, Stream
 from providers.catalog import CATALOG
 from providers.errors import ConnectError, UpstreamError
-from providers.openai_chat import OpenAIChat
+from providers.openai.chat import OpenAIChat
 from providers.reasons import is_stream_refused
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient

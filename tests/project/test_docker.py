@@ -16,7 +16,7 @@ from gateway.commands.environment import read_environment
 from gateway.config_file import load
 from gateway.serve import GOODBYE_S, NOTICE_S
 from gateway.settings import Settings
-from providers.simulated_profile import KEYS
+from providers.simulated.profile import KEYS
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

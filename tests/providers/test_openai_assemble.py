@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_calls import WHOLE
-from providers.openai_chat import OpenAIChat
+from providers.openai.chat import OpenAIChat
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1753000000, "model": "m"}
 BODY = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1753000000, "model": "m"}

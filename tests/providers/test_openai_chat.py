@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE, call_of
 from providers.base import Api, Frame, FrameKind, Usage
-from providers.openai_chat import OpenAIChat
-from providers.openai_completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat
+from providers.openai.completions import OpenAICompletions
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
 SERVERS = "openai azure vllm sglang tgi ollama llamacpp openrouter groq mistral deepseek gemini together fireworks"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from openai_calls import call_of
 from providers.base import Api, Frame, FrameKind, Usage
-from providers.openai_completions import OpenAICompletions
+from providers.openai.completions import OpenAICompletions
 
 CALL = call_of({"model": "m", "prompt": "Say"}, Api.COMPLETIONS)
 STREAMED = call_of({"model": "m", "prompt": "Say", "stream": True}, Api.COMPLETIONS)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from providers.openai_chat import OpenAIChat
-from providers.openai_errors import problem_of
+from providers.openai.chat import OpenAIChat
+from providers.openai.errors import problem_of
 from providers.reasons import is_refusal, is_stream_refused, is_too_long
 from providers.tolerant_json import loads
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from openai_calls import call_of
 from providers.base import Api
-from providers.openai_chat import OpenAIChat
-from providers.openai_completions import OpenAICompletions
+from providers.openai.chat import OpenAIChat
+from providers.openai.completions import OpenAICompletions
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE
 from providers.base import Frame
-from providers.openai_chat import OpenAIChat
+from providers.openai.chat import OpenAIChat
 
 
 def assembled(events: list[bytes]) -> Any:

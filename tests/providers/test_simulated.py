@@ -5,8 +5,8 @@ import json
 import pytest
 
 from providers.base import Api, FrameKind
-from providers.simulated import Asked, Replica, served_models
-from providers.simulated_profile import parse_profile
+from providers.simulated.profile import parse_profile
+from providers.simulated.replica import Asked, Replica, served_models
 from simulated_calls import answer_of, body_of, contents, play, replica_of, text_of
 
 # times

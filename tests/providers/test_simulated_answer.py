@@ -7,9 +7,9 @@ import pytest
 
 from openai_calls import call_of
 from providers.base import Api, WireProtocol
-from providers.openai_chat import OpenAIChat
-from providers.openai_completions import OpenAICompletions
-from providers.simulated_answer import sample
+from providers.openai.chat import OpenAIChat
+from providers.openai.completions import OpenAICompletions
+from providers.simulated.answer import sample
 from simulated_calls import HELLO, answer_of, body_of, contents, play, replica_of, text_of
 
 PROTOCOLS: dict[Api, WireProtocol] = {Api.CHAT: OpenAIChat(), Api.COMPLETIONS: OpenAICompletions()}

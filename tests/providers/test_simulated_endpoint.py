@@ -10,9 +10,9 @@ import pytest
 from openai_calls import call_of
 from providers.base import Call, Frame, FrameKind, Headers, Stream
 from providers.errors import BadStatus, ConnectError, ConnectionCut, ErrorFrame, UpstreamError
-from providers.simulated import FAULT_HEADER, Replica
-from providers.simulated_endpoint import SimulatedEndpoint
-from providers.simulated_profile import parse_profile
+from providers.simulated.endpoint import SimulatedEndpoint
+from providers.simulated.profile import parse_profile
+from providers.simulated.replica import FAULT_HEADER, Replica
 from running import run_virtual
 
 HELLO = {"model": "m", "temperature": 0, "max_tokens": 3, "messages": [{"role": "user", "content": "hello"}]}

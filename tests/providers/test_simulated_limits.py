@@ -5,9 +5,9 @@ import json
 import pytest
 
 from providers.base import FrameKind
-from providers.openai_chat import OpenAIChat
+from providers.openai.chat import OpenAIChat
 from providers.ratelimit import epoch_s, wait_s
-from providers.simulated_limits import LIMIT_HEADERS, rate_limited
+from providers.simulated.limits import LIMIT_HEADERS, rate_limited
 
 NOW_S = 1_800_000_000.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from providers.simulated_profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
+from providers.simulated.profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
 
 EVERYTHING: dict[str, object] = {
     "ttft": "lognormal:15ms,3ms | 20% lognormal:200ms,25ms",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from openai_calls import STREAMED
 from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request
 from providers.errors import ConnectionCut, ProtocolError, UpstreamError
-from providers.openai_chat import OpenAIChat
+from providers.openai.chat import OpenAIChat
 from providers.upstream import Bounds, HttpEndpoint
 
 SSE: Headers = [(b"content-type", b"text/event-stream")]

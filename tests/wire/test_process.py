@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.command_line import ExitCode
-from providers.simulated_profile import parse_profile
-from providers.simulated_server import SimulatedServer
+from providers.simulated.profile import parse_profile
+from providers.simulated.server import SimulatedServer
 from running import run_real
 from spawned import WAIT_S, Gateway, refuses, request, rest, spawn, started, stream, until
 

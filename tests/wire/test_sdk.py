@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from gateway_fixture import Site, serving, until
-from providers.simulated_profile import parse_profile
-from providers.simulated_stats import Ended
+from providers.simulated.profile import parse_profile
+from providers.simulated.stats import Ended
 from race_scenarios import Settings
 from running import run_real
 from sdk_clients import HELLO, async_client, sync_client, words_of

@@ -18,7 +18,7 @@ def test_command_runs_until_interrupted() -> None:
     async def main() -> tuple[int | None, bytes]:
         flags = ["--port", "0", "--control-port", "0", "--ttft", "1ms", "--tokens", "2", "--faults", "500 once"]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "providers.simulated_server", *flags),
+            *(sys.executable, "-m", "providers.simulated.server", *flags),
             cwd=Path(__file__).parents[2],
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -57,7 +57,7 @@ def test_command_explains_mistakes(flags: list[str]) -> None:
 
 async def _command(*flags: str) -> tuple[int | None, bytes]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "providers.simulated_server", *flags),
+        *(sys.executable, "-m", "providers.simulated.server", *flags),
         cwd=Path(__file__).parents[2],
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -9,12 +9,12 @@ import pytest
 from openai_calls import call_of
 from providers.base import Api, Endpoint, Frame, FrameKind, Headers
 from providers.errors import UpstreamError
-from providers.openai_chat import OpenAIChat
-from providers.simulated import FAULT_HEADER, Replica
-from providers.simulated_endpoint import SimulatedEndpoint
-from providers.simulated_faults import FAULTS
-from providers.simulated_profile import parse_profile
-from providers.simulated_server import SimulatedServer
+from providers.openai.chat import OpenAIChat
+from providers.simulated.endpoint import SimulatedEndpoint
+from providers.simulated.faults import FAULTS
+from providers.simulated.profile import parse_profile
+from providers.simulated.replica import FAULT_HEADER, Replica
+from providers.simulated.server import SimulatedServer
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
 from running import run_real

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from providers.simulated_stats import Ended
+from providers.simulated.stats import Ended
 from running import run_real
 from simulated_sockets import ask, chat, connected, read_head, read_response, request_of, serving, until
 

@@ -1,6 +1,6 @@
 """What a simulated replica says: deterministic text, tool calls and small JSON documents, token by token.
 
-An `Answer` is the content only; simulated_render.py puts it into events or a JSON body. The text of a choice is a
+An `Answer` is the content only; render.py puts it into events or a JSON body. The text of a choice is a
 function of a key, so two replicas with one seed say the same to a prompt at temperature 0. Units: tokens; one piece of
 text is one token.
 """
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from providers.base import Api, Usage
-from providers.simulated_ask import BYTES_PER_TOKEN, Ask, AskError, choices, prompt_and_prefix
+from providers.simulated.ask import BYTES_PER_TOKEN, Ask, AskError, choices, prompt_and_prefix
 
 Said = Literal["content", "refusal", "tool_calls"]
 

@@ -1,7 +1,7 @@
 """Chat completions as every OpenAI-compatible server speaks them: the wire protocol, and how a message is put together.
 
 Owns what is particular to `message` and `delta`: content in parts, tool calls, audio. Requests, events, errors and the
-rest of assembling are shared with legacy completions (openai_request, openai_events, openai_errors, openai_assemble).
+rest of assembling are shared with legacy completions (request, events, errors, assemble).
 Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
 """
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from providers.base import Api, Call
-from providers.openai_assemble import Assembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
-from providers.openai_errors import bad_status
-from providers.openai_events import ChunkReader, FirstToken, body_usage
-from providers.openai_request import build
+from providers.openai.assemble import Assembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
+from providers.openai.errors import bad_status
+from providers.openai.events import ChunkReader, FirstToken, body_usage
+from providers.openai.request import build
 
 _NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
 _PIECEWISE = frozenset({"arguments", "input", "data", "transcript"})  # of functions, custom tools and audio

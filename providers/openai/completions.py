@@ -1,16 +1,16 @@
 """Legacy completions as every OpenAI-compatible server speaks them: the wire protocol.
 
-Owns what is particular to `text` choices; everything else is shared with chat completions (openai_request,
-openai_events, openai_errors, openai_assemble). Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
+Owns what is particular to `text` choices; everything else is shared with chat completions (request, events,
+errors, assemble). Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping
 
 from providers.base import Api, Call
-from providers.openai_assemble import Assembler, Parts, choice_fields, chunks_of, joined
-from providers.openai_errors import bad_status
-from providers.openai_events import ChunkReader, body_usage
-from providers.openai_request import build
+from providers.openai.assemble import Assembler, Parts, choice_fields, chunks_of, joined
+from providers.openai.errors import bad_status
+from providers.openai.events import ChunkReader, body_usage
+from providers.openai.request import build
 
 
 class OpenAICompletions:

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from providers.base import Frame
-from providers.simulated_engine import Slots
-from providers.simulated_script import End, Script
+from providers.simulated.engine import Slots
+from providers.simulated.script import End, Script
 
 
 class Player(ABC):

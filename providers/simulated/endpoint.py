@@ -8,11 +8,11 @@ import asyncio
 
 from providers.base import Call, Frame, FrameKind, Sink, Stream
 from providers.errors import ConnectError, ConnectionCut, UpstreamError
-from providers.simulated import FAULT_HEADER, Asked, Replica
-from providers.simulated_engine import Slots
-from providers.simulated_faults import Act, Wanted, faults
-from providers.simulated_player import Player
-from providers.simulated_script import End, Script
+from providers.simulated.engine import Slots
+from providers.simulated.faults import Act, Wanted, faults
+from providers.simulated.player import Player
+from providers.simulated.replica import FAULT_HEADER, Asked, Replica
+from providers.simulated.script import End, Script
 
 _REFUSED = Script(status=0, end=End.RST, slot=False)
 _CONTENT_FILTER = b'"finish_reason":"content_filter"'

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from providers.base import Api, Frame, FrameKind, Usage
-from providers.simulated_answer import Answer, Choice
-from providers.simulated_ask import Ask
+from providers.simulated.answer import Answer, Choice
+from providers.simulated.ask import Ask
 
 Role = Literal["early", "with", "none"]
 

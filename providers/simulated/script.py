@@ -1,6 +1,6 @@
 """The script of one simulated response: what is sent, when, and how the connection ends. Pure data and error answers.
 
-Misbehaviour (simulated_faults.py) edits scripts; the socket server and the in-process endpoint play them. Units:
+Misbehaviour (faults.py) edits scripts; the socket server and the in-process endpoint play them. Units:
 seconds, `at_s` after the work on the request began; the wall time of an answer is seconds since 1970.
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 from providers.base import Frame, FrameKind, Headers
 from providers.errors import BadStatus
-from providers.simulated_render import error_body
+from providers.simulated.render import error_body
 
 EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 JSON: Headers = ((b"content-type", b"application/json"),)

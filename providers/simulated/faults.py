@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from providers import simulated_edits as edits
-from providers.simulated_answer import Answer
-from providers.simulated_ask import Ask
-from providers.simulated_limits import LIMIT_HEADERS, rate_limited
-from providers.simulated_script import Args, End, Framing, Problem, Script, refuse
-from providers.simulated_units import UnitError, duration, share
+from providers.simulated import edits
+from providers.simulated.answer import Answer
+from providers.simulated.ask import Ask
+from providers.simulated.limits import LIMIT_HEADERS, rate_limited
+from providers.simulated.script import Args, End, Framing, Problem, Script, refuse
+from providers.simulated.units import UnitError, duration, share
 
 COUNT_MAX = 16 * 1024 * 1024
 SECONDS_MAX = 3600.0

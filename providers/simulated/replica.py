@@ -1,6 +1,6 @@
 """One simulated replica: from a request, a profile and a seeded generator to the script of its answer. Pure.
 
-The script says which frames go out at which times; who plays it (simulated_endpoint.py in process, simulated_server.py
+The script says which frames go out at which times; who plays it (endpoint.py in process, server.py
 on sockets) owns clocks and connections. The order of the requests and the seed decide everything. Units: seconds.
 """
 
@@ -13,17 +13,17 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from providers.base import Api, Frame, FrameKind
-from providers.simulated_answer import Answer, Voice, compose
-from providers.simulated_ask import Ask, AskError, StreamOptions, read_ask
-from providers.simulated_engine import PrefixCache, Slots
-from providers.simulated_faults import Act, Wanted
-from providers.simulated_limits import LIMIT_HEADERS
-from providers.simulated_profile import Profile
-from providers.simulated_render import Event, Style, stream, whole
-from providers.simulated_script import EVENT_STREAM, JSON, Framing, Problem, Script, Step, refuse
+from providers.simulated.answer import Answer, Voice, compose
+from providers.simulated.ask import Ask, AskError, StreamOptions, read_ask
+from providers.simulated.engine import PrefixCache, Slots
+from providers.simulated.faults import Act, Wanted
+from providers.simulated.limits import LIMIT_HEADERS
+from providers.simulated.profile import Profile
+from providers.simulated.render import Event, Style, stream, whole
+from providers.simulated.script import EVENT_STREAM, JSON, Framing, Problem, Script, Step, refuse
 
 FAULT_HEADER = b"x-sim-fault"
-"""A request header that asks for faults, in the language of simulated_faults.py."""
+"""A request header that asks for faults, in the language of faults.py."""
 
 _LEFT = 900  # requests that every answer says are left, of the 1,000 that simulated limits state
 _RESET_S = 1.0

@@ -1,4 +1,4 @@
-"""Edits of answers and scripts that make a simulated replica misbehave; simulated_faults.py gives them names.
+"""Edits of answers and scripts that make a simulated replica misbehave; faults.py gives them names.
 
 Pure: each takes an answer or a script with the fault's arguments and returns another one. Counts of events are counts
 of content events. Units: seconds.
@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from providers.base import Frame, FrameKind
 from providers.errors import ErrorFrame
-from providers.simulated_answer import Answer, Choice
-from providers.simulated_render import DONE, error_body
-from providers.simulated_script import JSON, Args, End, Framing, Script, Step
+from providers.simulated.answer import Answer, Choice
+from providers.simulated.render import DONE, error_body
+from providers.simulated.script import JSON, Args, End, Framing, Script, Step
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _BEHIND = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)

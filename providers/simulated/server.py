@@ -1,6 +1,6 @@
 """A simulated replica on a socket: an OpenAI-compatible HTTP/1.1 server that (mis)behaves as its profile says.
 
-`python -m providers.simulated_server --help` says how to run it by itself. While it runs: GET and POST /sim/profile
+`python -m providers.simulated.server --help` says how to run it by itself. While it runs: GET and POST /sim/profile
 (JSON, partial updates), GET /sim/stats[?records=0], POST /sim/reset; on the control port, too, which no fault disturbs.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from providers.simulated import Replica
-from providers.simulated_connection import CONTROL, Connection
-from providers.simulated_faults import FAULTS
-from providers.simulated_profile import KEYS, Profile, ProfileError, parse_profile, show_profile
-from providers.simulated_render import error_body
-from providers.simulated_stats import Stats
+from providers.simulated.connection import CONTROL, Connection
+from providers.simulated.faults import FAULTS
+from providers.simulated.profile import KEYS, Profile, ProfileError, parse_profile, show_profile
+from providers.simulated.render import error_body
+from providers.simulated.replica import Replica
+from providers.simulated.stats import Stats
 
 _BACKLOG = 4096
 
@@ -99,7 +99,7 @@ class SimulatedServer:
         await asyncio.gather(*(connection.closed for connection in self.connections))
 
     def configure(self, **changes: object) -> None:
-        """Change the profile; keys and values are those of `simulated_profile.KEYS`."""
+        """Change the profile; keys and values are those of `profile.KEYS`."""
         self.replica.profile = parse_profile(changes, self.replica.profile)
 
     def reset(self) -> None:
@@ -193,7 +193,7 @@ def _say(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     faults = "\n".join(f"  {name:17} {fault.text}" for name, fault in FAULTS.items())
     parser = argparse.ArgumentParser(
-        prog="python -m providers.simulated_server",
+        prog="python -m providers.simulated.server",
         description="A simulated OpenAI-compatible replica.",
         epilog=f"faults, for --faults and the request header x-sim-fault:\n{faults}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

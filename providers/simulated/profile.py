@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from providers.simulated_answer import Lengths
-from providers.simulated_faults import Rule, rule
-from providers.simulated_limits import LIMIT_HEADERS
-from providers.simulated_render import Role
-from providers.simulated_units import Distribution, UnitError, distribution, duration, fixed, share
+from providers.simulated.answer import Lengths
+from providers.simulated.faults import Rule, rule
+from providers.simulated.limits import LIMIT_HEADERS
+from providers.simulated.render import Role
+from providers.simulated.units import Distribution, UnitError, distribution, duration, fixed, share
 
 HeaderMode = Literal["at_once", "with_first_content"]
 ReasoningKey = Literal["reasoning_content", "reasoning"]

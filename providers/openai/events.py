@@ -15,7 +15,7 @@ import msgspec
 
 from providers.base import Call, Frame, FrameKind, Usage
 from providers.errors import ErrorFrame
-from providers.openai_errors import Problem, problem_of
+from providers.openai.errors import Problem, problem_of
 from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import dumps, loads
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from providers.base import Headers
-from providers.simulated_script import Problem, Script, refuse
+from providers.simulated.script import Problem, Script, refuse
 
 _LIMIT = 1000  # requests a minute, and thousands of tokens, that every simulated limit states
 _SILENT = ("vllm", "mistral", "together", "cerebras")  # no Retry-After with a 429

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable
 
 from providers.base import Frame, FrameKind, Headers
-from providers.simulated_engine import Slots
-from providers.simulated_player import Player
-from providers.simulated_script import End, Framing, Script
-from providers.simulated_stats import Ended, Record, Stats
+from providers.simulated.engine import Slots
+from providers.simulated.player import Player
+from providers.simulated.script import End, Framing, Script
+from providers.simulated.stats import Ended, Record, Stats
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _REASONS = {status.value: status.phrase for status in http.HTTPStatus}
