@@ -5,6 +5,7 @@ Units: as in the rows: milliseconds, shares as fractions of 1 (shown as per cent
 
 from collections.abc import Mapping, Sequence
 
+from streaming_bench.grid import Grid
 from streaming_bench.summary import LATENCIES
 
 _SHARES = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requests +", "extra_tokens": "tokens +"}
@@ -27,7 +28,7 @@ def lines(rows: Sequence[Mapping[str, object]], part: str | None = None) -> list
     bodies = [row if part is None else _part(row, part) for row in rows]
     rare = {key: title for key, title in _RARE.items() if any(body[key] for body in bodies)}
     heads = ["policy", *LATENCIES, *_SHARES.values(), *_COUNTS.values(), *rare.values()]
-    cells = [heads]
+    cells: list[list[str]] = []
     for row, body in zip(rows, bodies, strict=True):
         latencies = [_short(body[name]) for name in LATENCIES]
         shares = [_percent(body[name]) for name in _SHARES]
@@ -39,14 +40,7 @@ def lines(rows: Sequence[Mapping[str, object]], part: str | None = None) -> list
             cells.append(
                 ["", *(f"{ratios[name]:.2f}x" for name in LATENCIES), *[""] * (len(heads) - 1 - len(LATENCIES))]
             )
-    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
+    return Grid(heads, cells).lines()
 
 
 def _part(row: Mapping[str, object], name: str) -> Mapping[str, object]:

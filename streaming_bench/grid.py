@@ -1,0 +1,51 @@
+"""A table of texts, for a terminal or for a Markdown page. Pure.
+
+The first column is left-aligned, all others to the right, as numbers are read. No units but those in the heads.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Heads and rows of cells.
+
+    Attributes:
+        heads: of the columns.
+        rows: as many cells each.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        return [
+            "  ".join(
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, self._widths(), strict=True))
+            ).rstrip()
+            for row in (self.heads, *self.rows)
+        ]
+
+    def markdown(self) -> list[str]:
+        """For a Markdown page."""
+        rule = [":---", *["---:"] * (len(self.heads) - 1)]
+        return ["| " + " | ".join(row) + " |" for row in (self.heads, rule, *self.rows)]
+
+    def _widths(self) -> list[int]:
+        return [max(map(len, column)) for column in zip(self.heads, *self.rows, strict=True)]
+
+
+def short(value: float) -> str:
+    """Three digits that matter; whole numbers from 100 on, with commas from 1,000 on; n/a for no number."""
+    if math.isnan(value):
+        return "n/a"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A fraction of 1 as per cent."""
+    return "n/a" if math.isnan(value) else f"{100 * value:.{digits}f}%"

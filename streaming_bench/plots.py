@@ -1,0 +1,166 @@
+"""The pictures of the bench, all in one style: to be read from the last row of a conference room.
+
+Owns style, axes and files (PNG and SVG; the same data give the same SVG). It must not know where numbers come from.
+Colours are those of Okabe and Ito, which people with any colour vision tell apart; dashes tell lines apart, too. Only
+commands that draw import this file: matplotlib comes with the extra `bench`. Units: as the labels of the axes say.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+
+from streaming_bench.results import Results
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
+    *("#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
+    "#7F7F7F",
+)
+_OTHERS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
+_STYLE: Final = Path(__file__).with_suffix(".mplstyle")
+_SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
+_DPI: Final = 120
+
+
+Dashes = str | tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a series is drawn."""
+
+    colour: str
+    dashes: Dashes
+    width: float
+
+
+_POLICY_LOOKS: Final = {
+    "adaptive": Look(BLUE, "-", 4.0),
+    "quantile": Look(GREEN, (0, (6, 2)), 3.0),
+    "static": Look(ORANGE, (0, (4, 2, 1, 2)), 3.0),
+    "ttfb": Look(VERMILION, (0, (2, 1.5)), 3.0),
+    "headers": Look(PURPLE, (0, (1, 1.2)), 3.0),
+    "library": Look(PURPLE, (0, (1, 1.2)), 3.0),
+    "fan_out": Look(SKY, (0, (8, 2)), 3.0),
+    "off": Look(BLACK, "-", 2.6),
+    "direct": Look(GREY, (0, (5, 3)), 2.6),
+}
+
+
+def look(name: str, number: int) -> Look:
+    """How a policy is drawn, the same in all pictures; what is no policy goes by its number."""
+    known = _POLICY_LOOKS.get(name.split(" ", maxsplit=1)[0].rstrip(","))
+    return known or Look(_OTHERS[number % len(_OTHERS)], "-", 3.0)
+
+
+@contextmanager
+def picture(
+    results: Results, name: str, title: str, *, panels: int = 1, below: str = "", share_y: bool = True
+) -> Iterator[list[Axes]]:
+    """A picture in the making, written as NAME.png and NAME.svg when all is drawn.
+
+    Args:
+        results: where it goes.
+        name: of the files.
+        title: what it shows, in one line.
+        panels: side by side.
+        below: a line of small print: the workload, the machine.
+        share_y: the panels have one vertical axis.
+    """
+    with mpl.rc_context(fname=_STYLE):
+        figure = Figure(figsize=_SIZE)
+        axes = list(figure.subplots(1, panels, sharey=share_y, squeeze=False)[0])
+        figure.suptitle(title, x=0.012, ha="left", fontsize=24, fontweight="bold")
+        yield axes
+        if below:
+            figure.supxlabel(below, x=0.012, ha="left", fontsize=13, color="#555555")
+        figure.savefig(results.path(f"{name}.png"), dpi=_DPI, metadata={"Software": None})
+        figure.savefig(results.path(f"{name}.svg"), metadata={"Date": None})
+
+
+def log_ms(axes: Axes, *, vertical: bool = False) -> None:
+    """A logarithmic axis of milliseconds that says 10 ms and 2 s instead of powers of ten."""
+    axis = axes.yaxis if vertical else axes.xaxis
+    if vertical:
+        axes.set_yscale("log")
+    else:
+        axes.set_xscale("log")
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _position: _readable(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def cdf(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
+    """The share of requests that were answered within a time, one line for each series.
+
+    Args:
+        axes: where.
+        series: milliseconds by name; what was never answered is infinite.
+    """
+    for number, (name, values) in enumerate(series.items()):
+        given = look(name, number)
+        times = np.sort(np.asarray(values, dtype=float))
+        shares = np.arange(1, len(times) + 1) / len(times)
+        seen = np.isfinite(times)
+        axes.step(
+            times[seen], shares[seen], where="post", label=name, color=given.colour, linestyle=given.dashes,
+            linewidth=given.width,
+        )  # fmt: skip
+    log_ms(axes)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured trade: what a policy costs and what it buys."""
+
+    extra_load: float
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """What is drawn of latency against extra load.
+
+    Attributes:
+        policies: points by policy; several are joined by a line.
+        bounds: lines that no policy can cross, by name.
+        statistic: what the latency is: "p99".
+    """
+
+    policies: Mapping[str, Sequence[Point]]
+    bounds: Mapping[str, Sequence[Point]] = field(default_factory=dict)
+    statistic: str = "p99"
+
+
+def frontier(axes: Axes, drawn: Frontier) -> None:
+    """Latency against extra load: below and to the left is better."""
+    for number, (name, points) in enumerate(drawn.bounds.items()):
+        style = ((0, (1, 1)), (0, (4, 3)))[number % 2]
+        loads = [point.extra_load for point in points]
+        axes.plot(loads, [p.latency_ms for p in points], color=GREY, linestyle=style, linewidth=2.4, label=name)
+    for number, (name, points) in enumerate(drawn.policies.items()):
+        given = look(name, number)
+        axes.plot(
+            [point.extra_load for point in points], [point.latency_ms for point in points], label=name,
+            color=given.colour, linewidth=given.width, marker="o", markersize=9,
+        )  # fmt: skip
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    log_ms(axes, vertical=True)
+    axes.set_xlabel("extra upstream requests")
+    axes.set_ylabel(f"{drawn.statistic} TTFT")
+
+
+def _readable(value_ms: float) -> str:
+    if not math.isfinite(value_ms) or value_ms <= 0:
+        return ""
+    return f"{value_ms / 1000:g} s" if value_ms >= 1000 else f"{value_ms:g} ms"
