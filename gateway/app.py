@@ -33,7 +33,7 @@ from gateway.plain_routes import plain_app
 from gateway.request import Host, Model, Timeouts
 from gateway.response import Application, Receive, Scope, Send
 from gateway.routes import PATHS, Keyring, Limits, RacedRoutes
-from gateway.routing.choose import Routing
+from gateway.routing.choose import Crossing, Routing
 from gateway.routing.replicas import Replica
 from gateway.version import gateway_version
 from providers.base import Api, Headers, WireProtocol
@@ -117,7 +117,7 @@ class Gateway:
     # building
 
     def _model(self, settings: config.Settings, row: config.Model, tasks: asyncio.TaskGroup) -> Model:
-        hedge = _hedge(settings.hedge_of(row))
+        hedge = _hedge(settings.hedge_of(row), Crossing(row.cross_boundary))
         rows = [row.replicas, *(fallback.replicas for fallback in row.fallbacks)]
         pools = []
         for number, replicas in enumerate(rows):
@@ -190,7 +190,7 @@ def build(settings: config.Settings, tasks: asyncio.TaskGroup) -> Gateway:
     return Gateway(settings, tasks)
 
 
-def _hedge(row: config.Hedge) -> HedgeSettings:
+def _hedge(row: config.Hedge, crossing: Crossing) -> HedgeSettings:
     defaults = HedgeSettings()
     return HedgeSettings(
         policy=Policy(row.policy),
@@ -202,6 +202,7 @@ def _hedge(row: config.Hedge) -> HedgeSettings:
         cold_start_delay_s=row.cold_start_delay_s,
         gain_min=row.gain_min,
         routing=Routing(row.routing),
+        crossing=crossing,
     )
 
 

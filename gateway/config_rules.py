@@ -42,6 +42,7 @@ def broken_rules(data: Row) -> list[Finding]:
         *_same_secret(rows(data, (), "keys")),
         *_repeated("model", models),
         *(finding for loc, model in models for finding in _repeated("replica of this model", replicas(model, loc))),
+        *(finding for loc, model in models for finding in _half_marked(model, loc)),
         *_repeated("quota", rows(data, (), "quotas")),
         *_unused_quotas(rows(data, (), "quotas"), every_replica),
         *_listening(data),
@@ -70,6 +71,21 @@ def _same_secret(keys: list[tuple[Loc, Row]]) -> Iterator[Finding]:
                 (*loc, field),
                 f"this is the same secret as that of {path(seen[key])}; give each key its own, or remove one",
             )
+
+
+def _half_marked(model: Row, loc: Loc) -> Iterator[Finding]:
+    """Where requests must stay on their side, every replica's side must be known."""
+    every = replicas(model, loc)
+    marked = next((place for place, row in every if row.get("boundary") is not None), None)
+    if marked is None or model.get("cross_boundary") in ("failover", "always"):
+        return
+    for place, row in every:
+        if row.get("boundary") is None:
+            text = (
+                f"{path(marked)} has a boundary and this one has none, so requests would never go from one to the "
+                "other; write `boundary: ...` here, too, or `cross_boundary: always` in the model"
+            )
+            yield place, text
 
 
 def _unused_quotas(quotas: list[tuple[Loc, Row]], every_replica: list[tuple[Loc, Row]]) -> Iterator[Finding]:

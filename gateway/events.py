@@ -88,6 +88,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
         usage: the winner's token counts, None when it did not report them.
         events: content events forwarded.
         malformed: malformed events skipped.
+        beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
     """
 
     at_s: float
@@ -109,6 +110,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     usage: Usage | None
     events: int
     malformed: int
+    beyond_boundary: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

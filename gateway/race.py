@@ -29,7 +29,7 @@ from gateway.failover import answer, judge, last_word
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
-from gateway.report import Course, ended, response_headers, why_started
+from gateway.report import Course, beyond_boundary, ended, response_headers, why_started
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
@@ -48,6 +48,7 @@ class Race:
 
     __slots__ = (
         "_attempts",
+        "_beyond",
         "_call",
         "_caller",
         "_client",
@@ -83,6 +84,7 @@ class Race:
         self._denials: list[Denial] = []
         self._denied_why: str | None = None
         self._hedges = 0
+        self._beyond: tuple[str, ...] = ()  # replicas left untried because of a boundary
         self._pool_index = 0
         self._over = False
         self._paused = False
@@ -225,7 +227,7 @@ class Race:
         for attempt in self._attempts:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
         course = Course(self._caller, self._attempts, self._winner, self._hedges, self._denials, self._denied_why)
-        self._host.emit(ended(course, self._call, self._now(), status, error))
+        self._host.emit(ended(course, self._call, self._now(), status, error, self._beyond))
         self._attempts, self._winner = [], None  # no cycle outlives a request
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
@@ -266,7 +268,7 @@ class Race:
         tried = [attempt.replica for attempt in self._attempts]
         while self._pool_index < len(self._model.pools):
             pool = self._model.pools[self._pool_index]
-            untried = next((replica for replica in pool.replicas if replica not in tried), None)
+            untried = next(iter(pool.reachable(tried)), None)
             replica = self._safely("routing", pool.pick, untried, self._facts, tried, now_s, self._host.rand())
             if replica is not None:
                 if not self._attempts or self._attempts[-1].pool is not pool:
@@ -274,6 +276,7 @@ class Race:
                 self._launch(pool, replica, role, why_started(role, self._errors))
                 return True
             self._pool_index += 1
+        self._beyond = beyond_boundary(self._model.pools, tried)
         return False
 
     def _launch(

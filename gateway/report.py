@@ -9,7 +9,9 @@ from typing import NamedTuple
 from gateway.attempt import Attempt
 from gateway.events import RequestEnded, Result, Role
 from gateway.hedging.outcomes import Denial
+from gateway.hedging.pool import Pool
 from gateway.request import Caller
+from gateway.routing.replicas import Replica
 from providers.base import Call
 from providers.errors import UpstreamError
 
@@ -57,7 +59,19 @@ def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
     return headers
 
 
-def ended(course: Course, call: Call, now_s: float, status: int, error: str | None) -> RequestEnded:
+def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[str, ...]:
+    """Names of the replicas that a failover may not go to because the request was sent to another side."""
+    return tuple(
+        replica.name
+        for pool in pools
+        for replica in pool.replicas
+        if replica not in tried and replica not in pool.reachable(tried)
+    )
+
+
+def ended(
+    course: Course, call: Call, now_s: float, status: int, error: str | None, beyond: tuple[str, ...] = ()
+) -> RequestEnded:
     """The one event every request ends with; all its attempts have ended."""
     caller, attempts, winner, _, denials, denied_why = course
     start_s = attempts[0].start_s if attempts else now_s
@@ -82,4 +96,5 @@ def ended(course: Course, call: Call, now_s: float, status: int, error: str | No
         usage=winner.usage if winner is not None else None,
         events=winner.events if winner is not None else 0,
         malformed=sum(attempt.malformed for attempt in attempts),
+        beyond_boundary=beyond,
     )

@@ -35,6 +35,7 @@ from providers.catalog import CATALOG
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
 Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
 FirstToken = Literal["any", "answer"]
+CrossBoundary = Literal["never", "failover", "always"]
 
 DEFAULT_POLICY: Policy = "adaptive"
 
@@ -149,6 +150,8 @@ class Model(Section):
     """Overrides the top-level `hedge` for this model, key by key."""
     first_token: FirstToken = Field(default="any")
     """Whether reasoning counts as the first token (`any`) or only the answer does."""
+    cross_boundary: CrossBoundary = Field(default="never")
+    """Which later attempts of a request may leave the `boundary` that it was sent to first."""
 
 
 class Timeouts(Section):

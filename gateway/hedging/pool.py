@@ -24,7 +24,7 @@ from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import AttemptView, Denied, Facts, Hedge, HedgeTickets, Sent
 from gateway.limits.budget import CreditBudget
 from gateway.limits.ledger import Ledger
-from gateway.routing.choose import Routing, backups, in_turn, least_in_flight, most_cached, usable
+from gateway.routing.choose import Crossing, Routing, backups, in_turn, inside, least_in_flight, most_cached, usable
 from gateway.routing.replicas import BreakerState, Replica
 
 _COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
@@ -83,9 +83,15 @@ class Pool:
 
     # before an attempt
 
+    def reachable(self, tried: Collection[Replica]) -> list[Replica]:
+        """Replicas that were not tried and that boundaries let a failover go to, whatever their state."""
+        crossing = self.settings.crossing
+        reached = inside(self.replicas, tried) if crossing is Crossing.NEVER else self.replicas
+        return [replica for replica in reached if replica not in tried]
+
     def pick(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """Where a primary or failover goes, None when nothing is left here."""
-        candidates = usable(self.replicas, tried, now_s)
+        candidates = usable(self.replicas, tried, now_s, self.settings.crossing)
         if not candidates:
             return None
         healthy = [replica for replica in candidates if not self.is_suspect(replica, now_s)]
@@ -286,7 +292,7 @@ class Pool:
         """Where a hedge would go: lowest predicted TTFT among the healthy, another quota where nearly equal."""
         candidates = [
             replica
-            for replica in backups(self.replicas, tried, now_s)
+            for replica in backups(self.replicas, tried, now_s, self.settings.crossing)
             if replica.hedgeable and not self.is_suspect(replica, now_s)
         ]
         if not candidates:

@@ -6,7 +6,7 @@ Units: seconds; shares are fractions of 1.
 from dataclasses import dataclass
 
 from gateway.hedging.plan import Policy
-from gateway.routing.choose import Routing
+from gateway.routing.choose import Crossing, Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class HedgeSettings:
         cold_start_delay_s: when one is considered while too little is known.
         gain_min: what a backup must be expected to save, as a multiple of its own TTFT; None: by the replica's kind.
         routing: how the replica of a primary is chosen; a backup's is always the one predicted fastest.
+        crossing: which later attempts of a request may leave the side of a boundary that it was sent to.
     """
 
     policy: Policy = Policy.ADAPTIVE
@@ -34,3 +35,4 @@ class HedgeSettings:
     cold_start_delay_s: float = 10.0
     gain_min: float | None = None
     routing: Routing = Routing.PREDICTED
+    crossing: Crossing = Crossing.NEVER

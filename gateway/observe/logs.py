@@ -92,6 +92,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     denied_why: str | None = None
     malformed: int = 0
     usage: Usage | None = None
+    beyond_boundary: tuple[str, ...] = ()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -186,6 +187,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         event.denied_why,
         event.malformed,
         event.usage,
+        event.beyond_boundary,
     )
 
 
@@ -218,6 +220,8 @@ def _request_text(line: RequestLine) -> str:
         words.append("denied=" + ",".join(denial.value for denial in line.denials))
     if line.denied_why is not None:
         words.append(f"({line.denied_why})")
+    if line.beyond_boundary:
+        words.append("beyond_boundary=" + ",".join(line.beyond_boundary))
     words += [_attempt_text(attempt) for attempt in line.attempts]
     return " ".join(words)
 

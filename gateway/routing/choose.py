@@ -23,24 +23,44 @@ class Routing(enum.Enum):
     PREFIX_AFFINITY = "prefix_affinity"  # whoever holds most of the prompt, if it is not busier than others
 
 
-def usable(replicas: Sequence[Replica], tried: Collection[Replica], now_s: float) -> list[Replica]:
-    """Replicas a primary or failover may go to: not tried yet and let through by their breaker.
+class Crossing(enum.Enum):
+    """Which later attempts may leave the side that a request was sent to; the value is the name in the settings.
 
-    If no breaker of the whole pool lets anything through, breakers are ignored: a shut pool helps nobody.
+    A side is all replicas with the same `boundary`. Those without one are a side of their own: nobody has said where
+    they are, so nothing may be assumed. Any replica may be the first.
     """
-    allowed = [replica for replica in replicas if replica.breaker.allows(now_s)]
-    return [replica for replica in (allowed or replicas) if replica not in tried]
+
+    NEVER = "never"
+    FAILOVER = "failover"  # another attempt after a failure, fallbacks included; no hedge
+    ALWAYS = "always"
 
 
-def backups(replicas: Sequence[Replica], tried: Collection[Replica], now_s: float) -> list[Replica]:
-    """Replicas a hedge may go to: not tried, healthy for certain, and on the same side of every boundary tried."""
-    return [
-        replica
-        for replica in replicas
-        if replica not in tried
-        and replica.breaker.allows(now_s)
-        and all(replica.boundary == other.boundary for other in tried)
-    ]
+def inside(replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Replica]:
+    """Replicas on a side that the request has been to; all of them while it has been nowhere."""
+    if not tried:
+        return list(replicas)
+    sides = {replica.boundary for replica in tried}
+    return [replica for replica in replicas if replica.boundary in sides]
+
+
+def usable(
+    replicas: Sequence[Replica], tried: Collection[Replica], now_s: float, crossing: Crossing = Crossing.NEVER
+) -> list[Replica]:
+    """Replicas a primary or failover may go to: not tried yet, let through by their breaker and by boundaries.
+
+    If no breaker of the pool's replicas in reach lets anything through, breakers are ignored: a shut pool helps nobody.
+    """
+    reached = inside(replicas, tried) if crossing is Crossing.NEVER else replicas
+    allowed = [replica for replica in reached if replica.breaker.allows(now_s)]
+    return [replica for replica in (allowed or reached) if replica not in tried]
+
+
+def backups(
+    replicas: Sequence[Replica], tried: Collection[Replica], now_s: float, crossing: Crossing = Crossing.NEVER
+) -> list[Replica]:
+    """Replicas a hedge may go to: not tried, healthy for certain, and let through by boundaries."""
+    reached = replicas if crossing is Crossing.ALWAYS else inside(replicas, tried)
+    return [replica for replica in reached if replica not in tried and replica.breaker.allows(now_s)]
 
 
 def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:

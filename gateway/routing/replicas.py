@@ -82,7 +82,7 @@ class Replica:
         name: unique in its model.
         endpoint: what an attempt opens.
         quota: whoever counts its limits, None when nobody is known to.
-        boundary: region or vendor that hedging must not cross, None when it does not matter.
+        boundary: region or vendor that a request must not leave (`gateway.routing.choose.Crossing`).
         gain_min: what a backup here must be expected to save, as a multiple of its own TTFT.
         hedgeable: hedges may go here: cancelling stops the bill.
         in_flight: attempts under way.

@@ -1,9 +1,10 @@
-"""Choices that need no prediction: each replica its turn, the less busy one, the one that holds the prompt."""
+"""Who may be chosen at all, and choices without prediction: its turn, the less busy one, who holds the prompt."""
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
-from gateway.routing.choose import in_turn, least_in_flight, most_cached
+from gateway.routing.choose import Crossing, backups, in_turn, least_in_flight, most_cached, usable
 from gateway.routing.replicas import Replica
 from scripted import Scripted
 
@@ -50,3 +51,38 @@ def test_affinity_is_bounded(state: list[tuple[int, int]], rand: float) -> None:
     assert chosen.in_flight + 1 <= bound
     for replica in candidates:
         assert cached[replica] <= cached[chosen] or replica.in_flight + 1 > bound - 1
+
+
+NEVER, FAILOVER, ALWAYS = Crossing.NEVER, Crossing.FAILOVER, Crossing.ALWAYS
+BEEN_TO_EU = [Replica("tried", Scripted(), boundary="eu")]
+BEEN_TO_BOTH = [*BEEN_TO_EU, Replica("tried, too", Scripted(), boundary="us")]
+
+
+@pytest.mark.parametrize(
+    ("tried", "crossing", "failovers", "hedges"),
+    [
+        pytest.param([], NEVER, "eu us none", "eu us none", id="the first may go anywhere"),
+        pytest.param(BEEN_TO_EU, NEVER, "eu", "eu", id="never"),
+        pytest.param(BEEN_TO_EU, FAILOVER, "eu us none", "eu", id="failover"),
+        pytest.param(BEEN_TO_EU, ALWAYS, "eu us none", "eu us none", id="always"),
+        pytest.param(BEEN_TO_BOTH, FAILOVER, "eu us none", "eu us", id="a hedge goes where a failover has been"),
+        pytest.param([Replica("t", Scripted())], NEVER, "none", "none", id="without a boundary is a side of its own"),
+    ],
+)
+def test_boundaries(tried: list[Replica], crossing: Crossing, failovers: str, hedges: str) -> None:
+    """A request stays on the sides it has been to, but for what its model allows."""
+    replicas = [
+        Replica("eu", Scripted(), boundary="eu"),
+        Replica("us", Scripted(), boundary="us"),
+        Replica("none", Scripted()),
+    ]
+    assert [replica.name for replica in usable(replicas, tried, 0.0, crossing)] == failovers.split()
+    assert [replica.name for replica in backups(replicas, tried, 0.0, crossing)] == hedges.split()
+
+
+def test_breakers_are_ignored_where_all_in_reach_are_open() -> None:
+    """A healthy replica beyond the boundary does not keep a request from the only one it may go to."""
+    shut, beyond = Replica("shut", Scripted(), boundary="eu"), Replica("beyond", Scripted(), boundary="us")
+    shut.breaker.cool_down(10.0)
+    assert usable([shut, beyond], BEEN_TO_EU, 0.0) == [shut]
+    assert usable([shut, beyond], [], 0.0) == [beyond]

@@ -1,10 +1,13 @@
 """The race on real sockets: the tail it cuts, the sockets it closes, the failures and refusals it must not confuse."""
 
+import json
 import math
 
 import pytest
 
-from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
+from gateway_fixture import serving
+from race_scenarios import _AT_ONCE, REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
+from raw_http import ASK, answer, request_bytes
 from running import run_real
 
 _SOON_S = 0.5  # of closing a socket; the exact bounds are scripts/acceptance's, where nothing else runs
@@ -71,3 +74,22 @@ def test_a_client_that_leaves_in_mid_stream_cancels_the_winner(*, streaming: boo
     result = run_real(departures(20, waiting=False, streaming=streaming))
     assert len(result.delays_s) == 20
     assert max(result.delays_s, default=math.inf) < _SOON_S
+
+
+def test_a_request_marked_so_is_never_sent_twice() -> None:
+    """With `x-ttft-hedge: off` a late request reaches one replica; without it, the same request reaches two."""
+
+    async def main() -> list[int]:
+        replica = {"ttft": "200ms", "tokens": 2}
+        async with serving({"a": replica, "b": replica}, hedge=_AT_ONCE) as site:
+            reached = []
+            for value in ("on", "off", "OFF"):
+                before = site.reached
+                payload = request_bytes(json.dumps(ASK).encode(), headers={"x-ttft-hedge": value})
+                async with answer(site.port, payload) as got:
+                    assert got.status == 200
+                    assert b"[DONE]" in await got.body()
+                reached.append(site.reached - before)
+            return reached
+
+    assert run_real(main()) == [2, 1, 1]
