@@ -13,7 +13,8 @@ Units: seconds, bytes.
 import asyncio
 import contextlib
 import hmac
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ from gateway.observe.state import PoolState, StateSource, read_pools
 _BODY_BYTES_MAX = 4096  # the only body there is has two fields
 _BODY_S_MAX = 5.0
 _SEND_S_MAX = 5.0  # a subscriber that takes nothing for this long is let go
+_QUANTILES_MAX = 16  # a picture is computed on the loop, between events of streams
 _SERVED = "GET /metrics, /admin/models, /admin/hedging, /admin/events, /healthz and POST /admin/hedging"
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 
@@ -75,7 +77,8 @@ class Admin:
     Args:
         metrics: what GET /metrics writes out.
         state: every pool.
-        describe: all there is to know of a model, as JSON-ready values; None if there is no such model.
+        describe: all there is to know of a model, as JSON-ready values, with estimates at these quantiles, none for the
+            usual ones; None if there is no such model.
         switch: the on-call switch.
         key: asked for as `Authorization: Bearer ...`, None for no key.
 
@@ -87,7 +90,7 @@ class Admin:
         self,
         metrics: Metrics,
         state: StateSource,
-        describe: Callable[[str], Mapping[str, object] | None],
+        describe: Callable[[str, Sequence[float]], Mapping[str, object] | None],
         switch: Switch,
         *,
         key: str | None = None,
@@ -133,8 +136,8 @@ class Admin:
             models.setdefault(pool.model, []).append(pool)
         return _json({"models": [{"model": model, "pools": pools} for model, pools in models.items()]})
 
-    async def _model(self, name: str) -> Response:
-        described = self._describe(name)
+    async def _model(self, name: str, request: Request) -> Response:
+        described = self._describe(name, _quantiles(request.query_params.getlist("q")))
         if described is None:
             raise _unknown(name)
         return _json(described)
@@ -150,7 +153,7 @@ class Admin:
         if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
             raise Forbidden(f"a page from {origin} may not use the switch of this gateway")
         wanted = _read_switch(await _read_body(request))
-        if wanted.model is not None and self._describe(wanted.model) is None:
+        if wanted.model is not None and self._describe(wanted.model, ()) is None:
             raise _unknown(wanted.model)
         self._turn(wanted.model, on=wanted.on)
         return await self._hedging()
@@ -203,6 +206,24 @@ def _read_switch(body: bytes) -> _Wanted:
         raise _Unprocessable(f"{error}; {_SWITCH_SHAPE}") from error
     except msgspec.DecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}; {_SWITCH_SHAPE}", code="invalid_json") from error
+
+
+def _quantiles(values: Sequence[str]) -> list[float]:
+    """What `?q=0.5,0.97` or `?q=0.5&q=0.97` asks for."""
+    texts = [text.strip() for value in values for text in value.split(",")]
+    if len(texts) > _QUANTILES_MAX:
+        raise BadRequest(f"found {len(texts)} quantiles; ask for at most {_QUANTILES_MAX} at once", param="q")
+    return [_quantile(text) for text in texts]
+
+
+def _quantile(text: str) -> float:
+    try:
+        q = float(text)
+    except ValueError:
+        q = math.nan
+    if not 0.0 < q < 1.0:
+        raise BadRequest(f"found q={text[:20]!r}; write a share between 0 and 1, such as q=0.97", param="q")
+    return q
 
 
 def _unknown(model: str) -> UnknownModel:

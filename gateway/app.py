@@ -155,9 +155,9 @@ class Gateway:
             for pool in model.pools:
                 yield pool_state(model.name, pool, now_s)
 
-    def _describe(self, name: str) -> dict[str, object] | None:
+    def _describe(self, name: str, quantiles: Sequence[float]) -> dict[str, object] | None:
         model = self._models.get(name)
-        return None if model is None else describe(model, asyncio.get_running_loop().time())
+        return None if model is None else describe(model, asyncio.get_running_loop().time(), quantiles)
 
     def _switch(self, name: str | None, /, *, on: bool) -> None:
         for model in self._models.values():

@@ -57,6 +57,7 @@ class Attempt:
         empty: it is complete without content: a valid empty answer.
         outcome: how it ended, None while it lives.
         hedge_at_s, overdue_at_s, give_up_at_s: the race's times for it, infinite when not armed.
+        hedge_after_s: the first hedge_at_s, after its own start; infinite when it was never armed.
         sent: what the pool expected of it, None if it could not say.
         overdue: it passed its ttft_timeout and another attempt was started.
     """
@@ -76,6 +77,7 @@ class Attempt:
         "events",
         "give_up_at_s",
         "headers_s",
+        "hedge_after_s",
         "hedge_at_s",
         "last_s",
         "malformed",
@@ -118,7 +120,7 @@ class Attempt:
         self.overdue = False
         self.outcome: Outcome | None = None
         self.sent: Sent | None = None
-        self.hedge_at_s = self.overdue_at_s = self.give_up_at_s = math.inf
+        self.hedge_at_s = self.hedge_after_s = self.overdue_at_s = self.give_up_at_s = math.inf
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
         self._forward: Callable[[bytes], None] | None = None
@@ -253,6 +255,8 @@ class Attempt:
             upstream_request_id=self.upstream_request_id,
             usage=self.usage,
             reason=self.reason,
+            predicted_s=self.sent.predicted_s if self.sent is not None else None,
+            hedge_after_s=self.hedge_after_s if self.hedge_after_s < math.inf else None,
         )
 
 

@@ -49,6 +49,8 @@ class AttemptReport(msgspec.Struct, frozen=True):
         upstream_request_id: the upstream's own id, None when it gave none.
         usage: token counts it reported, None when it did not.
         reason: why it was started, with numbers, for people.
+        predicted_s: the TTFT that was expected of it, None before anything was learned.
+        hedge_after_s: a hedge was to be considered so long after its start, None for never.
     """
 
     replica: str
@@ -63,6 +65,8 @@ class AttemptReport(msgspec.Struct, frozen=True):
     upstream_request_id: str | None
     usage: Usage | None
     reason: str
+    predicted_s: float | None = None
+    hedge_after_s: float | None = None
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
@@ -82,6 +86,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
         attempts: all upstream attempts in the order they were sent.
         denials: distinct reasons for which a hedge was denied, in order.
         denied_why: the last denial with its numbers, for people; None without one.
+        never_hedged: why no hedge was to be considered at any time, None where one was.
         gateway_s: time from the request's arrival until the first attempt was sent.
         ttft_s: arrival to first content at the gateway, None when there was none.
         total_s: arrival to the end.
@@ -111,6 +116,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     events: int
     malformed: int
     beyond_boundary: tuple[str, ...] = ()
+    never_hedged: Denial | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,7 @@ class Race:
         for attempt in self._attempts:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
         course = Course(self._caller, self._attempts, self._winner, self._hedges, self._denials, self._denied_why)
-        self._host.emit(ended(course, self._call, self._now(), status, error, self._beyond))
+        self._host.emit(ended(course, self._call, self._facts, self._now(), status, error, self._beyond))
         self._attempts, self._winner = [], None  # no cycle outlives a request
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
@@ -268,7 +268,9 @@ class Race:
         tried = [attempt.replica for attempt in self._attempts]
         while self._pool_index < len(self._model.pools):
             pool = self._model.pools[self._pool_index]
-            untried = next(iter(pool.reachable(tried)), None)
+            # A boundary that cannot be told is not crossed; only a primary has none to cross.
+            reachable = self._safely("routing", pool.reachable, [] if tried else list(pool.replicas), tried)
+            untried = next(iter(reachable), None)
             replica = self._safely("routing", pool.pick, untried, self._facts, tried, now_s, self._host.rand())
             if replica is not None:
                 if not self._attempts or self._attempts[-1].pool is not pool:
@@ -276,7 +278,7 @@ class Race:
                 self._launch(pool, replica, role, why_started(role, self._errors))
                 return True
             self._pool_index += 1
-        self._beyond = beyond_boundary(self._model.pools, tried)
+        self._beyond = self._safely("routing", beyond_boundary, (), self._model.pools, tried)
         return False
 
     def _launch(
@@ -299,6 +301,7 @@ class Race:
             attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
         if self._facts.hedge_off is None and self._hedges < pool.max_hedges:
             delay_s = self._safely("plan", pool.delay_s, math.inf, attempt, self._facts)
+            attempt.hedge_after_s = delay_s
             attempt.hedge_at_s = start_s + delay_s
         self._arm(min(attempt.hedge_at_s, attempt.overdue_at_s, self._final_s, self._keep_alive_at_s))
 

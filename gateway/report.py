@@ -10,6 +10,7 @@ from gateway.attempt import Attempt
 from gateway.events import RequestEnded, Result, Role
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.pool import Pool
+from gateway.hedging.terms import Facts
 from gateway.request import Caller
 from gateway.routing.replicas import Replica
 from providers.base import Call
@@ -70,7 +71,13 @@ def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[st
 
 
 def ended(
-    course: Course, call: Call, now_s: float, status: int, error: str | None, beyond: tuple[str, ...] = ()
+    course: Course,
+    call: Call,
+    facts: Facts,
+    now_s: float,
+    status: int,
+    error: str | None,
+    beyond: tuple[str, ...] = (),
 ) -> RequestEnded:
     """The one event every request ends with; all its attempts have ended."""
     caller, attempts, winner, _, denials, denied_why = course
@@ -97,4 +104,14 @@ def ended(
         events=winner.events if winner is not None else 0,
         malformed=sum(attempt.malformed for attempt in attempts),
         beyond_boundary=beyond,
+        never_hedged=_never_hedged(facts, attempts[0].pool) if attempts else None,
     )
+
+
+def _never_hedged(facts: Facts, pool: Pool) -> Denial | None:
+    """Why no timer for a hedge was armed, whatever had come: by the request, by the settings."""
+    if facts.hedge_off is not None:
+        return facts.hedge_off
+    if not pool.max_hedges:
+        return Denial.OFF
+    return Denial.ALONE if len(pool.replicas) < 2 else None

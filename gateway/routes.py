@@ -171,10 +171,30 @@ class RacedRoutes:
         else:
             make = self._assemblers[api]
             client = JsonAnswer(outbox, caller.request_id, (lambda: make(call)) if call.assemble else None)
-        facts = _facts(inbound, model, self._host.rand())
-        race = Race(model, call, facts, client, caller, self._host)
+        race = Race(model, call, self._facts(inbound, model), client, caller, self._host)
         outbox.race = race
         return race
+
+    def _facts(self, inbound: Inbound, model: Model) -> Facts:
+        """What the policies may know of a request; nothing of its prompt's size where an estimate fails."""
+        prompt, text, tokens = inbound.prompt, None, 0.0
+        prefixes: tuple[int, ...] = ()
+        try:
+            text = text_tokens(prompt)
+            tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
+        except Exception as error:  # whatever it is, it must not cost the caller an answer
+            self._host.emit(PartFailed(self._host.loop.time(), "estimates", type(error).__name__))
+        return Facts(
+            prompt_tokens=tokens,
+            prompt_bytes=len(prompt),
+            prefixes=prefixes,
+            text=text,
+            answer_tokens=inbound.call.max_tokens,
+            hedge_off=inbound.hedge_off,
+            deadline_s=inbound.deadline_s,
+            timed=inbound.call.streaming or inbound.call.assemble,
+            coin=self._host.rand(),
+        )
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole request body, within its limits of size and time."""
@@ -230,22 +250,6 @@ def _piece(message: Message, room: int) -> bytes:
     if len(body) > room:
         raise BodyTooLarge("the request body is larger than this gateway takes; see limits.request_body_max")
     return bytes(body)
-
-
-def _facts(inbound: Inbound, model: Model, coin: float) -> Facts:
-    """What the policies may know of a request."""
-    text = text_tokens(inbound.prompt)
-    return Facts(
-        prompt_tokens=model.scale.tokens(text),
-        prompt_bytes=len(inbound.prompt),
-        prefixes=prefix_hashes(inbound.prompt),
-        text=text,
-        answer_tokens=inbound.call.max_tokens,
-        hedge_off=inbound.hedge_off,
-        deadline_s=inbound.deadline_s,
-        timed=inbound.call.streaming or inbound.call.assemble,
-        coin=coin,
-    )
 
 
 async def _answer(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str) -> None:

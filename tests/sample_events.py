@@ -21,10 +21,18 @@ PRIMARY = AttemptReport(
     upstream_request_id="req-1",
     usage=USAGE,
     reason="first choice",
+    predicted_s=0.18,
+    hedge_after_s=0.25,
 )
 LOSER = replace(PRIMARY, content_s=None, end_s=0.3, outcome=Outcome.LOST, upstream_request_id=None, usage=None)
 BACKUP = replace(
-    PRIMARY, replica="b", role=Role.BACKUP, start_s=0.25, content_s=0.05, reason="a had no token after 250 ms"
+    PRIMARY,
+    replica="b",
+    role=Role.BACKUP,
+    start_s=0.25,
+    content_s=0.05,
+    reason="a had no token after 250 ms",
+    hedge_after_s=None,
 )
 REQUEST = RequestEnded(
     at_s=50.0,

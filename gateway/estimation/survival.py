@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gateway.estimation.window import Bins
 
 _UNKNOWN_AT: Final = 2.0  # times the largest observation (hedging.md section 4)
+_ROUNDING: Final = 1e-9  # of a product of thousands of factors, when it is compared with a share
 
 Floats = NDArray[np.float64]
 
@@ -56,6 +57,11 @@ class Survival:
         """S(delay), the share of waits that last longer."""
         index = int(np.searchsorted(self.points, delay, side="right"))
         return float(self.survival[index - 1]) if index else 1.0
+
+    def quantile(self, q: float) -> float | None:
+        """What a share q of the waits do not exceed; None where too many were given up before that could be seen."""
+        point = float(self.points[self.first_at_most(1.0 - q + _ROUNDING)])
+        return point if point <= self.observed_max else None
 
     def first_at_most(self, share: float) -> int:
         """Index of the first point behind which S <= share."""

@@ -180,7 +180,7 @@ class Pool:
             delay_s_min=self.settings.hedge_delay_min_s,
         )
         if isinstance(decision, Deny):
-            return Denied(decision.reason, decision.again_after_s, self._why_not(decision, replica, cost))
+            return Denied(decision.reason, decision.again_after_s, self._why_not(decision, replica, cost, now_s))
         request, tokens = self.requests.reserve(now_s), self.tokens.reserve(now_s, cost)
         assert request is not None
         assert tokens is not None
@@ -307,13 +307,15 @@ class Pool:
                 return replica
         return best
 
-    def _why_not(self, denied: Deny, replica: Replica, cost: float) -> str:
+    def _why_not(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         """Why a backup was not started, for people."""
         if denied.gain_s is not None and denied.asked_s is not None:
             saved, asked = 1000 * denied.gain_s, 1000 * denied.asked_s
             return f"a backup on {replica.name} would save {saved:.0f} ms, {asked:.0f} ms are asked"
         if denied.reason is Denial.QUOTA:
-            return f"the quota of {replica.name} is needed for primaries"
+            ledger = self._ledger(replica)
+            left = ledger.headroom(now_s) if ledger is not None else 0.0
+            return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
         requests, tokens = self.requests.credit, self.tokens.credit
         return f"the budget has {requests:.1f} of 1 request and {tokens:.0f} of {cost:.0f} prompt tokens"
 

@@ -4,7 +4,9 @@ Reads pools, changes nothing. Units: seconds in `PoolState`, milliseconds in wha
 """
 
 import math
+from collections.abc import Sequence
 
+from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
 from gateway.hedging.plan import Plan
 from gateway.hedging.pool import Pool
@@ -29,9 +31,10 @@ def pool_state(model: str, pool: Pool, now_s: float) -> PoolState:
     )
 
 
-def describe(model: Model, now_s: float) -> dict[str, object]:
-    """A picture for people, of one model."""
-    return {"model": model.name, "pools": [_describe_pool(pool, now_s) for pool in model.pools]}
+def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dict[str, object]:
+    """A picture for people, of one model, with the estimates at these quantiles; none for the usual ones."""
+    quantiles = quantiles or _QUANTILES
+    return {"model": model.name, "pools": [_describe_pool(pool, now_s, quantiles) for pool in model.pools]}
 
 
 def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
@@ -50,7 +53,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
     )
 
 
-def _describe_pool(pool: Pool, now_s: float) -> dict[str, object]:
+def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
     settings, learning = pool.settings, pool.learning
     b, s, c = learning.predictor.coefficients
     return {
@@ -69,7 +72,8 @@ def _describe_pool(pool: Pool, now_s: float) -> dict[str, object]:
             "ms_per_1000_pending_tokens": round(1e6 * c, 3),
         },
         "plan": _describe_plan(learning.last_plan(pool.replicas[0].name)),
-        "replicas": [_describe_replica(pool, replica, now_s) for replica in pool.replicas],
+        "ttft_x": _estimates(learning.ratios, now_s, quantiles, 1.0),
+        "replicas": [_describe_replica(pool, replica, now_s, quantiles) for replica in pool.replicas],
     }
 
 
@@ -89,8 +93,9 @@ def _describe_plan(plan: Plan | None) -> dict[str, object] | None:
     }
 
 
-def _describe_replica(pool: Pool, replica: Replica, now_s: float) -> dict[str, object]:
+def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
     delay_s, learning = pool.usual_delay_s(replica, now_s), pool.learning
+    ttft = learning.ttft[replica.name]
     return {
         "replica": replica.name,
         "quota": replica.quota,
@@ -101,15 +106,32 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float) -> dict[str, o
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
         "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),
         "hedge_delay_ms": None if delay_s is None else round(1000 * delay_s, 3),
-        "ttft_ms": _quantiles(learning.ttft[replica.name], now_s),
-        "headers_ms": _quantiles(learning.ttfb[replica.name], now_s),
+        "ttft_ms": _seen(ttft, now_s, quantiles),
+        "ttft_estimate_ms": _estimates(ttft, now_s, quantiles, 1000.0),
+        "headers_ms": _seen(learning.ttfb[replica.name], now_s, quantiles),
     }
 
 
-def _quantiles(window: Window, now_s: float) -> dict[str, object]:
-    """Quantiles of a window with the number of samples they rest on."""
+def _seen(window: Window, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
+    """Quantiles of the waits that ended, in milliseconds, with the number of samples they rest on."""
     found: dict[str, object] = {"samples": window.event_count(now_s)}
-    for q in _QUANTILES:
+    for q in quantiles:
         value = window.quantile(q, now_s)
-        found[f"p{100 * q:g}"] = None if value is None else round(1000 * value, 3)
+        found[_name(q)] = None if value is None else round(1000 * value, 3)
     return found
+
+
+def _estimates(window: Window, now_s: float, quantiles: Sequence[float], unit: float) -> dict[str, object]:
+    """Kaplan-Meier's estimates, which know that those given up would have taken longer, and what they rest on."""
+    events, count = window.event_count(now_s), window.count(now_s)
+    curve = Survival(window.bins(now_s)) if count else None
+    found: dict[str, object] = {"samples": events, "given_up": count - events}
+    for q in quantiles:
+        value = None if curve is None else curve.quantile(q)
+        found[_name(q)] = None if value is None else round(unit * value, 3)
+    return found
+
+
+def _name(q: float) -> str:
+    """p97 for 0.97, p99.9 for 0.999."""
+    return f"p{100 * q:.12g}"

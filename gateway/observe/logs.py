@@ -66,6 +66,8 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     error: str | None = None
     upstream_request_id: str | None = None
     usage: Usage | None = None
+    expected_ms: float | None = None
+    hedge_after_ms: float | None = None
 
 
 class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -93,6 +95,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     malformed: int = 0
     usage: Usage | None = None
     beyond_boundary: tuple[str, ...] = ()
+    never_hedged: Denial | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -188,6 +191,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         event.malformed,
         event.usage,
         event.beyond_boundary,
+        event.never_hedged,
     )
 
 
@@ -205,6 +209,8 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
         attempt.error,
         _cut(attempt.upstream_request_id),
         attempt.usage,
+        _ms_or_none(attempt.predicted_s),
+        _ms_or_none(attempt.hedge_after_s),
     )
 
 
@@ -222,6 +228,8 @@ def _request_text(line: RequestLine) -> str:
         words.append(f"({line.denied_why})")
     if line.beyond_boundary:
         words.append("beyond_boundary=" + ",".join(line.beyond_boundary))
+    if line.never_hedged is not None:
+        words.append(f"never_hedged={line.never_hedged.value}")
     words += [_attempt_text(attempt) for attempt in line.attempts]
     return " ".join(words)
 
@@ -230,6 +238,10 @@ def _attempt_text(attempt: AttemptLine) -> str:
     words = [f"| {attempt.replica} {attempt.role.value} {attempt.outcome.value}"]
     if attempt.ttft_ms is not None:
         words.append(f"ttft={attempt.ttft_ms:g}ms")
+    if attempt.expected_ms is not None:
+        words.append(f"expected={attempt.expected_ms:g}ms")
+    if attempt.hedge_after_ms is not None:
+        words.append(f"hedge_after={attempt.hedge_after_ms:g}ms")
     if attempt.error is not None:
         words.append(f"error={attempt.error}")
     return " ".join((*words, f"{attempt.end_ms:g}ms ({attempt.reason})"))

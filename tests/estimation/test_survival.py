@@ -139,6 +139,19 @@ def test_the_gain_now_is_conditional_on_the_wait(
     assert actual == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+@given(samples, st.floats(0.001, 0.999))
+def test_a_quantile_is_the_first_time_that_few_enough_outlast(values: list[Sample], q: float) -> None:
+    """At most 1-q wait longer than the quantile, more outlast anything shorter; unknown where S ends above 1-q."""
+    curve = curve_of(values)
+    found = curve.quantile(q)
+    largest = max(x for x, _ in values)
+    if found is None:
+        assert exact_survival(values, largest) > 1 - q
+    else:
+        assert exact_survival(values, found * 1.011) <= 1 - q + 1e-8
+        assert exact_survival(values, found * 0.989) > 1 - q
+
+
 def test_the_first_point_at_most_a_share() -> None:
     """first_at_most gives the first point behind which no more than that share is left."""
     curve = curve_of([(float(n), True) for n in range(1, 11)])

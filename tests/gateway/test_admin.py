@@ -1,7 +1,7 @@
 """The admin address over plain ASGI: what it shows, who may turn the switch, and how the feed begins and ends."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -34,7 +34,7 @@ class Exchange:
         self.reading.set()
         self.complete = False
 
-    async def run(self, app: Any, method: str, path: str, headers: Mapping[str, str]) -> None:
+    async def run(self, app: Any, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> None:
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -43,7 +43,7 @@ class Exchange:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query,
             "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
             "client": ("127.0.0.1", 50_000),
@@ -94,21 +94,23 @@ class House:
     def state(self) -> Iterable[PoolState]:
         return [pool(model, hedging_on=model not in self.off) for model in self.models]
 
-    def describe(self, name: str) -> Mapping[str, object] | None:
-        return {"model": name, "pools": ["a picture"]} if name in self.models else None
+    def describe(self, name: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
+        return {"model": name, "pools": ["a picture", *quantiles]} if name in self.models else None
 
     def switch(self, model: str | None, *, on: bool) -> None:
         for name in self.models if model is None else (model,):
             (self.off.discard if on else self.off.add)(name)
         self.admin.on_event(HedgingSwitched(0.0, model, on))
 
-    def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE) -> Answer:
+    def ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE, query: bytes = b""
+    ) -> Answer:
         """A whole exchange."""
 
         async def exchange() -> Answer:
             open_exchange = Exchange()
             open_exchange.send_body(body)
-            await open_exchange.run(self.admin.app, method, path, headers)
+            await open_exchange.run(self.admin.app, method, path, headers, query)
             pieces = [open_exchange.pieces.get_nowait() for _ in range(open_exchange.pieces.qsize())]
             return Answer(open_exchange.status, open_exchange.headers, b"".join(pieces))
 
@@ -151,6 +153,22 @@ def test_models() -> None:
     }
     assert house.ask("GET", "/admin/models/org/qwen").json == {"model": "org/qwen", "pools": ["a picture"]}
     assert house.refusal("GET", "/admin/models/gpt") == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(("query", "asked"), [(b"q=0.97", [0.97]), (b"q=0.5,%200.9&q=0.999", [0.5, 0.9, 0.999])])
+def test_a_model_at_any_quantile(query: bytes, asked: list[float]) -> None:
+    """The picture of a model is made for the quantiles that are asked for, one or several."""
+    assert House().ask("GET", "/admin/models/llama", query=query).json["pools"] == ["a picture", *asked]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [b"q=", b"q=high", b"q=97", b"q=0", b"q=1", b"q=nan", b"q=-0.5", b"q=0.5,", b"q=0.5&q=2", b"q=.5" + 16 * b",.5"],
+)
+def test_a_quantile_that_is_none(query: bytes) -> None:
+    """What is not a share between 0 and 1, or too many of them, is a 400 that names `q`."""
+    answer = House().ask("GET", "/admin/models/llama", query=query)
+    assert (answer.status, answer.json["error"]["param"]) == (400, "q")
 
 
 def test_switch() -> None:
@@ -248,7 +266,7 @@ def test_bug_is_told_without_its_text() -> None:
     """An exception behind a route is a 500 in OpenAI's shape that says nothing of it; the server gets the exception."""
 
     class Broken(House):
-        def describe(self, name: str) -> Mapping[str, object] | None:
+        def describe(self, name: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
             raise ValueError("a secret detail")
 
     exchange = Exchange()

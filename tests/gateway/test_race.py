@@ -47,6 +47,7 @@ def test_a_quick_primary_is_forwarded_whole_and_alone() -> None:
     assert told.report.attempts[0].headers_s == pytest.approx(0.001)
     assert told.client.headers[b"x-ttft-result"] == b"primary"
     assert told.client.headers[b"x-upstream-request-id"] == b"up-1"
+    assert (told.report.never_hedged, told.report.attempts[0].hedge_after_s) == (None, 0.1)
 
 
 def test_a_late_primary_is_raced_and_loses_at_the_winners_first_content() -> None:
@@ -234,6 +235,20 @@ def test_requests_that_may_not_be_hedged_are_not() -> None:
     """A reason against hedging keeps a late request alone."""
     told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), facts=Facts(hedge_off=Denial.OFF))
     assert len(told.report.attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "hedge", "facts", "why"),
+    [
+        (1, HEDGED, Facts(hedge_off=Denial.OFF), Denial.OFF),
+        (1, OFF, Facts(), Denial.OFF),
+        (0, HEDGED, Facts(), Denial.ALONE),
+    ],
+)
+def test_what_forbids_hedging_is_told(others: int, hedge: HedgeSettings, facts: Facts, why: Denial) -> None:
+    """Where no delay is armed the report says why, late or not."""
+    told = run_race(*(Scripted(answer(0.05)) for _ in range(1 + others)), hedge=hedge, facts=facts)
+    assert (told.report.never_hedged, told.report.attempts[0].hedge_after_s) == (why, None)
 
 
 def test_fallbacks_answer_only_when_the_pool_is_used_up() -> None:

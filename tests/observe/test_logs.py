@@ -97,6 +97,8 @@ def test_request_line() -> None:
                 "end_ms": 300.0,
                 "ttfb_ms": 10.0,
                 "status": 200,
+                "expected_ms": 180.0,
+                "hedge_after_ms": 250.0,
             },
             {
                 "replica": "b",
@@ -110,6 +112,7 @@ def test_request_line() -> None:
                 "status": 200,
                 "upstream_request_id": "req-1",
                 "usage": usage,
+                "expected_ms": 180.0,
             },
         ],
     }
@@ -123,10 +126,19 @@ def test_text_line() -> None:
     request, breaker = lines.written
     assert request == (
         b"2026-03-01 12:30:15.250 error 502 llama backup_won 1200ms ttft=300ms key=team-a id=r-1 error=cut denied=quota"
-        b" | a primary lost 300ms (first choice)"
-        b" | b backup finished ttft=50ms 1200ms (a had no token after 250 ms)\n"
+        b" | a primary lost expected=180ms hedge_after=250ms 300ms (first choice)"
+        b" | b backup finished ttft=50ms expected=180ms 1200ms (a had no token after 250 ms)\n"
     )
     assert breaker == b"2026-03-01 12:30:15.250 warning breaker_changed model=llama replica=a state=open\n"
+
+
+def test_a_request_that_could_not_be_hedged_says_why() -> None:
+    """Where no delay was armed its line says what forbade it, as JSON and for people."""
+    alone = replace(REQUEST, never_hedged=Denial.ALONE)
+    assert Lines().of(alone)[0]["never_hedged"] == "alone"
+    lines = Lines(text=True)
+    lines.log.on_event(alone)
+    assert b" never_hedged=alone " in lines.written[0]
 
 
 @pytest.mark.parametrize(

@@ -128,4 +128,4 @@ def _admin_app() -> FastAPI:
     def switch(model: str | None, *, on: bool) -> None:
         """Turn nothing."""
 
-    return Admin(Metrics(lambda: ()), lambda: (), lambda _: None, switch).app
+    return Admin(Metrics(lambda: ()), lambda: (), lambda _name, _quantiles: None, switch).app

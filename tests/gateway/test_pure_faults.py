@@ -1,0 +1,136 @@
+"""Every function of the pure rooms raises while requests come: each of them is answered in full all the same."""
+
+import asyncio
+import inspect
+import pkgutil
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from gateway import estimation, hedging, limits, routing
+from gateway.events import Event, PartFailed
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.inbound import Bounds
+from gateway.limits.ledger import Ledger, Limit, Resource
+from gateway.request import Host, Model, Timeouts
+from gateway.routes import Keyring, Limits, RacedRoutes
+from gateway.routing.choose import Routing
+from gateway.routing.replicas import Replica
+from providers.base import Call, Sink
+from running import run_virtual
+from scripted import Scripted, ScriptedStream, Step, answer, status
+
+COMPLETE = b"<role>ab<stop><done>"
+BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "%s"}]}'
+LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429, retry_after_s=0.5), answer(0.05)
+MOODS = (LATE, QUICK, FAILING, LIMITED)
+BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
+WARM_UP = 60  # requests, so that there is a plan
+
+
+class Moody(Scripted):
+    """The first attempt of a request is as `mood` says, every other one is quick."""
+
+    mood: list[Step] = QUICK
+
+    def open(self, call: Call, sink: Sink) -> ScriptedStream:
+        """Play the mood once."""
+        self.scripts, Moody.mood = (Moody.mood,), QUICK
+        return super().open(call, sink)
+
+
+def functions(room: ModuleType) -> Iterator[tuple[object, str, FunctionType]]:
+    """Whatever has a body in a room: where it is found, its name, itself."""
+    for info in pkgutil.iter_modules(room.__path__):
+        module = import_module(f"{room.__name__}.{info.name}")
+        own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+        for value in own:
+            if isinstance(value, FunctionType):
+                yield module, value.__name__, value
+            elif inspect.isclass(value):
+                yield from (
+                    (value, name, method)
+                    for name, method in vars(value).items()
+                    if isinstance(method, FunctionType)
+                    and not name.startswith("__")
+                    and method.__code__.co_filename == module.__file__
+                )
+
+
+def places(owner: object, name: str, function: FunctionType) -> list[object]:
+    """Where a function is called from: its class, or every module that has imported it."""
+    if inspect.isclass(owner):
+        return [owner]
+    modules = [module for key, module in sys.modules.items() if key.split(".")[0] == "gateway"]
+    return [module for module in modules if getattr(module, name, None) is function]
+
+
+class House:
+    """Routes over a pool of three with a quota, two hedges allowed, and everything it told."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup, routing: Routing) -> None:
+        self.events: list[Event] = []
+        ledgers = {"quota": Ledger([Limit(Resource.TOKENS, 1e9, 60.0)])}
+        replicas = [Replica(name, Moody(QUICK), "quota") for name in "abc"]
+        settings = HedgeSettings(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
+        model = Model("m", [Pool("m", replicas, settings, ledgers)], Timeouts())
+        host = Host(loop, self.events.append, random.Random(1).random)
+        limits = Limits(1_000_000, 10.0, Bounds(n_max=8, max_tokens_max=100_000), frozenset())
+        self.routes = RacedRoutes({"m": model}, Keyring({}), limits, {}, host, tasks)
+
+    async def ask(self, text: str, mood: list[Step] = QUICK) -> bytes:
+        """One request's answer."""
+        Moody.mood = mood
+        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        inbox.put_nowait({"type": "http.request", "body": BODY % text.encode(), "more_body": False})
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                inbox.put_nowait({"type": "http.disconnect"})
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+        await self.routes(scope, inbox.get, send)
+        assert sent[0]["status"] == 200
+        return b"".join(message["body"] for message in sent[1:])
+
+
+async def besiege(chosen: Sequence[tuple[object, str, FunctionType]], routing: Routing) -> set[str]:
+    """Break one function after the other, with requests that are late, fail and are quick; returns who has raised."""
+    raised: set[str] = set()
+    async with asyncio.TaskGroup() as tasks:
+        house = House(asyncio.get_running_loop(), tasks, routing)
+        for n in range(WARM_UP):
+            assert await house.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
+        assert not any(isinstance(event, PartFailed) for event in house.events)
+        for owner, name, function in chosen:
+            label = f"{getattr(owner, '__name__', '')}.{name}"
+
+            def broken(*_args: object, _label: str = label, **_named: object) -> None:
+                raised.add(_label)
+                raise ZeroDivisionError
+
+            with pytest.MonkeyPatch.context() as patch:
+                for place in places(owner, name, function):
+                    patch.setattr(place, name, broken)
+                for mood in MOODS[:2] if name in BOUNDARIES else MOODS:
+                    got = await house.ask(f"{label} {'long ' * 300}", mood)
+                    assert got == COMPLETE, label
+                    await asyncio.sleep(1.0)  # a plan may be due again
+    return raised
+
+
+@pytest.mark.parametrize("room", [estimation, limits, routing, hedging], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
+def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
+    """Whatever function of a pure room raises, for ever, every client gets the whole answer of one replica."""
+    chosen = list(functions(room))
+    raised = run_virtual(besiege(chosen, choice))
+    assert len(raised) >= 0.5 * len(chosen)  # the others are for people, or for what does not happen here

@@ -1,0 +1,112 @@
+"""The whole brain of a pool under any traffic: its budgets hold, and what is reserved comes back or is paid."""
+
+import math
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.hedging.outcomes import MEANING, Bill, Outcome
+from gateway.hedging.plan import Policy
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts, Hedge, HedgeTickets, Sent
+from gateway.limits.ledger import Ledger, Limit, Resource
+from gateway.routing.replicas import Replica
+from providers.base import Usage
+from scripted import Scripted, answer
+
+Request = tuple[float, float, Outcome]  # seconds after the one before, prompt tokens, what becomes of its attempts
+
+SHARE = 0.1
+DAY_S = 86_400.0  # a window so long that nothing refills while a test runs
+
+
+@dataclass
+class Try:
+    """An attempt as the pool sees it."""
+
+    replica: Replica
+    start_s: float
+    headers_s: float | None = None
+    content_s: float | None = None
+    usage: Usage | None = None
+    sent: Sent | None = None
+
+
+@dataclass
+class House:
+    """A pool of three that hedges whatever asks, one quota for all, and what was reserved and paid there."""
+
+    ledger: Ledger = field(default_factory=lambda: Ledger([Limit(Resource.TOKENS, 1e9, DAY_S)]))
+
+    def __post_init__(self) -> None:
+        settings = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.01, budget=SHARE)
+        replicas = [Replica(name, Scripted(answer(1.0)), "quota") for name in "abc"]
+        self.pool = Pool("m", replicas, settings, {"quota": self.ledger})
+
+    def send(self, facts: Facts, now_s: float, replica: Replica, tickets: HedgeTickets | None = None) -> Try:
+        """One attempt."""
+        attempt = Try(replica, now_s)
+        self.pool.on_sent(attempt, facts, tickets)
+        return attempt
+
+    def hedge(self, facts: Facts, primary: Try, now_s: float) -> Try | None:
+        """A late primary asks."""
+        decision = self.pool.decide(facts, primary, [primary], [primary.replica], now_s, 0.0)
+        return self.send(facts, now_s, decision.replica, decision.tickets) if isinstance(decision, Hedge) else None
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.one_of(st.just(0.0), st.floats(0.0, 0.2), st.floats(0.0, 300.0)),
+        st.floats(1.0, 20_000.0),
+        st.sampled_from(Outcome),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(arrivals)
+def test_hedges_and_their_tokens_stay_below_the_budget(requests: list[Request]) -> None:
+    """However requests come and are late, hedges <= B*n + cap; in tokens the same, plus one overdraft."""
+    house, now_s = House(), 0.0
+    hedges = hedged_tokens = earned_tokens = longest = 0.0
+    for n, (gap_s, tokens, outcome) in enumerate(requests, start=1):
+        now_s += gap_s
+        facts = Facts(prompt_tokens=tokens)
+        primary = house.send(facts, now_s, house.pool.replicas[0])
+        house.pool.earn(facts, primary.replica, now_s)
+        earned_tokens += tokens
+        backup = house.hedge(facts, primary, now_s)
+        if backup is not None and MEANING[outcome].bill is not Bill.RELEASE:
+            hedges, hedged_tokens, longest = hedges + 1, hedged_tokens + tokens, max(longest, tokens)
+        for attempt in filter(None, (primary, backup)):
+            house.pool.on_end(attempt, outcome, now_s, None)
+        assert hedges <= SHARE * n + 1.5 + 1e-9
+        assert hedged_tokens <= (1.5 * requests[0][1] + SHARE * earned_tokens + longest) * (1 + 1e-9)
+
+
+@given(arrivals)
+def test_no_ticket_leaks(requests: list[Request]) -> None:
+    """Whatever becomes of attempts, nothing stays reserved: credits and quotas miss exactly what was billed."""
+    house, now_s, billed = House(), 0.0, 0.0
+    for gap_s, tokens, outcome in requests:
+        now_s += gap_s / 1000
+        facts = Facts(prompt_tokens=tokens, answer_tokens=10)
+        primary = house.send(facts, now_s, house.pool.replicas[0])
+        house.pool.earn(facts, primary.replica, now_s)
+        before = house.pool.requests.credit
+        backup = house.hedge(facts, primary, now_s)
+        for attempt in filter(None, (primary, backup)):
+            house.pool.on_end(attempt, outcome, now_s, None)
+            kept = MEANING[outcome].bill is not Bill.RELEASE
+            billed += kept * (tokens + 10)
+        spent = 1.0 if backup is not None and MEANING[outcome].bill is not Bill.RELEASE else 0.0
+        assert math.isclose(house.pool.requests.credit, before - spent, abs_tol=1e-9)
+        assert [replica.in_flight for replica in house.pool.replicas] == [0, 0, 0]
+        assert all(house.pool.pending_tokens(replica) == 0.0 for replica in house.pool.replicas)
+    refilled = now_s * 1e9 / DAY_S
+    (bucket,) = house.ledger.state(now_s)
+    assert billed - refilled - 1e-3 <= bucket.limit - bucket.left <= billed + 1e-3

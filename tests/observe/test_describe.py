@@ -1,0 +1,59 @@
+"""The picture of a model for people: estimates at the quantiles asked for, and what they rest on."""
+
+from typing import Any
+
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.observe.describe import describe
+from gateway.request import Model, Timeouts
+from gateway.routing.replicas import Replica
+from scripted import Scripted, answer
+
+
+def picture(*quantiles: float) -> dict[str, Any]:
+    """A pool whose replica `a` has answered in 0.1 to 9 s; a tenth of its attempts was given up, after 8 s."""
+    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeSettings())
+    for n in range(1, 91):
+        pool.learning.add_content("a", n / 10, 1.0, 0.0)
+    for _ in range(10):
+        pool.learning.add_given_up("a", 8.0, 1.0, 0.0)
+    pools = describe(Model("m", [pool], Timeouts()), 0.0, quantiles)["pools"]
+    assert isinstance(pools, list)
+    found: dict[str, Any] = pools[0]
+    return found
+
+
+def near(actual: float, expected: float) -> bool:
+    """Within the accuracy of a sketch, whose values stand for bins that are 2 % wide."""
+    return abs(actual - expected) <= 0.021 * expected
+
+
+def test_estimates_at_any_quantile() -> None:
+    """What was seen ignores the waits that were given up, the estimate counts them; both say what they rest on."""
+    found = picture(0.5, 0.75)
+    replica = found["replicas"][0]
+    seen, estimate, ratio = replica["ttft_ms"], replica["ttft_estimate_ms"], found["ttft_x"]
+    assert list(seen) == ["samples", "p50", "p75"]
+    assert list(estimate) == list(ratio) == ["samples", "given_up", "p50", "p75"]
+    assert (seen["samples"], estimate["samples"], estimate["given_up"]) == (90, 90, 10)
+    assert near(seen["p75"], 6700)
+    assert near(estimate["p75"], 7500)  # of 100 attempts 75 have ended by then
+    assert near(ratio["p75"], 7.5)
+
+
+def test_what_cannot_be_known_is_not_estimated() -> None:
+    """Beyond what was seen of the longest waits there is no figure, nor where nothing was seen; never a made-up one."""
+    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeSettings())
+    pool.learning.add_content("a", 0.1, 1.0, 0.0)
+    pool.learning.add_given_up("a", 0.2, 1.0, 0.0)
+    pools: Any = describe(Model("m", [pool], Timeouts()), 0.0, [0.4, 0.97])["pools"]
+    first, second = pools[0]["replicas"]
+    assert near(first["ttft_estimate_ms"]["p40"], 100)
+    assert first["ttft_estimate_ms"]["p97"] is None
+    assert second["ttft_estimate_ms"] == {"samples": 0, "given_up": 0, "p40": None, "p97": None}
+
+
+def test_the_usual_quantiles() -> None:
+    """Without a wish the usual four are shown, named as people name them."""
+    assert list(picture()["replicas"][0]["ttft_ms"]) == ["samples", "p50", "p90", "p95", "p99"]
+    assert "p99.9" in picture(0.999)["ttft_x"]
