@@ -224,6 +224,7 @@ def _timeouts(row: config.Timeouts) -> Timeouts:
         total_s=row.total_s,
         commit_status_after_s=row.commit_status_after_s,
         keepalive_interval_s=row.keepalive_interval_s,
+        retry_after_s_max=row.retry_after_max_s,
     )
 
 

@@ -60,6 +60,7 @@ class Attempt:
         hedge_after_s: the first hedge_at_s, after its own start; infinite when it was never armed.
         sent: what the pool expected of it, None if it could not say.
         overdue: it passed its ttft_timeout and another attempt was started.
+        retry_after_s: how long it was told to wait by a 429 or 503, None when it was not.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Attempt:
         "reason",
         "refused",
         "replica",
+        "retry_after_s",
         "role",
         "sent",
         "start_s",
@@ -113,6 +115,7 @@ class Attempt:
         self.upstream_request_id: str | None = None
         self.usage: Usage | None = None
         self.error: str | None = None
+        self.retry_after_s: float | None = None
         self.events = 0
         self.malformed = 0
         self.refused = False
@@ -156,8 +159,10 @@ class Attempt:
         self.outcome = outcome
         self.end_s = self._loop.time()
         self.error = error.label if error is not None else None
-        if error is not None and self.status is None:
-            self.status = error.status
+        if error is not None:
+            self.retry_after_s = error.retry_after_s
+            if self.status is None:
+                self.status = error.status
         stream, self._stream, self._forward = self._stream, None, None  # no cycle outlives a request
         if stream is not None:
             stream.abort()

@@ -8,6 +8,7 @@
     |   +-- MethodNotAllowed  405
     +-- Unauthorized          401  no key, or a wrong one
     +-- Forbidden             403
+    +-- RateLimited           429  every upstream was told to wait
     +-- SlowSender            408  the request body did not arrive in time
     +-- UpstreamFailed        the upstream's own status (4xx, 429, 5xx), 502 or 504
     +-- ShuttingDown          503  the gateway drains
@@ -124,6 +125,23 @@ class Forbidden(GatewayError):
     status = 403
     kind = "permission_error"
     code = "forbidden"
+
+
+class RateLimited(GatewayError):
+    """Nothing may be sent to any upstream for a while.
+
+    Args:
+        message: why.
+        retry_after_s: how long, None when that is not known.
+    """
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "upstream_rate_limited"
+
+    def __init__(self, message: str, *, retry_after_s: float | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class SlowSender(GatewayError):

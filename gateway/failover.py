@@ -1,9 +1,10 @@
-"""What a failed attempt means: its outcome, whether the race is over, and what the client is told. Pure.
+"""What a failed attempt means: its outcome, what may help, and what the client is told. Pure.
 
 The table of docs/failover.md in code. An error of the caller's and a policy refusal are answers; everything else is
 tried elsewhere. 401, 403 and 404 from an upstream are the gateway's own fault: it holds the key and names the model.
 """
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,19 @@ from providers.errors import (
     TimedOut,
     UpstreamError,
 )
-from providers.reasons import is_refusal
+from providers.reasons import is_refusal, is_too_long
 
 _RETRIED_4XX = {408, 409, 425}
+_PERMANENT_5XX = {501, 505}  # the same replica would say the same
+_NO_MONEY = "insufficient_quota"  # OpenAI's 429 for an account that has to be paid first
+
+
+class Remedy(enum.Enum):
+    """What may help besides another replica of the pool."""
+
+    NONE = "none"
+    SAME = "same"  # it was transient: the same replica may answer a moment later
+    FALLBACK = "fallback"  # only another model may take it: the prompt is too long for this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +40,13 @@ class Verdict:
 
     Attributes:
         outcome: for statistics.
-        answers: it is an answer to the caller, not a fault of the replica.
+        answers: it is an answer to the caller, not a fault of the replica; the last word where no remedy is left.
+        remedy: what may help.
     """
 
     outcome: Outcome
-    answers: bool
+    answers: bool = False
+    remedy: Remedy = Remedy.NONE
 
 
 def judge(error: UpstreamError) -> Verdict:
@@ -41,15 +54,24 @@ def judge(error: UpstreamError) -> Verdict:
     status = error.status
     if is_refusal(error):
         return Verdict(Outcome.REFUSED, answers=True)
-    if status == 429:
-        return Verdict(Outcome.RATE_LIMITED, answers=False)
-    if status in (401, 403, 404):
-        return Verdict(Outcome.MISCONFIGURED, answers=False)
-    if status is not None and 400 <= status < 500 and status not in _RETRIED_4XX:
-        return Verdict(Outcome.REJECTED, answers=True)
+    if status is not None and 400 <= status < 500:
+        return _judge_4xx(error, status)
     if isinstance(error, TimedOut):
-        return Verdict(Outcome.TTFT_TIMEOUT, answers=False)
-    return Verdict(Outcome.FAILED, answers=False)
+        return Verdict(Outcome.TTFT_TIMEOUT)
+    transient = status not in _PERMANENT_5XX and error.should_retry is not False
+    return Verdict(Outcome.FAILED, remedy=Remedy.SAME if transient else Remedy.NONE)
+
+
+def _judge_4xx(error: UpstreamError, status: int) -> Verdict:
+    if status == 429:
+        return Verdict(Outcome.MISCONFIGURED if error.code == _NO_MONEY else Outcome.RATE_LIMITED)
+    if status in (401, 403, 404) and error.param in (None, "model"):
+        return Verdict(Outcome.MISCONFIGURED)
+    if status in _RETRIED_4XX:
+        return Verdict(Outcome.FAILED, remedy=Remedy.SAME)
+    if is_too_long(error):
+        return Verdict(Outcome.REJECTED, answers=True, remedy=Remedy.FALLBACK)
+    return Verdict(Outcome.REJECTED, answers=True)
 
 
 def answer(error: UpstreamError) -> UpstreamFailed:
@@ -85,11 +107,15 @@ _CODES: dict[type[UpstreamError], str] = {
 }
 
 
-def last_word(errors: Sequence[UpstreamError]) -> UpstreamFailed:
+def last_word(errors: Sequence[UpstreamError], *, spent: bool = False) -> UpstreamFailed:
     """What the client is told when every attempt failed.
 
     A 429 only if all were rate-limited, with the smallest Retry-After; else the last failure that is not a 429 or a
     misconfiguration of one replica; never `x-should-retry: false` on an answer with a Retry-After.
+
+    Args:
+        errors: of all attempts, at least one.
+        spent: more could have been tried, if the retry budget had allowed it.
     """
     limited = [error for error in errors if judge(error).outcome is Outcome.RATE_LIMITED]
     if len(limited) == len(errors):
@@ -100,6 +126,6 @@ def last_word(errors: Sequence[UpstreamError]) -> UpstreamFailed:
     others = [error for error in errors if error not in limited]
     real = [error for error in others if judge(error).outcome is not Outcome.MISCONFIGURED]
     final = answer((real or others)[-1])
-    if final.status >= 500 and final.retry_after_s is None:
+    if final.status >= 500 and final.retry_after_s is None and not spent:
         final.should_retry = False  # the gateway has tried what there was; an SDK's retries would only multiply it
     return final

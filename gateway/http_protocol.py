@@ -29,6 +29,7 @@ class SlowHeaders(BadRequest):
     """The request line and headers did not arrive in time."""
 
     status = 408
+    kind = "timeout_error"
     code = "request_timeout"
 
 

@@ -12,11 +12,11 @@ Units: seconds of the loop's clock.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gateway.attempt import Attempt
-from gateway.errors import GatewayError, ShuttingDown
+from gateway.errors import GatewayError, RateLimited, ShuttingDown
 from gateway.events import (
     AttemptFailed,
     BreakerChanged,
@@ -25,19 +25,18 @@ from gateway.events import (
     PartFailed,
     Role,
 )
-from gateway.failover import answer, judge, last_word
+from gateway.failover import Remedy, answer, judge, last_word
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
 from gateway.report import Course, beyond_boundary, ended, response_headers, why_started
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
+from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait
 from providers.base import Call
 from providers.errors import ProtocolError, TimedOut, UpstreamError
 
-TRIES_MAX = 4  # upstream attempts a request; the SDK's own retries multiply whatever we do
-TRIES_IN_BURST = 3
-BURST_S = 3.0
+_DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
 _CUT_SHORT = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
 
 _T = TypeVar("_T")
@@ -63,11 +62,11 @@ class Race:
         "_model",
         "_over",
         "_paused",
-        "_pool_index",
         "_retry_at_s",
         "_start_s",
         "_timer",
         "_timer_at_s",
+        "_tries",
         "_winner",
     )
 
@@ -85,25 +84,27 @@ class Race:
         self._denied_why: str | None = None
         self._hedges = 0
         self._beyond: tuple[str, ...] = ()  # replicas left untried because of a boundary
-        self._pool_index = 0
         self._over = False
         self._paused = False
         self._start_s = self._final_s = self._keep_alive_at_s = 0.0
         self._retry_at_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = math.inf
+        self._tries = Tries(model, facts)
 
     # the client's calls
 
     def start(self) -> None:
         """Send the primary."""
         now_s = self._start_s = self._host.loop.time()
-        timeouts = self._model.timeouts
-        self._final_s = now_s + min(timeouts.total_s, self._facts.deadline_s or math.inf)
-        if self._call.streaming:
-            self._keep_alive_at_s = now_s + timeouts.commit_status_after_s
+        timeouts, patience_s = self._model.timeouts, self._facts.deadline_s or math.inf
+        if self._call.streaming:  # it waits so long for each sign of life
+            self._final_s = now_s + timeouts.total_s
+            self._keep_alive_at_s = now_s + min(timeouts.commit_status_after_s, _DEADLINE_SHARE * patience_s)
         else:
+            self._final_s = now_s + min(timeouts.total_s, patience_s)
             self._keep_alive_at_s = math.inf
+        self._safely("budget", self._model.retries.earn, None)
         self._next(Role.PRIMARY)
 
     def client_gone(self) -> None:
@@ -171,7 +172,8 @@ class Race:
             self._lost_winner(error)
             return
         others = any(other.live for other in self._attempts)
-        if verdict.answers and (outcome is Outcome.REFUSED or attempt.role is not Role.BACKUP or not others):
+        final = verdict.answers and verdict.remedy is Remedy.NONE
+        if final and (outcome is Outcome.REFUSED or attempt.role is not Role.BACKUP or not others):
             self._refuse(answer(error))
         elif not others:
             self._nothing_live()
@@ -200,8 +202,16 @@ class Race:
         empty = next((attempt for attempt in self._attempts if attempt.empty and attempt.outcome is None), None)
         if empty is not None:
             self.on_finished(empty)
-        elif self._retry_at_s is math.inf and not self._next(Role.FAILOVER):
-            self._refuse(last_word(self._errors))
+        elif self._retry_at_s == math.inf:
+            self._next(Role.FAILOVER)
+
+    def _give_up(self, nothing: Nothing) -> None:
+        """No attempt is under way and none can be started."""
+        if self._errors:
+            self._refuse(last_word(self._errors, spent=nothing.spent))
+        else:
+            waiting = "every replica of this model was told by its provider to wait"
+            self._refuse(RateLimited(waiting, retry_after_s=nothing.wait_s))
 
     def _refuse(self, error: GatewayError) -> None:
         """Nothing is left to try, or the error is an answer."""
@@ -255,31 +265,45 @@ class Race:
     # starting attempts
 
     def _next(self, role: Role) -> bool:
-        """Start an attempt on a replica not tried yet, in the first pool that has one; False when there is none."""
-        now_s = self._now()
-        if len(self._attempts) >= TRIES_MAX:
-            return False
-        if len(self._attempts) >= TRIES_IN_BURST:
-            free_at_s = self._attempts[-TRIES_IN_BURST].start_s + BURST_S
-            if now_s < free_at_s:
-                self._retry_at_s = free_at_s
-                self._arm(free_at_s)
-                return True
+        """Start an attempt, now or after a wait; if there is nothing left to try or to wait for, refuse the request."""
+        now_s, attempts = self._now(), self._attempts
+        step = self._safely(
+            "tries", self._tries.next, None, self._pick, attempts, self._errors, now_s, self._host.rand()
+        )
+        if step is None:
+            step = self._anywhere()
+        if isinstance(step, Go):
+            if not attempts or attempts[-1].pool is not step.pool:
+                self._safely("budget", step.pool.earn, None, self._facts, step.replica, now_s)
+            self._launch(step.pool, step.replica, role, why_started(role, self._errors))
+        elif isinstance(step, Wait):
+            self._retry_at_s = step.until_s
+            self._arm(step.until_s)
+        elif not any(attempt.live for attempt in attempts):
+            tried = [attempt.replica for attempt in attempts]
+            self._beyond = self._safely("routing", beyond_boundary, (), self._model.pools, tried)
+            self._give_up(step)
+        return not isinstance(step, Nothing)
+
+    def _pick(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
+        """Ask a pool for a replica; should it raise, any that may be reached will do."""
+        pick = pool.pick_any if desperate else pool.pick
+        try:
+            return pick(self._facts, tried, self._now(), self._host.rand())
+        except Exception as error:  # as in _safely
+            self._host.emit(PartFailed(self._now(), "routing", type(error).__name__))
+        # A boundary that cannot be told is not crossed; only a primary has none to cross.
+        reachable = self._safely("routing", pool.reachable, [] if tried else list(pool.replicas), tried)
+        return next(iter(reachable), None)
+
+    def _anywhere(self) -> Go | Nothing:
+        """Where to without knowing the order: it could not be told."""
         tried = [attempt.replica for attempt in self._attempts]
-        while self._pool_index < len(self._model.pools):
-            pool = self._model.pools[self._pool_index]
-            # A boundary that cannot be told is not crossed; only a primary has none to cross.
-            reachable = self._safely("routing", pool.reachable, [] if tried else list(pool.replicas), tried)
-            untried = next(iter(reachable), None)
-            replica = self._safely("routing", pool.pick, untried, self._facts, tried, now_s, self._host.rand())
+        for pool in self._model.pools if len(tried) < TRIES_MAX else ():
+            replica = self._pick(pool, tried, desperate=False)
             if replica is not None:
-                if not self._attempts or self._attempts[-1].pool is not pool:
-                    self._safely("budget", pool.earn, None, self._facts, replica, now_s)
-                self._launch(pool, replica, role, why_started(role, self._errors))
-                return True
-            self._pool_index += 1
-        self._beyond = self._safely("routing", beyond_boundary, (), self._model.pools, tried)
-        return False
+                return Go(pool, replica)
+        return Nothing()
 
     def _launch(
         self, pool: Pool, replica: Replica, role: Role, reason: str, tickets: HedgeTickets | None = None
@@ -297,7 +321,10 @@ class Race:
             host.loop.call_soon(attempt.on_end, failure)
         start_s = attempt.start_s
         if self._call.streaming or self._call.assemble:  # else the whole answer comes at once: only its end is timed
-            attempt.overdue_at_s = start_s + timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
+            overdue_s = timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
+            if self._facts.deadline_s is not None and not self._call.streaming:  # leave time for another attempt
+                overdue_s = min(overdue_s, self._facts.deadline_s / 2)
+            attempt.overdue_at_s = start_s + overdue_s
             attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
         if self._facts.hedge_off is None and self._hedges < pool.max_hedges:
             delay_s = self._safely("plan", pool.delay_s, math.inf, attempt, self._facts)
@@ -380,10 +407,10 @@ class Race:
                 return
         if now_s >= self._retry_at_s:
             self._retry_at_s = math.inf
-            if not self._next(Role.FAILOVER) and not any(attempt.live for attempt in self._attempts):
-                self._nothing_live()
+            self._next(Role.FAILOVER if self._attempts else Role.PRIMARY)
         if now_s >= self._keep_alive_at_s and not self._over:
-            self._keep_alive_at_s = now_s + self._model.timeouts.keepalive_interval_s
+            patience_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
+            self._keep_alive_at_s = now_s + min(self._model.timeouts.keepalive_interval_s, patience_s)
             self._client.keep_alive()
 
     def _next_due(self) -> float:

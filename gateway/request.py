@@ -14,6 +14,7 @@ from gateway.errors import GatewayError
 from gateway.estimation.tokens import TokenScale
 from gateway.events import Event
 from gateway.hedging.pool import Pool
+from gateway.limits.budget import RetryBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Timeouts:
         total_s: the whole request.
         commit_status_after_s: a streaming client gets its 200 after this, content or not,
         keepalive_interval_s: and a comment this often until there is content.
+        retry_after_s_max: a Retry-After up to this is waited out before a fallback is used.
     """
 
     ttft_s: float = 10.0
@@ -37,6 +39,7 @@ class Timeouts:
     total_s: float = 600.0
     commit_status_after_s: float = 15.0
     keepalive_interval_s: float = 15.0
+    retry_after_s_max: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,14 @@ class Model:
         pools: the replicas' pool first, then the fallbacks' in order.
         timeouts: for its requests.
         scale: how its tokenizer counts, learned from reported usage.
+        retries: how many attempts may follow failures.
     """
 
     name: str
     pools: Sequence[Pool]
     timeouts: Timeouts
     scale: TokenScale = field(default_factory=TokenScale)
+    retries: RetryBudget = field(default_factory=RetryBudget)
 
 
 class Client(Protocol):

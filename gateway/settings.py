@@ -173,6 +173,8 @@ class Timeouts(Section):
     """How long a streaming request's HTTP status is held back while there is no first token."""
     keepalive_interval_s: Duration = 15.0
     """Between the comments that keep a waiting client's connection open."""
+    retry_after_max_s: Delay = 3.0
+    """A replica's Retry-After up to this is waited out before a fallback is used."""
     request_body_s: Duration = 30.0
     """For a client to send its request body."""
 

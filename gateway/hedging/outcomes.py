@@ -47,6 +47,7 @@ class Signal(enum.Enum):
     NONE = "none"
     SUCCESS = "success"
     FAILURE = "failure"
+    TRIP = "trip"
     COOL_DOWN = "cool_down"
 
 
@@ -83,7 +84,7 @@ MEANING: dict[Outcome, Meaning] = {
     Outcome.TTFT_TIMEOUT: Meaning(Sample.CENSORED, Signal.FAILURE, Bill.CATALOG),
     Outcome.FAILED: Meaning(Sample.NONE, Signal.FAILURE, Bill.PROMPT),
     Outcome.RATE_LIMITED: Meaning(Sample.NONE, Signal.COOL_DOWN, Bill.RELEASE),
-    Outcome.MISCONFIGURED: Meaning(Sample.NONE, Signal.FAILURE, Bill.RELEASE),
+    Outcome.MISCONFIGURED: Meaning(Sample.NONE, Signal.TRIP, Bill.RELEASE),
     Outcome.REJECTED: Meaning(Sample.NONE, Signal.NONE, Bill.RELEASE),
     Outcome.REFUSED: Meaning(Sample.NONE, Signal.NONE, Bill.SETTLE),
     Outcome.CUT: Meaning(Sample.NONE, Signal.FAILURE, Bill.SETTLE),

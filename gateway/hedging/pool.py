@@ -24,8 +24,18 @@ from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import AttemptView, Denied, Facts, Hedge, HedgeTickets, Sent
 from gateway.limits.budget import CreditBudget
 from gateway.limits.ledger import Ledger
-from gateway.routing.choose import Crossing, Routing, backups, in_turn, inside, least_in_flight, most_cached, usable
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.choose import (
+    Routing,
+    backups,
+    in_turn,
+    least_in_flight,
+    most_cached,
+    ramped,
+    reachable,
+    uncooled,
+    usable,
+)
+from gateway.routing.replicas import SLOW_START_S, BreakerState, Replica
 
 _COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
 _CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known: what the large providers charge
@@ -75,6 +85,7 @@ class Pool:
         self._ledgers = ledgers or {}
         self._numbers = itertools.count()
         self._turn = 0
+        self._ramping_until_s = -math.inf  # a replica has just come back
 
     @property
     def max_hedges(self) -> int:
@@ -85,15 +96,27 @@ class Pool:
 
     def reachable(self, tried: Collection[Replica]) -> list[Replica]:
         """Replicas that were not tried and that boundaries let a failover go to, whatever their state."""
-        crossing = self.settings.crossing
-        reached = inside(self.replicas, tried) if crossing is Crossing.NEVER else self.replicas
-        return [replica for replica in reached if replica not in tried]
+        return reachable(self.replicas, tried, self.settings.crossing)
 
     def pick(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
-        """Where a primary or failover goes, None when nothing is left here."""
-        candidates = usable(self.replicas, tried, now_s, self.settings.crossing)
+        """Where a primary or failover goes, None when nothing here may be used now."""
+        return self._picked(facts, usable(self.reachable(tried), now_s), now_s, rand)
+
+    def pick_any(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
+        """The same when nothing else is left: open breakers are ignored, because a shut pool helps nobody."""
+        return self._picked(facts, uncooled(self.reachable(tried), now_s), now_s, rand)
+
+    def wait_s(self, facts: Facts, tried: Collection[Replica], now_s: float) -> float | None:
+        """How long until a replica may be used that was not tried, if all of them were told to wait; else None."""
+        until_s = [replica.breaker.cooling_until_s for replica in self.reachable(tried)]
+        wait_s = min(until_s, default=-math.inf) - now_s
+        return wait_s if wait_s > 0 else None
+
+    def _picked(self, facts: Facts, candidates: list[Replica], now_s: float, rand: float) -> Replica | None:
         if not candidates:
             return None
+        if now_s < self._ramping_until_s:
+            candidates, rand = ramped(candidates, now_s, rand)
         healthy = [replica for replica in candidates if not self.is_suspect(replica, now_s)]
         if len(healthy) < len(candidates) and healthy:
             for replica in candidates:
@@ -199,9 +222,7 @@ class Pool:
             if sent.timed:
                 self.learning.predictor.add(replica.name, ttft_s, sent.uncached, sent.pending, now_s)
                 self.learning.add_content(replica.name, ttft_s, sent.predicted_s, now_s)
-        moved = replica.breaker.state is not BreakerState.CLOSED
-        replica.breaker.on_success()
-        return replica.breaker.state if moved else None
+        return self._succeeded(replica, now_s)
 
     def on_end(
         self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
@@ -217,14 +238,25 @@ class Pool:
                 self._unanswered(attempt, attempt.sent, meaning.sample, now_s)
         breaker, before = replica.breaker, replica.breaker.state
         if meaning.breaker is Signal.SUCCESS:
-            breaker.on_success()
-        elif meaning.breaker is Signal.FAILURE:
+            return self._succeeded(replica, now_s)
+        if meaning.breaker is Signal.FAILURE:
             breaker.on_failure(now_s)
+        elif meaning.breaker is Signal.TRIP:
+            breaker.trip(now_s)
         else:
             if meaning.breaker is Signal.COOL_DOWN:
                 self._rate_limited(replica, now_s, retry_after_s)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not before else None
+
+    def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
+        """It works; returns the breaker's state if this moved it."""
+        moved = replica.breaker.state is not BreakerState.CLOSED
+        replica.breaker.on_success(now_s)
+        if not moved:
+            return None
+        self._ramping_until_s = now_s + SLOW_START_S
+        return replica.breaker.state
 
     # for people
 

@@ -43,16 +43,20 @@ def inside(replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Repl
     return [replica for replica in replicas if replica.boundary in sides]
 
 
-def usable(
-    replicas: Sequence[Replica], tried: Collection[Replica], now_s: float, crossing: Crossing = Crossing.NEVER
-) -> list[Replica]:
-    """Replicas a primary or failover may go to: not tried yet, let through by their breaker and by boundaries.
-
-    If no breaker of the pool's replicas in reach lets anything through, breakers are ignored: a shut pool helps nobody.
-    """
+def reachable(replicas: Sequence[Replica], tried: Collection[Replica], crossing: Crossing) -> list[Replica]:
+    """Replicas that were not tried, on the sides a failover may go to, whatever their state."""
     reached = inside(replicas, tried) if crossing is Crossing.NEVER else replicas
-    allowed = [replica for replica in reached if replica.breaker.allows(now_s)]
-    return [replica for replica in (allowed or reached) if replica not in tried]
+    return [replica for replica in reached if replica not in tried]
+
+
+def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
+    """Those that their breaker lets a primary or failover through to."""
+    return [replica for replica in replicas if replica.breaker.allows(now_s)]
+
+
+def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
+    """Those that were not told to wait, whatever else their breaker says."""
+    return [replica for replica in replicas if now_s >= replica.breaker.cooling_until_s]
 
 
 def backups(
@@ -60,7 +64,27 @@ def backups(
 ) -> list[Replica]:
     """Replicas a hedge may go to: not tried, healthy for certain, and let through by boundaries."""
     reached = replicas if crossing is Crossing.ALWAYS else inside(replicas, tried)
-    return [replica for replica in reached if replica not in tried and replica.breaker.allows(now_s)]
+    return [replica for replica in reached if replica not in tried and replica.breaker.is_closed(now_s)]
+
+
+def ramped(candidates: list[Replica], now_s: float, rand: float) -> tuple[list[Replica], float]:
+    """The candidates without those that have just come back, as often as their slow start says.
+
+    Args:
+        candidates: not empty.
+        now_s: the time.
+        rand: uniform in [0, 1).
+
+    Returns:
+        At least one candidate, and a random number that is uniform still.
+    """
+    share = min(replica.breaker.share(now_s) for replica in candidates)
+    if share >= 1:
+        return candidates, rand
+    if rand < share:
+        return candidates, rand / share
+    rest = [replica for replica in candidates if replica.breaker.share(now_s) >= 1]
+    return rest or candidates, (rand - share) / (1 - share)
 
 
 def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:

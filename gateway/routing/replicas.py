@@ -1,12 +1,14 @@
 """A replica as routing sees it: who it is, what it is doing, and whether its breaker lets it be used. Pure.
 
-The breaker opens after consecutive failures, and closes again through one probe of real traffic. What counts as a
-failure is decided elsewhere (`gateway.hedging.outcomes`): never a loser, a client that left, or a caller's own error.
+The breaker opens after consecutive failures, and closes again through one probe of real traffic; then the replica
+gets more and more of its share for a while. What counts as a failure is decided elsewhere
+(`gateway.hedging.outcomes`): never a loser, a client that left, or a caller's own error.
 
 Units: seconds of the loop's clock.
 """
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 from providers.base import Endpoint
@@ -14,6 +16,8 @@ from providers.base import Endpoint
 FAILURES_TO_OPEN = 3  # in a row; one or two are weather
 OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
 OPEN_S_MAX = 15.0  # a replica that came back is used again within this time
+SLOW_START_S = 10.0  # a server that has just come back has cold caches and few connections
+_SLOW_START_MIN = 0.1  # of its share, at first
 
 
 class BreakerState(enum.Enum):
@@ -26,13 +30,23 @@ class BreakerState(enum.Enum):
 
 @dataclass(slots=True)
 class Breaker:
-    """Counts failures in a row of one replica."""
+    """Counts failures in a row of one replica.
+
+    Attributes:
+        state: what it lets through.
+        failures: in a row.
+        wait_s: how long it stays open the next time.
+        open_until_s: no probe before.
+        cooling_until_s: nothing before (a 429 with its Retry-After).
+        closed_s: when it closed after having been open, infinitely long ago where it never was.
+    """
 
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
     wait_s: float = OPEN_S
     open_until_s: float = 0.0
     cooling_until_s: float = 0.0
+    closed_s: float = -math.inf
 
     def allows(self, now_s: float) -> bool:
         """Whether a request may be sent; half-open lets one probe through."""
@@ -42,13 +56,23 @@ class Breaker:
             return True
         return self.state is BreakerState.OPEN and now_s >= self.open_until_s
 
+    def is_closed(self, now_s: float) -> bool:
+        """Whether the replica is healthy for certain: no probe is due, nobody told it to wait."""
+        return self.state is BreakerState.CLOSED and now_s >= self.cooling_until_s
+
     def on_sent(self, now_s: float) -> None:
         """A request was sent; the first after the wait is the probe."""
         if self.state is BreakerState.OPEN and now_s >= self.open_until_s:
             self.state = BreakerState.HALF_OPEN
 
-    def on_success(self) -> None:
+    def share(self, now_s: float) -> float:
+        """How much of its share of primaries the replica gets: 1, less while it has just come back."""
+        return max(_SLOW_START_MIN, min(1.0, (now_s - self.closed_s) / SLOW_START_S))
+
+    def on_success(self, now_s: float) -> None:
         """A content event or a complete answer came."""
+        if self.state is not BreakerState.CLOSED:
+            self.closed_s = now_s
         self.state = BreakerState.CLOSED
         self.failures = 0
         self.wait_s = OPEN_S
@@ -62,6 +86,11 @@ class Breaker:
             return
         self.state = BreakerState.OPEN
         self.open_until_s = now_s + self.wait_s
+
+    def trip(self, now_s: float) -> None:
+        """The replica cannot work until somebody mends it: open at once."""
+        self.failures = max(self.failures, FAILURES_TO_OPEN - 1)
+        self.on_failure(now_s)
 
     def on_undecided(self, now_s: float) -> None:
         """An attempt ended that says nothing about the replica: a probe that lost its race must not block the next."""

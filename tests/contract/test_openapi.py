@@ -16,9 +16,9 @@ from gateway.errors import GatewayError, UpstreamFailed
 from gateway.events import Result
 from gateway.hedging.outcomes import Denial
 from gateway.plain_routes import contract, plain_app
-from gateway.race import TRIES_MAX
 from gateway.routes import PATHS
 from gateway.settings import Limits
+from gateway.tries import TRIES_MAX
 
 GATEWAY = Path(inbound.__file__).parent
 SCHEMAS = CONTRACT["components"]["schemas"]

@@ -309,8 +309,18 @@ def test_the_whole_request_has_a_limit() -> None:
     told = run_race(Scripted(drip))
     assert told.end_s == pytest.approx(600, abs=0.01)
     assert told.client.error is not None
-    deadline = run_race(Scripted(drip), facts=Facts(deadline_s=30.0))
-    assert deadline.end_s == pytest.approx(30, abs=0.01)
+
+
+def test_a_clients_own_deadline_is_kept() -> None:
+    """What the SDK says it waits bounds a whole answer, and what a stream waits for each sign of life."""
+    drip: list[Step] = [(float(i), text("x")) for i in range(1, 700)]
+    patient = Facts(deadline_s=30.0)
+    assert run_race(Scripted(drip), facts=patient, streaming=False).end_s == pytest.approx(30, abs=0.01)
+    assert run_race(Scripted(drip), facts=patient).end_s == pytest.approx(600, abs=0.01)
+    impatient = Facts(deadline_s=5.0)
+    assert run_race(Scripted(answer(10)), facts=impatient).client.alive_s == pytest.approx([4, 8])
+    told = run_race(Scripted(SILENT), Scripted(answer(1.0)), hedge=OFF, facts=impatient, streaming=False)
+    assert told.report.ttft_s == pytest.approx(3.5, abs=0.01)
 
 
 def test_losers_are_censored_and_never_count_against_a_replica() -> None:

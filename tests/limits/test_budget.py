@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.budget import CreditBudget
+from gateway.limits.budget import CreditBudget, RetryBudget
 
 gaps_s = st.one_of(st.just(0.0), st.floats(0.0, 1.0), st.floats(0.0, 1000.0))
 shares = st.sampled_from([0.02, 0.1, 0.3, 1.0])
@@ -170,3 +170,25 @@ def test_a_released_ticket_cannot_lift_the_credit_above_the_cap() -> None:
     budget.release(ticket)
     assert budget.reserve(1e5) is not None
     assert budget.credit == pytest.approx(2.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 3)), max_size=200))
+def test_retries_are_a_share_of_the_requests(arrivals: list[tuple[float, int]]) -> None:
+    """Whatever fails, tries after failures are at most 0.2 a request, one a second, and ten."""
+    budget, now_s, taken = RetryBudget(), 0.0, 0
+    for number, (gap_s, failures) in enumerate(arrivals):
+        now_s += gap_s
+        budget.earn()
+        for _ in range(failures):
+            taken += budget.take(now_s)
+        assert taken <= 0.2 * (number + 1) + 1.0 * now_s + 10 + 1e-6
+
+
+def test_retries_come_back_with_time_and_with_traffic() -> None:
+    """Ten are there at first; then one a second, or one for every five requests."""
+    budget = RetryBudget()
+    assert [budget.take(0.0) for _ in range(11)] == [True] * 10 + [False]
+    assert [budget.take(1.0), budget.take(1.0)] == [True, False]
+    for _ in range(5):
+        budget.earn()
+    assert [budget.take(1.0), budget.take(1.0)] == [True, False]

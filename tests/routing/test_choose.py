@@ -4,7 +4,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from gateway.routing.choose import Crossing, backups, in_turn, least_in_flight, most_cached, usable
+from gateway.routing.choose import (
+    Crossing,
+    backups,
+    in_turn,
+    least_in_flight,
+    most_cached,
+    ramped,
+    reachable,
+    uncooled,
+    usable,
+)
 from gateway.routing.replicas import Replica
 from scripted import Scripted
 
@@ -76,13 +86,32 @@ def test_boundaries(tried: list[Replica], crossing: Crossing, failovers: str, he
         Replica("us", Scripted(), boundary="us"),
         Replica("none", Scripted()),
     ]
-    assert [replica.name for replica in usable(replicas, tried, 0.0, crossing)] == failovers.split()
+    assert [replica.name for replica in usable(reachable(replicas, tried, crossing), 0.0)] == failovers.split()
     assert [replica.name for replica in backups(replicas, tried, 0.0, crossing)] == hedges.split()
 
 
-def test_breakers_are_ignored_where_all_in_reach_are_open() -> None:
-    """A healthy replica beyond the boundary does not keep a request from the only one it may go to."""
-    shut, beyond = Replica("shut", Scripted(), boundary="eu"), Replica("beyond", Scripted(), boundary="us")
-    shut.breaker.cool_down(10.0)
-    assert usable([shut, beyond], BEEN_TO_EU, 0.0) == [shut]
-    assert usable([shut, beyond], [], 0.0) == [beyond]
+def test_open_breakers_are_for_the_desperate_and_a_wait_is_for_nobody() -> None:
+    """An open breaker keeps a replica out until nothing else is left; one that was told to wait is left alone."""
+    well, shut, told = (Replica(name, Scripted()) for name in ("well", "shut", "told"))
+    shut.breaker.trip(0.0)
+    told.breaker.cool_down(10.0)
+    assert usable([well, shut, told], 1.0) == [well]
+    assert uncooled([well, shut, told], 1.0) == [well, shut]
+    assert usable([well, shut, told], 11.0) == [well, shut, told]
+    assert backups([well, shut, told], [], 11.0) == [well, told]  # a hedge is no probe
+
+
+@given(st.integers(0, 12), st.integers(1, 3))
+def test_a_replica_that_is_back_gets_more_and_more(since_s: int, healthy: int) -> None:
+    """Its share of the choices grows from a tenth to all of it within ten seconds, and the number stays uniform."""
+    replicas = fleet(*[0] * (healthy + 1))
+    replicas[0].breaker.trip(0.0)
+    replicas[0].breaker.on_success(100.0)
+    drawn = [ramped(replicas, 100.0 + since_s, n / 1000) for n in range(1000)]
+    there = sum(replicas[0] in candidates for candidates, _ in drawn) / 1000
+    assert there == pytest.approx(min(1.0, max(0.1, since_s / 10)), abs=0.002)
+    for present in (True, False):
+        rands = [rand for candidates, rand in drawn if (replicas[0] in candidates) is present]
+        assert all(0 <= rand < 1 for rand in rands)
+        assert not rands or sum(rands) / len(rands) == pytest.approx(0.5, abs=0.01)
+    assert ramped(replicas[:1], 100.0, 0.9)[0] == replicas[:1]

@@ -1,0 +1,67 @@
+"""The breaker: when it opens, what it lets through, when it closes again."""
+
+from gateway.routing.replicas import OPEN_S, OPEN_S_MAX, Breaker, BreakerState
+
+CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
+
+
+def failed(times: int) -> Breaker:
+    """A breaker after so many failures in a row, at time 0."""
+    breaker = Breaker()
+    for _ in range(times):
+        breaker.on_failure(0.0)
+    return breaker
+
+
+def test_three_failures_in_a_row_open_it() -> None:
+    """One or two failures are weather, and a success between them starts the count again."""
+    assert failed(2).state is CLOSED
+    assert failed(3).state is OPEN
+    breaker = failed(2)
+    breaker.on_success(0.0)
+    breaker.on_failure(0.0)
+    assert breaker.state is CLOSED
+
+
+def test_one_probe_at_a_time() -> None:
+    """After the wait one request goes through; the next one waits for what becomes of it."""
+    breaker = failed(3)
+    assert not breaker.allows(OPEN_S - 0.1)
+    assert breaker.allows(OPEN_S)
+    breaker.on_sent(OPEN_S)
+    assert breaker.state is HALF_OPEN
+    assert not breaker.allows(OPEN_S)
+    breaker.on_undecided(OPEN_S + 1)  # a probe that lost its race or whose client left
+    assert breaker.allows(OPEN_S + 1)
+
+
+def test_failed_probes_wait_longer_but_never_for_long() -> None:
+    """Each failed probe doubles the wait up to its bound, so that a replica that is back is soon used."""
+    breaker, now_s, waits_s = failed(3), 0.0, []
+    for _ in range(4):
+        waits_s.append(breaker.open_until_s - now_s)
+        now_s = breaker.open_until_s
+        breaker.on_sent(now_s)
+        breaker.on_failure(now_s)
+    assert waits_s == [OPEN_S, 2 * OPEN_S, OPEN_S_MAX, OPEN_S_MAX]
+    breaker.on_sent(breaker.open_until_s)
+    breaker.on_success(breaker.open_until_s)
+    assert (breaker.state, breaker.wait_s) == (CLOSED, OPEN_S)
+
+
+def test_what_cannot_work_opens_it_at_once() -> None:
+    """A refused key needs no second opinion, and is looked at again like any failure."""
+    breaker = Breaker()
+    breaker.trip(0.0)
+    assert breaker.state is OPEN
+    assert breaker.allows(OPEN_S)
+
+
+def test_a_wait_is_no_failure() -> None:
+    """A 429 keeps requests away for its time and counts nothing; a longer wait is never shortened."""
+    breaker = Breaker()
+    breaker.cool_down(10.0)
+    breaker.cool_down(5.0)
+    assert not breaker.allows(9.9)
+    assert breaker.allows(10.0)
+    assert (breaker.state, breaker.failures) == (CLOSED, 0)
