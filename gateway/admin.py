@@ -29,12 +29,13 @@ from gateway.http_errors import answer_errors
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import PoolState, StateSource, read_pools
+from gateway.observe.usage import Report
 
 _BODY_BYTES_MAX = 4096  # the only body there is has two fields
 _BODY_S_MAX = 5.0
 _SEND_S_MAX = 5.0  # a subscriber that takes nothing for this long is let go
 _QUANTILES_MAX = 16  # a picture is computed on the loop, between events of streams
-_SERVED = "GET /metrics, /admin/models, /admin/hedging, /admin/events, /healthz and POST /admin/hedging"
+_SERVED = "GET /metrics, /admin/models, /admin/usage, /admin/hedging, /admin/events, /healthz and POST /admin/hedging"
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 
 AppStatus.enable_automatic_graceful_drain = False
@@ -71,6 +72,13 @@ class Switch(Protocol):
         """For a model that exists, or for every model when it is None; emits `HedgingSwitched`."""
 
 
+class UsageSource(Protocol):
+    """Tells what was used."""
+
+    def __call__(self, key: str | None = None, model: str | None = None) -> Report:
+        """By one key or all of them, of one model or all of them."""
+
+
 class Admin:
     """The admin application.
 
@@ -80,6 +88,7 @@ class Admin:
         describe: all there is to know of a model, as JSON-ready values, with estimates at these quantiles, none for the
             usual ones; None if there is no such model.
         switch: the on-call switch.
+        usage: who has used what.
         key: asked for as `Authorization: Bearer ...`, None for no key.
 
     Attributes:
@@ -92,6 +101,7 @@ class Admin:
         state: StateSource,
         describe: Callable[[str, Sequence[float]], Mapping[str, object] | None],
         switch: Switch,
+        usage: UsageSource,
         *,
         key: str | None = None,
     ) -> None:
@@ -99,6 +109,7 @@ class Admin:
         self._state = state
         self._describe = describe
         self._turn = switch
+        self._used = usage
         self._key = key
         self._feed = Feed()
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -107,6 +118,7 @@ class Admin:
         app.add_api_route("/metrics", self._metrics, dependencies=guarded)
         app.add_api_route("/admin/models", self._models, dependencies=guarded)
         app.add_api_route("/admin/models/{name:path}", self._model, dependencies=guarded)
+        app.add_api_route("/admin/usage", self._usage, dependencies=guarded)
         app.add_api_route("/admin/hedging", self._hedging, dependencies=guarded)
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=guarded)
         app.add_api_route("/admin/events", self._events, dependencies=guarded)
@@ -141,6 +153,11 @@ class Admin:
         if described is None:
             raise _unknown(name)
         return _json(described)
+
+    async def _usage(self, key: str | None = None, model: str | None = None) -> Response:
+        if model is not None and self._describe(model, ()) is None:
+            raise _unknown(model)
+        return _json(self._used(key, model))
 
     async def _hedging(self) -> Response:
         models: dict[str, bool] = {}

@@ -24,10 +24,12 @@ from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.inbound import Bounds as RequestBounds
 from gateway.limits.ledger import Ledger, Limit, Resource
+from gateway.limits.prices import Prices
 from gateway.observe.describe import describe, pool_state
 from gateway.observe.logs import RequestLog, wants_text
 from gateway.observe.metrics import Metrics
 from gateway.observe.state import PoolState
+from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
 from gateway.plain_routes import plain_app
 from gateway.request import Host, Model, Timeouts
@@ -72,10 +74,11 @@ class Gateway:
         self._ledgers = _ledgers(settings.quotas)
         self._models = {row.name: self._model(settings, row, tasks) for row in settings.models}
         self._metrics = Metrics(self._states)
-        self._admin = Admin(self._metrics, self._states, self._describe, self._switch)
+        usage = UsageTable()
+        self._admin = Admin(self._metrics, self._states, self._describe, self._switch, usage.report)
         self._writer = LineWriter(sys.stdout.fileno())
         log = RequestLog(self._writer.write, text=wants_text("auto", sys.stdout.fileno()))
-        self._hub.listeners += [self._metrics.on_event, log.on_event, self._admin.on_event]
+        self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
         host = Host(loop, self._hub.emit, random.Random().random)
         keyring = Keyring({key.key.get_secret_value(): key.name for key in settings.keys})
         self._routes = RacedRoutes(self._models, keyring, _limits(settings), _assemblers(), host, tasks)
@@ -143,8 +146,16 @@ class Gateway:
         headers = upstream_headers(row, kind, url.netloc)
         endpoint = HttpEndpoint(client, protocols, url.path, headers, row.model or model.name, bounds)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
+        cancel_stops = kind.cancel_stops_billing is True
         return Replica(
-            row.name, endpoint, row.quota, row.boundary, gain_min, hedgeable=kind.cancel_stops_billing is True
+            row.name,
+            endpoint,
+            row.quota,
+            row.boundary,
+            gain_min,
+            hedgeable=cancel_stops,
+            bills_cancelled=not cancel_stops,
+            prices=_prices(row.prices or model.prices),
         )
 
     # what observers and the admin address ask
@@ -204,6 +215,12 @@ def _hedge(row: config.Hedge, crossing: Crossing) -> HedgeSettings:
         routing=Routing(row.routing),
         crossing=crossing,
     )
+
+
+def _prices(row: config.Prices | None) -> Prices | None:
+    if row is None:
+        return None
+    return Prices(row.prompt, row.prompt if row.cached_prompt is None else row.cached_prompt, row.completion)
 
 
 def _ledgers(rows: Sequence[config.Quota]) -> dict[str, Ledger]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.events import AttemptReport, Role
+from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Sent
@@ -243,7 +244,7 @@ class Attempt:
         elif raw:
             self._held.append(raw)
 
-    def report(self, request_start_s: float) -> AttemptReport:
+    def report(self, request_start_s: float, charge: Charge) -> AttemptReport:
         """What is known of it, for observers; it has ended."""
         assert self.outcome is not None
         assert self.end_s is not None
@@ -259,6 +260,7 @@ class Attempt:
             error=self.error,
             upstream_request_id=self.upstream_request_id,
             usage=self.usage,
+            charge=charge,
             reason=self.reason,
             predicted_s=self.sent.predicted_s if self.sent is not None else None,
             hedge_after_s=self.hedge_after_s if self.hedge_after_s < math.inf else None,

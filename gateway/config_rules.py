@@ -47,6 +47,7 @@ def broken_rules(data: Row) -> list[Finding]:
         *_unused_quotas(rows(data, (), "quotas"), every_replica),
         *_listening(data),
         *_hedging(data, models),
+        *_prices([*models, *every_replica]),
     ]
 
 
@@ -139,6 +140,17 @@ def _hedging(data: Row, models: list[tuple[Loc, Row]]) -> Iterator[Finding]:
             yield (*loc, "policy"), "policy static needs a delay; write `delay: 250ms` beside it, or another policy"
         if "delay" in hedge and loc not in static and (hedge is not shared or not static):
             yield (*loc, "delay"), "only policy static uses a delay; write `policy: static`, or remove this line"
+
+
+def _prices(priced: list[tuple[Loc, Row]]) -> Iterator[Finding]:
+    for loc, row in priced:
+        prices = row.get("prices")
+        if not isinstance(prices, dict):
+            continue
+        cached, prompt = prices.get("cached_prompt"), prices.get("prompt")
+        if isinstance(cached, int | float) and isinstance(prompt, int | float) and cached > prompt:
+            text = f"found {cached:g}, but a cached token costs no more than another ({prompt:g}); are the two swapped?"
+            yield (*loc, "prices", "cached_prompt"), text
 
 
 def path(loc: Loc) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api, Usage
 
@@ -48,6 +49,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
         error: label of the failure (`UpstreamError.label`), None when there was none.
         upstream_request_id: the upstream's own id, None when it gave none.
         usage: token counts it reported, None when it did not.
+        charge: what it is billed for.
         reason: why it was started, with numbers, for people.
         predicted_s: the TTFT that was expected of it, None before anything was learned.
         hedge_after_s: a hedge was to be considered so long after its start, None for never.
@@ -64,6 +66,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
     error: str | None
     upstream_request_id: str | None
     usage: Usage | None
+    charge: Charge
     reason: str
     predicted_s: float | None = None
     hedge_after_s: float | None = None

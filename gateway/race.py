@@ -185,8 +185,7 @@ class Race:
         attempt.hedge_at_s = attempt.overdue_at_s = attempt.give_up_at_s = math.inf
         self._retry_at_s = math.inf
         self._arm(attempt.last_s + self._model.timeouts.stall_s)
-        course = Course(self._caller, self._attempts, attempt, self._hedges, self._denials, self._denied_why)
-        self._client.begin(response_headers(course))
+        self._client.begin(response_headers(self._course()))
         attempt.forward(self._client.write)
 
     def _lost_winner(self, error: UpstreamError) -> None:
@@ -236,9 +235,13 @@ class Race:
             self._timer.cancel()
         for attempt in self._attempts:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
-        course = Course(self._caller, self._attempts, self._winner, self._hedges, self._denials, self._denied_why)
-        self._host.emit(ended(course, self._call, self._facts, self._now(), status, error, self._beyond))
+        self._host.emit(ended(self._course(), self._call, self._now(), status, error, self._beyond))
         self._attempts, self._winner = [], None  # no cycle outlives a request
+
+    def _course(self) -> Course:
+        return Course(
+            self._caller, self._facts, self._attempts, self._winner, self._hedges, self._denials, self._denied_why
+        )
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End one attempt, once, and settle what it took."""

@@ -4,11 +4,13 @@ Units: seconds inside, milliseconds in the header.
 """
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from gateway.attempt import Attempt
 from gateway.events import RequestEnded, Result, Role
-from gateway.hedging.outcomes import Denial
+from gateway.hedging.charges import Charge, Standing, charge, standing
+from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
 from gateway.request import Caller
@@ -21,6 +23,7 @@ class Course(NamedTuple):
     """How a race has gone so far."""
 
     caller: Caller
+    facts: Facts
     attempts: Sequence[Attempt]
     winner: Attempt | None
     hedges: int
@@ -70,17 +73,35 @@ def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[st
     )
 
 
+def charges(course: Course) -> list[Charge]:
+    """What each attempt is billed for, in the order they were sent; one still under way counts as finished."""
+    return [_charge(course, attempt) for attempt in course.attempts]
+
+
+def _charge(course: Course, attempt: Attempt) -> Charge:
+    facts, winner, outcome = course.facts, course.winner, attempt.outcome or Outcome.FINISHED
+    if attempt is winner:
+        stood = Standing.WINNER
+    else:
+        stood = standing(outcome, is_backup=attempt.role is Role.BACKUP, is_won=winner is not None)
+    answer_tokens = _answer_tokens(course, attempt) if attempt.replica.bills_cancelled else 0.0
+    return charge(attempt, outcome, stood, facts.prompt_tokens, answer_tokens)
+
+
+def _answer_tokens(course: Course, attempt: Attempt) -> float:
+    """How long an attempt's answer would have been: as long as the winner's, else what is usual."""
+    winner = course.winner
+    if winner is None or winner is attempt or winner.outcome not in (None, Outcome.FINISHED):
+        return attempt.pool.answer_tokens(course.facts)
+    told = winner.usage.completion_tokens if winner.usage is not None else None
+    return winner.events if told is None else told
+
+
 def ended(
-    course: Course,
-    call: Call,
-    facts: Facts,
-    now_s: float,
-    status: int,
-    error: str | None,
-    beyond: tuple[str, ...] = (),
+    course: Course, call: Call, now_s: float, status: int, error: str | None, beyond: tuple[str, ...] = ()
 ) -> RequestEnded:
     """The one event every request ends with; all its attempts have ended."""
-    caller, attempts, winner, _, denials, denied_why = course
+    caller, facts, attempts, winner, _, denials, denied_why = course
     start_s = attempts[0].start_s if attempts else now_s
     content_s = winner.content_s if winner is not None else None
     return RequestEnded(
@@ -94,7 +115,7 @@ def ended(
         error=error,
         result=course.result,
         winner=winner.replica.name if winner is not None else None,
-        attempts=tuple(attempt.report(start_s) for attempt in attempts),
+        attempts=tuple(map(Attempt.report, attempts, repeat(start_s), charges(course))),
         denials=tuple(denials),
         denied_why=denied_why,
         gateway_s=start_s - caller.arrived_s,

@@ -81,6 +81,17 @@ class Key(Section):
     """A file that holds the secret, instead of `key`; relative to the configuration file."""
 
 
+class Prices(Section):
+    """What a replica's tokens cost, per million, in any one currency."""
+
+    prompt: Number = Field(examples=["2.50"])
+    """Prompt tokens."""
+    cached_prompt: Number | None = None
+    """Prompt tokens that the provider had cached; without it, what other prompt tokens cost."""
+    completion: Number = Field(examples=["10"])
+    """Generated tokens, reasoning included."""
+
+
 class Replica(Section):
     """One endpoint that can answer for a model. With `api_key_file`, `api_key` is the file's content."""
 
@@ -100,6 +111,8 @@ class Replica(Section):
     """Whoever counts its rate limits; replicas that name the same quota share it."""
     boundary: Name | None = None
     """A region or vendor that requests must not leave."""
+    prices: Prices | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
+    """What its tokens cost, instead of what the model's `prices` say."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
     """Headers added to each request."""
 
@@ -146,6 +159,8 @@ class Model(Section):
     """Interchangeable endpoints; requests are spread over them and hedged between them."""
     fallbacks: tuple[Pool, ...] = Field(default=(), examples=["[{replicas: [...]}]"])
     """Where requests go when every replica has failed, in this order."""
+    prices: Prices | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
+    """What tokens cost at its replicas, fallbacks included, that have no `prices` of their own."""
     hedge: Hedge = Field(default=Hedge(), examples=["{policy: off}"])
     """Overrides the top-level `hedge` for this model, key by key."""
     first_token: FirstToken = Field(default="any")

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from gateway.events import AttemptReport, RequestEnded, Result, Role
+from gateway.hedging.charges import Billed, Charge, Standing
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.state import PoolState, ReplicaState
 from providers.base import Api, Usage
@@ -20,11 +21,20 @@ PRIMARY = AttemptReport(
     error=None,
     upstream_request_id="req-1",
     usage=USAGE,
+    charge=Charge(Standing.WINNER, Billed.USED, 100, 40, 11),
     reason="first choice",
     predicted_s=0.18,
     hedge_after_s=0.25,
 )
-LOSER = replace(PRIMARY, content_s=None, end_s=0.3, outcome=Outcome.LOST, upstream_request_id=None, usage=None)
+LOSER = replace(
+    PRIMARY,
+    content_s=None,
+    end_s=0.3,
+    outcome=Outcome.LOST,
+    upstream_request_id=None,
+    usage=None,
+    charge=Charge(Standing.LOSER, Billed.USED, 90, estimated=True),
+)
 BACKUP = replace(
     PRIMARY,
     replica="b",

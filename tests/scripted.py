@@ -164,7 +164,7 @@ def run_race(
     streaming: bool = True,
     assemble: bool = True,
     facts: Facts | None = None,
-    during: Callable[[Race, RecordingClient, list[Pool]], None] | None = None,
+    during: Callable[[Race, RecordingClient, list[Pool]], object] | None = None,
     prepare: Callable[[list[Pool]], None] | None = None,
     counted: bool = True,
 ) -> Outcome:

@@ -274,6 +274,11 @@ class Pool:
             return None
         return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=self.settings.hedge_delay_min_s)
 
+    def answer_tokens(self, facts: Facts) -> float:
+        """How long the answer to a request may be expected to be: the p90 of recent ones, within its own bound."""
+        usual = self.learning.answer_tokens
+        return usual if facts.answer_tokens is None else min(usual, facts.answer_tokens)
+
     def pending_tokens(self, replica: Replica) -> float:
         """Prompt tokens it has been sent and not yet answered."""
         return self._loads[replica].pending

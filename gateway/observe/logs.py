@@ -30,6 +30,7 @@ from gateway.events import (
     Result,
     Role,
 )
+from gateway.hedging.charges import Charge, Standing, costs
 from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api, Usage
 
@@ -68,6 +69,7 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     usage: Usage | None = None
     expected_ms: float | None = None
     hedge_after_ms: float | None = None
+    charge: Charge | None = None
 
 
 class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -96,6 +98,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     usage: Usage | None = None
     beyond_boundary: tuple[str, ...] = ()
     never_hedged: Denial | None = None
+    cost: dict[Standing, float] = {}
 
 
 _encode = msgspec.json.Encoder().encode
@@ -192,6 +195,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         event.usage,
         event.beyond_boundary,
         event.never_hedged,
+        costs(attempt.charge for attempt in event.attempts),
     )
 
 
@@ -211,7 +215,13 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
         attempt.usage,
         _ms_or_none(attempt.predicted_s),
         _ms_or_none(attempt.hedge_after_s),
+        None if _is_plain(attempt.charge) else attempt.charge,
     )
+
+
+def _is_plain(charge: Charge) -> bool:
+    """The reported usage says it all."""
+    return charge.standing is Standing.WINNER and charge.cost is None and not charge.estimated
 
 
 def _request_text(line: RequestLine) -> str:
@@ -230,6 +240,7 @@ def _request_text(line: RequestLine) -> str:
         words.append("beyond_boundary=" + ",".join(line.beyond_boundary))
     if line.never_hedged is not None:
         words.append(f"never_hedged={line.never_hedged.value}")
+    words += [f"{standing.value}={cost:.6g}" for standing, cost in line.cost.items()]
     words += [_attempt_text(attempt) for attempt in line.attempts]
     return " ".join(words)
 

@@ -11,6 +11,7 @@ from functools import cache
 
 from gateway.errors import GatewayError
 from gateway.events import AttemptReport, Event, HedgeFired, PartFailed, RequestEnded, RequestRefused, Result, Role
+from gateway.hedging.charges import Charge, Standing
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.tallies import Count, Histogram, Tallies
 from providers.base import Api, Usage
@@ -129,7 +130,7 @@ class _ModelSeries:
 class _ReplicaSeries:
     """The series of one replica of a model under one API."""
 
-    __slots__ = ("_attempts", "_content", "_headers", "_labels", "_tallies")
+    __slots__ = ("_attempts", "_charges", "_content", "_headers", "_labels", "_tallies")
 
     def __init__(self, tallies: Tallies, operation: str, model: str, replica: str) -> None:
         self._tallies = tallies
@@ -137,6 +138,7 @@ class _ReplicaSeries:
         self._headers = tallies.headers.at(model, replica)
         self._content = tallies.content.at(model, replica)
         self._attempts: dict[tuple[Role, Outcome], Count] = {}
+        self._charges: dict[Standing, _ChargeSeries] = {}
 
     def record(self, attempt: AttemptReport) -> None:
         """Tally one attempt."""
@@ -155,6 +157,12 @@ class _ReplicaSeries:
             self._tallies.wasted_s.at(*self._labels[1:]).value += attempt.end_s
         if attempt.usage is not None:
             self._record_usage(attempt.usage)
+        charge = attempt.charge
+        charges = self._charges.get(charge.standing)
+        if charges is None:
+            labels = (*self._labels[1:], charge.standing.value)
+            charges = self._charges[charge.standing] = _ChargeSeries(self._tallies, labels)
+        charges.record(charge)
 
     def _record_usage(self, usage: Usage) -> None:
         tallies = self._tallies
@@ -166,6 +174,27 @@ class _ReplicaSeries:
             tallies.output.at(*self._labels).value += usage.completion_tokens
         if usage.reasoning_tokens:
             tallies.reasoning.at(*self._labels).value += usage.reasoning_tokens
+
+
+class _ChargeSeries:
+    """What is billed for attempts on one replica that have one standing, whichever the API."""
+
+    __slots__ = ("_cached", "_completion", "_labels", "_prompt", "_tallies")
+
+    def __init__(self, tallies: Tallies, labels: tuple[str, str, str]) -> None:
+        self._tallies = tallies
+        self._labels = labels
+        self._prompt = tallies.billed.at(*labels, "prompt")
+        self._cached = tallies.billed.at(*labels, "cached_prompt")
+        self._completion = tallies.billed.at(*labels, "completion")
+
+    def record(self, charge: Charge) -> None:
+        """Tally one attempt's."""
+        self._prompt.value += charge.prompt_tokens - charge.cached_tokens
+        self._cached.value += charge.cached_tokens
+        self._completion.value += charge.completion_tokens
+        if charge.cost is not None:
+            self._tallies.cost.at(*self._labels).value += charge.cost
 
 
 def _hedge_result(backup: AttemptReport, winner: str | None) -> str:

@@ -151,6 +151,9 @@ class Tallies:
         self.cached = _counter(f"{usage}_cache_read_input_tokens", "Cached prompt tokens", *call, REPLICA)
         self.output = _counter(f"{usage}_output_tokens", "Completion tokens, reasoning too", *call, REPLICA)
         self.reasoning = _counter(f"{usage}_reasoning_output_tokens", "Reasoning tokens", *call, REPLICA)
+        billed = (*attempt, "standing")
+        self.billed = _counter("ttft_gateway_billed_tokens", "Tokens billed, or likely to be", *billed, "token")
+        self.cost = _counter("ttft_gateway_cost", "Money for these, where prices are configured", *billed)
         self.part_failures = _counter("ttft_gateway_part_failures", "Parts that raised and were left out", "part")
 
     def families(self) -> Iterator[Family[Count] | Family[Histogram]]:

@@ -11,6 +11,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 
+from gateway.limits.prices import Prices
 from providers.base import Endpoint
 
 FAILURES_TO_OPEN = 3  # in a row; one or two are weather
@@ -114,6 +115,8 @@ class Replica:
         boundary: region or vendor that a request must not leave (`gateway.routing.choose.Crossing`).
         gain_min: what a backup here must be expected to save, as a multiple of its own TTFT.
         hedgeable: hedges may go here: cancelling stops the bill.
+        bills_cancelled: a cancelled request is billed as if it had gone on, or may be.
+        prices: of its tokens, None where they are not configured.
         in_flight: attempts under way.
         breaker: whether it may be used.
     """
@@ -124,5 +127,7 @@ class Replica:
     boundary: str | None = None
     gain_min: float = 0.25
     hedgeable: bool = True
+    bills_cancelled: bool = False
+    prices: Prices | None = None
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)

@@ -3,21 +3,25 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from sse_starlette.sse import AppStatus
 
 from gateway.admin import Admin
 from gateway.events import BreakerChanged, HedgingSwitched
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import PoolState
+from gateway.observe.usage import UsageTable
 from running import run_virtual
-from sample_events import REQUEST, pool
+from sample_events import HEDGED, REQUEST, pool
 
 Message = dict[str, Any]
+SINCE = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -89,7 +93,8 @@ class House:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.state)
-        self.admin = Admin(self.metrics, self.state, self.describe, self.switch, key=self.key)
+        self.usage = UsageTable(lambda: SINCE)
+        self.admin = Admin(self.metrics, self.state, self.describe, self.switch, self.usage.report, key=self.key)
 
     def state(self) -> Iterable[PoolState]:
         return [pool(model, hedging_on=model not in self.off) for model in self.models]
@@ -171,6 +176,26 @@ def test_a_quantile_that_is_none(query: bytes) -> None:
     assert (answer.status, answer.json["error"]["param"]) == (400, "q")
 
 
+def test_usage() -> None:
+    """Usage is told by key and model since the start, with a total; a key or a model can be asked for."""
+    house = House()
+    for event in (HEDGED, REQUEST, replace(REQUEST, key_name="team-b", model="org/qwen")):
+        house.usage.on_event(event)
+    told = house.ask("GET", "/admin/usage").json
+    assert told["since"] == "2026-03-01T12:30:00Z"
+    winners = {"attempts": 2, "prompt_tokens": 200, "cached_tokens": 80, "completion_tokens": 22, "unpriced": 2}
+    losers = {"attempts": 1, "prompt_tokens": 90, "estimated": 1, "unpriced": 1}
+    assert told["rows"][0] == {"requests": 2, "key": "team-a", "model": "llama", "winner": winners, "loser": losers}
+    assert [(row["key"], row["model"], row["requests"]) for row in told["rows"][1:]] == [("team-b", "org/qwen", 1)]
+    assert (told["total"]["requests"], told["total"]["winner"]["prompt_tokens"]) == (3, 300)
+    one = house.ask("GET", "/admin/usage", query=b"key=team-b&model=org/qwen").json
+    assert [row["key"] for row in one["rows"]] == ["team-b"]
+    assert one["total"]["requests"] == 1
+    assert house.ask("GET", "/admin/usage", query=b"key=nobody").json["rows"] == []
+    unknown = house.ask("GET", "/admin/usage", query=b"model=gpt")
+    assert (unknown.status, unknown.json["error"]["code"]) == (404, "model_not_found")
+
+
 def test_switch() -> None:
     """The switch turns one model or all of them, and answers with the new state."""
     house = House()
@@ -229,7 +254,7 @@ def test_foreign_pages_cannot_switch() -> None:
     assert house.ask("POST", "/admin/hedging", off, own).status == 200
 
 
-GUARDED = ["/metrics", "/admin/models", "/admin/models/llama", "/admin/hedging"]
+GUARDED = ["/metrics", "/admin/usage", "/admin/models", "/admin/models/llama", "/admin/hedging"]
 
 
 @pytest.mark.parametrize("path", [*GUARDED, "/admin/events"])

@@ -26,10 +26,11 @@ from gateway.events import (
     RequestEnded,
     RequestRefused,
 )
+from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.logs import AttemptLine, RequestLine, RequestLog, wants_text
 from gateway.observe.writer import LineWriter
-from sample_events import HEDGED, PRIMARY, REQUEST
+from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REQUEST
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 RARE: list[Event] = [
@@ -99,6 +100,7 @@ def test_request_line() -> None:
                 "status": 200,
                 "expected_ms": 180.0,
                 "hedge_after_ms": 250.0,
+                "charge": {"standing": "loser", "billed": "used", "prompt_tokens": 90, "estimated": True},
             },
             {
                 "replica": "b",
@@ -116,6 +118,19 @@ def test_request_line() -> None:
             },
         ],
     }
+
+
+def test_money_is_told_where_it_is_known() -> None:
+    """With prices each attempt's line has its cost, and the request's what the winner and the losers cost."""
+    loser = replace(LOSER, charge=replace(LOSER.charge, cost=0.25))
+    backup = replace(BACKUP, charge=replace(BACKUP.charge, cost=0.5))
+    (line,) = Lines().of(replace(HEDGED, attempts=(loser, backup)))
+    assert line["cost"] == {"loser": 0.25, "winner": 0.5}
+    assert isinstance(line["attempts"], list)
+    assert [attempt["charge"]["cost"] for attempt in line["attempts"]] == [0.25, 0.5]
+    text = Lines(text=True)
+    text.log.on_event(replace(HEDGED, attempts=(loser, backup)))
+    assert b" loser=0.25 winner=0.5 | a " in text.written[0]
 
 
 def test_text_line() -> None:
@@ -218,7 +233,7 @@ def test_upstream_words_are_cut() -> None:
 def test_every_field_is_documented() -> None:
     """docs/logs.md has a row for each field and each event."""
     documented = set(re.findall(r"^\| `(\w+)` \|", DOCS, re.MULTILINE))
-    fields = {*RequestLine.__struct_fields__, *AttemptLine.__struct_fields__}
+    fields = {*RequestLine.__struct_fields__, *AttemptLine.__struct_fields__, *Charge.__struct_fields__}
     names = {"request", "lines_lost", *(str(line["event"]) for line in Lines(debug=True).of(*RARE))}
     assert fields | names <= documented
 

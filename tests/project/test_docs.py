@@ -18,6 +18,7 @@ from contract_file import CONTRACT, errors, operations
 from gateway.admin import Admin
 from gateway.config_file import load
 from gateway.observe.metrics import Metrics
+from gateway.observe.usage import UsageTable
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -128,4 +129,4 @@ def _admin_app() -> FastAPI:
     def switch(model: str | None, *, on: bool) -> None:
         """Turn nothing."""
 
-    return Admin(Metrics(lambda: ()), lambda: (), lambda _name, _quantiles: None, switch).app
+    return Admin(Metrics(lambda: ()), lambda: (), lambda _name, _quantiles: None, switch, UsageTable().report).app

@@ -1,0 +1,83 @@
+"""Who has used what: tokens and money by caller's key and model, since the gateway was started.
+
+Keys and models come from the configuration, so the table is as small as that. It counts what the metrics count, from
+the same events, and must not know who asks. Units: requests, tokens, money of the configuration's currency.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from gateway.events import Event, RequestEnded
+from gateway.hedging.charges import Standing, Sum
+
+
+class Row(msgspec.Struct, omit_defaults=True):
+    """What one key has asked of one model; attempts of each standing are left out where there were none.
+
+    Attributes:
+        requests: that reached a replica.
+        key: name of the caller's key, None in the total.
+        model: public model name, None in the total.
+    """
+
+    requests: int
+    key: str | None = None
+    model: str | None = None
+    winner: Sum | None = None
+    loser: Sum | None = None
+    failed: Sum | None = None
+    abandoned: Sum | None = None
+
+
+class Report(msgspec.Struct):
+    """The rows that were asked for, and all of these together."""
+
+    since: datetime
+    total: Row
+    rows: list[Row]
+
+
+class UsageTable:
+    """Adds up every request that has ended.
+
+    Args:
+        now: the wall clock, in UTC.
+    """
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._since = now()
+        self._requests: dict[tuple[str, str], int] = {}
+        self._sums: dict[tuple[str, str], dict[Standing, Sum]] = {}
+
+    def on_event(self, event: Event) -> None:
+        """Add one request (a `gateway.events.Listener`)."""
+        if not isinstance(event, RequestEnded):
+            return
+        place = (event.key_name, event.model)
+        sums = self._sums.get(place)
+        if sums is None:
+            sums = self._sums[place] = {}
+            self._requests[place] = 0
+        self._requests[place] += 1
+        for attempt in event.attempts:
+            standing = attempt.charge.standing
+            found = sums.get(standing)
+            if found is None:
+                found = sums[standing] = Sum()
+            found.add(attempt.charge)
+
+    def report(self, key: str | None = None, model: str | None = None) -> Report:
+        """What was used so far by one key or all of them, of one model or all of them."""
+        places = [place for place in sorted(self._sums) if key in (None, place[0]) and model in (None, place[1])]
+        total: dict[Standing, Sum] = {}
+        for place in places:
+            for standing, each in self._sums[place].items():
+                total.setdefault(standing, Sum()).merge(each)
+        rows = [_row(*place, self._requests[place], self._sums[place]) for place in places]
+        return Report(self._since, _row(None, None, sum(row.requests for row in rows), total), rows)
+
+
+def _row(key: str | None, model: str | None, requests: int, sums: dict[Standing, Sum]) -> Row:
+    return Row(requests, key, model, **{standing.value: each for standing, each in sums.items()})

@@ -1,0 +1,198 @@
+"""What a request cost: each attempt accounted once, by one rule, and the same in log, metrics and usage."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.events import AttemptReport
+from gateway.hedging.charges import Billed, Standing
+from gateway.hedging.pool import Pool
+from gateway.hedging.terms import Facts
+from gateway.limits.prices import Prices
+from gateway.observe.logs import RequestLog
+from gateway.observe.metrics import Metrics
+from gateway.observe.usage import UsageTable
+from gateway.race import Race
+from providers.base import Frame, FrameKind, Usage
+from providers.errors import ConnectionCut
+from running import run_virtual
+from scripted import DONE, FINISH, Outcome, RecordingClient, Scripted, Step, answer, run_race, status, text
+
+PRICES = Prices(prompt=2.0, cached_prompt=0.5, completion=8.0)
+FACTS = Facts(prompt_tokens=1000.0, answer_tokens=400)
+Prepare = Callable[[list[Pool]], None]
+During = Callable[[Race, RecordingClient, list[Pool]], object]
+
+
+def reporting(ttft_s: float, prompt: int = 1010, cached: int = 0, completion: int = 50) -> list[Step]:
+    """A whole answer that ends with its token counts."""
+    usage = Frame(FrameKind.USAGE, b"", Usage(prompt, completion, cached))
+    end_s = ttft_s + 0.1
+    return [(0.001, "headers"), (ttft_s, text("ab")), (end_s, FINISH), (end_s, usage), (end_s, DONE), (end_s, None)]
+
+
+def priced(*, bills_cancelled: str = "") -> Prepare:
+    """Every replica has prices; those named go on billing what was cancelled."""
+
+    def prepare(pools: list[Pool]) -> None:
+        for pool in pools:
+            for replica in pool.replicas:
+                replica.prices = PRICES
+                replica.bills_cancelled = replica.name in bills_cancelled
+
+    return prepare
+
+
+def bill(attempt: AttemptReport) -> tuple[str, Standing, Billed, int, int, bool]:
+    """An attempt's replica and what is billed for it."""
+    charge = attempt.charge
+    counts = (charge.prompt_tokens, charge.completion_tokens, charge.estimated)
+    return attempt.replica, charge.standing, charge.billed, *counts
+
+
+def bills(told: Outcome) -> list[tuple[str, Standing, Billed, int, int, bool]]:
+    """Those of every attempt."""
+    return [bill(attempt) for attempt in told.report.attempts]
+
+
+def test_a_request_that_was_not_raced_costs_what_its_replica_reports() -> None:
+    """One attempt: the winner's, as reported, cached tokens at their price."""
+    told = run_race(Scripted(reporting(0.01, cached=800)), prepare=priced(), facts=FACTS)
+    assert bills(told) == [("a", Standing.WINNER, Billed.USED, 1010, 50, False)]
+    assert told.report.attempts[0].charge.cost == (210 * 2.0 + 800 * 0.5 + 50 * 8.0) / 1e6
+
+
+def test_a_loser_costs_its_prompt() -> None:
+    """A cancelled loser is billed for the prompt it was sent, estimated, whichever of the two it is."""
+    for first, second, loser in (
+        (reporting(5.0), reporting(0.01), "a"),
+        (reporting(0.3), reporting(5.0), "b"),
+    ):
+        told = run_race(Scripted(first), Scripted(second), prepare=priced(), facts=FACTS)
+        lost = next(each for each in bills(told) if each[0] == loser)
+        assert lost == (loser, Standing.LOSER, Billed.USED, 1000, 0, True)
+        assert sum(each[1] is Standing.WINNER for each in bills(told)) == 1
+
+
+def test_a_loser_that_cannot_be_cancelled_costs_as_much_of_an_answer_as_the_winner() -> None:
+    """Where cancelling does not stop the bill, the loser's answer is taken to be as long as the winner's."""
+    replicas = (Scripted(reporting(5.0)), Scripted(reporting(0.01)))
+    told = run_race(*replicas, prepare=priced(bills_cancelled="a"), facts=FACTS)
+    assert bills(told)[0] == ("a", Standing.LOSER, Billed.WHOLE, 1000, 50, True)
+    silent = (Scripted(reporting(5.0)), Scripted(answer(0.01, "abc")))  # a winner that reports nothing
+    told = run_race(*silent, prepare=priced(bills_cancelled="a"), facts=FACTS)
+    assert bills(told)[0] == ("a", Standing.LOSER, Billed.WHOLE, 1000, 3, True)
+
+
+def test_failures_are_apart_from_the_price_of_hedging() -> None:
+    """An attempt that failed is no loser: a 503 costs nothing, a cut in the answer what had come by then."""
+    told = run_race(Scripted(status(0.01, 503)), Scripted(reporting(0.01)), prepare=priced(), facts=FACTS)
+    assert bills(told) == [
+        ("a", Standing.FAILED, Billed.NOTHING, 0, 0, False),
+        ("b", Standing.WINNER, Billed.USED, 1010, 50, False),
+    ]
+    cut: list[Step] = [(0.001, "headers"), (0.01, text("a")), (0.02, text("b")), (0.03, ConnectionCut("cut"))]
+    told = run_race(Scripted(cut), prepare=priced(), facts=FACTS)
+    assert bills(told) == [("a", Standing.FAILED, Billed.USED, 1000, 2, True)]
+
+
+def leaving(after_s: float) -> During:
+    """The client leaves."""
+    return lambda race, _client, _pools: race._host.loop.call_later(after_s, race.client_gone)
+
+
+def test_what_a_client_leaves_behind_is_billed() -> None:
+    """Before content the primary is paid for nobody, a backup is a hedge's price; in mid-stream what was generated."""
+    slow = (Scripted(reporting(5.0)), Scripted(reporting(5.0)))
+    told = run_race(*slow, during=leaving(0.5), prepare=priced(bills_cancelled="b"), facts=FACTS)
+    assert bills(told) == [
+        ("a", Standing.ABANDONED, Billed.USED, 1000, 0, True),
+        ("b", Standing.LOSER, Billed.WHOLE, 1000, 400, True),  # the caller's own bound on the answer
+    ]
+    told = run_race(Scripted(answer(0.01, "abcdefgh")), during=leaving(0.045), prepare=priced(), facts=FACTS)
+    assert bills(told) == [("a", Standing.WINNER, Billed.USED, 1000, 4, True)]
+
+
+SCRIPTS: list[list[Step]] = [
+    reporting(0.02),
+    reporting(0.15, cached=500),
+    reporting(5.0),
+    answer(0.05, "abc"),
+    answer(0.3),
+    status(0.01, 503),
+    status(0.12, 429),
+    status(0.01, 401),
+    status(0.01, 400),
+    [(0.001, "headers"), (0.02, text("a")), (0.05, ConnectionCut("cut"))],
+    [(0.12, ConnectionCut("cut"))],
+    [(0.01, "headers"), (0.01, FINISH), (0.01, DONE), (0.02, None)],
+    [(0.01, "headers"), (0.02, None)],
+]
+script = st.sampled_from(SCRIPTS)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(script, min_size=2, max_size=3), script, st.sampled_from([None, 0.0, 0.11, 0.2]), st.sampled_from("abc")
+)
+def test_every_attempt_is_accounted_once_and_everywhere_alike(
+    scripts: list[list[Step]], fallback: list[Step], leaves_s: float | None, goes_on: str
+) -> None:
+    """Whatever happens, each upstream request has one charge; log, metrics and usage add up to the same."""
+    told = run_race(
+        *map(Scripted, scripts),
+        fallbacks=[Scripted(fallback)],
+        during=None if leaves_s is None else leaving(leaves_s),
+        prepare=priced(bills_cancelled=goes_on),
+        facts=FACTS,
+    )
+    charges = [attempt.charge for attempt in told.report.attempts]
+    assert len(charges) == sum(len(replica.streams) for replica in told.replicas)
+    assert sum(charge.standing is Standing.WINNER for charge in charges) == (told.report.winner is not None)
+
+    lines: list[bytes] = []
+    log = RequestLog(lambda line: bool(lines.append(line)) or True, now=lambda: datetime.now(UTC))
+    metrics, usage = Metrics(list), UsageTable()
+    for event in told.events:
+        for observe in (log.on_event, metrics.on_event, usage.on_event):
+            observe(event)
+    scrape = run_virtual(metrics.render())
+    told_usage = msgspec.json.encode(usage.report())
+
+    expected = {
+        standing: sum(charge.cost or 0.0 for charge in charges if charge.standing is standing)
+        for standing in {charge.standing for charge in charges}
+    }
+    line = next(found for found in map(msgspec.json.decode, lines) if found["event"] == "request")
+    assert {Standing(name): cost for name, cost in line["cost"].items()} == pytest.approx(expected)
+    total = msgspec.json.decode(told_usage)["total"]
+    assert {Standing(name): found["cost"] for name, found in total.items() if name != "requests"} == pytest.approx(
+        expected
+    )
+    assert metric(scrape, "ttft_gateway_cost_total") == pytest.approx(expected)
+    tokens = {
+        standing: sum(each.prompt_tokens + each.completion_tokens for each in charges if each.standing is standing)
+        for standing in expected
+    }
+    assert metric(scrape, "ttft_gateway_billed_tokens_total") == tokens
+    assert {
+        Standing(name): found.get("prompt_tokens", 0) + found.get("completion_tokens", 0)
+        for name, found in total.items()
+        if name != "requests"
+    } == tokens
+
+
+def metric(scrape: bytes, name: str) -> dict[Standing, float]:
+    """A counter's values by standing."""
+    found: dict[Standing, float] = {}
+    for family in text_string_to_metric_families(scrape.decode()):
+        for sample in family.samples:
+            if sample.name == name:
+                standing = Standing(sample.labels["standing"])
+                found[standing] = found.get(standing, 0.0) + sample.value
+    return found
