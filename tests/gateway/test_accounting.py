@@ -1,7 +1,6 @@
 """What a request cost: each attempt accounted once, by one rule, and the same in log, metrics and usage."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -156,7 +155,12 @@ def test_every_attempt_is_accounted_once_and_everywhere_alike(
     assert sum(charge.standing is Standing.WINNER for charge in charges) == (told.report.winner is not None)
 
     lines: list[bytes] = []
-    log = RequestLog(lambda line: bool(lines.append(line)) or True, now=lambda: datetime.now(UTC))
+
+    def write(line: bytes) -> bool:
+        lines.append(line)
+        return True
+
+    log = RequestLog(write)
     metrics, usage = Metrics(list), UsageTable()
     for event in told.events:
         for observe in (log.on_event, metrics.on_event, usage.on_event):
