@@ -17,6 +17,7 @@ from streaming_bench.toml_table import ScenarioError
 PROGRAM: Final = "ttft-bench"
 COMMANDS: Final = {
     "virtual": "compare policies on a workload in virtual time",
+    "figures": "draw the pictures of docs/hedging.md",
     "golden": "write the small tables that the tests compare with",
 }
 """Each command and its summary; its module in `commands` has its name."""

@@ -19,7 +19,7 @@ from streaming_bench.drawn import Draws
 from streaming_bench.scenario import Scenario
 from streaming_bench.servers import Prepared
 from streaming_bench.summary import Figures, Part
-from streaming_bench.virtual import Traffic, run
+from streaming_bench.virtual import Run, Traffic, run
 from streaming_bench.world import World, arrivals_s
 
 
@@ -71,24 +71,49 @@ def compare(
     found: dict[str, dict[str, list[Figures]]] = {p: {part.name: [] for part in parts} for p in plan.policies}
     runs, done = len(plan.seeds) * len(plan.policies), 0
     for seed in plan.seeds:
-        draws = _prepare(scenario, plan, seed)
-        traffic = _traffic(scenario, seed)
-
-        def make_world(loop: asyncio.AbstractEventLoop, draws: Draws | Prepared = draws) -> World:
-            return draws.world(scenario, loop, held=plan.held)
-
+        samples = Samples(scenario, plan, seed)
         for policy in plan.policies:
 
             def tell(requests: int, policy: str = policy, seed: int = seed, done: int = done) -> None:
                 progress(f"{policy}, seed {seed}", (done + requests / scenario.requests) / runs)
 
-            result = run(policy, terms(scenario, plan), traffic, make_world, seed, tell)
+            result = samples.run(policy, tell)
             for part in parts:
                 found[policy][part.name].append(summary.figures(result, part))
             done += 1
     off = found.get("off")
     rows = [summary.row(policy, seeds, off) for policy, seeds in found.items()]
     return {"rows": rows, "manifest": _manifest(scenario, plan)}
+
+
+class Samples:
+    """Everything that is drawn for one seed of a workload; every policy meets the same.
+
+    Args:
+        scenario: the workload.
+        plan: on what terms policies run.
+        seed: of the draws.
+    """
+
+    def __init__(self, scenario: Scenario, plan: Plan, seed: int) -> None:
+        self._scenario = scenario
+        self._plan = plan
+        self._seed = seed
+        self._traffic = _traffic(scenario, seed)
+        self.draws = _prepare(scenario, plan, seed)
+
+    def run(self, policy: str, tell: Callable[[int], None] = lambda _done: None, on_terms: Terms | None = None) -> Run:
+        """One policy.
+
+        Args:
+            policy: its name.
+            tell: hears how many requests are over, now and then.
+            on_terms: instead of the plan's.
+        """
+        return run(policy, on_terms or terms(self._scenario, self._plan), self._traffic, self._world, self._seed, tell)
+
+    def _world(self, loop: asyncio.AbstractEventLoop) -> World:
+        return self.draws.world(self._scenario, loop, held=self._plan.held)
 
 
 def terms(scenario: Scenario, plan: Plan) -> Terms:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from gateway.errors import GatewayError
 from gateway.events import Event, PartFailed, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
+from gateway.hedging.plan import Plan
 from gateway.hedging.pool import Pool
 from gateway.race import Race
 from gateway.request import Caller, Host, Model, Timeouts
@@ -59,10 +60,12 @@ class Run:
     Attributes:
         records: of all requests, in the order of their ends.
         prefill: tokens computed by the replicas, and those for attempts that were cancelled; 0 where nobody computes.
+        plan: the policy's last one, for the first replica; None where it makes none.
     """
 
     records: Sequence[Record]
     prefill: tuple[float, float]
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def run(
         driver = _Driver(loop, world, pool, traffic, seed, progress)
         loop.set_exception_handler(driver.failed)
         runner.run(driver.run())
-    return Run(driver.records, world.prefill())
+    return Run(driver.records, world.prefill(), pool.learning.last_plan(replicas[0].name))
 
 
 class _Driver:

@@ -1,0 +1,136 @@
+"""`figures`: the two pictures of docs/hedging.md, from two workloads in virtual time.
+
+Owns what they show. The same code and the same version of matplotlib give the same pictures. Units: milliseconds on
+axes; ratios are multiples of the predicted TTFT.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from gateway.hedging.plan import Plan as HedgePlan
+from streaming_bench import plots, progress
+from streaming_bench.compare import Plan, Samples
+from streaming_bench.results import Results
+from streaming_bench.scenario import load
+from streaming_bench.virtual import Run
+
+SEED: Final = 101
+REQUESTS: Final = 12_000
+BUDGETS: Final = {"W2": 0.20, "W6": 0.10}
+TITLES: Final = {"W2": "Streaming, 1 in 5 misses its cache", "W6": "Four providers with bad times"}
+SPANS_MS: Final = {"W2": (7, 400), "W6": (70, 40_000)}
+POLICIES: Final = ("off", "adaptive")
+_RATIO_MAX: Final = 40.0  # of the axis
+_SHARE_MIN: Final = 2e-3  # of requests: below, a window of a minute says little
+
+_Runs = Mapping[str, Mapping[str, Run]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed behind the command."""
+    parser.add_argument("folder", type=Path, help="docs/images")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Simulate and draw."""
+    results = Results(args.folder, args.argv, SEED)
+    runs = _runs(progress.bar())
+    _survival(results, runs)
+    _cdfs(results, runs)
+    print(f"hedging-survival and hedging-ttft stand in {args.folder}, as PNG and SVG")
+
+
+def _runs(tell: progress.Progress) -> _Runs:
+    """Both policies on both workloads."""
+    found: dict[str, dict[str, Run]] = {}
+    for number, (workload, budget) in enumerate(BUDGETS.items()):
+        plan = Plan(POLICIES, (SEED,), budget=budget)
+        samples = Samples(replace(load(workload), requests=REQUESTS), plan, SEED)
+        found[workload] = {}
+        for turn, policy in enumerate(POLICIES):
+            begun = len(POLICIES) * number + turn
+            found[workload][policy] = samples.run(policy, _told(tell, f"{workload}, {policy}", begun))
+    tell("done", 1.0)
+    return found
+
+
+def _told(tell: progress.Progress, what: str, begun: int) -> Callable[[int], None]:
+    """Progress of one of the runs."""
+    runs = len(BUDGETS) * len(POLICIES)
+    return lambda done: tell(what, min(0.999, (begun + done / REQUESTS) / runs))
+
+
+def _survival(results: Results, runs: _Runs) -> None:
+    """What adaptive has learned at the end of each workload, and where it hedges."""
+    title = "How long waits last, and where a backup is sent"
+    below = f"What `adaptive` has learned of its last minute; Kaplan-Meier over both kinds of waits; seed {SEED}"
+    with plots.picture(results, "hedging-survival", title, panels=len(runs), below=below) as panels:
+        for axes, (workload, policies) in zip(panels, runs.items(), strict=True):
+            plan = policies["adaptive"].plan
+            assert plan is not None
+            _curve(axes, plan, BUDGETS[workload])
+            axes.set_title(TITLES[workload], fontsize=19)
+        panels[0].set_ylabel("share of waits that last longer")
+
+
+def _curve(axes: Axes, plan: HedgePlan, budget: float) -> None:
+    curve = plan.curve
+    assert curve is not None
+    points = np.concatenate(([curve.points[0] / 2], curve.points))
+    left = np.concatenate(([1.0], curve.survival))
+    axes.step(points, left, where="post", color=plots.BLACK, linewidth=3.0)
+    axes.axvline(plan.delay, color=plots.BLUE, linewidth=3.5)
+    axes.text(1.07 * plan.delay, 0.42, _said(plan), color=plots.BLUE, fontsize=18)
+    axes.axhline(budget, color=plots.VERMILION, linestyle=(0, (1, 1.5)), linewidth=2.6)
+    axes.text(_RATIO_MAX, 1.07 * budget, f"budget {budget:.0%}", color=plots.VERMILION, fontsize=18, ha="right")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(0.5, _RATIO_MAX)
+    axes.set_ylim(_SHARE_MIN, 1.3)
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}x"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{100 * value:g}%"))
+    axes.set_xlabel("wait, in multiples of its predicted TTFT")
+
+
+def _said(plan: HedgePlan) -> str:
+    """What the line at d* says."""
+    if plan.share < 1:
+        return (
+            f"d* = {plan.delay:.2f}x: {plan.share:.0%} of\nthe late ask for a backup,\nthe others at {plan.late:.1f}x"
+        )
+    return f"d* = {plan.delay:.2f}x: all who are\nlate ask for a backup"
+
+
+def _cdfs(results: Results, runs: _Runs) -> None:
+    """TTFT with and without hedging, on the same draws."""
+    title = "Time to first token: hedging off against adaptive"
+    below = f"Virtual time, {REQUESTS:,} requests each, the same draws for both policies; seed {SEED}"
+    with plots.picture(results, "hedging-ttft", title, panels=len(runs), below=below) as panels:
+        for axes, (workload, policies) in zip(panels, runs.items(), strict=True):
+            plots.cdf(axes, {_name(policy, run): _ttfts_ms(run) for policy, run in policies.items()})
+            axes.set_title(TITLES[workload], fontsize=19)
+            axes.set_xlim(*SPANS_MS[workload])
+            if workload == "W6":
+                axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 3)))
+            axes.set_xlabel("TTFT")
+            axes.legend(loc="lower right")
+        panels[0].set_ylabel("requests answered")
+
+
+def _name(policy: str, run: Run) -> str:
+    """The policy, and what it cost."""
+    hedges = sum(record.hedges for record in run.records) / len(run.records)
+    return f"{policy}, {hedges:.0%} hedges" if hedges else policy
+
+
+def _ttfts_ms(run: Run) -> Sequence[float]:
+    return [1000 * record.ttft_s for record in run.records]
