@@ -104,7 +104,7 @@ class Race:
         else:
             self._final_s = now_s + min(timeouts.total_s, patience_s)
             self._keep_alive_at_s = math.inf
-        self._safely("budget", self._model.retries.earn, None)
+        self._safely("budget", self._model.retries.earn, None, now_s)
         self._next(Role.PRIMARY)
 
     def client_gone(self) -> None:

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.attempt import Attempt
 from gateway.failover import Remedy, judge
-from gateway.hedging.pool import Pool
+from gateway.hedging.outcomes import Outcome
+from gateway.hedging.pool import COOL_DOWN_S, Pool
 from gateway.hedging.terms import Facts
 from gateway.request import Model
 from gateway.routing.replicas import Replica
@@ -131,12 +132,12 @@ class Tries:
             wait_s = pool.wait_s(self._facts, (), now_s)
             return None if wait_s is None else self._wait(wait_s, now_s, rand)
         here = [attempt for attempt in attempts if attempt.pool is pool]
-        told = [attempt for attempt in here if attempt.retry_after_s is not None]
-        if told:
-            soonest = min(told, key=lambda attempt: attempt.retry_after_s or 0.0)
-            wait = self._wait(soonest.retry_after_s or 0.0, now_s, rand)
+        waits_s = [(wait_s, attempt.replica) for attempt in here if (wait_s := _wait_s(attempt)) is not None]
+        if waits_s:
+            wait_s, replica = min(waits_s, key=lambda wait: wait[0])
+            wait = self._wait(wait_s, now_s, rand)
             if wait is not None:
-                self._again = (soonest.replica, wait.until_s)
+                self._again = (replica, wait.until_s)
                 return wait
         alone = len(here) == 1 and errors and judge(errors[-1]).remedy is Remedy.SAME
         if alone and self._once(Remedy.SAME):
@@ -166,3 +167,10 @@ class Tries:
                 if replica is not None:
                     return Go(pool, replica)
         return None
+
+
+def _wait_s(attempt: Attempt) -> float | None:
+    """How long its replica has to be left alone; None: nobody said that it has to."""
+    if attempt.retry_after_s is not None:
+        return attempt.retry_after_s
+    return COOL_DOWN_S if attempt.outcome is Outcome.RATE_LIMITED else None

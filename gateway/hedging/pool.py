@@ -37,7 +37,7 @@ from gateway.routing.choose import (
 )
 from gateway.routing.replicas import SLOW_START_S, BreakerState, Replica
 
-_COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
+COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
 _CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known: what the large providers charge
 _SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
 _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
@@ -427,7 +427,7 @@ class Pool:
         ledger = self._ledger(replica)
         if ledger is not None:
             ledger.rate_limited(now_s, retry_after_s)
-        replica.breaker.cool_down(now_s + (_COOL_DOWN_S if retry_after_s is None else retry_after_s))
+        replica.breaker.cool_down(now_s + (COOL_DOWN_S if retry_after_s is None else retry_after_s))
 
 
 def _why(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:

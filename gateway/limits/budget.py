@@ -16,10 +16,11 @@ _CAP_COSTS: Final = 3.0
 _CAP_ACCRUAL_S: Final = 6.0
 _OVERDRAW_SHARE: Final = 0.9  # of the cap; else a prompt longer than the cap could never be hedged
 _MEAN_WEIGHT: Final = 0.02  # of a new cost in the mean cost: the last 50 requests
-# Finagle's retry budget, with a lower floor: retries of a fifth of the requests double no load
+# As Finagle's retry budget, with a lower floor: a fifth more requests double no load
 _RETRY_SHARE: Final = 0.2
 _RETRIES_PER_S: Final = 1.0  # where there is little traffic
-_RETRY_CAP: Final = 10.0  # saved up
+_RETRIES_SAVED: Final = 10.0
+_RETRY_ACCRUAL_S: Final = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -112,31 +113,35 @@ class CreditBudget:
 class RetryBudget:
     """Tries after failures, shared by all requests of a model: a fifth of the requests, and one a second.
 
-    In any n requests within t seconds there are at most 0.2 * n + 1.0 * t + 10 of them, whatever fails.
+    In any n requests within t seconds there are at most 0.2 * n + t of them, and what was saved up before: ten, and
+    what the traffic of the last seconds has earned.
     """
 
-    __slots__ = ("_credit", "_now_s")
+    __slots__ = ("_accrual", "_credit", "_now_s")
 
     def __init__(self) -> None:
-        self._credit = _RETRY_CAP
+        self._credit = _RETRIES_SAVED
+        self._accrual = 0.0  # earnings fading with 10 s
         self._now_s = -math.inf
 
-    @property
-    def credit(self) -> float:
-        """Tries that are allowed now."""
-        return self._credit
-
-    def earn(self) -> None:
+    def earn(self, now_s: float) -> None:
         """A request begins."""
-        self._credit = min(_RETRY_CAP, self._credit + _RETRY_SHARE)
+        self._pass(now_s)
+        self._accrual += _RETRY_SHARE
+        self._credit += _RETRY_SHARE
 
     def take(self, now_s: float) -> bool:
         """Take one try; False where none is left."""
-        if now_s > self._now_s:
-            earned = (now_s - self._now_s) * _RETRIES_PER_S
-            self._credit = min(_RETRY_CAP, self._credit + earned)
-            self._now_s = now_s
+        self._pass(now_s)
         if self._credit < 1.0:
             return False
         self._credit -= 1.0
         return True
+
+    def _pass(self, now_s: float) -> None:
+        """Bring everything up to now_s."""
+        if now_s > self._now_s:
+            elapsed_s = now_s - self._now_s
+            self._accrual *= math.exp(-elapsed_s / _RETRY_ACCRUAL_S)
+            self._credit = min(_RETRIES_SAVED + self._accrual, self._credit + elapsed_s * _RETRIES_PER_S)
+            self._now_s = now_s

@@ -178,7 +178,7 @@ def test_retries_are_a_share_of_the_requests(arrivals: list[tuple[float, int]]) 
     budget, now_s, taken = RetryBudget(), 0.0, 0
     for number, (gap_s, failures) in enumerate(arrivals):
         now_s += gap_s
-        budget.earn()
+        budget.earn(now_s)
         for _ in range(failures):
             taken += budget.take(now_s)
         assert taken <= 0.2 * (number + 1) + 1.0 * now_s + 10 + 1e-6
@@ -190,5 +190,5 @@ def test_retries_come_back_with_time_and_with_traffic() -> None:
     assert [budget.take(0.0) for _ in range(11)] == [True] * 10 + [False]
     assert [budget.take(1.0), budget.take(1.0)] == [True, False]
     for _ in range(5):
-        budget.earn()
+        budget.earn(1.0)
     assert [budget.take(1.0), budget.take(1.0)] == [True, False]

@@ -1,0 +1,218 @@
+"""What a client sees of each fault, after how long and for how many upstream calls: the table of docs/failover.md.
+
+The gateway's own race over simulated replicas in virtual time, hedging off, so that every figure is exact. The replicas
+say the same text and count the calls. `python tests/fault_table.py` prints the table. Units: seconds.
+"""
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.errors import GatewayError
+from gateway.events import Event, RequestEnded
+from gateway.hedging.plan import Policy
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts
+from gateway.inbound import Bounds, parse
+from gateway.race import Race
+from gateway.request import Caller, Host, Model, Timeouts
+from gateway.routing.replicas import Replica
+from providers.base import Api, Call, Sink, Stream
+from providers.simulated.endpoint import SimulatedEndpoint
+from providers.simulated.profile import parse_profile
+from providers.simulated.replica import Replica as Simulated
+from running import run_virtual
+from simulated_calls import body_of
+
+TOKENS = 60
+HEALTHY: dict[str, object] = {"ttft": "200ms", "gap": "10ms", "tokens": TOKENS}
+HEALTHY_S = 0.2 + (TOKENS - 1) * 0.01
+_OFF = HedgeSettings(policy=Policy.OFF)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row.
+
+    Attributes:
+        name: as the table says it.
+        first: the faults of the replica that is asked first.
+        second: those of its sibling; None: there is none.
+        fallback: those of a fallback's replica; None: there is none.
+        warm: requests sent before the one that is looked at.
+        form: whose form of the fault it is.
+    """
+
+    name: str
+    first: str
+    second: str | None = ""
+    fallback: str | None = None
+    warm: int = 0
+    form: str = ""
+
+
+@dataclass
+class Seen:
+    """What became of a request."""
+
+    text: str
+    error: GatewayError | None
+    after_s: float
+    calls: int
+
+
+class _Counted:
+    """A simulated replica that counts how often it was called."""
+
+    def __init__(self, faults: str) -> None:
+        profile = parse_profile({**HEALTHY, "faults": [faults] if faults else []})
+        self._endpoint = SimulatedEndpoint(Simulated(profile, random.Random(1), 1))
+        self.calls = 0
+
+    def open(self, call: Call, sink: Sink) -> Stream:
+        self.calls += 1
+        return self._endpoint.open(call, sink)
+
+
+class _Client:
+    """Puts the text together as an SDK does."""
+
+    def __init__(self) -> None:
+        self._raw = b""
+        self.error: GatewayError | None = None
+
+    @property
+    def committed(self) -> bool:
+        return bool(self._raw)
+
+    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        del headers
+
+    def keep_alive(self) -> None:
+        pass
+
+    def write(self, raw: bytes) -> None:
+        self._raw += raw
+
+    def finish(self) -> None:
+        assert b'"finish_reason":"' in self._raw, "a clean end of a short answer"
+
+    def fail(self, error: GatewayError) -> None:
+        self.error = error
+
+    def text(self) -> str:
+        datas = [line[6:] for line in self._raw.split(b"\n") if line.startswith(b"data: {")]
+        deltas = [choice["delta"] for data in datas for choice in json.loads(data)["choices"]]
+        return "".join(delta.get("content") or delta.get("refusal") or "" for delta in deltas)
+
+
+def play(fault: Fault) -> Seen:
+    """What a client sees when it asks for a stream."""
+    return run_virtual(_play(fault))
+
+
+async def _play(fault: Fault) -> Seen:
+    loop = asyncio.get_running_loop()
+    groups = [[each for each in (fault.first, fault.second) if each is not None]]
+    groups += [[fault.fallback]] if fault.fallback is not None else []
+    endpoints = [[_Counted(each) for each in group] for group in groups]
+    names = iter("abcd")
+    pools = [
+        Pool(f"m/{number}", [Replica(next(names), endpoint) for endpoint in group], _OFF)
+        for number, group in enumerate(endpoints)
+    ]
+    model = Model("m", pools, Timeouts())
+    for _ in range(fault.warm):
+        await _ask(model, loop)
+    before = sum(each.calls for group in endpoints for each in group)
+    seen = await _ask(model, loop)
+    seen.calls = sum(each.calls for group in endpoints for each in group) - before
+    return seen
+
+
+async def _ask(model: Model, loop: asyncio.AbstractEventLoop) -> Seen:
+    """One request, until the core says that it is over."""
+    over = asyncio.Event()
+
+    def emit(event: Event) -> None:
+        if isinstance(event, RequestEnded):
+            over.set()
+
+    inbound = parse(Api.CHAT, body_of(stream=True), (), Bounds(16, 1000), frozenset())
+    client = _Client()
+    start_s = loop.time()
+    caller = Caller("req_1", "key", start_s)
+    Race(model, inbound.call, Facts(), client, caller, Host(loop, emit, lambda: 0.0)).start()
+    await over.wait()
+    return Seen(client.text(), client.error, loop.time() - start_s, 0)
+
+
+_PROVIDERS = [
+    *("openai", "azure", "anthropic", "groq", "fireworks", "openrouter", "gemini"),
+    *("mistral", "together", "cerebras", "vllm"),  # which do not say for how long
+]
+_SEVEN = "429:7s,openai always"
+FAULTS: Sequence[Fault] = (
+    Fault("none", ""),
+    *(Fault("429 once for 2 s, no sibling", f"429:2s,{name} once", None, form=name) for name in _PROVIDERS),
+    *(Fault("429 always", f"429:7s,{name} always", form=name) for name in _PROVIDERS),
+    Fault("429 always for 7 s, everywhere", _SEVEN, _SEVEN),
+    Fault("429 for 7 s, everywhere, as an earlier request was told", _SEVEN, _SEVEN, warm=1),
+    Fault("429 always for 7 s, no sibling, a fallback", _SEVEN, None, ""),
+    Fault("500 once", "500 once"),
+    Fault("500 once, no sibling", "500 once", None),
+    Fault("503 always", "503 always"),
+    Fault("503 always, no sibling, a fallback", "503 always", None, ""),
+    Fault("503 always, everywhere", "503 always", "503 always"),
+    Fault("connection refused", "refuse always"),
+    Fault("reset once", "reset once"),
+    Fault("accepted, then silence", "silence always"),
+    Fault("headers, then silence", "headers_silence always"),
+    Fault("empty 200", "empty always"),
+    Fault("[DONE] and nothing else", "done always"),
+    Fault("200 with a JSON error", "json_error always"),
+    Fault("200 with an error event first", "error_frame:0 always"),
+    Fault("400, prompt too long", "context_length always"),
+    Fault("400, prompt too long, a fallback takes it", "context_length always", "context_length always", ""),
+    Fault("400, content policy", "content_policy always"),
+    Fault("the model refuses", "refusal always"),
+    Fault("401 from one replica", "401 always"),
+    Fault("401 everywhere", "401 always", "401 always"),
+    Fault("404, no such model, from one replica", "404 always"),
+    Fault("one malformed event", "malformed always"),
+    Fault("no [DONE]", "no_done always"),
+)
+
+
+def result(seen: Seen, whole: str) -> str:
+    """What stands behind a fault's name."""
+    if seen.error is None:
+        what = "the whole answer" if seen.text == whole else f"its own answer: {seen.text[:40]!r}"
+    else:
+        what = f"{seen.error.status} `{seen.error.code or seen.error.kind}`"
+        if seen.error.retry_after_s is not None:
+            what += f", retry after {seen.error.retry_after_s:g} s"
+        if seen.text:
+            what = f"part of the answer, then the error {what}"
+    return f"{what} | {seen.after_s:.2f} s | {seen.calls} |"
+
+
+def table() -> str:
+    """The table as Markdown; forms of one fault that come to the same stand in one row."""
+    whole = play(FAULTS[0]).text
+    rows: dict[tuple[str, str], list[str]] = {}
+    for fault in FAULTS:
+        rows.setdefault((fault.name, result(play(fault), whole)), []).append(fault.form)
+    head = ["| fault of the first replica | the client sees | after | upstream calls |", "|---|---|---|---|"]
+    lines = [
+        f"| {name}{', as said by ' * any(forms)}{', '.join(forms)} | {came}" for (name, came), forms in rows.items()
+    ]
+    return "\n".join([*head, *lines])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table() + "\n")

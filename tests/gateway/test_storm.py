@@ -1,0 +1,140 @@
+"""A replica that goes down under load and comes back, in virtual time: what callers notice, what it costs, how long."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.events import Event, RequestEnded
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts
+from gateway.race import Race
+from gateway.request import Caller, Host, Model, Timeouts
+from gateway.routing.replicas import BreakerState, Replica
+from providers.base import Api, Call, Sink
+from running import run_virtual
+from scripted import RecordingClient, Scripted, ScriptedStream, Step, answer, status
+
+PER_S = 50.0
+UP_S, DOWN_S, END_S = 20.0, 30.0, 90.0
+Weather = Callable[[float], list[Step]]
+
+
+class Changing(Scripted):
+    """A replica whose answers depend on the time, and that keeps when it was called."""
+
+    def __init__(self, weather: Weather) -> None:
+        super().__init__()
+        self.weather = weather
+
+    def open(self, call: Call, sink: Sink) -> ScriptedStream:
+        self.scripts = (self.weather(asyncio.get_running_loop().time()),)
+        return super().open(call, sink)
+
+    def calls(self, since_s: float, until_s: float) -> int:
+        """How often it was called then."""
+        return sum(since_s <= stream.opened_s < until_s for stream in self.streams)
+
+
+def well(_now_s: float) -> list[Step]:
+    """200 ms to the first token."""
+    return answer(0.2)
+
+
+def down(failing: list[Step]) -> Weather:
+    """A replica that fails in this way for 30 s."""
+    return lambda now_s: failing if UP_S <= now_s < UP_S + DOWN_S else answer(0.2)
+
+
+@dataclass
+class Storm:
+    """What became of all requests."""
+
+    ended: list[RequestEnded] = field(default_factory=list)
+    pools: list[Pool] = field(default_factory=list)
+
+    @property
+    def failed(self) -> int:
+        """Requests without a whole answer."""
+        return sum(event.status != 200 for event in self.ended)
+
+
+def storm(groups: Sequence[Sequence[Changing]], per_s: float = PER_S, end_s: float = END_S) -> Storm:
+    """Poisson traffic over these pools."""
+
+    async def main() -> Storm:
+        loop, rng, seen = asyncio.get_running_loop(), random.Random(7), Storm()
+        names = iter("abcdef")
+        seen.pools = [Pool("p", [Replica(next(names), each) for each in group], HedgeSettings()) for group in groups]
+        model = Model("m", seen.pools, Timeouts())
+
+        def emit(event: Event) -> None:
+            if isinstance(event, RequestEnded):
+                seen.ended.append(event)
+
+        host = Host(loop, emit, rng.random)
+        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
+
+        def ask(at_s: float) -> None:
+            Race(model, call, Facts(coin=rng.random()), RecordingClient(), Caller("r", "k", at_s), host).start()
+
+        at_s, sent = 0.0, 0
+        while (at_s := at_s + rng.expovariate(per_s)) < end_s:
+            sent += 1
+            loop.call_at(at_s, ask, at_s)
+        over = asyncio.Event()
+        loop.call_at(end_s + 700, over.set)  # no request may take so long
+        await over.wait()
+        assert len(seen.ended) == sent
+        assert all(not replica.in_flight for pool in seen.pools for replica in pool.replicas)
+        return seen
+
+    return run_virtual(main())
+
+
+def test_one_of_three_down_for_half_a_minute() -> None:
+    """Callers get answers, extra calls stay within the retry and hedge budgets, and it is used again within 16 s."""
+    bad, *others = replicas = [Changing(down(status(0.01, 503))), Changing(well), Changing(well)]
+    seen = storm([replicas])
+    requests = len(seen.ended)
+    assert seen.failed <= requests / 1000
+    calls = sum(len(each.streams) for each in replicas)
+    assert calls - requests <= 0.2 * requests + END_S + 10
+    assert bad.calls(UP_S, UP_S + DOWN_S) <= 10  # three to notice, then probes
+    assert bad.calls(UP_S + DOWN_S, UP_S + DOWN_S + 16) >= 1
+    assert seen.pools[0].replicas[0].breaker.state is BreakerState.CLOSED
+    share = bad.calls(END_S - 15, END_S) / sum(each.calls(END_S - 15, END_S) for each in (bad, *others))
+    assert share > 0.2  # it has its share again
+
+
+def test_a_replica_that_is_back_is_not_flooded() -> None:
+    """Right after its return a replica gets less than a healthy one's share, and more each second."""
+    bad, *others = replicas = [Changing(down(status(0.01, 503))), Changing(well), Changing(well)]
+    storm([replicas])
+    back_s = min(stream.opened_s for stream in bad.streams if stream.opened_s >= UP_S + DOWN_S)
+    early = bad.calls(back_s, back_s + 3)
+    usual = sum(each.calls(back_s, back_s + 3) for each in others) / 2
+    assert early < 0.5 * usual
+
+
+def test_a_fallback_is_left_by_itself_when_the_pool_is_back() -> None:
+    """While the pool is down the fallback answers, and soon after its return nobody needs the fallback any more."""
+    bad, spare = Changing(down(status(0.01, 503))), Changing(well)
+    seen = storm([[bad], [spare]])
+    assert seen.failed == 0
+    assert spare.calls(UP_S + 1, UP_S + DOWN_S) > 0.9 * PER_S * (DOWN_S - 1)
+    assert spare.calls(UP_S + DOWN_S + 16, END_S) == 0
+    assert spare.calls(0, UP_S) == 0
+
+
+def test_when_everything_is_down_the_budget_bounds_what_is_added() -> None:
+    """With every replica failing each request still gets an answer of its own, and retries stay a share of them."""
+    replicas = [Changing(down(status(0.01, 503))) for _ in range(3)]
+    seen = storm([replicas])
+    while_down = [event for event in seen.ended if UP_S <= event.at_s < UP_S + DOWN_S]
+    calls = sum(each.calls(UP_S, UP_S + DOWN_S) for each in replicas)
+    saved = 10 + 0.2 * PER_S * 10
+    assert calls <= 1.2 * len(while_down) + DOWN_S + saved
+    assert all(event.status in (200, 503) for event in while_down)
+    assert all(event.status == 200 for event in seen.ended if event.at_s > UP_S + DOWN_S + 16)
