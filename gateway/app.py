@@ -8,21 +8,21 @@ import logging
 import random
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
 
 from gateway import settings as config
 from gateway.admin import Admin
+from gateway.client_api import ClientApi
 from gateway.events import Event, HedgingSwitched, Listener
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.inbound import Bounds as RequestBounds
+from gateway.inbound_asked import Bounds as RequestBounds
 from gateway.limits.ledger import Ledger, Limit, Resource
 from gateway.limits.prices import Prices
 from gateway.observe.describe import describe, pool_state
@@ -34,14 +34,15 @@ from gateway.observe.writer import LineWriter
 from gateway.plain_routes import plain_app
 from gateway.request import Host, Model, Timeouts
 from gateway.response import Application, Receive, Scope, Send
-from gateway.routes import PATHS, Keyring, Limits, RacedRoutes
+from gateway.routes import Keyring, Limits, RacedRoutes
 from gateway.routing.choose import Crossing, Routing
 from gateway.routing.replicas import Replica
 from gateway.version import gateway_version
-from providers.base import Api, Headers, WireProtocol
+from providers.base import Api, Headers
 from providers.catalog import CATALOG, Auth, Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
+from providers.protocols import Wishes, protocols
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
 
@@ -81,7 +82,7 @@ class Gateway:
         self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
         host = Host(loop, self._hub.emit, random.Random().random)
         keyring = Keyring({key.key.get_secret_value(): key.name for key in settings.keys})
-        self._routes = RacedRoutes(self._models, keyring, _limits(settings), _assemblers(), host, tasks)
+        self._routes = RacedRoutes(self._models, keyring, _limits(settings), client_apis(), host, tasks)
 
         def key_name(request: Request) -> str:
             return keyring.name(request.scope["headers"])
@@ -112,7 +113,7 @@ class Gateway:
         self._writer.close()
 
     async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] in PATHS:
+        if scope["type"] == "http" and scope["path"] in self._routes.paths:
             await self._routes(scope, receive, send)
         else:
             await self._plain(scope, receive, send)
@@ -127,7 +128,8 @@ class Gateway:
             name = row.name if number == 0 else f"{row.name}/fallback-{number}"
             made = [self._replica(settings, row, replica, tasks) for replica in replicas]
             pools.append(Pool(name, made, hedge, self._ledgers))
-        return Model(row.name, pools, _timeouts(settings.timeouts))
+        apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
+        return Model(row.name, pools, _timeouts(settings.timeouts), apis=apis)
 
     def _replica(
         self, settings: config.Settings, model: config.Model, row: config.Replica, tasks: asyncio.TaskGroup
@@ -138,13 +140,11 @@ class Gateway:
         origin = Origin(url.hostname or "", url.port or (443 if tls else 80), tls, settings.timeouts.connect_s)
         client = WireClient(origin, tasks)
         self._clients.append(client)
-        protocols: dict[Api, WireProtocol] = {
-            Api.CHAT: OpenAIChat(ask_usage=kind.asks_usage, first_token=model.first_token),
-            Api.COMPLETIONS: OpenAICompletions(ask_usage=kind.asks_usage),
-        }
+        apis = kind.apis if row.apis is None else frozenset(map(Api, row.apis))
+        spoken = protocols(kind, apis, Wishes(first_token=model.first_token))
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
         headers = upstream_headers(row, kind, url.netloc)
-        endpoint = HttpEndpoint(client, protocols, url.path, headers, row.model or model.name, bounds)
+        endpoint = HttpEndpoint(client, spoken, url.path, headers, row.model or model.name, bounds)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         cancel_stops = kind.cancel_stops_billing is True
         return Replica(
@@ -156,6 +156,7 @@ class Gateway:
             hedgeable=cancel_stops,
             bills_cancelled=not cancel_stops,
             prices=_prices(row.prices or model.prices),
+            apis=frozenset(spoken),
         )
 
     # what observers and the admin address ask
@@ -251,9 +252,12 @@ def _limits(settings: config.Settings) -> Limits:
     return Limits(rows.request_body_max_bytes, settings.timeouts.request_body_s, bounds, _PASSED_HEADERS)
 
 
-def _assemblers() -> dict[Api, Callable[..., Any]]:
-    chat, completions = OpenAIChat(), OpenAICompletions()
-    return {Api.CHAT: chat.assembler, Api.COMPLETIONS: completions.assembler}
+def client_apis() -> dict[Api, ClientApi]:
+    """What clients may speak."""
+    return {
+        Api.CHAT: ClientApi(OpenAIChat().assembler),
+        Api.COMPLETIONS: ClientApi(OpenAICompletions().assembler),
+    }
 
 
 def upstream_headers(row: config.Replica, kind: Kind, host: str) -> Headers:

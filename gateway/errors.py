@@ -5,6 +5,7 @@
     |   +-- BodyTooLarge      413
     |   +-- UnknownModel      404
     |   +-- UnknownRoute      404
+    |   +-- UnsupportedApi    404  the model is here, but not in the API it was asked in
     |   +-- MethodNotAllowed  405
     +-- Unauthorized          401  no key, or a wrong one
     +-- Forbidden             403
@@ -97,6 +98,16 @@ class UnknownRoute(BadRequest):
 
     status = 404
     code = "unknown_url"
+
+
+class UnsupportedApi(BadRequest):
+    """No replica of the model can serve this API."""
+
+    status = 404
+    code = "unsupported_api"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="model")
 
 
 class MethodNotAllowed(BadRequest):

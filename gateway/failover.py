@@ -17,6 +17,7 @@ from providers.errors import (
     ErrorFrame,
     ProtocolError,
     TimedOut,
+    Unsuited,
     UpstreamError,
 )
 from providers.reasons import is_refusal, is_too_long
@@ -52,6 +53,8 @@ class Verdict:
 def judge(error: UpstreamError) -> Verdict:
     """Classify an attempt's failure before its first content."""
     status = error.status
+    if isinstance(error, Unsuited):
+        return Verdict(Outcome.UNSUITED, answers=False)
     if is_refusal(error):
         return Verdict(Outcome.REFUSED, answers=True)
     if status is not None and 400 <= status < 500:
@@ -79,7 +82,7 @@ def answer(error: UpstreamError) -> UpstreamFailed:
     status = error.status
     if isinstance(error, TimedOut):
         return UpstreamFailed(error.message, status=504, code="upstream_timeout", should_retry=False)
-    if status is None or not isinstance(error, (BadStatus, ErrorFrame)):
+    if status is None or not isinstance(error, (BadStatus, ErrorFrame, Unsuited)):
         return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
     if judge(error).outcome is Outcome.MISCONFIGURED:
         return UpstreamFailed(

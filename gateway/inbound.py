@@ -11,33 +11,19 @@ Knows nothing of models, keys or HTTP but headers. Units: bytes, seconds, tokens
 
 import math
 import re
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from gateway import inbound_fields, inbound_syntax
+from gateway import inbound_chat, inbound_syntax
 from gateway.hedging.outcomes import Denial
+from gateway.inbound_asked import Asked, Bounds, Raws
 from providers.base import Api, Call, Headers
 
-Raws = dict[str, msgspec.Raw]
 Spans = dict[str, tuple[int, int]]
 
 KEYS_MAX: Final = 200  # at the top level; the API has some 40
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits on numbers in a request.
-
-    Attributes:
-        n_max: of `n` and `best_of`.
-        max_tokens_max: of `max_tokens` and `max_completion_tokens`.
-    """
-
-    n_max: int
-    max_tokens_max: int
 
 
 class Inbound(msgspec.Struct, frozen=True, gc=False):
@@ -45,102 +31,31 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         call: what every attempt needs.
-        prompt: the raw bytes of `messages` or `prompt`, for estimates.
+        prompt: the raw bytes of what the model reads, for estimates.
         hedge_off: why it may not be hedged, None when it may.
         deadline_s: the client waits no longer than this, None when it did not say.
+        kept: an upstream that keeps answers would keep this one: the client did not say that it must not.
+        follows: id of the kept answer that this request goes on with, None when it begins anew.
     """
 
     call: Call
     prompt: bytes
     hedge_off: Denial | None
     deadline_s: float | None
-
-
-class _StreamOptions(msgspec.Struct, gc=False):
-    include_usage: bool | None = None
-
-
-class _Tool(msgspec.Struct, gc=False):
-    type: str | None = None
-
-
-class _Message(msgspec.Struct, gc=False):
-    role: str
-    content: str | list[msgspec.Raw] | None = None
-
-
-class _Fields(msgspec.Struct, gc=False):
-    """What both APIs share; null counts as absent."""
-
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    n: int | None = None
-    best_of: int | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    tools: list[_Tool] | None = None
-
-    def within(self, bounds: Bounds) -> bool:
-        """All is there, within its bounds, and goes together."""
-        n_max, tokens_max = bounds.n_max, bounds.max_tokens_max
-        return (
-            bool(self.model)
-            and (self.n is None or 1 <= self.n <= n_max)
-            and (self.best_of is None or 1 <= self.best_of <= n_max)
-            and (self.max_tokens is None or 1 <= self.max_tokens <= tokens_max)
-            and (self.max_completion_tokens is None or 1 <= self.max_completion_tokens <= tokens_max)
-            and (self.stream_options is None or self.stream is True)
-        )
-
-
-class _Chat(_Fields, gc=False):
-    messages: list[_Message] | None = None
-
-    def prompts(self) -> int:
-        """How many prompts are asked, 0 for none or too many."""
-        return 1 if self.messages and len(self.messages) <= inbound_fields.MESSAGES_MAX else 0
-
-
-class _Completions(_Fields, gc=False):
-    prompt: str | list[str | int | list[int]] | None = None
-
-    def prompts(self) -> int:
-        """How many prompts are asked, 0 for none, too many, or texts mixed with token numbers."""
-        if isinstance(self.prompt, list):
-            kinds = set(map(type, self.prompt))
-            count = 1 if kinds == {int} else len(self.prompt)
-            return count if len(kinds) == 1 and count <= inbound_fields.PROMPTS_MAX else 0
-        return 0 if self.prompt is None else 1
+    kept: bool = False
+    follows: str | None = None
 
 
 _read_top = msgspec.json.Decoder(Raws).decode
-_read_chat = msgspec.json.Decoder(_Chat).decode
-_read_completions = msgspec.json.Decoder(_Completions).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
 _next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # in JSON already checked
 
-# Work that must not be done twice: what is kept by the provider, and what the provider does on its own.
-_ONCE: Final = frozenset({"background", "plugins", "search_parameters", "store", "web_search_options"})
-# What a stream does not tell, or tells in another form than the body would.
-_UNSTREAMED: Final = frozenset(
-    {
-        "audio",  # another format in streams
-        "deferred",
-        "echo",
-        "kv_transfer_params",
-        "modalities",
-        "prompt_logprobs",
-        "return_hidden_states",
-        "return_token_ids",
-        "use_beam_search",
-    }
-)
-_RARE: Final = _ONCE | _UNSTREAMED
-_AS_IF_ABSENT: Final = frozenset({b"null", b"false", b'["text"]'})
-_CLIENT_TOOLS: Final = frozenset({"function", "custom", None})
+_READERS: Final[Mapping[Api, Callable[[bytes, Raws, Bounds], Asked]]] = {
+    Api.CHAT: inbound_chat.read,
+    Api.COMPLETIONS: inbound_chat.read_completions,
+}
 
 
 def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_headers: frozenset[bytes]) -> Inbound:
@@ -160,30 +75,23 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_header
     hedge_asked = _checked(given)
     raws = _top_level(body)
     spans = _spans_compact(body, raws) or _spans(body, raws)
-    fields = _fields(api, body, raws, bounds)
-    plain = _RARE.isdisjoint(raws)
+    asked = _asked(api, body, raws, bounds)
     call = Call(
         api=api,
         body=body,
         spans=spans,
         insert_at=body.index(b"{") + 1,
-        model=fields.model or "",
-        streaming=fields.stream is True,
-        include_usage=fields.stream_options is not None and fields.stream_options.include_usage is True,
-        choices=(fields.n or 1) * fields.prompts(),
-        max_tokens=fields.max_completion_tokens or fields.max_tokens,
-        assemble=(fields.best_of or 1) == 1 and (plain or _absent(raws, _UNSTREAMED)),
+        model=asked.model,
+        streaming=asked.streaming,
+        include_usage=asked.include_usage,
+        choices=asked.choices,
+        max_tokens=asked.max_tokens,
+        assemble=asked.assemble,
         headers=() if passed_headers.isdisjoint(given) else tuple(h for h in headers if h[0] in passed_headers),
     )
-    hedgeable = (
-        hedge_asked
-        and call.choices == 1
-        and (call.streaming or call.assemble)
-        and (plain or _absent(raws, _ONCE))
-        and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools))
-    )
-    start, end = spans["messages" if api is Api.CHAT else "prompt"]
-    return Inbound(call, body[start:end], None if hedgeable else Denial.OFF, _deadline_s(given))
+    hedgeable = hedge_asked and asked.hedgeable and call.choices == 1 and call.timed
+    prompt = b"".join([body[start:end] for start, end in [spans[key] for key in asked.prompt]])
+    return Inbound(call, prompt, None if hedgeable else Denial.OFF, _deadline_s(given), asked.kept, asked.follows)
 
 
 def _checked(given: dict[bytes, bytes]) -> bool:
@@ -233,24 +141,12 @@ def _top_level(body: bytes) -> Raws:
     return raws
 
 
-def _fields(api: Api, body: bytes, raws: Raws, bounds: Bounds) -> _Chat | _Completions:
-    """The fields that matter, in order and within their bounds."""
-    why = "its fields do not fit together"
+def _asked(api: Api, body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+    """The fields that matter."""
     try:
-        fields = _read_chat(body) if api is Api.CHAT else _read_completions(body)
-        if fields.within(bounds) and fields.prompts():
-            return fields
+        return _READERS[api](body, raws, bounds)
     except RecursionError:
         raise inbound_syntax.too_deep() from None
-    except msgspec.ValidationError as error:
-        why = str(error)
-    maxima = {
-        "n": bounds.n_max,
-        "best_of": bounds.n_max,
-        "max_tokens": bounds.max_tokens_max,
-        "max_completion_tokens": bounds.max_tokens_max,
-    }
-    raise inbound_fields.wrong_field(api, raws, maxima, why)
 
 
 def _spans_compact(body: bytes, raws: Raws) -> Spans | None:
@@ -290,8 +186,3 @@ def _spans(body: bytes, raws: Raws) -> Spans:
     if raws and body[end:].strip() != b"}":  # a number that begins like the last one of its key
         raise inbound_syntax.duplicate(key)
     return spans
-
-
-def _absent(raws: Raws, keys: AbstractSet[str]) -> bool:
-    """None of these keys asks for anything."""
-    return all(bytes(raws[key]) in _AS_IF_ABSENT for key in keys if key in raws)

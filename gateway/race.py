@@ -323,7 +323,7 @@ class Race:
             failure = ProtocolError("the request could not be sent to the upstream")
             host.loop.call_soon(attempt.on_end, failure)
         start_s = attempt.start_s
-        if self._call.streaming or self._call.assemble:  # else the whole answer comes at once: only its end is timed
+        if self._call.timed:  # else the whole answer comes at once: only its end is timed
             overdue_s = timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
             if self._facts.deadline_s is not None and not self._call.streaming:  # leave time for another attempt
                 overdue_s = min(overdue_s, self._facts.deadline_s / 2)

@@ -15,6 +15,7 @@ from gateway.estimation.tokens import TokenScale
 from gateway.events import Event
 from gateway.hedging.pool import Pool
 from gateway.limits.budget import RetryBudget
+from providers.base import Api
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Model:
         timeouts: for its requests.
         scale: how its tokenizer counts, learned from reported usage.
         retries: how many attempts may follow failures.
+        apis: in which at least one of its replicas can be asked.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Model:
     timeouts: Timeouts
     scale: TokenScale = field(default_factory=TokenScale)
     retries: RetryBudget = field(default_factory=RetryBudget)
+    apis: frozenset[Api] = frozenset(Api)
 
 
 class Client(Protocol):

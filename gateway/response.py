@@ -13,8 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from gateway.client_api import ClientApi
 from gateway.errors import GatewayError, UpstreamFailed
-from providers.base import Assembler
+from providers.base import Assembler, Call
 
 Message = MutableMapping[str, Any]  # ASGI's own shape
 Send = Callable[[Message], Coroutine[Any, Any, None]]
@@ -32,7 +33,6 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx in front of us must not gather tokens
 ]
-_KEEP_ALIVE = b": waiting for the first token\n\n"
 
 
 class RaceControl(Protocol):
@@ -54,12 +54,16 @@ class RaceControl(Protocol):
 class EventStream:
     """A `gateway.request.Client` that forwards events."""
 
-    __slots__ = ("_outbox", "_request_id", "write")
+    __slots__ = ("_api", "_ending", "_outbox", "_request_id", "write")
 
-    def __init__(self, outbox: "Outbox", request_id: str) -> None:
+    def __init__(self, outbox: "Outbox", request_id: str, api: ClientApi) -> None:
         self._outbox = outbox
-        self.write: Callable[[bytes], None] = outbox.write  # one call less for every event
         self._request_id = request_id
+        self._api = api
+        self._ending = api.ending()
+        self.write: Callable[[bytes], None] = outbox.write  # one call less for every event
+        if self._ending.note is not None:
+            self.write = self._write_noted
 
     @property
     def committed(self) -> bool:
@@ -71,17 +75,22 @@ class EventStream:
 
     def keep_alive(self) -> None:
         self.begin([])
-        self._outbox.write(_KEEP_ALIVE, content=False)
+        self._outbox.write(self._api.keep_alive, content=False)
 
     def finish(self) -> None:
         self._outbox.end()
 
     def fail(self, error: GatewayError) -> None:
         if self._outbox.started:
-            self._outbox.write(error.event())
+            self._outbox.write(self._ending.error(error))
             self._outbox.end()
         else:
-            respond_error(self._outbox, error, self._request_id)
+            respond_error(self._outbox, error, self._request_id, self._api)
+
+    def _write_noted(self, raw: bytes) -> None:
+        assert self._ending.note is not None
+        self._ending.note(raw)
+        self._outbox.write(raw)
 
 
 class JsonAnswer:
@@ -90,16 +99,18 @@ class JsonAnswer:
     Args:
         outbox: where it goes.
         request_id: ours.
-        assembler: makes a fresh assembler, None where the upstream answers with the body itself.
+        api: the API that the client speaks.
+        call: its request.
     """
 
-    __slots__ = ("_assembler", "_body", "_body_bytes", "_headers", "_make", "_outbox", "_request_id")
+    __slots__ = ("_api", "_assembler", "_body", "_body_bytes", "_call", "_headers", "_outbox", "_request_id")
 
-    def __init__(self, outbox: "Outbox", request_id: str, assembler: Callable[[], Assembler] | None) -> None:
+    def __init__(self, outbox: "Outbox", request_id: str, api: ClientApi, call: Call) -> None:
         self._outbox = outbox
         self._request_id = request_id
-        self._make = assembler
-        self._assembler: Assembler | None = None
+        self._api = api
+        self._call = call
+        self._assembler: Assembler | None = None  # stays None where the upstream answers with the body itself
         self._headers: list[tuple[bytes, bytes]] = []
         self._body, self._body_bytes = b"", 0
 
@@ -110,7 +121,8 @@ class JsonAnswer:
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
         self._headers = headers
         self._body, self._body_bytes = b"", 0
-        self._assembler = self._make() if self._make is not None else None
+        make = self._api.assembler
+        self._assembler = make(self._call) if make is not None and self._call.assemble else None
 
     def keep_alive(self) -> None:
         """A non-streaming request never gets an early 200."""
@@ -135,7 +147,7 @@ class JsonAnswer:
 
     def fail(self, error: GatewayError) -> None:
         if not self._outbox.started:
-            respond_error(self._outbox, error, self._request_id)
+            respond_error(self._outbox, error, self._request_id, self._api)
 
     def _give_up(self, message: str) -> None:
         if self._outbox.race is not None:
@@ -152,10 +164,10 @@ def respond(
         outbox.end()
 
 
-def respond_error(outbox: "Outbox", error: GatewayError, request_id: str, *, end: bool = True) -> None:
+def respond_error(outbox: "Outbox", error: GatewayError, request_id: str, api: ClientApi, *, end: bool = True) -> None:
     """Send an error with its status, body and headers, with end=False all but the end; nothing has been sent before."""
     headers = [(b"content-type", b"application/json"), _id_header(request_id), *error.headers()]
-    respond(outbox, error.status, headers, error.body(), end=end)
+    respond(outbox, error.status, headers, api.error_body(error), end=end)
 
 
 class Outbox:

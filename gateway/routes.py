@@ -9,9 +9,10 @@ import contextlib
 import hashlib
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
+from gateway.client_api import ClientApi
 from gateway.errors import (
     BodyTooLarge,
     GatewayError,
@@ -21,18 +22,19 @@ from gateway.errors import (
     SlowSender,
     Unauthorized,
     UnknownModel,
+    UnsupportedApi,
 )
 from gateway.estimation.prefixes import prefix_hashes
 from gateway.estimation.tokens import text_tokens
 from gateway.events import PartFailed, RequestRefused
 from gateway.hedging.terms import Facts
-from gateway.inbound import Bounds, Inbound, parse
+from gateway.inbound import Inbound, parse
+from gateway.inbound_asked import Bounds
 from gateway.race import Race
 from gateway.request import Caller, Host, Model
 from gateway.response import Begun, EventStream, JsonAnswer, Message, Outbox, Receive, Scope, Send, respond_error, serve
-from providers.base import Api, Assembler, Call, Headers
+from providers.base import Api, Call, Headers
 
-PATHS: Mapping[str, Api] = {f"/v1/{api.value}": api for api in Api}
 _DISCARD_S = 2.0  # a refused body is read on for so long, so that the sender gets to read the answer
 _DISCARD_BYTES_MAX = 32 * 1024 * 1024
 _DIGITS_MAX = 18  # of a content-length
@@ -77,28 +79,37 @@ class Keyring:
         """
         if not self._names:
             return "anonymous"
-        given = next((value for name, value in headers if name == b"authorization"), b"")
-        scheme, _, key = given.partition(b" ")
-        if scheme.lower() != b"bearer" or not key:
-            raise Unauthorized("no API key was given; send it as the header `Authorization: Bearer YOUR_KEY`")
-        name = self._names.get(hashlib.sha256(key.strip()).digest())
+        key = _key(headers)
+        if not key:
+            raise Unauthorized(
+                "no API key was given; send it as the header `Authorization: Bearer YOUR_KEY` or `x-api-key: YOUR_KEY`"
+            )
+        name = self._names.get(hashlib.sha256(key).digest())
         if name is None:
             raise Unauthorized("the API key is not one of this gateway's keys")
         return name
 
 
+def _key(headers: Headers) -> bytes:
+    """The key a caller sent, in OpenAI's header or, without that, in Anthropic's; empty when there is none."""
+    given = dict(headers)
+    scheme, _, key = given.get(b"authorization", b"").partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else given.get(b"x-api-key", b"").strip()
+
+
 class RacedRoutes:
-    """The ASGI application for `PATHS`.
+    """The ASGI application for `paths`.
 
     Args:
         models: by public name.
         keyring: who may call.
         limits: on requests.
-        assemblers: builds non-streaming answers, by API.
+        apis: what is served.
         host: what races share.
         tasks: owner of tasks that wait for slow clients.
 
     Attributes:
+        paths: what is served where.
         active: races under way.
         refusing: set while the gateway shuts down for good.
     """
@@ -108,14 +119,15 @@ class RacedRoutes:
         models: Mapping[str, Model],
         keyring: Keyring,
         limits: Limits,
-        assemblers: Mapping[Api, Callable[[Call], Assembler]],
+        apis: Mapping[Api, ClientApi],
         host: Host,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._models = models
         self._keyring = keyring
         self._limits = limits
-        self._assemblers = assemblers
+        self._apis = apis
+        self.paths = {f"/v1/{api.value}": api for api in apis}
         self._host = host
         self._tasks = tasks
         self._prefix = "req_" + secrets.token_hex(6)
@@ -127,6 +139,7 @@ class RacedRoutes:
         """Serve one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._host.loop, self._tasks)
+        api = self.paths[scope["path"]]
         key_name = None
         try:
             if scope["method"] != "POST":
@@ -136,16 +149,16 @@ class RacedRoutes:
             key_name = self._keyring.name(scope["headers"])
             body = await self._body(scope["headers"], receive)
             caller = Caller(request_id, key_name, self._host.loop.time())
-            race = self._race(PATHS[scope["path"]], body, scope["headers"], caller, outbox)
+            race = self._race(api, body, scope["headers"], caller, outbox)
         except GatewayError as error:
             self._refused(request_id, key_name, error)
-            await _answer(error, outbox, receive, request_id)
+            await _answer(error, outbox, receive, request_id, self._apis[api])
             return
         except _ClientLeft:
             return
-        await self._run(race, outbox, receive, request_id)
+        await self._run(race, outbox, receive, request_id, self._apis[api])
 
-    async def _run(self, race: Race, outbox: Outbox, receive: Receive, request_id: str) -> None:
+    async def _run(self, race: Race, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
         self.active.add(race)
         try:
             race.start()
@@ -154,7 +167,7 @@ class RacedRoutes:
             self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
             race.client_gone()
             if not outbox.started:
-                await _answer(Internal("the gateway failed; its log says where"), outbox, receive, request_id)
+                await _answer(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
         finally:
             self.active.discard(race)
 
@@ -162,18 +175,26 @@ class RacedRoutes:
         """Everything that needs no waiting between the body and the race."""
         inbound = parse(api, body, headers, self._limits.bounds, self._limits.passed_headers)
         call = inbound.call
+        model = self._model(call)
+        client: EventStream | JsonAnswer
+        if call.streaming:
+            client = EventStream(outbox, caller.request_id, self._apis[api])
+        else:
+            client = JsonAnswer(outbox, caller.request_id, self._apis[api], call)
+        race = Race(model, call, self._facts(inbound, model), client, caller, self._host)
+        outbox.race = race
+        return race
+
+    def _model(self, call: Call) -> Model:
+        """The model asked for, if it can be asked in this API."""
         model = self._models.get(call.model)
         if model is None:
             known = ", ".join(sorted(self._models)[:20])
             raise UnknownModel(f"there is no model {call.model[:80]!r} here; there are: {known}", param="model")
-        if call.streaming:
-            client: EventStream | JsonAnswer = EventStream(outbox, caller.request_id)
-        else:
-            make = self._assemblers[api]
-            client = JsonAnswer(outbox, caller.request_id, (lambda: make(call)) if call.assemble else None)
-        race = Race(model, call, self._facts(inbound, model), client, caller, self._host)
-        outbox.race = race
-        return race
+        if call.api not in model.apis:
+            able = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
+            raise UnsupportedApi(f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {able}")
+        return model
 
     def _facts(self, inbound: Inbound, model: Model) -> Facts:
         """What the policies may know of a request; nothing of its prompt's size where an estimate fails."""
@@ -192,7 +213,8 @@ class RacedRoutes:
             answer_tokens=inbound.call.max_tokens,
             hedge_off=inbound.hedge_off,
             deadline_s=inbound.deadline_s,
-            timed=inbound.call.streaming or inbound.call.assemble,
+            timed=inbound.call.timed,
+            api=inbound.call.api,
             coin=self._host.rand(),
         )
 
@@ -252,13 +274,13 @@ def _piece(message: Message, room: int) -> bytes:
     return bytes(body)
 
 
-async def _answer(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str) -> None:
+async def _answer(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
     """Answer with an error and let it leave.
 
     Where the body was not read, the answer's end is held back while what still comes is read and dropped, within
     bounds: closing at once would reset the connection, and the sender would never see the answer.
     """
-    respond_error(outbox, error, request_id, end=not error.closes)
+    respond_error(outbox, error, request_id, api, end=not error.closes)
     await asyncio.sleep(0)  # it leaves first: who waits with `Expect: 100-continue` must not be told to go on
     size = 0
     with contextlib.suppress(TimeoutError):

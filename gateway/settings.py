@@ -37,6 +37,8 @@ Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
 FirstToken = Literal["any", "answer"]
 CrossBoundary = Literal["never", "failover", "always"]
 
+ApiName = Literal["chat/completions", "completions", "responses", "messages", "embeddings"]
+
 DEFAULT_POLICY: Policy = "adaptive"
 
 
@@ -105,6 +107,8 @@ class Replica(Section):
     """The key sent to it."""
     api_key_file: str | None = None
     """A file that holds the key, instead of `api_key`; relative to the configuration file."""
+    apis: tuple[ApiName, ...] | None = Field(default=None, min_length=1, examples=["[chat/completions, embeddings]"])
+    """The APIs that it speaks itself, where that differs from what is usual for its kind."""
     model: str | None = Field(default=None, min_length=1, max_length=256)
     """What the replica calls the model; without it, the model's public name."""
     quota: Name | None = None

@@ -86,18 +86,19 @@ class Tries:
 
         Args:
             pick: how a pool is asked.
-            attempts: all so far.
+            attempts: all so far; those that could not be put into words for their replica cost nothing.
             errors: of those that failed, in order.
             now_s: the time.
             rand: spreads waits.
         """
-        if len(attempts) >= TRIES_MAX:
+        sent = [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUITED]
+        if len(sent) >= TRIES_MAX:
             return Nothing()
-        if len(attempts) >= TRIES_IN_BURST and now_s < (free_at_s := attempts[-TRIES_IN_BURST].start_s + BURST_S):
+        if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
             return Wait(free_at_s)
         step = self._where(pick, attempts, errors, now_s, rand)
         if isinstance(step, Go):
-            if attempts and not self._model.retries.take(now_s):
+            if sent and not self._model.retries.take(now_s):
                 return Nothing(spent=True)
             self._again = None
             self._index = self._model.pools.index(step.pool)

@@ -23,6 +23,9 @@ class Api(enum.Enum):
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    EMBEDDINGS = "embeddings"
 
 
 class FrameKind(enum.Enum):
@@ -53,11 +56,12 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         kind: what it is.
-        raw: the bytes to forward, closing blank line included, as they came; empty when nothing may be forwarded
-            (a usage chunk that only the gateway asked for, an event without data).
+        raw: the bytes to forward, in the protocol of the client, closing blank line included; as they came where the
+            upstream speaks it, else made of what came, which may be several events. Empty when nothing may be
+            forwarded (a usage chunk that only the gateway asked for, an event without data).
         usage: token counts, on whichever event carried them.
         error: set if and only if kind is ERROR.
-        events: how many events raw holds; more than one only where a burst of content is passed on as one.
+        events: how many of the upstream's events it stands for; more than one only for a burst of content.
     """
 
     kind: FrameKind
@@ -95,6 +99,11 @@ class Call(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     assemble: bool = True
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        """The time to its first content tells how fast an upstream begins; False where it waits for a whole text."""
+        return self.streaming or self.assemble or self.api is Api.EMBEDDINGS
 
 
 class Sink(Protocol):
@@ -137,8 +146,15 @@ class EventReader(Protocol):
     def complete(self) -> bool:
         """Every choice asked for has finished, or the closing event was seen: an end of body is a clean end now."""
 
+    @property
+    def closed(self) -> bool:
+        """The closing event was seen: nothing of the answer will follow."""
+
     def read(self, event: bytes) -> Frame:
-        """Classify one whole SSE event (its closing blank line included)."""
+        """Classify one whole SSE event (its closing blank line included), and give the client's bytes for it."""
+
+    def close(self) -> Frame | None:
+        """The body is over, complete and without a closing event: what a client must still get, None for nothing."""
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """A 200 with a JSON body where a stream was asked for: the same answer as frames, or one ERROR frame."""
@@ -147,30 +163,31 @@ class EventReader(Protocol):
 class Assembler(Protocol):
     """Builds the non-streaming answer from the frames of a stream."""
 
-    def add(self, event: bytes) -> None:
-        """Take one event's bytes, in order."""
+    def add(self, raw: bytes) -> None:
+        """Take a frame's bytes, one event or several, in order."""
 
     def body(self) -> bytes:
         """The JSON body that the upstream would have sent without streaming."""
 
 
 class WireProtocol(Protocol):
-    """One upstream wire protocol, sans-I/O: builds requests, reads events and errors."""
+    """One client API as one upstream wire protocol serves it, sans-I/O: builds requests, reads events and errors."""
 
     def path(self, api: Api) -> str:
         """The path below the base URL."""
 
     def build(self, call: Call, model: str, *, stream: bool) -> bytes:
-        """The request body for a replica that calls the model `model`; as a stream or not."""
+        """The request body for a replica that calls the model `model`; as a stream or not.
+
+        Raises:
+            Unsuited: this protocol cannot say what the client asks for.
+        """
 
     def reader(self, call: Call) -> EventReader:
         """A fresh reader for one streamed answer."""
 
-    def assembler(self, call: Call) -> Assembler:
-        """A fresh assembler for one non-streaming answer."""
-
-    def usage(self, body: bytes) -> Usage | None:
-        """Token counts of a non-streaming answer."""
+    def whole(self, call: Call, body: bytes) -> Frame:
+        """A 200 that was not asked as a stream: CONTENT with the body for the client, or ERROR."""
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """What a non-200 response means; body may be cut at 64 kB."""

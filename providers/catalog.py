@@ -9,12 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from providers.base import Api
+
 
 class Auth(enum.Enum):
     """How a replica's key is sent."""
 
     BEARER = "authorization"
     API_KEY = "api-key"
+
+
+_COMPATIBLE = frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS})
+_WITH_RESPONSES = _COMPATIBLE | {Api.RESPONSES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +32,16 @@ class Kind:
         own_engine: an inference engine of one's own rather than a provider: capacity is shared, not bought.
         cancel_stops_billing: closing the connection stops generation and billing; None is unknown, taken as False.
         asks_usage: understands `stream_options.include_usage`.
+        apis: what it speaks itself; every other API is translated to one of these where that is possible.
+        keeps: keeps what was answered in the Responses API, unless told not to.
     """
 
     auth: Auth = Auth.BEARER
     own_engine: bool = False
     cancel_stops_billing: bool | None = None
     asks_usage: bool = True
+    apis: frozenset[Api] = _COMPATIBLE
+    keeps: bool = False
 
 
 _ENGINE = Kind(own_engine=True, cancel_stops_billing=True)
@@ -40,10 +50,12 @@ _GOES_ON = Kind(cancel_stops_billing=False)
 
 CATALOG: Mapping[str, Kind] = MappingProxyType(
     {
-        "openai": _STOPS,
-        "azure": Kind(auth=Auth.API_KEY, cancel_stops_billing=True),  # the /openai/v1 form of its address
+        "openai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True),
+        "azure": Kind(
+            auth=Auth.API_KEY, cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True
+        ),  # the /openai/v1 form of its address
         "compatible": Kind(),  # any other server that speaks OpenAI's API
-        "vllm": _ENGINE,
+        "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES),
         "sglang": _ENGINE,
         "tgi": _ENGINE,
         "ollama": _ENGINE,
@@ -57,6 +69,6 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         "mistral": Kind(cancel_stops_billing=False, asks_usage=False),  # reports usage unasked, refuses the option
         "openrouter": Kind(),
         "together": _STOPS,
-        "xai": _STOPS,
+        "xai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True),
     }
 )

@@ -7,6 +7,7 @@
     +-- TimedOut          no first content, a stall, or the total time is over
     +-- EmptyAnswer       a stream that ended without content and without a finish_reason
     +-- BadStatus         the upstream answered with an error status
+    +-- Unsuited          this upstream cannot be asked for this at all; nothing was sent
     +-- ErrorFrame        an error object inside a 200
 
 Texts may come from the upstream: they go to the client, never to a log. Units: seconds, HTTP status codes.
@@ -82,6 +83,20 @@ class BadStatus(UpstreamError):
     """The upstream answered with an error status."""
 
     label = "status"
+
+
+class Unsuited(UpstreamError):
+    """This upstream cannot be asked for this: its protocol has no words for it. Nothing was sent; another may do it.
+
+    Args:
+        message: what cannot be served, and what to send instead.
+        param: the request field that cannot be honoured, None when it is the whole API.
+    """
+
+    label = "unsuited"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str = "unsupported_parameter") -> None:
+        super().__init__(message, status=400, kind="invalid_request_error", param=param, code=code)
 
 
 class ErrorFrame(UpstreamError):

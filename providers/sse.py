@@ -101,6 +101,15 @@ class Splitter:
         return ProtocolError(f"the upstream sent an event of over {self._max} bytes")
 
 
+def events_of(raw: bytes) -> Sequence[bytes]:
+    """Whole events that stand one behind the other; nearly always it is one."""
+    if not raw or (raw.find(b"\n\n") == len(raw) - 2 and b"\r" not in raw):
+        return (raw,) if raw else ()
+    splitter = Splitter(len(raw))
+    events, rest = splitter.feed(raw), splitter.rest()
+    return [*events, rest] if rest else events
+
+
 def data_of(event: bytes) -> bytes | None:
     """The value of an event's `data` field, several joined with LF; None when it has none."""
     if event.startswith(b"data: "):

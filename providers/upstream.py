@@ -21,7 +21,7 @@ from providers.base import (
     Stream,
     WireProtocol,
 )
-from providers.errors import ConnectionCut, ProtocolError, UpstreamError
+from providers.errors import ConnectionCut, ProtocolError, Unsuited, UpstreamError
 from providers.sse import Splitter
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
@@ -77,7 +77,10 @@ class HttpEndpoint:
         """Send the call; see `Endpoint.open`."""
         protocol = self._protocols[call.api]
         streamed = call.streaming or call.assemble
-        body = protocol.build(call, self._model, stream=streamed)
+        try:
+            body = protocol.build(call, self._model, stream=streamed)
+        except Unsuited as error:
+            return _Refused(error, sink)
         head = self._heads[call.api]
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
@@ -85,6 +88,22 @@ class HttpEndpoint:
         stream = _HttpStream(protocol, call, self._bounds, sink, streamed=streamed)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
+
+
+class _Refused:
+    """A `Stream` of a call that cannot be put into words for this replica: it fails in the next loop turn."""
+
+    def __init__(self, error: Unsuited, sink: Sink) -> None:
+        self._timer = asyncio.get_running_loop().call_soon(sink.on_end, error)
+
+    def pause(self) -> None:
+        """Nothing comes."""
+
+    def resume(self) -> None:
+        """Nothing comes."""
+
+    def abort(self) -> None:
+        self._timer.cancel()
 
 
 _CONTENT = FrameKind.CONTENT  # looked up once: it is asked for every event
@@ -159,7 +178,7 @@ class _HttpStream:
         except ProtocolError as error:
             self._fail(error)
         except Exception as error:  # a bug must cost one attempt, not a client's minutes
-            self._fail(ProtocolError(f"the upstream's answer could not be read ({type(error).__name__})"))
+            self._fail(_unreadable(error))
 
     def on_close(self, error: UpstreamError | None) -> None:
         if self._linger is not None:
@@ -171,11 +190,9 @@ class _HttpStream:
         elif self._reader is not None:
             # A connection lost behind the last finish_reason has cost the answer nothing.
             cut = error or ConnectionCut("the upstream's stream ended before the answer was finished")
-            self._end(None if self._reader.complete else cut)
-        elif error is not None:
-            self._end(error)
+            self._close(None if self._reader.complete else cut)
         else:
-            self._read_body()
+            self._close(error)
 
     # inside
 
@@ -193,7 +210,7 @@ class _HttpStream:
                 self._push(Frame(_CONTENT, b"".join(burst), None, None, len(burst)))
                 burst.clear()
             self._push(frame)
-            if frame.kind is FrameKind.DONE:
+            if reader.closed:
                 self._done()
                 return
         if burst:
@@ -219,18 +236,25 @@ class _HttpStream:
         else:
             self._body += data
 
-    def _read_body(self) -> None:
-        """A complete 200 with a JSON body."""
-        assert self._sink is not None
+    def _close(self, error: UpstreamError | None) -> None:
+        """The body is over; without an error, what it still holds is pushed first."""
+        if error is None:
+            try:
+                for frame in self._last_frames():
+                    self._push(frame)
+            except Exception as failure:  # as in on_body
+                error = _unreadable(failure)
+        self._end(error)
+
+    def _last_frames(self) -> Sequence[Frame]:
+        """Of a stream, what closes it where no event did; of a JSON body, all of it."""
+        if self._reader is not None:
+            last = self._reader.close()
+            return () if last is None else (last,)
         body = bytes(self._body)
-        reader = self._protocol.reader(self._call)
-        frames = reader.read_body(body)
-        if not self._streamed and not any(frame.kind is FrameKind.ERROR for frame in frames):
-            frames = (Frame(FrameKind.CONTENT, body, self._protocol.usage(body)),)
-        for frame in frames:
-            if self._sink is not None:
-                self._sink.on_frame(frame)
-        self._end(None)
+        if self._streamed:
+            return self._protocol.reader(self._call).read_body(body)
+        return (self._protocol.whole(self._call, body),)
 
     def _fail(self, error: UpstreamError) -> None:
         self.exchange.abort()
@@ -240,6 +264,10 @@ class _HttpStream:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.on_end(error)
+
+
+def _unreadable(error: Exception) -> ProtocolError:
+    return ProtocolError(f"the upstream's answer could not be read ({type(error).__name__})")
 
 
 def _is_json(headers: Headers) -> bool:

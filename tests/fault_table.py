@@ -17,7 +17,8 @@ from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import Facts
-from gateway.inbound import Bounds, parse
+from gateway.inbound import parse
+from gateway.inbound_asked import Bounds
 from gateway.race import Race
 from gateway.request import Caller, Host, Model, Timeouts
 from gateway.routing.replicas import Replica

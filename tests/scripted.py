@@ -1,8 +1,10 @@
 """Scripted replicas and a recording client for tests of the race in virtual time: fakes of the contracts."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
@@ -167,6 +169,8 @@ def run_race(
     during: Callable[[Race, RecordingClient, list[Pool]], object] | None = None,
     prepare: Callable[[list[Pool]], None] | None = None,
     counted: bool = True,
+    apis: Sequence[frozenset[Api]] = (),
+    pinned: int | None = None,
 ) -> Outcome:
     """Race one request over scripted replicas, first choice first, until its client has its end.
 
@@ -181,6 +185,8 @@ def run_race(
         during: called right after the start.
         prepare: called with the pools before the start.
         counted: in-flight counts must be back at zero.
+        apis: what each replica can be asked in, those of fallbacks last; none given: everything.
+        pinned: index of the replica that holds what the request goes on with.
     """
     fallbacks = list(fallbacks)
 
@@ -188,7 +194,9 @@ def run_race(
         loop = asyncio.get_running_loop()
         groups = [list(replicas), *[[fallback] for fallback in fallbacks]]
         names = iter("abcdefgh")
-        pools = [Pool(f"pool-{i}", [Replica(next(names), r) for r in group], hedge) for i, group in enumerate(groups)]
+        able = iter(apis)
+        made = [[Replica(next(names), r, apis=next(able, frozenset(Api))) for r in group] for group in groups]
+        pools = [Pool(f"pool-{i}", group, hedge) for i, group in enumerate(made)]
         if prepare is not None:
             prepare(pools)
         events: list[Event] = []
@@ -203,7 +211,10 @@ def run_race(
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
         model = Model("m", pools, timeouts or Timeouts())
-        race = Race(model, call, facts or Facts(), client, caller, Host(loop, emit, lambda: 0.0))
+        known = facts or Facts()
+        if pinned is not None:
+            known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])
+        race = Race(model, call, known, client, caller, Host(loop, emit, lambda: 0.0))
         race.start()
         if during is not None:
             during(race, client, pools)

@@ -26,8 +26,8 @@ from gateway.commands.probe_stream import Recording, Tap, begin, fetch, record
 from gateway.commands.terminal import bold, fail
 from gateway.config_file import load
 from gateway.config_problems import ConfigError
-from gateway.inbound import Bounds as RequestBounds
 from gateway.inbound import parse
+from gateway.inbound_asked import Bounds as RequestBounds
 from gateway.settings import Settings
 from providers.base import Api, Call, HttpSink, Request, Stream
 from providers.catalog import CATALOG

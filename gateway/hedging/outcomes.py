@@ -20,6 +20,7 @@ class Outcome(enum.Enum):
     RATE_LIMITED = "rate_limited"  # 429
     MISCONFIGURED = "misconfigured"  # upstream 401, 403, 404: ours, not the caller's
     REJECTED = "rejected"  # the caller's own 4xx
+    UNSUITED = "unsuited"  # this upstream has no words for the request; another may have
     REFUSED = "refused"  # a policy answer
     CUT = "cut"  # cut or stalled after content
 
@@ -86,6 +87,7 @@ MEANING: dict[Outcome, Meaning] = {
     Outcome.RATE_LIMITED: Meaning(Sample.NONE, Signal.COOL_DOWN, Bill.RELEASE),
     Outcome.MISCONFIGURED: Meaning(Sample.NONE, Signal.TRIP, Bill.RELEASE),
     Outcome.REJECTED: Meaning(Sample.NONE, Signal.NONE, Bill.RELEASE),
+    Outcome.UNSUITED: Meaning(Sample.NONE, Signal.NONE, Bill.RELEASE),
     Outcome.REFUSED: Meaning(Sample.NONE, Signal.NONE, Bill.SETTLE),
     Outcome.CUT: Meaning(Sample.NONE, Signal.FAILURE, Bill.SETTLE),
 }

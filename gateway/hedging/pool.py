@@ -86,6 +86,7 @@ class Pool:
         self._numbers = itertools.count()
         self._turn = 0
         self._ramping_until_s = -math.inf  # a replica has just come back
+        self._mixed = len({replica.apis for replica in replicas}) > 1  # not all can be asked in every API
 
     @property
     def max_hedges(self) -> int:
@@ -100,15 +101,15 @@ class Pool:
 
     def pick(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """Where a primary or failover goes, None when nothing here may be used now."""
-        return self._picked(facts, usable(self.reachable(tried), now_s), now_s, rand)
+        return self._picked(facts, usable(self._in_reach(facts, tried), now_s), now_s, rand)
 
     def pick_any(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """The same when nothing else is left: open breakers are ignored, because a shut pool helps nobody."""
-        return self._picked(facts, uncooled(self.reachable(tried), now_s), now_s, rand)
+        return self._picked(facts, uncooled(self._in_reach(facts, tried), now_s), now_s, rand)
 
     def wait_s(self, facts: Facts, tried: Collection[Replica], now_s: float) -> float | None:
         """How long until a replica may be used that was not tried, if all of them were told to wait; else None."""
-        until_s = [replica.breaker.cooling_until_s for replica in self.reachable(tried)]
+        until_s = [replica.breaker.cooling_until_s for replica in self._in_reach(facts, tried)]
         wait_s = min(until_s, default=-math.inf) - now_s
         return wait_s if wait_s > 0 else None
 
@@ -285,6 +286,18 @@ class Pool:
 
     # inside
 
+    def _in_reach(self, facts: Facts, tried: Collection[Replica]) -> list[Replica]:
+        """Of those in reach, who can serve the request; what is pinned to a replica begins there and nowhere else."""
+        if facts.pinned is not None and facts.pinned not in tried:
+            return [replica for replica in self.replicas if replica is facts.pinned]
+        return reachable(self._able(facts), tried, self.settings.crossing)
+
+    def _able(self, facts: Facts) -> Sequence[Replica]:
+        """Replicas that can be asked in the API that the client speaks."""
+        if not self._mixed:
+            return self.replicas
+        return [replica for replica in self.replicas if facts.api is None or facts.api in replica.apis]
+
     def _routed(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         """Where a primary or failover goes, of those that may be used."""
         routing = self.settings.routing
@@ -329,7 +342,7 @@ class Pool:
         """Where a hedge would go: lowest predicted TTFT among the healthy, another quota where nearly equal."""
         candidates = [
             replica
-            for replica in backups(self.replicas, tried, now_s, self.settings.crossing)
+            for replica in backups(self._able(facts), tried, now_s, self.settings.crossing)
             if replica.hedgeable and not self.is_suspect(replica, now_s)
         ]
         if not candidates:

@@ -13,7 +13,7 @@ from gateway.hedging.outcomes import Denial
 from gateway.limits.budget import Ticket
 from gateway.limits.ledger import QuotaTicket
 from gateway.routing.replicas import Replica
-from providers.base import Usage
+from providers.base import Api, Usage
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -28,6 +28,8 @@ class Facts(msgspec.Struct, frozen=True):
         hedge_off: why it may not be hedged, None when it may.
         deadline_s: the client waits no longer than this, None when it did not say.
         timed: its first content is a token; False where the answer comes as a whole, which says nothing of TTFT.
+        api: it may only go to replicas that serve this one; None: to all.
+        pinned: the replica that holds what the request goes on with; it is asked first. None: any will do.
         coin: decides whether a late request is among those the budget can afford early.
     """
 
@@ -39,6 +41,8 @@ class Facts(msgspec.Struct, frozen=True):
     hedge_off: Denial | None = None
     deadline_s: float | None = None
     timed: bool = True
+    api: Api | None = None
+    pinned: Replica | None = None
     coin: float = 0.0
 
 

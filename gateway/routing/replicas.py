@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from gateway.limits.prices import Prices
-from providers.base import Endpoint
+from providers.base import Api, Endpoint
 
 FAILURES_TO_OPEN = 3  # in a row; one or two are weather
 OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
@@ -117,6 +117,7 @@ class Replica:
         hedgeable: hedges may go here: cancelling stops the bill.
         bills_cancelled: a cancelled request is billed as if it had gone on, or may be.
         prices: of its tokens, None where they are not configured.
+        apis: in which it can be asked.
         in_flight: attempts under way.
         breaker: whether it may be used.
     """
@@ -129,5 +130,6 @@ class Replica:
     hedgeable: bool = True
     bills_cancelled: bool = False
     prices: Prices | None = None
+    apis: frozenset[Api] = frozenset(Api)
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)

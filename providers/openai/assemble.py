@@ -11,7 +11,7 @@ Knows nothing of requests or races, nor what a message is made of: that is the c
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from providers.sse import data_of
+from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
 
 Values = dict[str, list[object]]
@@ -52,17 +52,10 @@ class Assembler:
         self._top: dict[str, object] = {}
         self._choices: dict[int, Parts] = {}
 
-    def add(self, event: bytes) -> None:
-        """Take one event; what is no chunk is ignored."""
-        chunk = loads(data_of(event) or b"")
-        if not isinstance(chunk, dict):
-            return
-        choices = chunk.pop("choices", None)
-        for key, value in chunk.items():
-            self._set(key, value)
-        for position, choice in enumerate(choices if isinstance(choices, list) else ()):
-            if isinstance(choice, dict):
-                self._add_choice(position, choice)
+    def add(self, raw: bytes) -> None:
+        """Take events; what is no chunk is ignored."""
+        for event in events_of(raw):
+            self._add(event)
 
     def body(self) -> bytes:
         """The answer as JSON, keys in the order in which upstreams send them."""
@@ -74,6 +67,17 @@ class Assembler:
         top["choices"] = [{"index": index, **self._fold(parts)} for index, parts in sorted(self._choices.items())]
         first = {key: top[key] for key in _FIRST if key in top}
         return dumps({**first, **top})
+
+    def _add(self, event: bytes) -> None:
+        chunk = loads(data_of(event) or b"")
+        if not isinstance(chunk, dict):
+            return
+        choices = chunk.pop("choices", None)
+        for key, value in chunk.items():
+            self._set(key, value)
+        for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(choice, dict):
+                self._add_choice(position, choice)
 
     def _set(self, key: str, value: object) -> None:
         if (value or key not in self._top) and key not in _PADDING:

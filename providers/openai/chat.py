@@ -8,10 +8,10 @@ Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from providers.base import Api, Call
+from providers.base import Api, Call, Frame
 from providers.openai.assemble import Assembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
 from providers.openai.errors import bad_status
-from providers.openai.events import ChunkReader, FirstToken, body_usage
+from providers.openai.events import ChunkReader, FirstToken, whole_body
 from providers.openai.request import build
 
 _NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
@@ -47,7 +47,10 @@ class OpenAIChat:
         """See `WireProtocol.assembler`."""
         return Assembler("chat.completion", _choice)
 
-    usage = staticmethod(body_usage)
+    def whole(self, call: Call, body: bytes) -> Frame:
+        """See `WireProtocol.whole`."""
+        return whole_body(self.reader(call), body)
+
     error = staticmethod(bad_status)
 
 

@@ -6,10 +6,10 @@ errors, assemble). Knows nothing of HTTP, keys, races or which provider it is. S
 
 from collections.abc import Iterable, Mapping
 
-from providers.base import Api, Call
+from providers.base import Api, Call, Frame
 from providers.openai.assemble import Assembler, Parts, choice_fields, chunks_of, joined
 from providers.openai.errors import bad_status
-from providers.openai.events import ChunkReader, body_usage
+from providers.openai.events import ChunkReader, whole_body
 from providers.openai.request import build
 
 
@@ -40,7 +40,10 @@ class OpenAICompletions:
         """See `WireProtocol.assembler`."""
         return Assembler("text_completion", _choice)
 
-    usage = staticmethod(body_usage)
+    def whole(self, call: Call, body: bytes) -> Frame:
+        """See `WireProtocol.whole`."""
+        return whole_body(self.reader(call), body)
+
     error = staticmethod(bad_status)
 
 

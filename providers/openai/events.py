@@ -75,7 +75,7 @@ class ChunkReader:
         chunks: see `Chunks`.
 
     Attributes:
-        complete: see `EventReader.complete`.
+        complete, closed: see `EventReader`.
         unknown_keys: names under `delta` that counted as content without being known, at most 16.
     """
 
@@ -88,12 +88,13 @@ class ChunkReader:
         "_ignored",
         "_lessons",
         "_strip_usage",
+        "closed",
         "complete",
         "unknown_keys",
     )
 
     def __init__(self, call: Call, *, strip_usage: bool, first_token: FirstToken, chunks: Chunks) -> None:
-        self.complete = False
+        self.complete = self.closed = False
         self.unknown_keys: set[str] = set()
         self._choices = call.choices
         self._finished: set[int] = set()
@@ -110,7 +111,7 @@ class ChunkReader:
             if text.isascii() and _PLAIN(text):
                 return Frame(_CONTENT, event)  # the last content event with another text in it
         if event == _DONE_EVENT:
-            self.complete = True
+            self.complete = self.closed = True
             return _DONE_FRAME
         if event.startswith(b"data:") and len(event) - event.find(b"\n") <= 3:  # one data line and the blank one
             try:
@@ -132,6 +133,9 @@ class ChunkReader:
         frames = [self.read(_event(dumps(chunk))) for chunk in self._chunks(answer)]
         return [*frames, self.read(_event(b"[DONE]"))]
 
+    def close(self) -> None:
+        """A missing closing event is not made up: a finish_reason is the end of an answer."""
+
     def _learn(self, event: bytes) -> None:
         """Remember a content event around its text, so that events which differ in nothing else need no parsing.
 
@@ -151,7 +155,7 @@ class ChunkReader:
         if not data:
             return Frame(FrameKind.COMMENT, raw)
         if data.startswith(b"[DONE]"):
-            self.complete = True
+            self.complete = self.closed = True
             return Frame(FrameKind.DONE, raw)
         chunk = _lenient(data)
         return Frame(FrameKind.MALFORMED, b"") if chunk is None else self._read_chunk(chunk, event, raw)
@@ -229,10 +233,11 @@ def usage_of(value: object) -> Usage | None:
     )
 
 
-def body_usage(body: bytes) -> Usage | None:
-    """Token counts of an answer that was not streamed."""
+def whole_body(reader: ChunkReader, body: bytes) -> Frame:
+    """An answer that was not asked as a stream; see `providers.base.WireProtocol.whole`."""
+    error = next((frame for frame in reader.read_body(body) if frame.kind is _ERROR), None)
     answer = loads(body)
-    return usage_of(answer.get("usage")) if isinstance(answer, dict) else None
+    return error or Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
 
 
 def _event(data: bytes) -> bytes:

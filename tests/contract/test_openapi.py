@@ -11,15 +11,16 @@ import schemathesis
 from starlette.routing import Route
 
 from contract_file import CONTRACT, PATH, errors, operations, resolved
-from gateway import inbound, inbound_fields, report
+from gateway import inbound, inbound_chat, inbound_fields, report
+from gateway.app import client_apis
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.events import Result
 from gateway.hedging.outcomes import Denial
 from gateway.plain_routes import contract, plain_app
-from gateway.routes import PATHS
 from gateway.settings import Limits
 from gateway.tries import TRIES_MAX
 
+PATHS = [f"/v1/{api.value}" for api in client_apis()]
 GATEWAY = Path(inbound.__file__).parent
 SCHEMAS = CONTRACT["components"]["schemas"]
 HEADERS = CONTRACT["components"]["headers"]
@@ -149,6 +150,9 @@ def test_closed_sets_and_bounds() -> None:
 def test_fields_that_are_read() -> None:
     """The request schemas have exactly the fields that the gateway reads."""
     shared = SCHEMAS["RaceRequest"]["properties"].keys()
-    for kind, schema in ((inbound._Chat, "ChatCompletionRequest"), (inbound._Completions, "CompletionRequest")):
+    for kind, schema in (
+        (inbound_chat._Chat, "ChatCompletionRequest"),
+        (inbound_chat._Completions, "CompletionRequest"),
+    ):
         read = {field.name for field in msgspec.structs.fields(kind)}
         assert read == shared | SCHEMAS[schema]["properties"].keys()

@@ -47,6 +47,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
+_CHAT_ONLY = {"name": "a", "kind": "simulated", "apis": ["chat/completions"]}
+
+
 def _config(urls: Mapping[str, str]) -> dict[str, Any]:
     bases = {**urls, "absent": "http://127.0.0.1:1/v1"}  # nobody listens there
     return {
@@ -54,7 +57,8 @@ def _config(urls: Mapping[str, str]) -> dict[str, Any]:
         "models": [
             {"name": model, "replicas": [{"name": "a", "kind": "simulated", "base_url": base}]}
             for model, base in bases.items()
-        ],
+        ]
+        + [{"name": "chat-only", "replicas": [{**_CHAT_ONLY, "base_url": urls[MODEL]}]}],
         "timeouts": {"ttft": "300ms", "ttft_last": "300ms", "request_body": "300ms"},
         "limits": {"event_max": "100kB"},
         "drain_timeout": "300ms",
@@ -91,6 +95,7 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "integer_above_max_value": chat(n=17),
     "invalid_api_key": Asked({}, headers={"authorization": "Bearer wrong"}),
     "model_not_found": chat(model="gpt-17"),
+    "unsupported_api": Asked({"model": "chat-only", "prompt": "Hello"}, "/v1/completions"),
     "unknown_url": Asked({}, "/v1/embeddings"),
     "method_not_allowed": Asked(method="GET"),
     "request_too_large": Asked(b"[" + b" " * 10_000_001),

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from gateway import estimation, hedging, limits, routing
+from gateway.app import client_apis
 from gateway.events import Event, PartFailed
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.inbound import Bounds
+from gateway.inbound_asked import Bounds
 from gateway.limits.ledger import Ledger, Limit, Resource
 from gateway.request import Host, Model, Timeouts
 from gateway.routes import Keyring, Limits, RacedRoutes
@@ -82,7 +83,7 @@ class House:
         model = Model("m", [Pool("m", replicas, settings, ledgers)], Timeouts())
         host = Host(loop, self.events.append, random.Random(1).random)
         limits = Limits(1_000_000, 10.0, Bounds(n_max=8, max_tokens_max=100_000), frozenset())
-        self.routes = RacedRoutes({"m": model}, Keyring({}), limits, {}, host, tasks)
+        self.routes = RacedRoutes({"m": model}, Keyring({}), limits, client_apis(), host, tasks)
 
     async def ask(self, text: str, mood: list[Step] = QUICK) -> bytes:
         """One request's answer."""

@@ -164,10 +164,11 @@ def test_a_json_body_becomes_a_stream() -> None:
 
 
 def test_usage_of_an_answer() -> None:
-    """Token counts are read from an answer that was not streamed; anything else has none."""
-    chat = OpenAIChat()
-    assert chat.usage(json.dumps(ANSWER).encode()) == Usage(9, 2)
-    assert [chat.usage(body) for body in (b"", b"[]", b"{}", b'{"usage":3}')] == [None] * 4
+    """An answer that was not streamed goes on as it is, its token counts read; anything else is an error."""
+    chat, body = OpenAIChat(), json.dumps(ANSWER).encode()
+    assert chat.whole(WHOLE, body) == Frame(FrameKind.CONTENT, body, Usage(9, 2))
+    for other in (b"", b"[]", b"{}", b'{"usage":3}'):
+        assert chat.whole(WHOLE, other).kind is FrameKind.ERROR
 
 
 @given(st.lists(st.text(max_size=12), min_size=2, max_size=8), st.data())

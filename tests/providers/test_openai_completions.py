@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_calls import call_of
+from openai_calls import WHOLE, call_of
 from providers.base import Api, Frame, FrameKind, Usage
 from providers.openai.completions import OpenAICompletions
 
@@ -104,4 +104,5 @@ def test_errors_are_read_alike(body: bytes) -> None:
 
 def test_usage() -> None:
     """Token counts of an unstreamed answer."""
-    assert OpenAICompletions().usage(b'{"usage":{"prompt_tokens":5}}') == Usage(5)
+    body = b'{"choices":[{"index":0,"text":"a","finish_reason":"stop"}],"usage":{"prompt_tokens":5}}'
+    assert OpenAICompletions().whole(WHOLE, body) == Frame(FrameKind.CONTENT, body, Usage(5))

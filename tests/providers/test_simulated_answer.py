@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from openai_calls import call_of
-from providers.base import Api, WireProtocol
+from providers.base import Api
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.simulated.answer import sample
 from simulated_calls import HELLO, answer_of, body_of, contents, play, replica_of, text_of
 
-PROTOCOLS: dict[Api, WireProtocol] = {Api.CHAT: OpenAIChat(), Api.COMPLETIONS: OpenAICompletions()}
+PROTOCOLS: dict[Api, OpenAIChat | OpenAICompletions] = {Api.CHAT: OpenAIChat(), Api.COMPLETIONS: OpenAICompletions()}
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -280,6 +280,20 @@ def test_a_wrong_key_is_a_401() -> None:
     run_real(main())
 
 
+def test_a_key_is_taken_in_either_header() -> None:
+    """A key may come as a bearer token or, as Anthropic's SDKs send it, as `x-api-key`, on every route."""
+
+    async def main() -> None:
+        keys = [{"name": "team", "key": _KEY}]
+        async with serving({"a": {"ttft": "1ms", "tokens": 1}}, keys=keys) as site:
+            for headers in ({"authorization": f"Bearer {_KEY}"}, {"x-api-key": _KEY}):
+                for path, method in ((CHAT, "POST"), ("/v1/models", "GET")):
+                    async with answer(site.port, request_bytes(_GOOD, path, method, headers)) as got:
+                        assert got.status == 200
+
+    run_real(main())
+
+
 def test_a_connection_cut_in_the_head_is_no_request() -> None:
     """Half a head and then nothing gets no answer and reaches no replica."""
 

@@ -1,0 +1,54 @@
+"""Which wire protocol serves which client API on which kind of upstream: the natives, and translations for the rest.
+
+One row an API that upstreams speak, one row a translation. Where several ways lead from an API to what an upstream
+speaks, the one with the fewest translations is taken; at equal length, the row that stands first.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from providers.base import Api, WireProtocol
+from providers.catalog import Kind
+from providers.openai.chat import OpenAIChat
+from providers.openai.completions import OpenAICompletions
+from providers.openai.events import FirstToken
+from providers.translated import Dropped, Translated, Translation
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the configuration says of one replica.
+
+    Attributes:
+        first_token: whether reasoning counts as content.
+        dropped: hears which fields were left out in a translation; None: such a request is refused.
+    """
+
+    first_token: FirstToken = "any"
+    dropped: Dropped | None = None
+
+
+_NATIVE: Final[Mapping[Api, Callable[[Kind, Wishes], WireProtocol]]] = {
+    Api.CHAT: lambda kind, wishes: OpenAIChat(ask_usage=kind.asks_usage, first_token=wishes.first_token),
+    Api.COMPLETIONS: lambda kind, _: OpenAICompletions(ask_usage=kind.asks_usage),
+}
+_TRANSLATIONS: Final[tuple[Translation, ...]] = ()
+
+
+def protocols(kind: Kind, spoken: Iterable[Api], wishes: Wishes) -> dict[Api, WireProtocol]:
+    """A wire protocol for every API in which an upstream can be asked.
+
+    Args:
+        kind: of the upstream.
+        spoken: the APIs it speaks itself.
+        wishes: see there.
+    """
+    found = {api: _NATIVE[api](kind, wishes) for api in Api if api in spoken and api in _NATIVE}
+    while True:
+        reached = frozenset(found)
+        for translation in _TRANSLATIONS:
+            if translation.asked not in found and translation.spoken in reached:
+                found[translation.asked] = Translated(translation, found[translation.spoken], wishes.dropped)
+        if reached == frozenset(found):
+            return found

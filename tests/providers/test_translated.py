@@ -1,0 +1,158 @@
+"""A client API on an upstream that speaks another one, with a small made-up API: what any translation can rely on."""
+
+import json
+
+import pytest
+
+from openai_calls import call_of
+from providers.base import Api, Call, Frame, FrameKind, Usage
+from providers.catalog import CATALOG
+from providers.errors import Unsuited
+from providers.openai.chat import OpenAIChat
+from providers.protocols import Wishes, protocols
+from providers.sse import events_of
+from providers.translated import Request, Translated, lost
+
+CALL = call_of({"model": "m", "say": "hi", "loud": True, "stream": True}, Api.MESSAGES)
+HELLO = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":null}]}\n\n'
+STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+class Shouter:
+    """Every event becomes two: a note, and the event's length."""
+
+    over = False
+
+    def read(self, event: bytes) -> bytes:
+        if b"[DONE]" in event:
+            return self.close()
+        return b"data: note\n\ndata: %d\n\n" % len(event)
+
+    def close(self) -> bytes:
+        end, self.over = b"" if self.over else b"data: end\n\n", True
+        return end
+
+
+class Gathered:
+    """Puts events together as a list."""
+
+    def __init__(self) -> None:
+        self.got: list[str] = []
+
+    def add(self, raw: bytes) -> None:
+        self.got += [event[6:-2].decode() for event in events_of(raw)]
+
+    def body(self) -> bytes:
+        return json.dumps(self.got).encode()
+
+
+class Shouting:
+    """A translation of a made-up API to chat completions."""
+
+    asked, spoken = Api.MESSAGES, Api.CHAT
+
+    def request(self, call: Call) -> Request:
+        given = json.loads(call.body)
+        messages = [{"role": "user", "content": given["say"]}]
+        return Request({"messages": messages}, lost(("loud",), given, lambda name: f"`{name}` cannot be said"))
+
+    def translator(self, call: Call) -> Shouter:
+        return Shouter()
+
+    def assembler(self, call: Call) -> Gathered:
+        return Gathered()
+
+
+def test_a_request_is_said_in_other_words() -> None:
+    """The upstream gets the translated fields, its own model name, and is asked for a stream with usage."""
+    dropped: list[object] = []
+    protocol = Translated(Shouting(), OpenAIChat(), dropped.append)
+    built = json.loads(protocol.build(CALL, "up", stream=True))
+    assert built == {
+        "messages": [{"role": "user", "content": "hi"}],
+        "model": "up",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert dropped == [("loud",)]
+    assert protocol.path(Api.MESSAGES) == "/chat/completions"
+
+
+def test_what_cannot_be_said_is_refused_by_name() -> None:
+    """Where nothing may be dropped, the field is named."""
+    with pytest.raises(Unsuited) as refused:
+        Translated(Shouting(), OpenAIChat()).build(CALL, "up", stream=True)
+    assert (refused.value.param, refused.value.status) == ("loud", 400)
+
+
+def test_frames_keep_their_meaning_and_get_other_bytes() -> None:
+    """Kinds and usage are the upstream's, bytes are the translator's; the end is given once."""
+    reader = Translated(Shouting(), OpenAIChat()).reader(CALL)
+    frames = [reader.read(event) for event in (HELLO, STOP, USAGE)]
+    assert frames == [
+        Frame(FrameKind.CONTENT, b"data: note\n\ndata: %d\n\n" % len(HELLO)),
+        Frame(FrameKind.FINISH, b"data: note\n\ndata: %d\n\n" % len(STOP)),
+        Frame(FrameKind.USAGE, b"data: note\n\ndata: %d\n\n" % len(USAGE), Usage(3, 1)),
+    ]
+    assert (reader.complete, reader.closed) == (True, False)
+    assert reader.read(DONE) == Frame(FrameKind.DONE, b"data: end\n\n")
+    assert reader.closed
+    assert reader.close() is None
+
+
+def test_an_answer_without_a_closing_event_is_ended_in_the_clients_words() -> None:
+    """A body that ends behind a finish_reason is complete, and the client's protocol still gets its end."""
+    reader = Translated(Shouting(), OpenAIChat()).reader(CALL)
+    reader.read(STOP)
+    assert reader.close() == Frame(FrameKind.DONE, b"data: end\n\n")
+
+
+def test_an_error_has_no_bytes_of_its_own() -> None:
+    """Errors and comments of the upstream reach the client in the client's words or not at all."""
+    reader = Translated(Shouting(), OpenAIChat()).reader(CALL)
+    assert reader.read(b": ping\n\n") == Frame(FrameKind.COMMENT, b"")
+    failed = reader.read(b'data: {"error":{"message":"no"}}\n\n')
+    assert (failed.kind, failed.raw) == (FrameKind.ERROR, b"")
+
+
+def test_a_whole_body_is_translated_as_its_events_are() -> None:
+    """A JSON answer becomes the body that the same answer's events would make."""
+    body = {
+        "id": "x",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+    }
+    frame = Translated(Shouting(), OpenAIChat()).whole(CALL, json.dumps(body).encode())
+    assert (frame.kind, frame.usage) == (FrameKind.CONTENT, Usage(3, 1))
+    said = json.loads(frame.raw)
+    assert (said[0], said[-1], len(said)) == ("note", "end", 7)
+    assert Translated(Shouting(), OpenAIChat()).whole(CALL, b"{}").kind is FrameKind.ERROR
+
+
+class Twice(Shouting):
+    """A translation of another made-up API to the first one."""
+
+    asked, spoken = Api.EMBEDDINGS, Api.MESSAGES
+
+    def request(self, call: Call) -> Request:
+        return Request({"say": json.loads(call.body)["say"]})
+
+
+def test_translations_compose() -> None:
+    """What a translation makes of an upstream can be translated again, event by event."""
+    protocol = Translated(Twice(), Translated(Shouting(), OpenAIChat()))
+    assert json.loads(protocol.build(CALL, "up", stream=True))["messages"] == [{"role": "user", "content": "hi"}]
+    reader = protocol.reader(CALL)
+    assert reader.read(HELLO).raw == b"data: note\n\ndata: 12\n\ndata: note\n\ndata: 11\n\n"
+    assert reader.read(STOP).kind is FrameKind.FINISH
+    assert reader.read(DONE).raw == b"data: note\n\ndata: 11\n\n"
+    assert reader.close() == Frame(FrameKind.DONE, b"data: end\n\n")
+
+
+@pytest.mark.parametrize("kind", CATALOG)
+def test_every_kind_can_be_asked_in_chat(kind: str) -> None:
+    """Whatever an upstream speaks, chat completions lead to it."""
+    row = CATALOG[kind]
+    assert Api.CHAT in protocols(row, row.apis, Wishes())
