@@ -15,9 +15,13 @@ _POLICY = {
     "data_inspection_failed",  # Alibaba
 }
 _TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI, llama.cpp
-_says_policy = re.compile(r"content exists risk", re.IGNORECASE).search  # DeepSeek, with no code of its own
+_says_policy = re.compile(
+    r"content exists risk|blocked by content filtering policy",  # DeepSeek, Anthropic, with no code of their own
+    re.IGNORECASE,
+).search
 _says_too_long = re.compile(
-    r"context (length|window)|available context size|max_new_tokens|input token count|reduce the length",
+    r"context (length|window)|available context size|max_new_tokens|input token count|reduce the length"
+    r"|prompt is too long|exceed context limit",  # Anthropic
     re.IGNORECASE,
 ).search
 _says_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).search

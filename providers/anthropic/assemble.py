@@ -1,0 +1,109 @@
+"""One message in its two forms: the events of a stream put together into a body, and a body taken apart into events.
+
+The body equals what the API sends for the same generation unstreamed. Knows nothing of requests or races. Sans-I/O.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from providers.anthropic.given import as_mapping
+from providers.sse import data_of, events_of
+from providers.tolerant_json import dumps, loads
+
+Json = dict[str, object]
+
+_PIECES = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_OPEN: Mapping[str, Json] = {
+    "text": {"text": ""},
+    "thinking": {"thinking": "", "signature": ""},
+    "tool_use": {"input": {}},
+}
+
+
+class MessageAssembler:
+    """The `providers.base.Assembler` of Messages streams."""
+
+    def __init__(self) -> None:
+        self._message: Json = {}
+        self._blocks: dict[object, Json] = {}
+        self._inputs: dict[object, list[str]] = {}
+
+    def add(self, raw: bytes) -> None:
+        """Take the bytes of one or several events; what is none of the API's is ignored."""
+        for event in events_of(raw):
+            value = loads(data_of(event) or b"")
+            if isinstance(value, dict):
+                self._add(value)
+
+    def body(self) -> bytes:
+        """The message as JSON.
+
+        Raises:
+            ValueError: there is none, or a tool's input is no JSON.
+        """
+        if not self._message:
+            raise ValueError("no message was begun")
+        for index, pieces in self._inputs.items():
+            text = "".join(pieces)
+            given = loads(text.encode("utf-8", "surrogatepass")) if text else self._blocks[index].get("input", {})
+            if given is None:
+                raise ValueError("a tool's input is not JSON")
+            self._blocks[index]["input"] = given
+        return dumps({**self._message, "content": list(self._blocks.values())})
+
+    def _add(self, event: Json) -> None:
+        kind, index = event.get("type"), event.get("index")
+        if kind == "message_start":
+            self._message = dict(as_mapping(event.get("message")))
+        elif kind == "content_block_start":
+            self._blocks[index] = dict(as_mapping(event.get("content_block")))
+        elif kind == "content_block_delta" and index in self._blocks:
+            self._delta(index, as_mapping(event.get("delta")))
+        elif kind == "message_delta":
+            self._message |= as_mapping(event.get("delta"))
+            usage = {key: value for key, value in as_mapping(event.get("usage")).items() if value is not None}
+            self._message["usage"] = {**as_mapping(self._message.get("usage")), **usage}
+
+    def _delta(self, index: object, delta: Mapping[str, object]) -> None:
+        block, kind = self._blocks[index], delta.get("type")
+        if kind == "input_json_delta":
+            self._inputs.setdefault(index, []).append(str(delta.get("partial_json") or ""))
+        elif kind == "citations_delta":
+            known = block.get("citations")
+            block["citations"] = [*(known if isinstance(known, list) else ()), delta.get("citation")]
+        elif kind in _PIECES:
+            key = _PIECES[str(kind)]
+            block[key] = str(block.get(key) or "") + str(delta.get(key) or "")
+
+
+def events_of_message(message: Mapping[str, object]) -> Iterator[bytes]:
+    """Take a message apart into the events of an equal stream."""
+    content, usage = message.get("content"), as_mapping(message.get("usage"))
+    stop = {key: message.get(key) for key in ("stop_reason", "stop_sequence", "stop_details") if key in message}
+    opening = {**message, "content": [], **dict.fromkeys(stop), "usage": {**usage, "output_tokens": 0}}
+    yield event("message_start", {"message": opening})
+    for index, block in enumerate(content if isinstance(content, list) else ()):
+        if isinstance(block, dict):
+            yield from _events_of_block(index, block)
+    yield event("message_delta", {"delta": stop, "usage": dict(usage)})
+    yield event("message_stop", {})
+
+
+def event(kind: str, fields: Mapping[str, object]) -> bytes:
+    """One event of the API."""
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
+
+
+def _events_of_block(index: int, block: Json) -> Iterator[bytes]:
+    kind = str(block.get("type"))
+    yield event("content_block_start", {"index": index, "content_block": {**block, **_OPEN.get(kind, {})}})
+    for delta in _deltas(kind, block):
+        yield event("content_block_delta", {"index": index, "delta": delta})
+    yield event("content_block_stop", {"index": index})
+
+
+def _deltas(kind: str, block: Json) -> Iterator[Json]:
+    if kind == "tool_use":
+        yield {"type": "input_json_delta", "partial_json": dumps(block.get("input") or {}).decode()}
+    for name, key in _PIECES.items():
+        if key in _OPEN.get(kind, {}) and block.get(key):
+            yield {"type": name, key: block[key]}

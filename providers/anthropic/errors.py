@@ -1,0 +1,48 @@
+"""What the error bodies and error events of Anthropic's Messages API say.
+
+`{"type": "error", "error": {"type": ..., "message": ...}}`, with an HTTP status or inside a stream, where the error's
+type implies one. An account without money (402, or a 400 that says so) is the gateway's trouble, not the caller's: it
+counts as an exhausted quota, so that another replica answers. Units: HTTP status codes.
+"""
+
+import re
+
+from providers.base import Headers
+from providers.errors import BadStatus, ErrorFrame
+from providers.openai.errors import bad_status, problem_of
+from providers.tolerant_json import loads
+
+STATUS = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "conflict_error": 409,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+QUOTA_CODE = "insufficient_quota"  # OpenAI's word for it
+
+_says_no_money = re.compile(r"credit balance is too low|specified API usage limits", re.IGNORECASE).search
+
+
+def error_of(status: int, headers: Headers, body: bytes) -> BadStatus:
+    """What a response with an error status means; see `WireProtocol.error`."""
+    error = bad_status(status, headers, body)
+    if status == 402 or (status == 400 and _says_no_money(error.message)):
+        error.status, error.kind, error.code = 429, "rate_limit_error", QUOTA_CODE
+    return error
+
+
+def frame_of(data: bytes) -> ErrorFrame:
+    """What an error event means."""
+    problem = problem_of(loads(data))
+    if problem is None:
+        return ErrorFrame("the upstream sent an error without a message")
+    error = problem.frame()
+    error.status = STATUS.get(error.kind or "", error.status)
+    return error

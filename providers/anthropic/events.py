@@ -1,0 +1,111 @@
+"""What each event of a Messages stream is, for clients that speak the API themselves.
+
+Content is what the model generates: a delta with text, thinking or a piece of a tool's input, the start of a tool's
+call (its name is generated), a block that comes whole. Not content: `message_start`, `ping`, empty blocks and deltas,
+signatures. Event types that are not known are passed on. Sans-I/O.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from providers.anthropic.assemble import events_of_message
+from providers.anthropic.errors import frame_of
+from providers.anthropic.given import as_mapping
+from providers.anthropic.usage import Counts
+from providers.base import Frame, FrameKind
+from providers.errors import ErrorFrame
+from providers.openai.events import FirstToken
+from providers.sse import data_of, forwardable
+from providers.tolerant_json import loads
+
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":'
+_THINKING = frozenset({"thinking", "redacted_thinking", "thinking_delta"})
+_TEXTS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_SIGNATURE = b'"signature_delta"'
+
+
+class MessageReader:
+    """The `providers.base.EventReader` of Messages streams.
+
+    Args:
+        first_token: what counts as content.
+
+    Attributes:
+        complete, closed: see `EventReader`.
+    """
+
+    __slots__ = ("_begun", "_counts", "_ignored", "closed", "complete")
+
+    def __init__(self, first_token: FirstToken) -> None:
+        self.complete = False
+        self.closed = False
+        self._begun = False  # content was seen
+        self._counts = Counts()
+        self._ignored = _THINKING if first_token == "answer" else frozenset[str]()
+
+    def read(self, event: bytes) -> Frame:
+        """Classify one event; see `EventReader.read`."""
+        if self._begun and event.startswith(_DELTA) and event.endswith(b"}\n\n") and _SIGNATURE not in event:
+            return Frame(FrameKind.CONTENT, event)  # what follows content need not be looked at again
+        data, raw = data_of(event), forwardable(event)
+        if not data:
+            return Frame(FrameKind.COMMENT, raw)
+        value = loads(data)
+        if not isinstance(value, dict):
+            return Frame(FrameKind.MALFORMED, b"")
+        kind = self._kind(value)
+        if kind is FrameKind.ERROR:
+            return Frame(kind, raw, None, frame_of(data))
+        self._begun = self._begun or kind is FrameKind.CONTENT
+        usage = value.get("usage") or as_mapping(value.get("message")).get("usage")
+        if not usage:
+            return Frame(kind, raw)
+        self._counts.add(usage)
+        return Frame(kind, raw, self._counts.usage())
+
+    def close(self) -> Frame | None:
+        """See `EventReader.close`: a missing `message_stop` stays missing."""
+        return None
+
+    def read_body(self, body: bytes) -> Sequence[Frame]:
+        """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
+        message = loads(body)
+        if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+            failed = frame_of(body) if isinstance(message, dict) and message.get("error") else _NEITHER
+            return (Frame(FrameKind.ERROR, b"", None, failed),)
+        return [self.read(event) for event in events_of_message(message)]
+
+    def _kind(self, event: Mapping[str, object]) -> FrameKind:
+        """What one event is."""
+        name = event.get("type")
+        if name == "content_block_delta":
+            return self._delta(as_mapping(event.get("delta")))
+        if name == "content_block_start":
+            return self._start(as_mapping(event.get("content_block")))
+        if name == "message_delta":
+            reason = as_mapping(event.get("delta")).get("stop_reason")
+            self.complete = self.complete or bool(reason)
+            if reason == "refusal":
+                return FrameKind.REFUSAL
+            return FrameKind.FINISH if reason else FrameKind.USAGE
+        if name == "message_stop":
+            self.complete = self.closed = True
+            return FrameKind.DONE
+        if name == "error" or (name is None and event.get("error")):
+            return FrameKind.ERROR
+        return FrameKind.PREAMBLE
+
+    def _start(self, block: Mapping[str, object]) -> FrameKind:
+        """A block begins: text and thinking are empty then, everything else has something in it."""
+        kind = block.get("type")
+        if kind in self._ignored or (kind in ("text", "thinking") and not block.get(str(kind))):
+            return FrameKind.PREAMBLE
+        return FrameKind.CONTENT
+
+    def _delta(self, delta: Mapping[str, object]) -> FrameKind:
+        kind = str(delta.get("type"))
+        if kind == "signature_delta" or kind in self._ignored or (kind in _TEXTS and not delta.get(_TEXTS[kind])):
+            return FrameKind.PREAMBLE
+        return FrameKind.CONTENT
+
+
+_NEITHER = ErrorFrame("the upstream answered 200 with neither a message nor an error", kind="api_error")

@@ -1,0 +1,82 @@
+"""Token counts as Anthropic's Messages API and as chat completions report them.
+
+There `input_tokens` are only those that no cache had; here `prompt_tokens` are all. Counts add up over a
+stream, and a later event repeats or leaves out what an earlier one said. Units: tokens.
+"""
+
+from collections.abc import Mapping
+
+from providers.base import Usage
+
+_INPUTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+class Counts:
+    """The counts of one answer, gathered from its events."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[str, object] = {}
+
+    def add(self, usage: object) -> None:
+        """Take the `usage` of one event; null says nothing."""
+        if isinstance(usage, dict):
+            self._seen.update((key, value) for key, value in usage.items() if value is not None)
+
+    def usage(self) -> Usage | None:
+        """What is known so far, None for nothing."""
+        seen = self._seen
+        if not seen:
+            return None
+        inputs = [count for key in _INPUTS if (count := _count(seen.get(key))) is not None]
+        return Usage(
+            sum(inputs) if inputs else None,
+            _count(seen.get("output_tokens")),
+            _count(seen.get("cache_read_input_tokens")),
+            _count(_details(seen).get("thinking_tokens")),
+        )
+
+    def chat(self) -> dict[str, object] | None:
+        """The `usage` of a chat completion."""
+        usage = self.usage()
+        if usage is None:
+            return None
+        prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
+        details: dict[str, object] = {"cached_tokens": usage.cached_tokens or 0}
+        written = _count(self._seen.get("cache_creation_input_tokens"))
+        if written:
+            details["cache_creation_tokens"] = written
+        made: dict[str, object] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": details,
+        }
+        if usage.reasoning_tokens is not None:
+            made["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+        return made
+
+
+def message_usage(usage: Usage | None) -> dict[str, object]:
+    """The `usage` of a message; zero where the upstream said nothing, because clients must find a number."""
+    known = usage or Usage()
+    cached = known.cached_tokens or 0
+    made: dict[str, object] = {
+        "input_tokens": max(0, (known.prompt_tokens or 0) - cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": known.completion_tokens or 0,
+    }
+    if known.reasoning_tokens is not None:
+        made["output_tokens_details"] = {"thinking_tokens": known.reasoning_tokens}
+    return made
+
+
+def _details(seen: Mapping[str, object]) -> Mapping[str, object]:
+    details = seen.get("output_tokens_details")
+    return details if isinstance(details, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
