@@ -79,7 +79,7 @@ KINDS: list[tuple[bytes, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize("row", KINDS, ids=lambda row: f"{row[1]}: {data_of(row[0])}")
+@pytest.mark.parametrize("row", KINDS, ids=lambda row: f"{row[1]}: {data_of(row[0])!r}")
 def test_what_an_event_is(row: tuple[bytes, str, str | None]) -> None:
     """Every event of the table is what the table says, and goes on as it came unless it is broken."""
     raw, kind, answer = row

@@ -107,7 +107,8 @@ REASONS = st.sampled_from(["stop", "length", "content_filter"])
 
 def answer(thoughts: list[str], texts: list[str], calls: list[dict[str, Any]], reason: str, usage: Any) -> list[bytes]:
     """The chunks of an answer; tool calls give theirs in two pieces."""
-    deltas = [{"reasoning_content": each} for each in thoughts] + [{"content": each} for each in texts]
+    deltas: list[dict[str, Any]] = [{"reasoning_content": each} for each in thoughts]
+    deltas += [{"content": each} for each in texts]
     for index, call in enumerate(calls):
         head = {**call, "index": index, "function": {**call["function"], "arguments": ""}}
         rest = {"index": index, "function": {"arguments": call["function"]["arguments"]}}
