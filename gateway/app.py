@@ -23,7 +23,8 @@ from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.inbound_asked import Bounds as RequestBounds
-from gateway.limits.ledger import Ledger, Limit, Resource
+from gateway.limits.bucket import Limit
+from gateway.limits.ledger import Ledger
 from gateway.limits.prices import Prices
 from gateway.observe.describe import describe, pool_state
 from gateway.observe.logs import RequestLog, wants_text
@@ -38,7 +39,7 @@ from gateway.routes import Keyring, Limits, RacedRoutes
 from gateway.routing.choose import Crossing, Routing
 from gateway.routing.replicas import Replica
 from gateway.version import gateway_version
-from providers.base import Api, Headers
+from providers.base import Api, Headers, Resource
 from providers.catalog import CATALOG, Auth, Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions

@@ -31,7 +31,7 @@ _CONTENT, _REFUSAL = FrameKind.CONTENT, FrameKind.REFUSAL  # looked up once: the
 class Racer(Protocol):
     """What an attempt tells its race."""
 
-    def on_headers(self, attempt: "Attempt") -> None:
+    def on_headers(self, attempt: "Attempt", headers: Headers) -> None:
         """Response headers came."""
 
     def on_content(self, attempt: "Attempt") -> None:
@@ -169,6 +169,13 @@ class Attempt:
             stream.abort()
         return True
 
+    def observe_limits(self, headers: Headers) -> None:
+        """Tell the pool what rate limits a response states."""
+        read = self.replica.read_limits
+        limits = read(headers) if read is not None else ()
+        if limits:
+            self.pool.on_limits(self, limits, self._loop.time())
+
     @property
     def live(self) -> bool:
         """It has not ended, and may still bring content."""
@@ -183,7 +190,7 @@ class Attempt:
             if name in _REQUEST_ID_HEADERS:
                 self.upstream_request_id = value.decode("latin-1")[:200]
                 break
-        self._race.on_headers(self)
+        self._race.on_headers(self, headers)
 
     def on_frame(self, frame: Frame) -> None:
         if self.outcome is not None:

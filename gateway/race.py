@@ -33,7 +33,7 @@ from gateway.report import Course, beyond_boundary, ended, response_headers, why
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait
-from providers.base import Call
+from providers.base import Call, Headers
 from providers.errors import ProtocolError, TimedOut, UpstreamError
 
 _DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
@@ -136,8 +136,10 @@ class Race:
 
     # the attempts' calls
 
-    def on_headers(self, attempt: Attempt) -> None:
-        """Response headers came: news only for the policy that takes them for an answer."""
+    def on_headers(self, attempt: Attempt, headers: Headers) -> None:
+        """Response headers came: news for the ledger of a quota, and for the policy that takes them for an answer."""
+        if attempt.replica.read_limits is not None:
+            self._safely("limits", attempt.observe_limits, None, headers)
         if attempt.pool.races_at_headers:
             attempt.hedge_at_s = math.inf
 

@@ -7,7 +7,7 @@ Units: seconds of the event loop's clock, bytes, tokens.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -49,6 +49,37 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+
+
+class Resource(enum.Enum):
+    """What a rate limit counts."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"  # of prompt and answer together
+    PROMPT_TOKENS = "prompt_tokens"
+    ANSWER_TOKENS = "answer_tokens"
+
+
+class RateLimit(msgspec.Struct, frozen=True, gc=False):
+    """One rate limit as a response states it; None where it said nothing usable.
+
+    Attributes:
+        resource: what it counts.
+        window_s: per how much time.
+        limit: how many per window.
+        remaining: how many are left of it.
+        reset_s: in how many seconds all of it is there again.
+    """
+
+    resource: Resource
+    window_s: float
+    limit: float | None = None
+    remaining: float | None = None
+    reset_s: float | None = None
+
+
+LimitReader = Callable[[Headers], Sequence[RateLimit]]
+"""Reads the rate limits that a response's headers state; never raises."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,8 @@ The simulated truth, apart from the gateway's own ledger, which only mirrors it.
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.limits.ledger import Limit, Resource
+from gateway.limits.bucket import Limit
+from providers.base import Resource
 from providers.errors import BadStatus
 
 _RETRY_S_MIN: Final = 0.1

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.limits.ledger import Ledger, Limit, Resource
-from providers.base import Call, Sink, Stream
+from gateway.limits.bucket import Limit
+from gateway.limits.ledger import Ledger
+from providers.base import Call, Resource, Sink, Stream
 from streaming_bench.prompts import Prompt, draw_prompts
 from streaming_bench.quota import Provider
 from streaming_bench.scenario import Scenario

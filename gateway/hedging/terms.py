@@ -82,6 +82,8 @@ class AttemptView(Protocol):
     start_s: float
     headers_s: float | None
     content_s: float | None
+    error: str | None
+    events: int
     usage: Usage | None
     sent: Sent | None
 

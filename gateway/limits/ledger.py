@@ -1,67 +1,57 @@
 """What a quota has left, as far as we know: a mirror of the provider's counting, with tickets for what is under way.
 
-It binds hedges and advises primaries (hedging.md section 6). It must not know headers, replicas or money; what is not
-known is unknown, never zero, and stops nothing. Configured and observed limits stand side by side and all of them must
-have room, so the lower one wins.
+It binds hedges and advises primaries (docs/limits.md). It must not know headers, replicas or money; what is not known
+is unknown, never zero, and stops nothing. Configured and observed limits stand side by side and all of them must have
+room, so the lower one wins.
 
 Units: requests and tokens; now_s in seconds, of one clock; windows and resets in seconds.
 """
 
-import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, Spend
+from providers.base import RateLimit
 
 _KEEP: Final = 0.6  # of a bucket, which a hedge leaves for primaries
 _KEEP_LIMITED: Final = 0.8  # the same for a while after a 429: our mirror was wrong
 _LIMITED_S: Final = 300.0
 _KEEP_LONG: Final = 0.1  # of a bucket whose window is longer than a minute: most of a day's quota is there to be used
-_SHORT_S: Final = 60.0
-_REFILL_S_MIN: Final = 1.0  # no bucket refills as a whole faster than this, whatever a header says
+_GUESS_S_MIN: Final = 1.0  # what a 429 without a time asks for, at least
+_GUESS_S_MAX: Final = 60.0  # and at most: then it is found out
 
 
-class Resource(enum.Enum):
-    """What a limit counts."""
+class Totals(NamedTuple):
+    """Tokens so far, whole ones: reserved = settled + released + under_way, always."""
 
-    REQUESTS = "requests"
-    TOKENS = "tokens"
+    reserved: int
+    settled: int
+    released: int
 
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One configured limit.
-
-    Attributes:
-        resource: what it counts.
-        amount: how many per window, above 0.
-        window_s: 60 for RPM and TPM, 86,400 for daily limits.
-        enforce: primaries, too, are refused at this limit.
-    """
-
-    resource: Resource
-    amount: float
-    window_s: float = 60.0
-    enforce: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BucketState:
-    """One bucket, for people: what a limit has left."""
-
-    resource: Resource
-    window_s: float
-    observed: bool
-    limit: float
-    left: float
+    @property
+    def under_way(self) -> int:
+        """Reserved by requests that have not ended."""
+        return self.reserved - self.settled - self.released
 
 
 @dataclass(slots=True, eq=False)
 class QuotaTicket:
-    """One request under way and the tokens reserved for it; settled or released once."""
+    """One request under way and what was reserved for it; settled or released once.
 
-    tokens: float
-    reserved_s: float
+    Attributes:
+        number: of this request at this quota.
+        spend: the tokens reserved.
+        sent_s: when it was sent.
+        sent_before: what had been reserved at this quota so far, this request included.
+        is_open: it has not ended.
+    """
+
+    number: int
+    spend: Spend
+    sent_s: float
+    sent_before: Spend
     is_open: bool = True
 
 
@@ -72,35 +62,56 @@ class Ledger:
         limits: the configured limits; without any, only what responses say counts.
     """
 
-    __slots__ = ("_buckets", "_cool_until_s", "_limited_s")
+    __slots__ = ("_buckets", "_cool_until_s", "_limited_s", "_released", "_reserved", "_sent", "_settled")
 
     def __init__(self, limits: Iterable[Limit] = ()) -> None:
-        self._buckets = [_Bucket(limit) for limit in limits]  # observed ones follow
+        self._buckets = [Bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = -math.inf
         self._cool_until_s = -math.inf
+        self._sent = Spend(0, 0, 0)
+        self._reserved = self._settled = self._released = 0
 
-    def reserve(self, tokens: float, now_s: float) -> QuotaTicket:
-        """One request is being sent that may use so many tokens; never refused, see `room_for_hedge` and `refuses`."""
+    # tickets
+
+    def reserve(self, spend: Spend, now_s: float) -> QuotaTicket:
+        """A request is being sent that may use so much; never refused, see `room_for_hedge` and `refuses`."""
         for bucket in self._buckets:
-            bucket.take(bucket.cost(tokens), now_s)
-        return QuotaTicket(tokens, now_s)
+            bucket.take(bucket.cost(spend), now_s)
+        self._reserved += spend.tokens
+        self._sent = self._sent.plus(spend)
+        return QuotaTicket(self._sent.requests, spend, now_s, self._sent)
 
-    def settle(self, ticket: QuotaTicket, tokens: float, now_s: float) -> None:
-        """The request has used so many tokens."""
-        self._close(ticket, tokens - ticket.tokens, 0.0, now_s)
+    def settle(self, ticket: QuotaTicket, used: Spend, now_s: float) -> None:
+        """The request has ended and used so many tokens."""
+        if self._close(ticket, used, now_s):
+            beyond = max(0, used.tokens - ticket.spend.tokens)
+            self._reserved += beyond
+            self._settled += used.tokens
+            self._released += ticket.spend.tokens + beyond - used.tokens
 
     def release(self, ticket: QuotaTicket, now_s: float) -> None:
-        """The request was not counted by the provider."""
-        self._close(ticket, -ticket.tokens, -1.0, now_s)
+        """The request has ended and was not counted by the provider."""
+        if self._close(ticket, Spend(0, 0, 0), now_s):
+            self._released += ticket.spend.tokens
 
-    def room_for_hedge(self, tokens: float, now_s: float) -> bool:
-        """Whether a hedge that may use so many tokens leaves enough for primaries."""
+    @property
+    def totals(self) -> Totals:
+        """Tokens reserved, settled and released since the start."""
+        return Totals(self._reserved, self._settled, self._released)
+
+    # questions
+
+    def room_for_hedge(self, spend: Spend, now_s: float) -> bool:
+        """Whether a hedge that may use so much leaves enough for primaries."""
         if self.cooling_s(now_s) > 0:
             return False
-        keep = _KEEP_LIMITED if now_s < self._limited_s + _LIMITED_S else _KEEP
+        limited = now_s < self._limited_s + _LIMITED_S
+        if limited and not self._buckets:
+            return False  # a 429 is all that is known of this quota
+        keep = _KEEP_LIMITED if limited else _KEEP
         return all(
-            bucket.left(now_s) - bucket.cost(tokens)
-            >= bucket.amount * (keep if bucket.window_s <= _SHORT_S else _KEEP_LONG)
+            bucket.left(now_s) - bucket.cost(spend)
+            >= bucket.amount * (keep if bucket.window_s <= SHORT_S else _KEEP_LONG)
             for bucket in self._buckets
         )
 
@@ -108,113 +119,94 @@ class Ledger:
         """The smallest share that any bucket has left, at least 0; 1 if nothing is known."""
         return min((max(0.0, bucket.left(now_s) / bucket.amount) for bucket in self._buckets), default=1.0)
 
-    def refuses(self, tokens: float, now_s: float) -> bool:
+    def refuses(self, spend: Spend, now_s: float) -> bool:
         """Whether even a primary may not be sent: in a cool-down, or at an enforced limit."""
-        return self.cooling_s(now_s) > 0 or any(
-            bucket.enforce and bucket.left(now_s) < bucket.cost(tokens) for bucket in self._buckets
-        )
+        return self.wait_s(spend, now_s) > 0
+
+    def wait_s(self, spend: Spend, now_s: float) -> float:
+        """Seconds until a primary may be sent that may use so much; 0 when it may be sent now."""
+        wait_s = self.cooling_s(now_s)
+        for bucket in self._buckets:
+            if bucket.enforce:
+                wait_s = max(wait_s, bucket.wait_s(bucket.cost(spend), now_s))
+        return wait_s
 
     def cooling_s(self, now_s: float) -> float:
         """Seconds until the cool-down is over; 0 when there is none."""
         return max(0.0, self._cool_until_s - now_s)
 
+    def state(self, now_s: float) -> list[BucketState]:
+        """Every bucket, configured ones first."""
+        return [bucket.state(now_s) for bucket in self._buckets]
+
+    # what the provider says
+
     def cool_down(self, until_s: float) -> None:
         """Send nothing until then; never shortens a cool-down."""
         self._cool_until_s = max(self._cool_until_s, until_s)
 
-    def rate_limited(self, now_s: float, retry_after_s: float | None = None) -> None:
-        """The provider answered 429: hedges keep their distance for 5 minutes, all wait as long as it asked."""
+    def rate_limited(self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None) -> None:
+        """The provider answered 429: all wait, and hedges keep their distance for 5 minutes.
+
+        Args:
+            ticket: of the request that was refused.
+            now_s: when the answer came.
+            retry_after_s: how long it asked to wait; None when it did not say. Then it is what the limits that the same
+                answer stated need to have room again, and nothing if it stated none.
+        """
         self._limited_s = now_s
+        guess_s = 0.0
+        for bucket in self._buckets:
+            if bucket.observed_by == ticket.number:
+                guess_s = max(guess_s, bucket.wait_s(bucket.cost(ticket.spend), now_s))
+            elif bucket.window_s <= SHORT_S:
+                bucket.drain(now_s)  # one of them is used up, and nobody says which
+        if retry_after_s is None and guess_s > 0:
+            retry_after_s = min(max(guess_s, _GUESS_S_MIN), _GUESS_S_MAX)
         if retry_after_s is not None:
             self.cool_down(now_s + retry_after_s)
 
-    def observe(
-        self,
-        resource: Resource,
-        now_s: float,
-        *,
-        limit: float | None,
-        remaining: float | None,
-        reset_s: float | None = None,
-        window_s: float = 60.0,
-    ) -> None:
-        """Overwrite what was observed of one limit with what a response says; nonsense is ignored.
+    def observe(self, ticket: QuotaTicket, limits: Sequence[RateLimit], now_s: float) -> None:
+        """Correct the mirror by what a response says; nonsense is ignored.
 
         Args:
-            resource: what the limit counts.
-            now_s: when the response was received.
-            limit: per window; None or not above 0 to use what is known.
-            remaining: what is left; None or negative is unknown.
-            reset_s: when it will be full again; None or 0 is unknown, then it refills over its window.
-            window_s: its window.
+            ticket: of the request that was answered.
+            limits: what its answer states.
+            now_s: when it was received.
         """
-        known = [bucket for bucket in self._buckets if bucket.resource is resource and bucket.window_s == window_s]
+        sent_since, waited_s = self._sent.minus(ticket.sent_before), now_s - ticket.sent_s
+        for stated in limits:
+            bucket = self._observed(stated)
+            if bucket is not None and stated.remaining is not None and 0 <= stated.remaining <= bucket.stated:
+                bucket.observe(stated, ticket.number, waited_s, bucket.cost(sent_since), now_s)
+
+    # inside
+
+    def _observed(self, stated: RateLimit) -> Bucket | None:
+        """The bucket that stands for a limit as responses state it; None while the limit itself is unknown."""
+        kin = [bucket for bucket in self._buckets if bucket.resource is stated.resource]
+        known = next((bucket for bucket in kin if bucket.is_observed and bucket.window_s == stated.window_s), None)
+        limit = stated.limit
         if limit is None or not 0 < limit < math.inf:
-            limit = known[-1].amount if known else None
-        if limit is None or remaining is None or not 0 <= remaining <= limit:
-            return
-        if not known or not known[-1].is_observed:
-            known.append(_Bucket(Limit(resource, limit, window_s)))
-            self._buckets.append(known[-1])
-        known[-1].observe(limit, remaining, reset_s, now_s)
+            if known is not None:
+                return known
+            if not kin:
+                return None
+            limit = kin[0].amount * stated.window_s / kin[0].window_s  # a share of the configured one
+        if known is None and stated.remaining is not None and 0 <= stated.remaining <= limit:
+            known = Bucket(Limit(stated.resource, limit, stated.window_s), is_observed=True)
+            self._buckets.append(known)
+        if known is not None:
+            known.stated = limit
+        return known
 
-    def state(self, now_s: float) -> list[BucketState]:
-        """Every bucket, configured ones first."""
-        return [
-            BucketState(bucket.resource, bucket.window_s, bucket.is_observed, bucket.amount, bucket.left(now_s))
-            for bucket in self._buckets
-        ]
-
-    def _close(self, ticket: QuotaTicket, tokens: float, requests: float, now_s: float) -> None:
+    def _close(self, ticket: QuotaTicket, used: Spend, now_s: float) -> bool:
         """Take the difference to what was reserved from every bucket that does not know better since."""
         if not ticket.is_open:
-            return
+            return False
         ticket.is_open = False
+        more = used.minus(ticket.spend)
         for bucket in self._buckets:
-            if bucket.observed_s <= ticket.reserved_s:
-                bucket.take(tokens if bucket.resource is Resource.TOKENS else requests, now_s)
-
-
-class _Bucket:
-    """A limit that refills continuously, full at first."""
-
-    __slots__ = ("_left", "_now_s", "_refill", "amount", "enforce", "observed_s", "resource", "window_s")
-
-    def __init__(self, limit: Limit) -> None:
-        self.resource = limit.resource
-        self.amount = limit.amount
-        self.window_s = limit.window_s
-        self.enforce = limit.enforce
-        self.observed_s = -math.inf
-        self._left = limit.amount
-        self._refill = limit.amount / limit.window_s
-        self._now_s = -math.inf
-
-    @property
-    def is_observed(self) -> bool:
-        """It stands for what responses say, not for the configuration."""
-        return self.observed_s > -math.inf
-
-    def cost(self, tokens: float) -> float:
-        """What one request with so many tokens takes."""
-        return tokens if self.resource is Resource.TOKENS else 1.0
-
-    def left(self, now_s: float) -> float:
-        """What is left now; negative when more was sent than it allows."""
-        if now_s > self._now_s:
-            self._left = min(self.amount, self._left + (now_s - self._now_s) * self._refill)
-            self._now_s = now_s
-        return self._left
-
-    def take(self, cost: float, now_s: float) -> None:
-        """Take what is used; a negative cost gives back."""
-        self._left = min(self.amount, self.left(now_s) - cost)
-
-    def observe(self, amount: float, left: float, reset_s: float | None, now_s: float) -> None:
-        """Set what a response says, and how fast it refills if it is known when it is full again."""
-        self.amount = amount
-        self._left = left
-        self._now_s = self.observed_s = now_s
-        self._refill = amount / self.window_s
-        if reset_s is not None and 0 < reset_s < math.inf and left < amount:
-            self._refill = min((amount - left) / reset_s, amount / _REFILL_S_MIN)
+            if bucket.observed_by < ticket.number:
+                bucket.take(bucket.cost(more), now_s)
+        return True

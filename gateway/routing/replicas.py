@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from gateway.limits.prices import Prices
-from providers.base import Api, Endpoint
+from providers.base import Api, Endpoint, LimitReader
 
 FAILURES_TO_OPEN = 3  # in a row; one or two are weather
 OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
@@ -118,6 +118,8 @@ class Replica:
         bills_cancelled: a cancelled request is billed as if it had gone on, or may be.
         prices: of its tokens, None where they are not configured.
         apis: in which it can be asked.
+        read_limits: reads the rate limits in a response's headers; None where none are stated.
+        counts_max_tokens: whoever counts its limits takes a request's whole `max_tokens` beforehand.
         in_flight: attempts under way.
         breaker: whether it may be used.
     """
@@ -131,5 +133,7 @@ class Replica:
     bills_cancelled: bool = False
     prices: Prices | None = None
     apis: frozenset[Api] = frozenset(Api)
+    read_limits: LimitReader | None = None
+    counts_max_tokens: bool = False
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)

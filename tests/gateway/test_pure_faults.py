@@ -18,12 +18,13 @@ from gateway.events import Event, PartFailed
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.inbound_asked import Bounds
-from gateway.limits.ledger import Ledger, Limit, Resource
+from gateway.limits.bucket import Limit
+from gateway.limits.ledger import Ledger
 from gateway.request import Host, Model, Timeouts
 from gateway.routes import Keyring, Limits, RacedRoutes
 from gateway.routing.choose import Routing
 from gateway.routing.replicas import Replica
-from providers.base import Call, Sink
+from providers.base import Call, Resource, Sink
 from running import run_virtual
 from scripted import Scripted, ScriptedStream, Step, answer, status
 

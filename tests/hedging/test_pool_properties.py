@@ -11,9 +11,10 @@ from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import Facts, Hedge, HedgeTickets, Sent
-from gateway.limits.ledger import Ledger, Limit, Resource
+from gateway.limits.bucket import Limit
+from gateway.limits.ledger import Ledger
 from gateway.routing.replicas import Replica
-from providers.base import Usage
+from providers.base import Resource, Usage
 from scripted import Scripted, answer
 
 Request = tuple[float, float, Outcome]  # seconds after the one before, prompt tokens, what becomes of its attempts
@@ -30,6 +31,8 @@ class Try:
     start_s: float
     headers_s: float | None = None
     content_s: float | None = None
+    error: str | None = None
+    events: int = 0
     usage: Usage | None = None
     sent: Sent | None = None
 
@@ -91,7 +94,7 @@ def test_hedges_and_their_tokens_stay_below_the_budget(requests: list[Request]) 
 @given(arrivals)
 def test_no_ticket_leaks(requests: list[Request]) -> None:
     """Whatever becomes of attempts, nothing stays reserved: credits and quotas miss exactly what was billed."""
-    house, now_s, billed = House(), 0.0, 0.0
+    house, now_s, billed = House(), 0.0, 0
     for gap_s, tokens, outcome in requests:
         now_s += gap_s / 1000
         facts = Facts(prompt_tokens=tokens, answer_tokens=10)
@@ -101,12 +104,14 @@ def test_no_ticket_leaks(requests: list[Request]) -> None:
         backup = house.hedge(facts, primary, now_s)
         for attempt in filter(None, (primary, backup)):
             house.pool.on_end(attempt, outcome, now_s, None)
-            kept = MEANING[outcome].bill is not Bill.RELEASE
-            billed += kept * (tokens + 10)
+            bill = MEANING[outcome].bill
+            billed += 0 if bill is Bill.RELEASE else math.ceil(tokens) + (10 if bill is Bill.SETTLE else 0)
         spent = 1.0 if backup is not None and MEANING[outcome].bill is not Bill.RELEASE else 0.0
         assert math.isclose(house.pool.requests.credit, before - spent, abs_tol=1e-9)
         assert [replica.in_flight for replica in house.pool.replicas] == [0, 0, 0]
         assert all(house.pool.pending_tokens(replica) == 0.0 for replica in house.pool.replicas)
     refilled = now_s * 1e9 / DAY_S
+    totals = house.ledger.totals
+    assert (totals.under_way, totals.settled) == (0, billed)
     (bucket,) = house.ledger.state(now_s)
     assert billed - refilled - 1e-3 <= bucket.limit - bucket.left <= billed + 1e-3

@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.ledger import Ledger, Limit, QuotaTicket, Resource
+from gateway.limits.bucket import Limit, Spend
+from gateway.limits.ledger import Ledger, QuotaTicket, Totals
+from providers.base import RateLimit, Resource
 
 RPM = Limit(Resource.REQUESTS, 600.0)
 TPM = Limit(Resource.TOKENS, 60_000.0)
+DAY_S = 86_400.0
+
+
+def tokens(count: int) -> Spend:
+    """A request with a prompt of so many tokens and no answer."""
+    return Spend(count, 0)
 
 
 def left(ledger: Ledger, now_s: float) -> list[float]:
@@ -17,14 +25,31 @@ def left(ledger: Ledger, now_s: float) -> list[float]:
     return [bucket.left for bucket in ledger.state(now_s)]
 
 
+def stated(
+    remaining: float | None,
+    limit: float | None = 60_000.0,
+    resource: Resource = Resource.TOKENS,
+    reset_s: float | None = None,
+    window_s: float = 60.0,
+) -> list[RateLimit]:
+    """What a response states, of one limit."""
+    return [RateLimit(resource, window_s, limit, remaining, reset_s)]
+
+
+def answered(ledger: Ledger, limits: list[RateLimit], now_s: float) -> QuotaTicket:
+    """A request without tokens is sent and answered at once; its answer states limits."""
+    ticket = ledger.reserve(tokens(0), now_s)
+    ledger.observe(ticket, limits, now_s)
+    return ticket
+
+
 def test_nothing_known_stops_nothing() -> None:
     """Without limits there is room for everything, and all of it is left."""
     ledger = Ledger()
-    ticket = ledger.reserve(1e9, 0.0)
-    ledger.settle(ticket, 1e9, 0.0)
-    assert ledger.room_for_hedge(1e9, 0.0)
+    ledger.settle(ledger.reserve(tokens(10**9), 0.0), tokens(10**9), 0.0)
+    assert ledger.room_for_hedge(tokens(10**9), 0.0)
     assert ledger.headroom(0.0) == 1.0
-    assert not ledger.refuses(1e9, 0.0)
+    assert not ledger.refuses(tokens(10**9), 0.0)
     assert ledger.cooling_s(0.0) == 0.0
     assert ledger.state(0.0) == []
 
@@ -32,103 +57,157 @@ def test_nothing_known_stops_nothing() -> None:
 def test_a_request_takes_one_and_its_tokens_and_both_refill() -> None:
     """Buckets refill continuously over their window and never above their limit."""
     ledger = Ledger([RPM, TPM])
-    ledger.reserve(6_000.0, 0.0)
+    ledger.reserve(Spend(5_000, 1_000), 0.0)
     assert left(ledger, 0.0) == [599.0, 54_000.0]
     assert left(ledger, 3.0) == [600.0, 57_000.0]
     assert left(ledger, 60.0) == [600.0, 60_000.0]
     assert ledger.headroom(60.0) == 1.0
 
 
+def test_prompt_and_answer_can_be_counted_apart() -> None:
+    """A limit on prompt tokens takes the prompt, one on answer tokens the answer."""
+    ledger = Ledger([Limit(Resource.PROMPT_TOKENS, 1_000.0), Limit(Resource.ANSWER_TOKENS, 1_000.0)])
+    ledger.settle(ledger.reserve(Spend(300, 200), 0.0), Spend(300, 50), 0.0)
+    assert left(ledger, 0.0) == [700.0, 950.0]
+
+
 def test_settling_corrects_the_reservation() -> None:
     """What was not used comes back, what was used beyond it is taken; the request stays counted."""
     ledger = Ledger([RPM, TPM])
-    less, more = ledger.reserve(6_000.0, 0.0), ledger.reserve(6_000.0, 0.0)
-    ledger.settle(less, 1_000.0, 0.0)
+    less, more = ledger.reserve(tokens(6_000), 0.0), ledger.reserve(tokens(6_000), 0.0)
+    ledger.settle(less, tokens(1_000), 0.0)
     assert left(ledger, 0.0) == [598.0, 53_000.0]
-    ledger.settle(more, 10_000.0, 0.0)
+    ledger.settle(more, tokens(10_000), 0.0)
     assert left(ledger, 0.0) == [598.0, 49_000.0]
+    assert ledger.totals == Totals(16_000, 11_000, 5_000)
 
 
 def test_a_released_request_was_never_there() -> None:
     """A release gives back the request and its tokens."""
     ledger = Ledger([RPM, TPM])
-    ledger.release(ledger.reserve(6_000.0, 0.0), 0.0)
+    ledger.release(ledger.reserve(tokens(6_000), 0.0), 0.0)
     assert left(ledger, 0.0) == [600.0, 60_000.0]
+    assert ledger.totals == Totals(6_000, 0, 6_000)
 
 
 operations = st.lists(
-    st.tuples(st.sampled_from(["reserve", "settle", "release"]), st.integers(0, 20), st.floats(0.0, 100.0)), max_size=60
+    st.tuples(st.sampled_from(["reserve", "settle", "release"]), st.integers(0, 20), st.integers(0, 100)), max_size=60
 )
 
 
 @given(operations)
-def test_reserved_is_settled_plus_released(steps: list[tuple[str, int, float]]) -> None:
-    """In any order, closed twice or not: what is missing is what is under way plus what was settled."""
+def test_reserved_is_settled_plus_released(steps: list[tuple[str, int, int]]) -> None:
+    """In any order, closed twice or not: totals add up to the token, and buckets miss what is under way or settled."""
     ledger = Ledger([Limit(Resource.REQUESTS, 1e6), Limit(Resource.TOKENS, 1e6)])
     tickets: list[QuotaTicket] = []
     used: dict[int, tuple[float, float]] = {}
-    for what, index, tokens in steps:
+    for what, index, count in steps:
         if what == "reserve":
-            used[len(tickets)] = (1.0, tokens)
-            tickets.append(ledger.reserve(tokens, 0.0))
+            used[len(tickets)] = (1.0, count)
+            tickets.append(ledger.reserve(tokens(count), 0.0))
         elif index < len(tickets):
             if tickets[index].is_open:
-                used[index] = (1.0, tokens) if what == "settle" else (0.0, 0.0)
+                used[index] = (1.0, count) if what == "settle" else (0.0, 0.0)
             if what == "settle":
-                ledger.settle(tickets[index], tokens, 0.0)
+                ledger.settle(tickets[index], tokens(count), 0.0)
             else:
                 ledger.release(tickets[index], 0.0)
         requests, spent = (math.fsum(values) for values in zip((0.0, 0.0), *used.values(), strict=True))
-        assert left(ledger, 0.0) == pytest.approx([1e6 - requests, 1e6 - spent])
+        assert left(ledger, 0.0) == [1e6 - requests, 1e6 - spent]
+        assert ledger.totals.under_way == sum(ticket.spend.tokens for ticket in tickets if ticket.is_open)
+    for ticket in tickets:
+        ledger.release(ticket, 0.0)
+    totals = ledger.totals
+    assert totals.reserved == totals.settled + totals.released
 
 
 @pytest.mark.parametrize(
-    ("limit", "taken", "tokens", "has_room"),
+    ("limit", "taken", "count", "has_room"),
     [
-        (TPM, 0.0, 24_000.0, True),  # exactly 60 % are left
-        (TPM, 0.0, 24_001.0, False),
-        (TPM, 20_000.0, 4_000.0, True),
-        (TPM, 20_000.0, 4_001.0, False),
-        (Limit(Resource.TOKENS, 60_000.0, 8.0), 0.0, 24_001.0, False),
-        (Limit(Resource.TOKENS, 60_000.0, 86_400.0), 0.0, 54_000.0, True),  # of a day's quota 10 % are enough
-        (Limit(Resource.TOKENS, 60_000.0, 86_400.0), 0.0, 54_001.0, False),
-        (Limit(Resource.REQUESTS, 2.0), 0.0, 0.0, False),
-        (Limit(Resource.REQUESTS, 3.0), 0.0, 0.0, True),
+        (TPM, 0, 24_000, True),  # exactly 60 % are left
+        (TPM, 0, 24_001, False),
+        (TPM, 20_000, 4_000, True),
+        (TPM, 20_000, 4_001, False),
+        (Limit(Resource.TOKENS, 60_000.0, 8.0), 0, 24_001, False),
+        (Limit(Resource.TOKENS, 60_000.0, DAY_S), 0, 54_000, True),  # of a day's quota 10 % are enough
+        (Limit(Resource.TOKENS, 60_000.0, DAY_S), 0, 54_001, False),
+        (Limit(Resource.REQUESTS, 2.0), 0, 0, False),
+        (Limit(Resource.REQUESTS, 3.0), 0, 0, True),
     ],
 )
-def test_a_hedge_leaves_room_for_primaries(limit: Limit, taken: float, tokens: float, *, has_room: bool) -> None:
+def test_a_hedge_leaves_room_for_primaries(limit: Limit, taken: int, count: int, *, has_room: bool) -> None:
     """A hedge leaves 60 % of each bucket with a window up to a minute, 10 % of longer ones."""
     ledger = Ledger([limit])
     if taken:
-        ledger.reserve(taken, 0.0)
-    assert ledger.room_for_hedge(tokens, 0.0) is has_room
+        ledger.reserve(tokens(taken), 0.0)
+    assert ledger.room_for_hedge(tokens(count), 0.0) is has_room
 
 
 def test_every_bucket_must_have_room() -> None:
     """One full bucket is enough to deny."""
     ledger = Ledger([RPM, TPM])
-    assert ledger.room_for_hedge(1_000.0, 0.0)
-    assert not ledger.room_for_hedge(30_000.0, 0.0)
+    assert ledger.room_for_hedge(tokens(1_000), 0.0)
+    assert not ledger.room_for_hedge(tokens(30_000), 0.0)
 
 
 def test_after_a_429_hedges_keep_their_distance() -> None:
     """For 5 minutes 80 % are left; a Retry-After cools everything down until it is over."""
     ledger = Ledger([TPM])
-    ledger.rate_limited(0.0, retry_after_s=2.0)
+    ledger.rate_limited(ledger.reserve(tokens(0), 0.0), 0.0, retry_after_s=2.0)
     assert ledger.cooling_s(0.5) == pytest.approx(1.5)
-    assert ledger.refuses(1.0, 1.9)
-    assert not ledger.room_for_hedge(1.0, 1.9)
-    assert not ledger.refuses(1.0, 2.0)
-    assert ledger.room_for_hedge(12_000.0, 2.0)
-    assert not ledger.room_for_hedge(12_001.0, 299.0)
-    assert ledger.room_for_hedge(12_001.0, 300.0)
+    assert ledger.refuses(tokens(1), 1.9)
+    assert ledger.wait_s(tokens(1), 1.5) == 0.5
+    assert not ledger.room_for_hedge(tokens(1), 1.9)
+    assert not ledger.refuses(tokens(1), 2.0)
+    assert ledger.room_for_hedge(tokens(12_000), 60.0)
+    assert not ledger.room_for_hedge(tokens(12_001), 299.0)
+    assert ledger.room_for_hedge(tokens(12_001), 300.0)
 
 
-def test_a_429_without_a_time_does_not_cool_down() -> None:
-    """How long to wait then is somebody else's decision."""
+def test_a_429_says_that_nothing_is_left() -> None:
+    """Whatever we counted: short buckets are empty, a day's is not, and a limit the answer states is as stated."""
+    ledger = Ledger([RPM, TPM, Limit(Resource.REQUESTS, 10_000.0, DAY_S)])
+    ledger.rate_limited(ledger.reserve(tokens(1_000), 0.0), 0.0)
+    assert left(ledger, 0.0) == [0.0, 0.0, 9_999.0]
+    ledger = Ledger([RPM])
+    refused = answered(ledger, stated(30_000.0), 0.0)
+    ledger.rate_limited(refused, 0.0)
+    assert left(ledger, 0.0) == [0.0, 30_000.0]
+
+
+def test_a_429_is_all_that_may_be_known() -> None:
+    """Where no limit is known a 429 stops hedges for 5 minutes."""
     ledger = Ledger()
-    ledger.rate_limited(0.0)
+    ledger.rate_limited(ledger.reserve(tokens(1), 0.0), 0.0)
+    assert not ledger.room_for_hedge(tokens(1), 299.0)
+    assert ledger.room_for_hedge(tokens(1), 300.0)
+
+
+def test_a_429_without_a_time_and_without_limits_does_not_cool_down() -> None:
+    """How long to wait then is somebody else's decision."""
+    ledger = Ledger([RPM])
+    ledger.rate_limited(ledger.reserve(tokens(1), 0.0), 0.0)
     assert ledger.cooling_s(0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("limits", "cooling_s"),
+    [
+        (stated(0.0, reset_s=20.0), 20.0 * 3_000 / 60_000),
+        (stated(0.0), 3.0),
+        (stated(2_999.0), 1.0),  # at least a second
+        (stated(5_000.0), 0.0),  # it was not this one
+        (stated(0.0, 1_000.0, Resource.REQUESTS, 36_000.0, DAY_S), 36.0),
+        (stated(0.0, 10.0, Resource.REQUESTS, 36_000.0, DAY_S), 60.0),  # and at most a minute: then it is found out
+    ],
+)
+def test_a_429_without_a_time_cools_down_by_its_limits(limits: list[RateLimit], cooling_s: float) -> None:
+    """Until the limit that its answer states has room for the request again."""
+    ledger = Ledger()
+    ticket = ledger.reserve(tokens(3_000), 0.0)
+    ledger.observe(ticket, limits, 0.0)
+    ledger.rate_limited(ticket, 0.0)
+    assert ledger.cooling_s(0.0) == pytest.approx(cooling_s)
 
 
 def test_a_cool_down_is_never_shortened() -> None:
@@ -140,19 +219,28 @@ def test_a_cool_down_is_never_shortened() -> None:
 
 
 def test_only_an_enforced_limit_refuses_primaries() -> None:
-    """A primary is advised by headroom, and refused only where the limit says so."""
+    """A primary is advised by headroom, and refused only where the limit says so, until there is room."""
     for enforce in (False, True):
         ledger = Ledger([Limit(Resource.TOKENS, 1_000.0, enforce=enforce)])
-        ledger.reserve(900.0, 0.0)
+        ledger.reserve(tokens(900), 0.0)
         assert ledger.headroom(0.0) == pytest.approx(0.1)
-        assert not ledger.refuses(100.0, 0.0)
-        assert ledger.refuses(101.0, 0.0) is enforce
+        assert not ledger.refuses(tokens(100), 0.0)
+        assert ledger.refuses(tokens(101), 0.0) is enforce
+        assert ledger.wait_s(tokens(200), 0.0) == (pytest.approx(6.0) if enforce else 0.0)
+
+
+def test_a_prompt_above_an_enforced_limit_is_sent_when_all_of_it_is_there() -> None:
+    """It would wait for ever; its provider decides."""
+    ledger = Ledger([Limit(Resource.TOKENS, 1_000.0, enforce=True)])
+    assert not ledger.refuses(tokens(5_000), 0.0)
+    ledger.reserve(tokens(100), 0.0)
+    assert ledger.wait_s(tokens(5_000), 0.0) == pytest.approx(6.0)
 
 
 def test_headroom_is_never_negative() -> None:
     """More was sent than the limit allows: nothing is left."""
     ledger = Ledger([TPM])
-    ledger.reserve(1e6, 0.0)
+    ledger.reserve(tokens(10**6), 0.0)
     assert ledger.headroom(0.0) == 0.0
     assert left(ledger, 0.0)[0] < 0.0
 
@@ -160,35 +248,14 @@ def test_headroom_is_never_negative() -> None:
 def test_the_lower_of_configured_and_observed_wins() -> None:
     """Both are kept, and both must have room."""
     ledger = Ledger([TPM])
-    ledger.observe(Resource.TOKENS, 0.0, limit=100_000.0, remaining=30_000.0)
+    answered(ledger, stated(30_000.0, 100_000.0), 0.0)
     assert ledger.headroom(0.0) == pytest.approx(0.3)
-    assert not ledger.room_for_hedge(1.0, 0.0)
-    ledger.observe(Resource.TOKENS, 0.0, limit=100_000.0, remaining=100_000.0)
-    assert ledger.headroom(0.0) == 1.0
-    assert ledger.room_for_hedge(24_000.0, 0.0)
-    assert not ledger.room_for_hedge(24_001.0, 0.0)
-    assert [bucket.observed for bucket in ledger.state(0.0)] == [False, True]
-
-
-def test_what_is_observed_is_overwritten_each_time() -> None:
-    """The provider's own count replaces ours, also upwards and also with a new limit."""
-    ledger = Ledger()
-    ledger.observe(Resource.REQUESTS, 0.0, limit=100.0, remaining=10.0)
-    ledger.reserve(0.0, 0.0)
-    assert left(ledger, 0.0) == [9.0]
-    ledger.observe(Resource.REQUESTS, 0.0, limit=200.0, remaining=150.0)
-    assert left(ledger, 0.0) == [150.0]
-    assert len(ledger.state(0.0)) == 1
-
-
-@pytest.mark.parametrize(
-    ("reset_s", "after_10_s"), [(20.0, 80.0), (0.001, 120.0), (None, 60.0), (0.0, 60.0), (-1.0, 60.0), (math.nan, 60.0)]
-)
-def test_an_observed_bucket_refills_until_its_reset(reset_s: float | None, after_10_s: float) -> None:
-    """It is full again at the reset if that is known, else it refills over its window."""
-    ledger = Ledger()
-    ledger.observe(Resource.REQUESTS, 0.0, limit=120.0, remaining=40.0, reset_s=reset_s)
-    assert left(ledger, 10.0) == [pytest.approx(after_10_s)]
+    assert not ledger.room_for_hedge(tokens(1), 0.0)
+    answered(ledger, stated(100_000.0, 100_000.0), 60.0)
+    assert ledger.headroom(60.0) == 1.0
+    assert ledger.room_for_hedge(tokens(24_000), 60.0)
+    assert not ledger.room_for_hedge(tokens(24_001), 60.0)
+    assert [bucket.observed for bucket in ledger.state(60.0)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -207,34 +274,35 @@ def test_an_observed_bucket_refills_until_its_reset(reset_s: float | None, after
 def test_nonsense_is_unknown_and_never_zero(limit: float | None, remaining: float | None) -> None:
     """Absent, negative, NaN and impossible values change nothing."""
     ledger = Ledger()
-    ledger.observe(Resource.TOKENS, 0.0, limit=limit, remaining=remaining)
+    answered(ledger, stated(remaining, limit), 0.0)
     assert ledger.state(0.0) == []
     assert ledger.headroom(0.0) == 1.0
 
 
 def test_a_missing_limit_is_the_one_we_know() -> None:
-    """With only what remains, the observed limit counts, before there is one the configured."""
-    ledger = Ledger([TPM])
-    ledger.observe(Resource.TOKENS, 0.0, limit=None, remaining=6_000.0)
-    assert ledger.headroom(0.0) == pytest.approx(0.1)
-    ledger.observe(Resource.TOKENS, 0.0, limit=40_000.0, remaining=40_000.0)
-    ledger.observe(Resource.TOKENS, 0.0, limit=None, remaining=20_000.0)
-    assert ledger.headroom(0.0) == pytest.approx(0.5)
+    """With only what remains, the observed limit counts; before there is one, the configured, by the window's share."""
+    ledger = Ledger([TPM, RPM])
+    answered(ledger, stated(6_000.0, None), 0.0)
+    answered(ledger, stated(20.0, None, Resource.REQUESTS, window_s=10.0), 0.0)
+    assert [bucket.limit for bucket in ledger.state(0.0)] == [60_000.0, 600.0, 60_000.0, 100.0]
+    answered(ledger, stated(40_000.0, 40_000.0), 60.0)
+    answered(ledger, stated(20_000.0, None), 60.0)
+    assert ledger.headroom(60.0) == pytest.approx(0.5)
 
 
 def test_windows_are_kept_apart() -> None:
     """A daily and a per-minute limit on requests are two buckets."""
     ledger = Ledger()
-    ledger.observe(Resource.REQUESTS, 0.0, limit=100.0, remaining=100.0)
-    ledger.observe(Resource.REQUESTS, 0.0, limit=1_000.0, remaining=200.0, window_s=86_400.0)
-    assert left(ledger, 0.0) == [100.0, 200.0]
+    limits = [*stated(99.0, 100.0, Resource.REQUESTS), *stated(200.0, 1_000.0, Resource.REQUESTS, None, DAY_S)]
+    answered(ledger, limits, 0.0)
+    assert left(ledger, 0.0) == [99.0, 200.0]
     assert ledger.headroom(0.0) == pytest.approx(0.2)
 
 
 def test_a_ticket_from_before_an_observation_does_not_correct_it() -> None:
     """The provider has counted that request by then; our own bucket is still corrected."""
     ledger = Ledger([TPM])
-    ticket = ledger.reserve(10_000.0, 0.0)
-    ledger.observe(Resource.TOKENS, 0.5, limit=60_000.0, remaining=40_000.0)
-    ledger.settle(ticket, 0.0, 0.5)
+    ticket = ledger.reserve(tokens(10_000), 0.0)
+    answered(ledger, stated(40_000.0), 0.5)
+    ledger.settle(ticket, tokens(0), 0.5)
     assert left(ledger, 0.5) == [pytest.approx(60_000.0), 40_000.0]

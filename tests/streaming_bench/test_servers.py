@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from gateway.limits.ledger import Limit, Resource
-from providers.base import Frame, Headers
+from gateway.limits.bucket import Limit
+from providers.base import Frame, Headers, Resource
 from providers.errors import UpstreamError
 from running import run_virtual
 from streaming_bench.quota import Provider

@@ -1,0 +1,200 @@
+"""The pool and its quotas: who is refused, for how long, and that every ticket is closed with what was used."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.hedging.outcomes import Outcome
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts, Sent
+from gateway.limits.bucket import Limit
+from gateway.limits.ledger import Ledger, Totals
+from gateway.routing.replicas import Replica
+from providers.base import RateLimit, Resource, Usage
+from scripted import Scripted
+
+FACTS = Facts(prompt_tokens=1_000.0)
+ANSWER = 500  # what an answer is taken for before there are any
+
+
+@dataclass(eq=False)
+class Seen:
+    """An attempt as the pool sees it."""
+
+    replica: Replica
+    start_s: float
+    headers_s: float | None = None
+    content_s: float | None = None
+    error: str | None = None
+    events: int = 0
+    usage: Usage | None = None
+    sent: Sent | None = None
+
+
+def pool(
+    *quotas: str | None,
+    ledgers: dict[str, Ledger] | None = None,
+    bills_cancelled: bool = False,
+    counts_max_tokens: bool = False,
+) -> Pool:
+    """Replicas a, b, ... at these quotas."""
+    replicas = [
+        Replica(name, Scripted(), quota, bills_cancelled=bills_cancelled, counts_max_tokens=counts_max_tokens)
+        for name, quota in zip("abcd", quotas, strict=False)
+    ]
+    return Pool("pool", replicas, HedgeSettings(), ledgers)
+
+
+def send(pool: Pool, index: int, now_s: float = 0.0, facts: Facts = FACTS) -> Seen:
+    """An attempt at one of its replicas."""
+    attempt = Seen(pool.replicas[index], now_s)
+    pool.on_sent(attempt, facts, None)
+    return attempt
+
+
+def limited(pool: Pool, index: int, retry_after_s: float | None, now_s: float = 0.0) -> None:
+    """One of its replicas answers 429."""
+    pool.on_end(send(pool, index, now_s), Outcome.RATE_LIMITED, now_s, retry_after_s)
+
+
+def chosen(pool: Pool, now_s: float, *tried: int) -> set[str]:
+    """Who may get a primary."""
+    used = [pool.replicas[index] for index in tried]
+    picks = (pool.pick(FACTS, used, now_s, rand / 10) for rand in range(10))
+    return {replica.name for replica in picks if replica is not None}
+
+
+def test_a_cool_down_holds_for_all_who_share_the_quota() -> None:
+    """A 429 at one replica refuses its siblings of the same quota, and nobody else, until its Retry-After is over."""
+    both = pool("q", "q", "other", ledgers={"q": Ledger(), "other": Ledger()})
+    limited(both, 0, 5.0)
+    assert chosen(both, 1.0) == {"c"}
+    assert both.wait_s(FACTS, (), 1.0) is None
+    assert both.wait_s(FACTS, [both.replicas[2]], 1.0) == 4.0
+    assert both.pick(FACTS, [both.replicas[2]], 1.0, 0.0) is None
+    assert both.wait_s(FACTS, [both.replicas[2]], 5.0) is None
+    assert chosen(both, 5.0, 1, 2) == {"a"}
+    assert chosen(both, 5.0, 0, 2) == {"b"}
+
+
+def test_a_ledger_is_shared_between_pools() -> None:
+    """A quota that cools down for one model does so for another."""
+    ledgers = {"q": Ledger()}
+    one, other = pool("q", ledgers=ledgers), pool("q", ledgers=ledgers)
+    limited(one, 0, 5.0)
+    assert other.wait_s(FACTS, (), 1.0) == 4.0
+    assert other.pick(FACTS, (), 1.0, 0.0) is None
+
+
+def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
+    """Its own Retry-After refuses it, and only it."""
+    alone = pool(None, None)
+    limited(alone, 0, 5.0)
+    assert chosen(alone, 1.0) == {"b"}
+    limited(alone, 1, 3.0)
+    assert chosen(alone, 1.0) == set()
+    assert alone.wait_s(FACTS, (), 1.0) == 2.0
+    assert chosen(alone, 3.0) == {"b"}
+
+
+def test_a_429_that_does_not_say_how_long_asks_for_a_second() -> None:
+    """The replica is left alone that long, and its siblings are not."""
+    quiet = pool(None, None)
+    limited(quiet, 0, None)
+    assert chosen(quiet, 0.5) == {"b"}
+    assert quiet.wait_s(FACTS, [quiet.replicas[1]], 0.5) == 0.5
+    assert chosen(quiet, 1.0, 1) == {"a"}
+
+
+def test_an_open_breaker_can_be_ignored_and_a_cool_down_cannot() -> None:
+    """Where nothing else is left a broken replica is asked, but none that was told to wait."""
+    two = pool("q", "other", ledgers={"q": Ledger(), "other": Ledger()})
+    limited(two, 0, 5.0)
+    two.replicas[1].breaker.trip(0.0)
+    assert two.pick(FACTS, (), 1.0, 0.0) is None
+    assert two.pick_any(FACTS, (), 1.0, 0.0) is two.replicas[1]
+    assert two.pick_any(FACTS, [two.replicas[1]], 1.0, 0.0) is None
+
+
+def test_where_all_are_tried_there_is_nothing_to_wait_for() -> None:
+    """Time does not help."""
+    tried = pool("q")
+    assert tried.wait_s(FACTS, tried.replicas, 0.0) is None
+
+
+def test_an_enforced_limit_refuses_and_says_for_how_long() -> None:
+    """At a limit marked enforce nothing is sent until there is room for this prompt."""
+    strict = pool("q", ledgers={"q": Ledger([Limit(Resource.TOKENS, 6_000.0, enforce=True)])})
+    for _ in range(4):
+        assert strict.pick(FACTS, (), 0.0, 0.0) is not None
+        send(strict, 0)
+    assert strict.pick(FACTS, (), 0.0, 0.0) is None
+    assert strict.wait_s(FACTS, (), 0.0) == pytest.approx(15.0)
+    assert strict.pick(FACTS, (), 15.1, 0.0) is not None
+
+
+def test_primaries_are_steered_away_from_a_quota_that_is_nearly_used_up() -> None:
+    """Below 10 % another quota is taken while it has more."""
+    two = pool("q", "other", ledgers={"q": Ledger([Limit(Resource.TOKENS, 20_000.0)]), "other": Ledger()})
+    for _ in range(13):
+        send(two, 0)
+    assert chosen(two, 0.0) == {"b"}
+    assert chosen(two, 0.0, 1) == {"a"}
+
+
+def test_what_responses_state_reaches_the_ledger() -> None:
+    """An attempt's limits correct the mirror of its replica's quota."""
+    ledger = Ledger()
+    mirrored = pool("q", ledgers={"q": ledger})
+    attempt = send(mirrored, 0)
+    mirrored.on_limits(attempt, [RateLimit(Resource.TOKENS, 60.0, 10_000.0, 4_000.0)], 0.0)
+    assert ledger.headroom(0.0) == pytest.approx(0.4)
+
+
+USAGE = Usage(prompt_tokens=900, completion_tokens=70)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "end", "replica", "settled"),
+    [
+        (Outcome.FINISHED, {"usage": USAGE}, {}, 970),
+        (Outcome.FINISHED, {"events": 7}, {}, 1_500),  # no usage: as reserved
+        (Outcome.LOST, {}, {}, 1_000),
+        (Outcome.LOST, {}, {"bills_cancelled": True}, 1_500),  # cancelling does not stop the bill
+        (Outcome.CLIENT_GONE, {"events": 12}, {}, 1_012),
+        (Outcome.CLIENT_GONE, {"events": 12}, {"bills_cancelled": True}, 1_500),
+        (Outcome.TTFT_TIMEOUT, {}, {}, 1_000),
+        (Outcome.CUT, {"events": 12}, {}, 1_500),
+        (Outcome.FAILED, {}, {}, 1_000),
+        (Outcome.FAILED, {"error": "connect"}, {}, 0),
+        (Outcome.RATE_LIMITED, {}, {}, 0),
+        (Outcome.MISCONFIGURED, {}, {}, 0),
+        (Outcome.REJECTED, {}, {}, 0),
+        (Outcome.REFUSED, {"usage": USAGE}, {}, 970),
+        (Outcome.FINISHED, {"usage": USAGE}, {"counts_max_tokens": True}, 1_400),
+    ],
+)
+def test_every_outcome_closes_its_ticket(
+    outcome: Outcome, end: dict[str, object], replica: dict[str, bool], settled: int
+) -> None:
+    """Each way to end settles or releases what was reserved, to the token."""
+    ledger = Ledger()
+    closing = pool("q", ledgers={"q": ledger}, **replica)
+    attempt = send(closing, 0)
+    for name, value in end.items():
+        setattr(attempt, name, value)
+    closing.on_end(attempt, outcome, 1.0, None)
+    assert ledger.totals == Totals(1_000 + ANSWER, settled, 1_000 + ANSWER - settled)
+
+
+@pytest.mark.parametrize(
+    ("bound", "counts_max_tokens", "answer"),
+    [(None, False, ANSWER), (None, True, ANSWER), (80, False, 80), (4_000, False, ANSWER), (4_000, True, 4_000)],
+)
+def test_what_is_reserved_for_an_answer(bound: int | None, *, counts_max_tokens: bool, answer: int) -> None:
+    """The usual p90, no more than max_tokens; all of max_tokens where the provider counts it beforehand."""
+    ledger = Ledger()
+    facts = Facts(prompt_tokens=10.2, answer_tokens=bound)
+    send(pool("q", ledgers={"q": ledger}, counts_max_tokens=counts_max_tokens), 0, facts=facts)
+    assert ledger.totals.reserved == 11 + answer
