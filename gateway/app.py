@@ -19,6 +19,7 @@ from gateway import settings as config
 from gateway.admin import Admin
 from gateway.client_api import ClientApi
 from gateway.events import Event, HedgingSwitched, Listener
+from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
@@ -154,7 +155,7 @@ class Gateway:
             row.quota,
             row.boundary,
             gain_min,
-            hedgeable=cancel_stops,
+            hedgeable=cancel_stops or row.hedge_when_billed,
             bills_cancelled=not cancel_stops,
             prices=_prices(row.prices or model.prices),
             apis=frozenset(spoken),
@@ -208,6 +209,7 @@ def _hedge(row: config.Hedge, crossing: Crossing) -> HedgeSettings:
     return HedgeSettings(
         policy=Policy(row.policy),
         budget=row.budget,
+        budget_of=BudgetOf(row.budget_of),
         max_hedges=row.max_hedges,
         static_delay_s=row.delay_s if row.delay_s is not None else defaults.static_delay_s,
         quantile=row.quantile,

@@ -48,6 +48,7 @@ def broken_rules(data: Row) -> list[Finding]:
         *_listening(data),
         *_hedging(data, models),
         *_prices([*models, *every_replica]),
+        *_spend(data, models),
     ]
 
 
@@ -151,6 +152,22 @@ def _prices(priced: list[tuple[Loc, Row]]) -> Iterator[Finding]:
         if isinstance(cached, int | float) and isinstance(prompt, int | float) and cached > prompt:
             text = f"found {cached:g}, but a cached token costs no more than another ({prompt:g}); are the two swapped?"
             yield (*loc, "prices", "cached_prompt"), text
+
+
+def _spend(data: Row, models: list[tuple[Loc, Row]]) -> Iterator[Finding]:
+    """A budget of money needs prices wherever money is spent."""
+    for loc, model in models:
+        for place, hedge in (((*loc, "hedge"), model.get("hedge")), (("hedge",), data.get("hedge"))):
+            if not isinstance(hedge, dict) or "budget_of" not in hedge:
+                continue
+            unpriced = next((where for where, row in replicas(model, loc) if "prices" not in row), None)
+            if hedge["budget_of"] == "spend" and "prices" not in model and unpriced is not None:
+                text = (
+                    f"a share of the spend needs prices, and {path(unpriced)} has none; "
+                    f"write `prices: {{prompt: 2.50, completion: 10}}` there or in {path(loc)}, or `budget_of: tokens`"
+                )
+                yield (*place, "budget_of"), text
+            break  # the model's own setting is the one in force
 
 
 def path(loc: Loc) -> str:

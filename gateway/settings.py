@@ -35,6 +35,7 @@ from providers.catalog import CATALOG
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
 Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
 FirstToken = Literal["any", "answer"]
+BudgetOf = Literal["tokens", "spend"]
 CrossBoundary = Literal["never", "failover", "always"]
 
 ApiName = Literal["chat/completions", "completions", "responses", "messages", "embeddings"]
@@ -117,6 +118,8 @@ class Replica(Section):
     """A region or vendor that requests must not leave."""
     prices: Prices | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
     """What its tokens cost, instead of what the model's `prices` say."""
+    hedge_when_billed: Switch = False
+    """Whether hedges may go to it although cancelling them does not stop the bill, or may not."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
     """Headers added to each request."""
 
@@ -138,6 +141,8 @@ class Hedge(Section):
     """What decides the delay before a backup is sent."""
     budget: Share = 0.10
     """How many hedges there may be, as a share of the requests."""
+    budget_of: BudgetOf = "tokens"
+    """What that is a share of besides requests: their prompt tokens, or what they cost."""
     max_hedges: Count = Field(default=1, le=3)
     """How many backups one request may get."""
     delay_s: Delay | None = None

@@ -16,6 +16,8 @@ from typing import Final
 from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
 from gateway.estimation.suspect import Waits
 from gateway.hedging import gate
+from gateway.hedging.allowance import Allowance, BudgetOf
+from gateway.hedging.charges import Standing, charge
 from gateway.hedging.gate import Candidate, Deny, Waiting
 from gateway.hedging.learning import Learning
 from gateway.hedging.outcomes import MEANING, Bill, Denial, Outcome, Sample, Signal
@@ -23,7 +25,6 @@ from gateway.hedging.plan import Plan, Policy
 from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import AttemptView, Denied, Facts, Hedge, HedgeTickets, Sent
 from gateway.limits.bucket import Spend
-from gateway.limits.budget import CreditBudget
 from gateway.limits.ledger import Ledger, QuotaTicket
 from gateway.routing.choose import (
     Routing,
@@ -40,7 +41,6 @@ from gateway.routing.replicas import SLOW_START_S, BreakerState, Replica
 from providers.base import RateLimit
 
 COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
-_CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known: what the large providers charge
 _SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
 _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
 _UNSEEN_S: Final = 5.0  # a replica without a request for so long gets the next primary,
@@ -81,8 +81,7 @@ class Pool:
         self.settings = settings
         self.hedging_on = True  # the on-call switch
         self.races_at_headers = settings.policy is Policy.HEADERS  # response headers count as an answer
-        self.requests = CreditBudget(settings.budget)
-        self.tokens = CreditBudget(settings.budget)
+        self.allowance = Allowance(settings.budget, settings.budget_of)
         self.learning = Learning([replica.name for replica in replicas], settings)
         self._loads = {replica: _Load() for replica in replicas}
         known = ledgers or {}
@@ -134,14 +133,9 @@ class Pool:
 
     def earn(self, facts: Facts, replica: Replica, now_s: float) -> None:
         """A request that may be hedged goes to this replica: it earns credits."""
-        if facts.hedge_off is not None or len(self.replicas) < 2:
-            return
-        level = self.learning.predictor.level_median
-        scale = min(1.0, _SLOW_LEVEL / level)
-        uncached = self._uncached(facts, replica, now_s)
-        weight = uncached + _CACHED_PRICE * (facts.prompt_tokens - uncached)
-        self.requests.earn(now_s, 1.0, scale)
-        self.tokens.earn(now_s, weight, scale)
+        if self._earns(facts):
+            uncached = self._uncached(facts, replica, now_s)
+            self.allowance.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
 
     def on_sent(self, attempt: AttemptView, facts: Facts, tickets: HedgeTickets | None) -> None:
         """An attempt is sent: count it, and keep what is expected of it."""
@@ -153,7 +147,17 @@ class Pool:
         predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
         ledger = self._ledgers.get(replica)
         quota = ledger.reserve(self._spend(facts, replica), now_s) if ledger is not None else None
-        attempt.sent = Sent(next(self._numbers), predicted_s, uncached, load.pending, facts.timed, tickets, quota)
+        attempt.sent = Sent(
+            next(self._numbers),
+            predicted_s,
+            facts.prompt_tokens,
+            uncached,
+            load.pending,
+            facts.timed,
+            self._earns(facts),
+            tickets,
+            quota,
+        )
         load.pending += uncached
         load.used_s = now_s
         late_from_s = math.inf if predicted_s is None or not facts.timed else predicted_s
@@ -193,7 +197,7 @@ class Pool:
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
             return Denied(Denial.ALONE, again_s, "no other healthy replica may be tried")
-        cost = self._uncached(facts, replica, now_s)
+        cost = self._hedge_cost(facts, asking.replica, replica, now_s)
         predicted_s = self._predict(facts, replica, now_s)
         decision = gate.decide(
             Candidate(
@@ -205,16 +209,14 @@ class Pool:
             asking=Waiting(self._predicted(asking), waited_s),
             others=[Waiting(self._predicted(other), now_s - other.start_s) for other in live if other is not asking],
             plan=self._gating_plan(asking, now_s),
-            has_credit=self.requests.affords(now_s) and self.tokens.affords(now_s, cost),
+            has_credit=self.allowance.affords(cost, now_s),
             delay_s_min=self.settings.hedge_delay_min_s,
         )
         if isinstance(decision, Deny):
             return Denied(decision.reason, decision.again_after_s, self._why_not(decision, replica, cost, now_s))
-        request, tokens = self.requests.reserve(now_s), self.tokens.reserve(now_s, cost)
-        assert request is not None
-        assert tokens is not None
+        tickets = self.allowance.reserve(cost, now_s)
         self.learning.second_hedges.count(second=len(tried) > 1)
-        return Hedge(replica, HedgeTickets(request, tokens), _why(asking, waited_s, predicted_s, decision.gain_s))
+        return Hedge(replica, tickets, _why(asking, waited_s, predicted_s, decision.gain_s))
 
     # what was seen
 
@@ -246,6 +248,7 @@ class Pool:
             self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
         if attempt.sent is not None:
             self._settle(attempt, attempt.sent, meaning.bill, now_s)
+            self._earn_spent(attempt, attempt.sent, outcome, now_s)
             if attempt.content_s is None:
                 self._unanswered(attempt, attempt.sent, meaning.sample, now_s)
         breaker, before = replica.breaker, replica.breaker.state
@@ -379,8 +382,7 @@ class Pool:
             ledger = self._ledgers.get(replica)
             left = ledger.headroom(now_s) if ledger is not None else 0.0
             return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
-        requests, tokens = self.requests.credit, self.tokens.credit
-        return f"the budget has {requests:.1f} of 1 request and {tokens:.0f} of {cost:.0f} prompt tokens"
+        return self.allowance.why_not(cost)
 
     def _with_headroom(self, candidates: list[Replica], now_s: float) -> list[Replica]:
         """Those whose quota has something left, or all of them."""
@@ -430,6 +432,24 @@ class Pool:
         cached = self._loads[replica].memory.cached_bytes(facts.prefixes, now_s)
         return uncached_tokens(facts.prompt_tokens, facts.prompt_bytes, cached)
 
+    def _earns(self, facts: Facts) -> bool:
+        """Whether a request earns credits: only one that may be hedged."""
+        return facts.hedge_off is None and len(self.replicas) > 1
+
+    def _earning(self) -> float:
+        """How fast credits are earned: slower where the whole fleet is slow."""
+        return min(1.0, _SLOW_LEVEL / self.learning.predictor.level_median)
+
+    def _hedge_cost(self, facts: Facts, asking: Replica, backup: Replica, now_s: float) -> float:
+        uncached = self._uncached(facts, backup, now_s)
+        return self.allowance.cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
+
+    def _earn_spent(self, attempt: AttemptView, sent: Sent, outcome: Outcome, now_s: float) -> None:
+        """An answer, or some of it, has gone out: its cost is spend, whichever attempt it came from."""
+        if sent.earns and attempt.content_s is not None and self.allowance.of is BudgetOf.SPEND:
+            spent = charge(attempt, outcome, Standing.WINNER, sent.prompt_tokens, self.learning.answer_tokens)
+            self.allowance.earn_spent(spent.cost, now_s, self._earning())
+
     def _spend(self, facts: Facts, replica: Replica) -> Spend:
         """What a provider may count against its limits when the request arrives."""
         bound, usual = facts.answer_tokens, self.learning.answer_tokens
@@ -440,12 +460,7 @@ class Pool:
         """Give back what was reserved and not used."""
         release = bill is Bill.RELEASE
         if sent.tickets is not None:
-            if release:
-                self.requests.release(sent.tickets.request)
-                self.tokens.release(sent.tickets.tokens)
-            else:
-                self.requests.settle(sent.tickets.request, 1.0)
-                self.tokens.settle(sent.tickets.tokens, sent.uncached)
+            (self.allowance.release if release else self.allowance.settle)(sent.tickets)
         usage, ledger = attempt.usage, self._ledgers.get(attempt.replica)
         if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)

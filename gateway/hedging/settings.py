@@ -5,6 +5,7 @@ Units: seconds; shares are fractions of 1.
 
 from dataclasses import dataclass
 
+from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.plan import Policy
 from gateway.routing.choose import Crossing, Routing
 
@@ -15,7 +16,8 @@ class HedgeSettings:
 
     Attributes:
         policy: how it is decided when a first token is late.
-        budget: extra requests, and extra prompt tokens, as a share of the traffic that may be hedged.
+        budget: extra requests, and extra tokens or spend, as a share of the traffic that may be hedged.
+        budget_of: whether it is prompt tokens or money that this is a share of, besides requests.
         max_hedges: backups a request may have.
         static_delay_s: for the policy `static`.
         quantile: for the policies `quantile`, `ttfb` and `headers`.
@@ -28,6 +30,7 @@ class HedgeSettings:
 
     policy: Policy = Policy.ADAPTIVE
     budget: float = 0.10
+    budget_of: BudgetOf = BudgetOf.TOKENS
     max_hedges: int = 1
     static_delay_s: float = 1.0
     quantile: float = 0.9

@@ -9,11 +9,12 @@ from typing import Protocol
 import msgspec
 
 from gateway.estimation.tokens import TextTokens
+from gateway.hedging.charges import Chargeable
 from gateway.hedging.outcomes import Denial
 from gateway.limits.budget import Ticket
 from gateway.limits.ledger import QuotaTicket
 from gateway.routing.replicas import Replica
-from providers.base import Api, Usage
+from providers.base import Api
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -52,18 +53,22 @@ class Sent(msgspec.Struct):
     Attributes:
         number: of this attempt, in its pool.
         predicted_s: TTFT expected, None before anything was learned.
+        prompt_tokens: of the prompt, estimated.
         uncached: prompt tokens the replica has to compute.
         pending: prompt tokens it had been sent before and not answered.
         timed: its first content is a token (`Facts.timed`).
+        earns: its request earns credits for hedges.
         tickets: what a hedge has paid with.
         quota: what was reserved with the replica's quota, None without one.
     """
 
     number: int
     predicted_s: float | None
+    prompt_tokens: float
     uncached: float
     pending: float
     timed: bool
+    earns: bool
     tickets: "HedgeTickets | None"
     quota: QuotaTicket | None
 
@@ -72,19 +77,15 @@ class HedgeTickets(msgspec.Struct, frozen=True):
     """Credits one hedge has taken."""
 
     request: Ticket
-    tokens: Ticket
+    volume: Ticket
 
 
-class AttemptView(Protocol):
+class AttemptView(Chargeable, Protocol):
     """What the pool may know of an attempt."""
 
-    replica: Replica
     start_s: float
     headers_s: float | None
     content_s: float | None
-    error: str | None
-    events: int
-    usage: Usage | None
     sent: Sent | None
 
 

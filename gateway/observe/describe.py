@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
+from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.plan import Plan
 from gateway.hedging.pool import Pool
+from gateway.limits.budget import CreditBudget
 from gateway.observe.state import PoolState, ReplicaState
 from gateway.request import Model
 from gateway.routing.replicas import Replica
@@ -25,8 +27,8 @@ def pool_state(model: str, pool: Pool, now_s: float) -> PoolState:
         pool=pool.name,
         policy=pool.settings.policy.value,
         hedging_on=pool.hedging_on,
-        budget_level=pool.requests.credit,
-        budget_cap=pool.requests.cap,
+        budget_level=pool.allowance.requests.credit,
+        budget_cap=pool.allowance.requests.cap,
         replicas=tuple(_replica_state(pool, replica, now_s) for replica in pool.replicas),
     )
 
@@ -63,8 +65,12 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
         "max_hedges": settings.max_hedges,
         "budget": {
             "share": settings.budget,
-            "requests": {"level": round(pool.requests.credit, 3), "cap": round(pool.requests.cap, 3)},
-            "prompt_tokens": {"level": round(pool.tokens.credit, 1), "cap": round(pool.tokens.cap, 1)},
+            "requests": _budget(pool.allowance.requests, 3),
+            **(
+                {"spend": _budget(pool.allowance.volume, 9)}
+                if pool.allowance.of is BudgetOf.SPEND
+                else {"prompt_tokens": _budget(pool.allowance.volume, 1)}
+            ),
         },
         "predictor": {
             "base_ms": round(1000 * b, 3),
@@ -75,6 +81,10 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
         "ttft_x": _estimates(learning.ratios, now_s, quantiles, 1.0),
         "replicas": [_describe_replica(pool, replica, now_s, quantiles) for replica in pool.replicas],
     }
+
+
+def _budget(budget: CreditBudget, digits: int) -> dict[str, float]:
+    return {"level": round(budget.credit, digits), "cap": round(budget.cap, digits)}
 
 
 def _describe_plan(plan: Plan | None) -> dict[str, object] | None:

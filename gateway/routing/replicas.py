@@ -114,7 +114,7 @@ class Replica:
         quota: whoever counts its limits, None when nobody is known to.
         boundary: region or vendor that a request must not leave (`gateway.routing.choose.Crossing`).
         gain_min: what a backup here must be expected to save, as a multiple of its own TTFT.
-        hedgeable: hedges may go here: cancelling stops the bill.
+        hedgeable: hedges may go here: cancelling stops the bill, or whoever configured it accepts the bill.
         bills_cancelled: a cancelled request is billed as if it had gone on, or may be.
         prices: of its tokens, None where they are not configured.
         apis: in which it can be asked.

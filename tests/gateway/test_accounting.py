@@ -1,6 +1,7 @@
 """What a request cost: each attempt accounted once, by one rule, and the same in log, metrics and usage."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -8,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.events import AttemptReport
+from gateway.events import AttemptReport, Result
+from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.charges import Billed, Standing
+from gateway.hedging.outcomes import Denial
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
 from gateway.limits.prices import Prices
@@ -20,7 +23,7 @@ from gateway.race import Race
 from providers.base import Frame, FrameKind, Usage
 from providers.errors import ConnectionCut
 from running import run_virtual
-from scripted import DONE, FINISH, Outcome, RecordingClient, Scripted, Step, answer, run_race, status, text
+from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, status, text
 
 PRICES = Prices(prompt=2.0, cached_prompt=0.5, completion=8.0)
 FACTS = Facts(prompt_tokens=1000.0, answer_tokens=400)
@@ -115,6 +118,27 @@ def test_what_a_client_leaves_behind_is_billed() -> None:
     ]
     told = run_race(Scripted(answer(0.01, "abcdefgh")), during=leaving(0.045), prepare=priced(), facts=FACTS)
     assert bills(told) == [("a", Standing.WINNER, Billed.USED, 1000, 4, True)]
+
+
+def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
+    """With a share of the spend, nothing is hedged before anything was spent; then a hedge costs its prompt there."""
+    hedge = replace(HEDGED, budget_of=BudgetOf.SPEND)
+    slow = (Scripted(reporting(0.5)), Scripted(reporting(0.01)))
+    told = run_race(*slow, hedge=hedge, prepare=priced(), facts=FACTS)
+    assert (told.report.result, told.report.denials) == (Result.DENIED, (Denial.BUDGET,))
+    assert told.report.denied_why == "the budget has 2.5 of 1 request and 0 of 0.002 to spend"
+    earned = told.pools[0].allowance.volume
+    assert earned.credit == 1.5 * PRICES.cost(1010, 0, 50) + PRICES.cost(1010, 0, 50)
+
+    def spent_before(pools: list[Pool]) -> None:
+        priced(bills_cancelled="a")(pools)
+        pools[0].allowance.volume.earn(0.0, 1.0)
+
+    told = run_race(*map(Scripted, (reporting(0.5), reporting(0.01))), hedge=hedge, prepare=spent_before, facts=FACTS)
+    assert told.report.result is Result.BACKUP_WON
+    tickets = 1000 * 2.0 / 1e6 + 400 * 8.0 / 1e6  # the prompt at b, and the answer that a goes on billing
+    earned = PRICES.cost(1010, 0, 50)
+    assert told.pools[0].allowance.volume.credit == pytest.approx(1.5 + 1.0 - tickets + earned, rel=1e-3)
 
 
 SCRIPTS: list[list[Step]] = [

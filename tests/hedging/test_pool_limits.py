@@ -26,7 +26,9 @@ class Seen:
     start_s: float
     headers_s: float | None = None
     content_s: float | None = None
+    status: int | None = None
     error: str | None = None
+    empty: bool = False
     events: int = 0
     usage: Usage | None = None
     sent: Sent | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.outcomes import MEANING, Bill, Outcome
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
@@ -13,6 +14,7 @@ from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import Facts, Hedge, HedgeTickets, Sent
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
+from gateway.limits.prices import Prices
 from gateway.routing.replicas import Replica
 from providers.base import Resource, Usage
 from scripted import Scripted, answer
@@ -20,6 +22,7 @@ from scripted import Scripted, answer
 Request = tuple[float, float, Outcome]  # seconds after the one before, prompt tokens, what becomes of its attempts
 
 SHARE = 0.1
+PRICES = {"a": Prices(2.0, 1.0, 10.0), "b": Prices(3.0, 0.3, 6.0), "c": Prices(0.5, 0.5, 40.0)}
 DAY_S = 86_400.0  # a window so long that nothing refills while a test runs
 
 
@@ -31,9 +34,11 @@ class Try:
     start_s: float
     headers_s: float | None = None
     content_s: float | None = None
+    usage: Usage | None = None
+    status: int | None = None
     error: str | None = None
     events: int = 0
-    usage: Usage | None = None
+    empty: bool = False
     sent: Sent | None = None
 
 
@@ -41,11 +46,12 @@ class Try:
 class House:
     """A pool of three that hedges whatever asks, one quota for all, and what was reserved and paid there."""
 
+    of: BudgetOf = BudgetOf.TOKENS
     ledger: Ledger = field(default_factory=lambda: Ledger([Limit(Resource.TOKENS, 1e9, DAY_S)]))
 
     def __post_init__(self) -> None:
-        settings = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.01, budget=SHARE)
-        replicas = [Replica(name, Scripted(answer(1.0)), "quota") for name in "abc"]
+        settings = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.01, budget=SHARE, budget_of=self.of)
+        replicas = [Replica(name, Scripted(answer(1.0)), "quota", prices=PRICES[name]) for name in "abc"]
         self.pool = Pool("m", replicas, settings, {"quota": self.ledger})
 
     def send(self, facts: Facts, now_s: float, replica: Replica, tickets: HedgeTickets | None = None) -> Try:
@@ -91,6 +97,50 @@ def test_hedges_and_their_tokens_stay_below_the_budget(requests: list[Request]) 
         assert hedged_tokens <= (1.5 * requests[0][1] + SHARE * earned_tokens + longest) * (1 + 1e-9)
 
 
+answers = st.lists(
+    st.tuples(
+        st.one_of(st.just(0.0), st.floats(0.0, 0.2), st.floats(0.0, 300.0)),
+        st.integers(1, 20_000),
+        st.integers(1, 2_000),
+        st.sampled_from("abc"),
+        st.sets(st.sampled_from("abc")),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(answers)
+def test_hedges_stay_below_their_share_of_the_spend(
+    requests: list[tuple[float, int, int, str, set[str]]],
+) -> None:
+    """However long prompts and answers are, whoever goes on billing: hedges cost <= B * spend + cap + an overdraft."""
+    house, now_s = House(BudgetOf.SPEND), 0.0
+    hedged = spent = first = dearest = 0.0
+    for gap_s, prompt_tokens, answer_tokens, name, billing in requests:
+        now_s += gap_s
+        for replica in house.pool.replicas:
+            replica.bills_cancelled = replica.name in billing
+        facts = Facts(prompt_tokens=prompt_tokens, answer_tokens=answer_tokens)
+        primary = house.send(facts, now_s, next(each for each in house.pool.replicas if each.name == name))
+        house.pool.earn(facts, primary.replica, now_s)
+        backup = house.hedge(facts, primary, now_s)
+        if backup is not None and backup.sent is not None and backup.sent.tickets is not None:
+            cost = backup.sent.tickets.volume.cost
+            prompt = PRICES[backup.replica.name].cost(prompt_tokens, 0, 0)
+            assert cost >= prompt * (1 - 1e-9)
+            assert (cost > prompt) == bool(billing & {name, backup.replica.name})
+            hedged, dearest = hedged + cost, max(dearest, cost)
+        winner = backup or primary
+        winner.content_s, winner.usage = now_s, Usage(prompt_tokens, answer_tokens)
+        for attempt in filter(None, (primary, backup)):
+            house.pool.on_end(attempt, Outcome.FINISHED if attempt is winner else Outcome.LOST, now_s, None)
+        paid = PRICES[winner.replica.name].cost(prompt_tokens, 0, answer_tokens)
+        first = first or paid
+        assert hedged <= (1.5 * first + SHARE * spent + dearest) * (1 + 1e-9)
+        spent += paid
+
+
 @given(arrivals)
 def test_no_ticket_leaks(requests: list[Request]) -> None:
     """Whatever becomes of attempts, nothing stays reserved: credits and quotas miss exactly what was billed."""
@@ -100,14 +150,14 @@ def test_no_ticket_leaks(requests: list[Request]) -> None:
         facts = Facts(prompt_tokens=tokens, answer_tokens=10)
         primary = house.send(facts, now_s, house.pool.replicas[0])
         house.pool.earn(facts, primary.replica, now_s)
-        before = house.pool.requests.credit
+        before = house.pool.allowance.requests.credit
         backup = house.hedge(facts, primary, now_s)
         for attempt in filter(None, (primary, backup)):
             house.pool.on_end(attempt, outcome, now_s, None)
             bill = MEANING[outcome].bill
             billed += 0 if bill is Bill.RELEASE else math.ceil(tokens) + (10 if bill is Bill.SETTLE else 0)
         spent = 1.0 if backup is not None and MEANING[outcome].bill is not Bill.RELEASE else 0.0
-        assert math.isclose(house.pool.requests.credit, before - spent, abs_tol=1e-9)
+        assert math.isclose(house.pool.allowance.requests.credit, before - spent, abs_tol=1e-9)
         assert [replica.in_flight for replica in house.pool.replicas] == [0, 0, 0]
         assert all(house.pool.pending_tokens(replica) == 0.0 for replica in house.pool.replicas)
     refilled = now_s * 1e9 / DAY_S
