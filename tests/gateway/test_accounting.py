@@ -137,8 +137,9 @@ def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
     told = run_race(*map(Scripted, (reporting(0.5), reporting(0.01))), hedge=hedge, prepare=spent_before, facts=FACTS)
     assert told.report.result is Result.BACKUP_WON
     tickets = 1000 * 2.0 / 1e6 + 400 * 8.0 / 1e6  # the prompt at b, and the answer that a goes on billing
-    earned = PRICES.cost(1010, 0, 50)
-    assert told.pools[0].allowance.volume.credit == pytest.approx(1.5 + 1.0 - tickets + earned, rel=1e-3)
+    assert told.pools[0].allowance.volume.credit == pytest.approx(
+        1.5 + 1.0 - tickets + PRICES.cost(1010, 0, 50), rel=1e-3
+    )
 
 
 SCRIPTS: list[list[Step]] = [

@@ -57,6 +57,7 @@ CASES = [
     (Outcome.RATE_LIMITED, Ended(status=429, error="status"), Billed.NOTHING, NOTHING),
     (Outcome.MISCONFIGURED, Ended(status=401, error="status"), Billed.NOTHING, NOTHING),
     (Outcome.REJECTED, Ended(status=400, error="status"), Billed.NOTHING, NOTHING),
+    (Outcome.UNSUITED, Ended(status=None), Billed.NOTHING, NOTHING),
     (Outcome.REFUSED, Ended(usage=USAGE), Billed.USED, REPORTED),
     (Outcome.REFUSED, Ended(status=400, error="status"), Billed.USED, PROMPT_ONLY),  # some bill filtered prompts
 ]
