@@ -25,7 +25,7 @@ from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.inbound_asked import Bounds as RequestBounds
 from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger
+from gateway.limits.ledgers import Ledgers
 from gateway.limits.prices import Prices
 from gateway.observe.describe import describe, pool_state
 from gateway.observe.logs import RequestLog, wants_text
@@ -152,14 +152,25 @@ class Gateway:
         return Replica(
             row.name,
             endpoint,
-            row.quota,
+            self._quota(row, kind, model),
             row.boundary,
             gain_min,
             hedgeable=cancel_stops or row.hedge_when_billed,
             bills_cancelled=not cancel_stops,
+            read_limits=None if kind.limits is None else kind.limits.read,
+            counts_max_tokens=kind.counts_max_tokens,
             prices=_prices(row.prices or model.prices),
             apis=frozenset(spoken),
         )
+
+    def _quota(self, row: config.Replica, kind: Kind, model: config.Model) -> str | None:
+        """Who counts a replica's limits; nobody does for an engine of one's own unless the configuration says so."""
+        if row.quota is not None:
+            return self._ledgers.named(row.quota)
+        if kind.own_engine:
+            return None
+        key = None if row.api_key is None else row.api_key.get_secret_value()
+        return self._ledgers.implied(row.base_url, urlsplit(row.base_url).hostname or "", key, row.model or model.name)
 
     # what observers and the admin address ask
 
@@ -227,13 +238,13 @@ def _prices(row: config.Prices | None) -> Prices | None:
     return Prices(row.prompt, row.prompt if row.cached_prompt is None else row.cached_prompt, row.completion)
 
 
-def _ledgers(rows: Sequence[config.Quota]) -> dict[str, Ledger]:
-    ledgers = {}
+def _ledgers(rows: Sequence[config.Quota]) -> Ledgers:
+    configured = {}
     for row in rows:
         amounts = ((Resource.REQUESTS, row.requests_per_min), (Resource.TOKENS, row.tokens_per_min))
         limits = [Limit(resource, amount, enforce=row.enforce) for resource, amount in amounts if amount is not None]
-        ledgers[row.name] = Ledger(limits)
-    return ledgers
+        configured[row.name] = limits
+    return Ledgers(configured)
 
 
 def _timeouts(row: config.Timeouts) -> Timeouts:

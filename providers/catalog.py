@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from providers.base import Api
+from providers.limit_headers import LimitForm
 
 
 class Auth(enum.Enum):
@@ -34,6 +35,8 @@ class Kind:
         asks_usage: understands `stream_options.include_usage`.
         apis: what it speaks itself; every other API is translated to one of these where that is possible.
         keeps: keeps what was answered in the Responses API, unless told not to.
+        limits: how its responses state rate limits; None where they state none.
+        counts_max_tokens: takes a request's whole `max_tokens` from its limit on tokens, beforehand.
     """
 
     auth: Auth = Auth.BEARER
@@ -42,33 +45,44 @@ class Kind:
     asks_usage: bool = True
     apis: frozenset[Api] = _COMPATIBLE
     keeps: bool = False
+    limits: LimitForm | None = None
+    counts_max_tokens: bool = False
 
 
 _ENGINE = Kind(own_engine=True, cancel_stops_billing=True)
-_STOPS = Kind(cancel_stops_billing=True)
+_STOPS = Kind(cancel_stops_billing=True, limits=LimitForm())
 _GOES_ON = Kind(cancel_stops_billing=False)
 
 CATALOG: Mapping[str, Kind] = MappingProxyType(
     {
-        "openai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True),
-        "azure": Kind(
-            auth=Auth.API_KEY, cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True
-        ),  # the /openai/v1 form of its address
-        "compatible": Kind(),  # any other server that speaks OpenAI's API
+        "openai": Kind(
+            cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True, limits=LimitForm(), counts_max_tokens=True
+        ),
+        "azure": Kind(  # the /openai/v1 form of its address
+            auth=Auth.API_KEY,
+            cancel_stops_billing=True,
+            apis=_WITH_RESPONSES,
+            keeps=True,
+            limits=LimitForm(requests_window_s=10.0, zero_is_unknown=True),  # 120 a minute are 20 in 10 s there
+            counts_max_tokens=True,
+        ),
+        "compatible": Kind(limits=LimitForm()),  # any other server that speaks OpenAI's API
         "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES),
         "sglang": _ENGINE,
         "tgi": _ENGINE,
         "ollama": _ENGINE,
         "llamacpp": _ENGINE,
         "simulated": _ENGINE,
-        "cerebras": Kind(),
-        "deepseek": _STOPS,
+        "cerebras": Kind(limits=LimitForm(), counts_max_tokens=True),
+        "deepseek": Kind(cancel_stops_billing=True),
         "fireworks": _STOPS,
         "gemini": _GOES_ON,
-        "groq": _GOES_ON,
-        "mistral": Kind(cancel_stops_billing=False, asks_usage=False),  # reports usage unasked, refuses the option
-        "openrouter": Kind(),
-        "together": _STOPS,
-        "xai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True),
+        "groq": Kind(cancel_stops_billing=False, limits=LimitForm(requests_window_s=86_400.0)),
+        "mistral": Kind(  # reports usage unasked, refuses the option
+            cancel_stops_billing=False, asks_usage=False, limits=LimitForm()
+        ),
+        "openrouter": Kind(limits=LimitForm(requests_window_s=None)),  # a minute's or a day's, with a 429 only
+        "together": Kind(cancel_stops_billing=True, limits=LimitForm(requests_window_s=1.0, tokens_window_s=1.0)),
+        "xai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True, limits=LimitForm()),
     }
 )
