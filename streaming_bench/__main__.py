@@ -16,6 +16,9 @@ from streaming_bench.toml_table import ScenarioError
 
 PROGRAM: Final = "ttft-bench"
 COMMANDS: Final = {
+    "compare": "compare policies with the real gateway over real sockets",
+    "load": "measure any OpenAI-compatible endpoint, or two in turn",
+    "report": "show a folder of results again, or two beside each other",
     "virtual": "compare policies on a workload in virtual time",
     "figures": "draw the pictures of docs/hedging.md",
     "golden": "write the small tables that the tests compare with",

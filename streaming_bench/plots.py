@@ -63,7 +63,14 @@ def look(name: str, number: int) -> Look:
 
 @contextmanager
 def picture(
-    results: Results, name: str, title: str, *, panels: int = 1, below: str = "", share_y: bool = True
+    results: Results,
+    name: str,
+    title: str,
+    *,
+    panels: int = 1,
+    below: str = "",
+    heights: Sequence[float] = (),
+    share_y: bool = True,
 ) -> Iterator[list[Axes]]:
     """A picture in the making, written as NAME.png and NAME.svg when all is drawn.
 
@@ -73,11 +80,16 @@ def picture(
         title: what it shows, in one line.
         panels: side by side.
         below: a line of small print: the workload, the machine.
-        share_y: the panels have one vertical axis.
+        heights: of panels above each other instead, with one horizontal axis for all.
+        share_y: panels side by side have one vertical axis.
     """
     with mpl.rc_context(fname=_STYLE):
         figure = Figure(figsize=_SIZE)
-        axes = list(figure.subplots(1, panels, sharey=share_y, squeeze=False)[0])
+        if heights:
+            ratios = {"height_ratios": list(heights)}
+            axes = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0])
+        else:
+            axes = list(figure.subplots(1, panels, sharey=share_y, squeeze=False)[0])
         figure.suptitle(title, x=0.012, ha="left", fontsize=24, fontweight="bold")
         yield axes
         if below:
@@ -164,3 +176,69 @@ def _readable(value_ms: float) -> str:
     if not math.isfinite(value_ms) or value_ms <= 0:
         return ""
     return f"{value_ms / 1000:g} s" if value_ms >= 1000 else f"{value_ms:g} ms"
+
+
+def scatter(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
+    """TTFB against TTFT of the same requests: what a server sends early says nothing of when it will say something.
+
+    Args:
+        axes: where.
+        series: milliseconds of both, by name.
+    """
+    everything = [value for both in series.values() for values in both for value in values if 0 < value < math.inf]
+    low, high = min(everything, default=1.0) / 1.4, max(everything, default=1000.0) * 1.4
+    axes.plot([low, high], [low, high], color=GREY, linewidth=2, linestyle=(0, (5, 4)), label="TTFT = TTFB")
+    for number, (name, (firsts, contents)) in enumerate(series.items()):
+        colour, marker = _OTHERS[number % len(_OTHERS)], "o^sD"[number % 4]
+        axes.scatter(firsts, contents, s=26, alpha=0.55, color=colour, marker=marker, linewidths=0, label=name)
+    log_ms(axes)
+    log_ms(axes, vertical=True)
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_xlabel("time to response headers (TTFB)")
+    axes.set_ylabel("time to first token (TTFT)")
+
+
+def over_time(axes: Axes, times_s: Sequence[float], values_ms: Sequence[float], name: str, number: int) -> None:
+    """Each request's TTFT at the time when it was sent, with the median of each second as a line."""
+    given = look(name, number)
+    at = np.asarray(times_s, dtype=float)
+    values = np.asarray(values_ms, dtype=float)
+    seen = np.isfinite(values)
+    axes.scatter(at[seen], values[seen], s=14, alpha=0.35, color=given.colour, linewidths=0)
+    seconds = np.floor(at[seen])
+    steps = np.unique(seconds)
+    medians = [float(np.median(values[seen][seconds == second])) for second in steps]
+    axes.plot(steps + 0.5, medians, color=given.colour, linewidth=given.width, linestyle=given.dashes, label=name)
+    log_ms(axes, vertical=True)
+
+
+def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int, *, width_s: float = 1.0) -> None:
+    """How many a second: a step for each stretch of so many seconds."""
+    given = look(name, number)
+    last_s = max(times_s, default=0.0)
+    edges = np.arange(0.0, last_s + 2 * width_s, width_s)
+    counts, _ = np.histogram(np.asarray(times_s, dtype=float), edges)
+    axes.stairs(counts / width_s, edges, color=given.colour, linewidth=given.width, label=name)
+
+
+def bars(axes: Axes, values: Mapping[str, float], form: str) -> None:
+    """A horizontal bar for each policy, the first on top, its value behind it.
+
+    Args:
+        axes: where.
+        values: by policy.
+        form: how a value is written.
+    """
+    names = list(values)
+    places = np.arange(len(names))
+    colours = [look(name, number).colour for number, name in enumerate(names)]
+    drawn = axes.barh(places, [max(0.0, value) for value in values.values()], color=colours, height=0.66)
+    axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=8, fontsize=18)
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.25 * max(1e-9, *values.values()))
+    axes.tick_params(axis="y", length=0)
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)

@@ -1,6 +1,6 @@
 """`demo`: the gateway before three simulated replicas, one with a bad tail, and if wanted traffic with a live table.
 
-Owns what is set up and what a person is told. The replicas run in a process of their own (demo_replicas.py), so that
+Owns what is set up and what a person is told. The replicas run in a process of their own, so that
 what is measured is the gateway; that process ends when its standard input does, hence always with this one.
 Units: seconds.
 """
@@ -32,7 +32,10 @@ from gateway.setting_types import parse_address
 from gateway.settings import Settings
 from gateway.version import gateway_version
 
-REPLICAS = ("steady-1", "steady-2", "tail")
+_STEADY = {"ttft": "lognormal_median:200ms,0.25", "gap": "15ms"}
+_TAIL = {**_STEADY, "stall": "10%:lognormal_median:2s,0.1"}
+REPLICAS = {"steady-1": _STEADY, "steady-2": _STEADY, "tail": _TAIL}
+"""The profiles of the simulated replicas by their names."""
 
 _ROOT = Path(__file__).resolve().parents[2]  # where the packages gateway and providers are
 _START_S_MAX = 10.0
@@ -117,7 +120,8 @@ def _replicas(seed: int) -> Iterator[list[int]]:
     Raises:
         _NoReplicas: they do not run.
     """
-    command = [sys.executable, "-m", "gateway.commands.demo_replicas", str(seed)]
+    profiles = json.dumps(list(REPLICAS.values()))
+    command = [sys.executable, "-m", "providers.simulated.fleet", "--seed", str(seed), profiles]
     pipe = subprocess.PIPE
     # A session of its own: Ctrl-C in a terminal goes to all processes of this one.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=_ROOT, start_new_session=True) as process:
@@ -128,7 +132,7 @@ def _replicas(seed: int) -> Iterator[list[int]]:
             told = process.stdout.readline() if ready else b""
             if not told:
                 raise _NoReplicas
-            yield json.loads(told)
+            yield [port for port, _control in json.loads(told)]
         finally:
             process.stdin.close()
             try:

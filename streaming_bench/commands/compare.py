@@ -1,0 +1,112 @@
+"""`compare`: what hedging buys and costs with each policy, measured with the real gateway over real sockets.
+
+Owns options, the order of the rows and what is printed. Units: as in arguments.py.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from providers.simulated.units import distribution, duration
+from streaming_bench import arguments, compared, progress
+from streaming_bench.measured import Run, write_runs
+from streaming_bench.results import Results
+from streaming_bench.sockets.processes import fleet
+from streaming_bench.sockets.rows import Row, run_row, shares
+from streaming_bench.sockets.scene import MODES, ROWS, Scene
+
+_EPISODE: Final = "x8 from {begin:g}s for {length:g}s"
+_PARTS: Final = ("headers", "episode")
+_FEW: Final = 4  # in modes that only show that the same happens again, so many times fewer requests are sent
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed behind the command."""
+    count, share = arguments.checked(arguments.count), arguments.checked(arguments.percent)
+    law, modes = arguments.checked(distribution), tuple(mode.replace(" ", "-") for mode in MODES)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="DIR", help="write requests, tables, pictures and a manifest there")
+    add("--policy", type=arguments.names("policy", *ROWS), default=ROWS, help=f"some of {','.join(ROWS)}")
+    add("--headers", type=arguments.names("mode", *modes), default=modes, help=f"some of {','.join(modes)}")
+    add("--part", type=arguments.names("part", *_PARTS), default=_PARTS, help=f"some of {','.join(_PARTS)}")
+    add("--requests", type=count, default=1_200, metavar="N", help="measured in a row: 1,200")
+    add("--warm", type=count, default=300, metavar="N", help="sent before those: 300")
+    add("--rps", type=arguments.checked(arguments.positive), default=150.0, metavar="R", help="requests/s: 150")
+    add("--ttft", type=law, default="lognormal:15ms,3ms", metavar="LAW", help="of a hit: lognormal:15ms,3ms")
+    add("--miss-ttft", type=law, default="lognormal:200ms,25ms", metavar="LAW", help="of a miss: lognormal:200ms,25ms")
+    add("--misses", type=share, default=0.2, metavar="%", help="share of misses: 20")
+    add("--budget", type=share, default=0.2, metavar="%", help="of hedges: 20")
+    add("--static-delay", type=arguments.checked(_delay), default="26ms", metavar="TIME", help="of static: 26ms")
+    add("--replicas", type=count, default=4, metavar="N", help="4")
+    add("--seed", type=int, default=1, metavar="N", help="of times and of what replicas draw: 1")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the rows, write and print what came of them."""
+    scene = Scene(
+        ttft=args.ttft,
+        miss_ttft=args.miss_ttft,
+        misses=args.misses,
+        replicas=args.replicas,
+        rate_per_s=args.rps,
+        budget=args.budget,
+        static_delay=args.static_delay,
+        seed=args.seed,
+    )
+    results = Results(args.out, args.argv, args.seed)
+    runs = write_runs(results, _measured(scene, rows(args)))
+    small_print = _small_print(args)
+    lines = compared.render(results, runs, small_print)
+    results.close(kind="compare", small_print=small_print)
+    print("\n".join(lines))
+    print(f"\n{results.folder}: tables.md, figures.json, requests.csv, pictures, manifest.json")
+
+
+def rows(args: argparse.Namespace) -> list[Row]:
+    """What is run, in order: both header modes in full, the others in short, then a slow episode."""
+    found = []
+    modes = [mode.replace("-", " ") for mode in args.headers] if "headers" in args.part else []
+    for mode in modes:
+        few = {"flushed": 1, "held": 2}.get(mode, _FEW)
+        wanted = args.policy if few < _FEW else [name for name in args.policy if name in ("ttfb", "adaptive")]
+        found += [Row(mode, policy, _part(args.warm, few), _part(args.requests, few)) for policy in wanted]
+    if "episode" in args.part:
+        third_s = _part(args.requests, 1) / args.rps / 3
+        episode = _EPISODE.format(begin=round(args.warm / args.rps + third_s, 1), length=round(third_s, 1))
+        wanted = [name for name in args.policy if name in ("off", "adaptive")]
+        found += [Row("flushed", policy, args.warm, args.requests, "episode", episode) for policy in wanted]
+    return found
+
+
+def _measured(scene: Scene, planned: Sequence[Row]) -> list[Run]:
+    bar, spans = progress.bar(), shares(planned)
+    runs = []
+    with fleet(scene.profiles("flushed"), scene.seed) as replicas:
+        for row in planned:
+            begin, end = spans[row]
+            count = row.warm + row.count
+
+            def tell(done: int, row: Row = row, begin: float = begin, end: float = end, count: int = count) -> None:
+                if done % 10 == 0 or done == count:
+                    bar(row.name, begin + (end - begin) * done / count)
+
+            runs.append(run_row(replicas, scene, row, tell))
+    return runs
+
+
+def _part(count: int, few: int) -> int:
+    return max(1, count // few)
+
+
+def _delay(text: str) -> str:
+    duration(text)
+    return text
+
+
+def _small_print(args: argparse.Namespace) -> str:
+    return (
+        f"{args.replicas} simulated replicas on real sockets, first token {args.ttft.text}, {100 * args.misses:g} % "
+        f"{args.miss_ttft.text}; {args.requests:,} requests a row at {args.rps:g}/s, budget {100 * args.budget:g} %, "
+        f"seed {args.seed}"
+    )

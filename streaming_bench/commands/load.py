@@ -1,0 +1,172 @@
+"""`load`: traffic to any OpenAI-compatible endpoint, measured at the client; with --against, to two in turn.
+
+Owns options, the spend guard and what is printed. The key comes from an environment variable and is never shown.
+Units: as in arguments.py; tokens.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from providers.catalog import CATALOG
+from providers.simulated.units import UnitError, duration
+from streaming_bench import arguments, loaded, progress
+from streaming_bench.failures import BenchError
+from streaming_bench.measured import write_runs
+from streaming_bench.results import Results
+from streaming_bench.traffic.client import Planned, Target
+from streaming_bench.traffic.plan import Traffic, planned, read_trace, spend
+from streaming_bench.traffic.session import Session, measure
+from streaming_bench.traffic.sizes import TOKENS_MAX, sizes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed behind the command."""
+    _add_targets(parser.add_argument_group("where to"))
+    _add_traffic(parser.add_argument_group("what is sent"))
+    count = arguments.checked(arguments.count)
+    guard = parser.add_argument_group("what it may cost")
+    guard.add_argument("--requests-max", type=count, default=1_000, metavar="N", help="more are refused: 1,000")
+    guard.add_argument("--tokens-max", type=count, default=500_000, metavar="N", help="prompts included: 500,000")
+    guard.add_argument("--dry-run", action="store_true", help="say what it would cost at most, and send nothing")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write requests, tables, pictures and a manifest there")
+
+
+def _add_targets(group: argparse._ArgumentGroup) -> None:
+    url = arguments.checked(_url)
+    group.add_argument("--url", type=url, required=True, help="where the API begins: http://10.0.0.1:8000/v1")
+    group.add_argument("--model", required=True, help="the name to ask for")
+    group.add_argument("--key-env", metavar="NAME", help="environment variable that holds the key")
+    group.add_argument("--kind", choices=sorted(CATALOG), default="openai", help="what answers there: openai")
+    group.add_argument(
+        "--header", action="append", type=arguments.checked(_header), default=[], metavar="'NAME: VALUE'"
+    )
+    group.add_argument("--against", type=url, metavar="URL", help="another one, which gets the same requests in turn")
+    group.add_argument("--against-model", metavar="NAME", help="if it has another name there")
+    group.add_argument("--against-key-env", metavar="NAME", help="if it has another key")
+    group.add_argument("--against-kind", choices=sorted(CATALOG), help="if it is of another kind")
+    group.add_argument("--timeout", type=arguments.checked(duration), default=120.0, metavar="TIME", help="120s")
+
+
+def _add_traffic(group: argparse._ArgumentGroup) -> None:
+    count, length = arguments.checked(arguments.count), arguments.checked(sizes)
+    positive = arguments.checked(arguments.positive)
+    how = group.add_mutually_exclusive_group(required=True)
+    how.add_argument("--rps", type=positive, metavar="R", help="open loop: so many a second, as a Poisson process")
+    how.add_argument("--concurrency", type=count, metavar="N", help="closed loop: so many at a time")
+    how.add_argument("--trace", type=Path, metavar="FILE", help="open loop: CSV with at_s[,prompt_tokens,max_tokens]")
+    group.add_argument("--requests", type=count, default=200, metavar="N", help="to each endpoint: 200")
+    tokens = "200, uniform:A,B, lognormal:MEAN,SD, trace:A,B,..."
+    group.add_argument("--prompt-tokens", type=length, default="200", metavar="SIZE", help=tokens)
+    group.add_argument("--max-tokens", type=length, default="64", metavar="SIZE", help="of each answer, likewise: 64")
+    group.add_argument("--shared-tokens", type=arguments.checked(_shared), default=0, metavar="N", help="common prefix")
+    group.add_argument("--extra-body", type=arguments.checked(_fields), default={}, metavar="JSON", help="more fields")
+    group.add_argument("--block", type=count, default=50, metavar="N", help="requests between two turns: 50")
+    group.add_argument("--seed", type=int, default=1, metavar="N", help="of times, lengths and words: 1")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Say what it costs, send it, tell what came of it."""
+    trace = read_trace(args.trace) if args.trace else ()
+    traffic = Traffic(
+        requests=len(trace) if trace and args.requests == 200 else args.requests,
+        rate_per_s=args.rps,
+        prompt_tokens=args.prompt_tokens,
+        max_tokens=args.max_tokens,
+        shared_tokens=args.shared_tokens,
+        block=args.block,
+        seed=args.seed,
+    )
+    requests, targets = planned(traffic, trace), _targets(args, os.environ)
+    cost = spend(requests, len(targets))
+    print(f"{cost} ({' and '.join(_shown(target) for target in targets.values())})", file=sys.stderr)
+    objection = cost.objection(args.requests_max, args.tokens_max)
+    if args.dry_run:
+        print(objection or "nothing was sent: --dry-run", file=sys.stderr)
+        return
+    if objection is not None:
+        raise BenchError(objection)
+    results = Results(args.out, args.argv, args.seed) if args.out else None
+    bar = progress.bar()
+    session = Session(targets, requests, args.concurrency, args.extra_body, args.tokens_max, bar)
+    with asyncio.Runner() as runner:
+        outcome = runner.run(measure(session))
+    if outcome.cut:
+        print(f"\nended early ({outcome.cut}): this is what there is", file=sys.stderr)
+    for found, target in zip(outcome.runs, targets.values(), strict=True):
+        found.facts |= {"target": _shown(target), "model": target.model}
+    small_print = _small_print(args, requests)
+    runs = outcome.runs if results is None else write_runs(results, outcome.runs)
+    print("\n".join(loaded.render(results, runs, small_print)))
+    if results is not None:
+        results.close(kind="load", small_print=small_print, ended_early=outcome.cut)
+        print(f"\n{results.folder}: tables.md, figures.json, requests.csv, pictures, manifest.json")
+
+
+def _targets(args: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Target]:
+    headers = tuple(args.header)
+    key = _key(args.key_env, environment)
+    targets = {"endpoint": Target(args.url, args.model, key, args.kind, headers, args.timeout)}
+    if args.against:
+        key = _key(args.against_key_env, environment) if args.against_key_env else key
+        model, kind = args.against_model or args.model, args.against_kind or args.kind
+        targets["against"] = Target(args.against, model, key, kind, headers, args.timeout)
+    return targets
+
+
+def _key(name: str | None, environment: Mapping[str, str]) -> str:
+    if name is None:
+        return ""
+    key = environment.get(name, "")
+    if not key.isascii() or not key.isprintable() or not key:
+        raise BenchError(f"the environment variable {name} holds no key; set it, or leave out --key-env")
+    return key
+
+
+def _shown(target: Target) -> str:
+    """Where it is, without anything that could be a secret."""
+    url = urlsplit(target.url)
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+
+
+def _small_print(args: argparse.Namespace, requests: Sequence[Planned]) -> str:
+    how = f"{args.concurrency} at a time" if args.concurrency else f"{args.rps:g} requests/s" if args.rps else "a trace"
+    lengths = f"prompts of {args.prompt_tokens.text}, answers of at most {args.max_tokens.text} tokens"
+    return f"{len(requests):,} requests, {how}, {lengths}, seed {args.seed}"
+
+
+def _url(text: str) -> str:
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+        raise UnitError(f"found {text!r}; write where the API begins, such as http://10.0.0.1:8000/v1")
+    if url.username is not None:
+        raise UnitError("the URL holds a user name or password; name the key's environment variable with --key-env")
+    return text.rstrip("/")
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.isascii() or not text.isprintable() or not name.replace("-", "").isalnum():
+        raise UnitError("write a header as 'name: value'")
+    return name.lower(), value.strip()
+
+
+def _shared(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) > TOKENS_MAX:
+        raise UnitError(f"found {text!r}; write a whole number up to {TOKENS_MAX:,}")
+    return int(text)
+
+
+def _fields(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UnitError(f"found {text!r}, which is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UnitError(f"""found {text!r}; write a JSON object such as '{{"temperature": 0}}'""")
+    return found

@@ -1,0 +1,57 @@
+"""`report`: the tables and pictures of a folder of results again, or two folders beside each other.
+
+Files are checked against the manifest first: what was changed after the run is not shown as its result. No units.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from streaming_bench import compared, loaded, show
+from streaming_bench.failures import BenchError
+from streaming_bench.measured import Run, read_runs
+from streaming_bench.results import Results, read_manifest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed behind the command."""
+    parser.add_argument("folder", type=Path, help="that `compare` or `load` wrote")
+    parser.add_argument("other", type=Path, nargs="?", help="another one: every run of the first as a ratio to it")
+    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="write tables and pictures there")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Show them."""
+    if args.out.resolve() in {path.resolve() for path in (args.folder, args.other) if path is not None}:
+        raise BenchError(f"--out {args.out} is a folder of results itself; name another one")
+    kind, small_print, runs = _read(args.folder)
+    results = Results(args.out, args.argv, None)
+    if args.other is None:
+        render = compared.render if kind == "compare" else loaded.render
+        lines = render(results, runs, small_print)
+    else:
+        other_kind, other_print, others = _read(args.other)
+        if other_kind != kind:
+            raise BenchError(f"{args.folder} was written by {kind}, {args.other} by {other_kind}; name two of a kind")
+        lines = _beside(results, runs, others, f"{args.folder} ({small_print}) / {args.other} ({other_print})")
+    results.close(kind="report")
+    print("\n".join(lines))
+
+
+def _read(folder: Path) -> tuple[str, str, list[Run]]:
+    manifest = read_manifest(folder)
+    kind = manifest.get("kind")
+    if kind not in ("compare", "load"):
+        raise BenchError(f"{folder} was not written by compare or load, and only those can be shown again")
+    return str(kind), str(manifest.get("small_print", "")), read_runs(folder)
+
+
+def _beside(results: Results, runs: Sequence[Run], others: Sequence[Run], title: str) -> list[str]:
+    """Runs of the same name, as ratios with their intervals; an interval that holds 1 shows no difference."""
+    pairs = {run.name: other for run in runs for other in others if other.name == run.name}
+    if not pairs:
+        names = ", ".join(other.name for other in others)
+        raise BenchError(f"no run has the same name in both folders; the second has {names}")
+    grids = show.beside([run for run in runs if run.name in pairs], pairs)
+    results.markdown("tables.md", "Two folders", title, *grids)
+    return [title, *(line for grid in grids for line in ("", *grid.lines()))]

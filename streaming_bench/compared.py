@@ -1,0 +1,106 @@
+"""What `compare` and `report` make of its runs: tables, sentences and pictures.
+
+Owns which rows stand beside each other. It must not know how they were measured. Units: as in show.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from streaming_bench import show
+from streaming_bench.figures import WAITS, Figures, compared, figures
+from streaming_bench.grid import Grid, percent
+from streaming_bench.measured import Run
+from streaming_bench.pictures import costs, distributions, episode, ttfb_beside_ttft
+from streaming_bench.results import Results
+from streaming_bench.sockets.scene import MODES
+
+_NEVER: Final = 0.005  # extra load of a policy that does not hedge
+_ALWAYS: Final = 0.9  # and of one that always does
+
+
+def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]:
+    """Write tables and pictures, return what is printed."""
+    groups = _groups(runs)
+    told: list[str | Grid] = [small_print]
+    for title, members in groups.items():
+        told += [f"## {title}", *_tables(members)]
+    sentences = [sentence for members in groups.values() for sentence in _sentences(members)]
+    warnings = show.warnings([figures(run) for run in runs])
+    told += ["## In short", *(f"- {sentence}" for sentence in (*sentences, *warnings))]
+    results.json("figures.json", {"runs": [{**run.facts, **figures(run).json()} for run in runs]})
+    results.markdown("tables.md", "Policies over real sockets", *told)
+    _draw(results, runs, small_print)
+    return _printed(groups, [*sentences, *warnings])
+
+
+def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs by what stands in one table."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        mode = MODES[str(run.facts["mode"])]
+        headers = run.facts["part"] == "headers"
+        title = mode[0].upper() + mode[1:] if headers else "A slow episode of one replica"
+        groups.setdefault(title, []).append(run)
+    return groups
+
+
+def renamed(runs: Sequence[Run]) -> list[Figures]:
+    """The figures of runs of one mode, by their policies."""
+    return [replace(figures(run), name=str(run.facts["policy"])) for run in runs]
+
+
+def _tables(runs: Sequence[Run]) -> list[Grid]:
+    rows = renamed(runs)
+    failed = show.errors(rows)
+    grids = [show.overview(rows), *(show.waits(rows, key) for key in WAITS), show.throughput(rows)]
+    return grids if failed is None else [*grids, failed]
+
+
+def _printed(groups: Mapping[str, Sequence[Run]], sentences: Sequence[str]) -> list[str]:
+    lines = []
+    for title, members in groups.items():
+        rows = renamed(members)
+        lines += ["", f"{title}; times in ms", *show.overview(rows).lines()]
+        failed = show.errors(rows)
+        lines += failed.lines() if failed is not None else []
+    first = next(iter(groups.values()), [])
+    lines += ["", *show.waits(renamed(first), "ttft").lines(), "", *show.throughput(renamed(first)).lines(), ""]
+    return lines + [f"- {sentence}" for sentence in sentences]
+
+
+def _sentences(runs: Sequence[Run]) -> list[str]:
+    """What a table shows, where it shows it."""
+    found = {str(run.facts["policy"]): run for run in runs}
+    if not found or runs[0].facts["part"] != "headers":
+        return []
+    mode, said = MODES[str(runs[0].facts["mode"])], []
+    loads = {policy: figures(run).extra_load for policy, run in found.items()}
+    if "headers" in loads and loads["headers"] < _NEVER:
+        said.append(f"{mode}: a race that headers end never hedges ({percent(loads['headers'])} extra load)")
+    if "ttfb" in loads and loads["ttfb"] > _ALWAYS:
+        said.append(f"{mode}: a delay learned from TTFB hedges everything ({percent(loads['ttfb'])} extra load)")
+    if "adaptive" in found and "off" in found:
+        times = show.interval(compared(found["adaptive"], found["off"], "ttft", 0.95), "x")
+        said.append(f"{mode}: adaptive has {times} the p95 TTFT of off at {percent(loads['adaptive'])} extra load")
+    return said
+
+
+def _draw(results: Results, runs: Sequence[Run], small_print: str) -> None:
+    headers = [run for run in runs if run.facts["part"] == "headers"]
+    by_mode = {mode: [run for run in headers if run.facts["mode"] == mode] for mode in MODES}
+    full = {MODES[mode]: members for mode, members in by_mode.items() if len(members) > 2}
+    if full:
+        distributions(results, full, small_print)
+        costs(results, next(iter(full.values())), small_print)
+    plain = [run for members in by_mode.values() for run in members if run.facts["policy"] == "off"]
+    if plain:
+        ttfb_beside_ttft(results, [_named(run, MODES[str(run.facts["mode"])]) for run in plain], small_print)
+    slow = [run for run in runs if run.facts["part"] == "episode"]
+    if slow:
+        episode(results, [_named(run, str(run.facts["policy"])) for run in slow], small_print)
+
+
+def _named(run: Run, name: str) -> Run:
+    """The same run under another name."""
+    return Run(name, run.facts, run.records)

@@ -1,0 +1,76 @@
+"""The pictures of measured runs: which runs go into which picture, under which title. plots.py draws them.
+
+Units: milliseconds and seconds, as the axes say.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from streaming_bench.figures import answered, figures
+from streaming_bench.measured import Run
+from streaming_bench.plots import bars, cdf, log_ms, over_time, picture, rate_over_time, scatter
+from streaming_bench.results import Results
+
+
+def of_load(results: Results, runs: Sequence[Run], below: str) -> None:
+    """What `load` draws: distribution, TTFB beside TTFT, and how it went over time."""
+    with picture(results, "ttft_cdf", "Time to first token", below=below) as (axes,):
+        cdf(axes, {run.name: [1000 * record.ttft_s for record in run.records] for run in runs})
+        axes.set_xlabel("time to first token, from when the request was due")
+        axes.set_ylabel("requests answered")
+        axes.legend(loc="lower right")
+    ttfb_beside_ttft(results, runs, below)
+    timeline(results, runs, "Time to first token over time", below)
+
+
+def ttfb_beside_ttft(results: Results, runs: Sequence[Run], below: str) -> None:
+    """A point for each request: headers across, first token up."""
+    points = {}
+    for run in runs:
+        seen = answered(run.records)
+        points[run.name] = ([1000 * each.ttfb_s for each in seen], [1000 * each.ttft_s for each in seen])
+    with picture(results, "ttfb_ttft", "Headers and first token of the same requests", below=below) as (axes,):
+        scatter(axes, points)
+        axes.legend(loc="lower right")
+
+
+def timeline(results: Results, runs: Sequence[Run], title: str, below: str, name: str = "timeline") -> None:
+    """TTFT of each request when it was due, over the load at that time."""
+    with picture(results, name, title, below=below, heights=(3, 1)) as (upper, lower):
+        for number, run in enumerate(runs):
+            due_s = [record.due_s for record in run.records]
+            over_time(upper, due_s, [1000 * record.ttft_s for record in run.records], run.name, number)
+            rate_over_time(lower, due_s, run.name, number)
+        log_ms(upper, vertical=True)
+        upper.set_ylabel("time to first token")
+        upper.legend(loc="upper right", ncols=min(4, len(runs)))
+        lower.set_ylabel("requests/s")
+        lower.set_ylim(bottom=0)
+        lower.set_xlabel("seconds since the beginning")
+
+
+def distributions(results: Results, groups: Mapping[str, Sequence[Run]], below: str) -> None:
+    """The distribution of TTFT with each policy, a panel for each way to send headers."""
+    with picture(results, "ttft_cdf", "Time to first token, by policy", panels=len(groups), below=below) as panels:
+        for axes, (title, runs) in zip(panels, groups.items(), strict=True):
+            cdf(axes, {str(run.facts["policy"]): [1000 * each.ttft_s for each in run.records] for run in runs})
+            axes.set_title(title)
+            axes.set_xlabel("time to first token")
+        panels[0].set_ylabel("requests answered")
+        panels[-1].legend(loc="lower right")
+
+
+def costs(results: Results, runs: Sequence[Run], below: str) -> None:
+    """What each policy buys and what it costs, in bars beside each other."""
+    rows = {str(run.facts["policy"]): figures(run) for run in runs}
+    title = "Headers flushed at once: time them, and hedge never or always"
+    with picture(results, "hedge_costs", title, panels=2, below=below, share_y=False) as (left, right):
+        bars(left, {policy: row.waits["ttft"]["p95"].value for policy, row in rows.items()}, "{:,.0f} ms")
+        left.set_title("p95 time to first token")
+        loads = {policy: 100 * row.extra_load for policy, row in rows.items()}
+        bars(right, loads, "{:.1f}%")
+        right.set_title("extra upstream requests")
+
+
+def episode(results: Results, runs: Sequence[Run], below: str) -> None:
+    """TTFT over time while one of the replicas is slow for a while."""
+    timeline(results, runs, "One replica is eight times slower for a while", below, "episode")

@@ -1,0 +1,108 @@
+"""Quantiles with their confidence intervals, and ratios of two runs. Pure.
+
+A quantile's interval is that of order statistics: it holds whatever the distribution, and says so when a sample is too
+small for it. A ratio's interval is a bootstrap over whole blocks of requests, so that a slow minute, which makes
+neighbours alike, counts as one observation. No units: what comes in goes out.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+_LEVEL: Final = 0.95
+_RESAMPLES: Final = 1_000
+
+
+class Estimate(NamedTuple):
+    """A value and the interval that holds it with 95 % confidence; an end is infinite where the sample is too small."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def known(self) -> bool:
+        """The sample was large enough for both ends."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+def quantile(values: Sequence[float], share: float) -> Estimate:
+    """A quantile with its interval of order statistics.
+
+    Args:
+        values: a sample; infinite for what never came.
+        share: of the values that the quantile does not fall below.
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    count = len(ordered)
+    if not count:
+        return Estimate(math.nan, -math.inf, math.inf)
+    low, high = _ranks(count, share)
+    return Estimate(
+        float(ordered[max(1, math.ceil(share * count)) - 1]),
+        float(ordered[low - 1]) if low >= 1 else -math.inf,
+        float(ordered[high - 1]) if high <= count else math.inf,
+    )
+
+
+def _ranks(count: int, share: float) -> tuple[int, int]:
+    """The ranks, from 1 on, of the two values between which the quantile lies with 95 % confidence.
+
+    How many values fall below the quantile is binomial; each tail gets half of what is left of the confidence. A rank
+    of 0 or count + 1 means that no value of the sample is far enough out.
+    """
+    ranks = np.arange(count + 1)
+    logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, count + 1)))))
+    odds = ranks * math.log(share) + (count - ranks) * math.log1p(-share)
+    below = np.cumsum(np.exp(logs[count] - logs - logs[::-1] + odds))  # P(at most so many below)
+    tail = (1 - _LEVEL) / 2
+    return int(np.searchsorted(below, tail)), int(np.searchsorted(below, 1 - tail)) + 1
+
+
+class Blocks(NamedTuple):
+    """A sample in blocks that were measured one after the other, and the share of a quantile; None: the mean."""
+
+    blocks: Sequence[Sequence[float]]
+    share: float | None
+
+
+def ratio(above: Blocks, below: Blocks, seed: int, *, paired: bool) -> Estimate:
+    """A statistic of one sample over that of another, with a bootstrap interval.
+
+    Args:
+        above: what is divided.
+        below: by what.
+        seed: of the resampling.
+        paired: block i of both was measured under the same conditions; both have as many.
+    """
+    rng = np.random.default_rng(seed)
+    one, other = ([np.asarray(block, dtype=float) for block in sample.blocks] for sample in (above, below))
+    found = np.empty(_RESAMPLES)
+    for i in range(_RESAMPLES):
+        chosen = rng.integers(len(one), size=len(one))
+        others = chosen if paired else rng.integers(len(other), size=len(other))
+        found[i] = _statistic(one, chosen, above.share) / _statistic(other, others, below.share)
+    low, high = np.nanquantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    everything, rest = np.arange(len(one)), np.arange(len(other))
+    value = _statistic(one, everything, above.share) / _statistic(other, rest, below.share)
+    return Estimate(value, float(low), float(high))
+
+
+def _statistic(blocks: Sequence[NDArray[np.float64]], chosen: NDArray[np.int64], share: float | None) -> float:
+    values = np.concatenate([blocks[i] for i in chosen])
+    if not len(values):
+        return math.nan
+    if share is None:
+        return float(values.mean())
+    rank = max(1, math.ceil(share * len(values))) - 1
+    return float(np.partition(values, rank)[rank])
+
+
+def blocks_of(values: Sequence[float], size: int) -> list[Sequence[float]]:
+    """A sample in the order of its requests, cut into blocks; a short rest joins the last one."""
+    starts = list(range(0, max(1, len(values) - size + 1), size))
+    return [values[start : start + size] for start in starts[:-1]] + [values[starts[-1] :]]

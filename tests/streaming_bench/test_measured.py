@@ -1,0 +1,217 @@
+"""What was measured: records survive a folder, figures are those of the records, and tables say what they show."""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from providers.simulated.profile import parse_profile
+from providers.simulated.units import distribution
+from streaming_bench import compared, loaded, show
+from streaming_bench.__main__ import main
+from streaming_bench.commands.compare import add_arguments, rows
+from streaming_bench.failures import BenchError
+from streaming_bench.figures import compared as compare_runs
+from streaming_bench.figures import figures
+from streaming_bench.measured import Record, Run, read_runs, write_runs
+from streaming_bench.results import Results
+from streaming_bench.sockets.scene import MODES, ROWS, Scene
+
+TABLE = """\
+run       TTFB p50  TTFB p99  TTFT p50  p90  p95  p99  extra load  hedged  won  delay
+off             20       200        20  200  200  200        0.0%    0.0%    -      -
+headers         20       200        20  200  200  200        0.0%    0.0%    -      2
+ttfb            20        20        20   20   20   20      100.0%  100.0%  20%      2
+adaptive        20        40        20   40   40   40       20.0%   20.0%  80%     24"""
+
+
+def record(number: int, ttft_s: float, **said: object) -> Record:
+    """An answer of five tokens, 10 ms between two of them."""
+    due_s = number / 100
+    at_s, end_s = due_s + ttft_s, due_s + ttft_s + 0.04
+    made = Record(number, number // 50, due_s, due_s, at_s, at_s, at_s, end_s, end_s, 5, 0.01, 60, 5, 200)
+    for name, value in said.items():
+        setattr(made, name, value)
+    return made
+
+
+def run(
+    policy: str, ttft_s: Callable[[int], float], upstream: int, hedged: Callable[[int], str], **facts: object
+) -> Run:
+    """A hundred requests."""
+    records = [record(number, ttft_s(number), result=hedged(number)) for number in range(100)]
+    told: dict[str, object] = {"part": "headers", "mode": "flushed", "policy": policy, "upstream_requests": upstream}
+    return Run(f"{policy}, flushed", {**told, "upstream_tokens": 520, "lag_p99_ms": 0.3, **facts}, records)
+
+
+def runs() -> list[Run]:
+    """What a comparison finds where one in five requests is slow."""
+
+    def slow(number: int) -> bool:
+        return number % 5 == 0
+
+    return [
+        run("off", lambda n: 0.2 if slow(n) else 0.02, 100, lambda _: "primary"),
+        run("headers", lambda n: 0.2 if slow(n) else 0.02, 100, lambda _: "primary", learned_delay_ms=2.0),
+        run("ttfb", lambda _: 0.02, 200, lambda n: "backup_won" if slow(n) else "backup_lost", learned_delay_ms=2.0),
+        run(
+            "adaptive",
+            lambda n: 0.04 if slow(n) else 0.02,
+            120,
+            lambda n: ("backup_lost" if n % 25 == 0 else "backup_won") if slow(n) else "primary",
+            learned_delay_ms=24.0,
+        ),
+    ]
+
+
+def test_runs_survive_a_folder(tmp_path: Path) -> None:
+    """What is written is read again as it was, missing times and failures included."""
+    failed = Record(1, 0, 0.5, 0.5, end_s=0.6, status=429, error="http_429")
+    written = Run("endpoint", {"target": "http://x/v1"}, [record(0, 0.02, replica="a"), failed])
+    write_runs(Results(tmp_path, [], None), [written, Run("against", {}, [Record(0, 0, 0.0, 0.0)])])
+    found, other = read_runs(tmp_path)
+    assert found == written
+    assert math.isnan(other.records[0].end_s)
+
+
+def test_a_folder_that_is_none_is_explained(tmp_path: Path) -> None:
+    """Runs that are missing, or cannot be read, are told with file and line."""
+    (tmp_path / "runs.json").write_text("{}")
+    with pytest.raises(BenchError, match="has no runs in it"):
+        read_runs(tmp_path)
+    write_runs(Results(tmp_path, [], None), [Run("a", {}, [record(0, 0.02)])])
+    text = (tmp_path / "requests.csv").read_text()
+    (tmp_path / "requests.csv").write_text(text.replace("\na,0,", "\na,zero,"))
+    with pytest.raises(BenchError, match=r"requests\.csv, line 2: cannot be read"):
+        read_runs(tmp_path)
+
+
+def test_figures_are_those_of_the_records() -> None:
+    """Quantiles, speed, waste, and failures as infinite times."""
+    found = figures(run("off", lambda _: 0.02, 104, lambda _: "primary"))
+    assert found.waits["ttft"]["p50"].value == pytest.approx(20.0)
+    assert found.waits["whole"]["p50"].value == pytest.approx(60.0)
+    assert found.tokens_per_s == pytest.approx(100.0)
+    assert found.extra_load == pytest.approx(0.04)
+    assert (found.tokens, found.wasted_tokens) == (500, 20.0)
+    broken = run("off", lambda _: 0.02, 100, lambda _: "primary")
+    for each in broken.records[:10]:
+        each.error = "http_500"
+    found = figures(broken)
+    assert found.errors == {"http_500": 10}
+    assert found.waits["ttft"]["p95"].value == math.inf
+    assert found.waits["ttft"]["p50"].value == pytest.approx(20.0)
+
+
+def test_the_table_is_golden() -> None:
+    """The overview of a known comparison is this one."""
+    grid = show.overview(compared.renamed(runs()))
+    assert "\n".join(grid.lines()) == TABLE
+
+
+def test_a_comparison_says_what_it_shows(tmp_path: Path) -> None:
+    """The trap is told where it is seen, and the p95 as a ratio with what it cost."""
+    lines = compared.render(Results(tmp_path, [], None), runs(), "small print")
+    said = [line for line in lines if line.startswith("- ")]
+    assert said[:2] == [
+        "- headers at once: a race that headers end never hedges (0.0% extra load)",
+        "- headers at once: a delay learned from TTFB hedges everything (100.0% extra load)",
+    ]
+    assert said[2].startswith("- headers at once: adaptive has 0.20x [")
+    assert said[2].endswith("the p95 TTFT of off at 20.0% extra load")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"tables.md", "figures.json", "ttft_cdf.png", "hedge_costs.svg", "ttfb_ttft.png"} <= names
+
+
+def test_a_late_client_is_told() -> None:
+    """A run whose client lagged is marked in the table and in words."""
+    late = run("off", lambda _: 0.02, 100, lambda _: "primary", lag_p99_ms=30.0)
+    lines = loaded.render(None, [late], "")
+    assert any("30 late!" in line for line in lines)
+    assert any(line.startswith("The measuring client was late in off, flushed:") for line in lines)
+
+
+def test_failures_are_in_a_table_of_their_own() -> None:
+    """Classes of failure are columns, and there is no such table where nothing failed."""
+    failed = run("off", lambda _: 0.02, 100, lambda _: "primary")
+    failed.records[3].error = "timeout"
+    grid = show.errors([figures(failed)])
+    assert grid is not None
+    assert grid.lines() == ["failed        timeout", "off, flushed        1"]
+    assert show.errors([figures(each) for each in runs()]) is None
+
+
+def test_a_ratio_is_that_of_the_runs() -> None:
+    """Two runs of the same requests give their ratio, block by block."""
+    off, _, _, adaptive = runs()
+    found = compare_runs(adaptive, off, "ttft", 0.95)
+    assert found.value == pytest.approx(0.2)
+
+
+def test_compare_plans_its_rows() -> None:
+    """Both header modes are run with every policy, the others in short, and an episode lies within what is measured."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["--out", "x", "--requests", "1200", "--warm", "300", "--rps", "150"])
+    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    for row in rows(args):
+        found.setdefault((row.part, row.mode), []).append((row.policy, row.count))
+    assert [policy for policy, _ in found["headers", "flushed"]] == list(ROWS)
+    assert found["headers", "held"] == [(policy, 600) for policy in ROWS]
+    assert found["headers", "role first"] == [("ttfb", 300), ("adaptive", 300)]
+    assert found["episode", "flushed"] == [("off", 1200), ("adaptive", 1200)]
+    assert {row.episode for row in rows(args) if row.part == "episode"} == {"x8 from 4.7s for 2.7s"}
+
+
+def test_decks_have_their_misses_and_their_seed() -> None:
+    """Each replica's deck has exactly the share of misses, differs from the others', and is its seed's."""
+    scene = Scene(distribution("20ms"), distribution("200ms"), misses=0.2)
+    decks = [scene.deck(number) for number in range(2)]
+    assert [deck.count("200.000ms") for deck in decks] == [100, 100]
+    assert [deck.count("20.000ms") for deck in decks] == [400, 400]
+    assert decks[0] != decks[1]
+    assert scene.deck(0) == decks[0]
+    assert scene.requests(20, "measured") == scene.requests(20, "measured")
+    assert scene.requests(20, "measured") != scene.requests(20, "warm")
+    for mode in MODES:
+        for profile in scene.profiles(mode):
+            parse_profile(profile)
+
+
+def test_report_shows_a_folder_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tables and pictures of a folder are written again as they were; two folders give ratios."""
+    for name in ("one", "two"):
+        results = Results(tmp_path / name, ["compare"], 1)
+        compared.render(results, write_runs(results, runs()), "small print")
+        results.close(kind="compare", small_print="small print")
+    assert main(["report", str(tmp_path / "one"), "--out", str(tmp_path / "again")]) == 0
+    for name in ("tables.md", "figures.json", "ttft_cdf.svg", "hedge_costs.png"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "one" / name).read_bytes(), name
+    capsys.readouterr()
+    both = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert main(["report", *both, "--out", str(tmp_path / "both")]) == 0
+    assert "adaptive, flushed  1.00x [" in capsys.readouterr().out
+
+
+def test_report_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folders of other commands, of two kinds, without common runs, or the folder itself are refused in a sentence."""
+
+    def folder(name: str, kind: str, found: list[Run]) -> str:
+        results = Results(tmp_path / name, [], 1)
+        write_runs(results, found)
+        results.close(kind=kind)
+        return str(tmp_path / name)
+
+    one, load = folder("one", "compare", runs()), folder("load", "load", runs())
+    other, strange = folder("other", "compare", [Run("x", {}, [])]), folder("strange", "seeds", [])
+    out = ["--out", str(tmp_path / "out")]
+    for given, said in {
+        (strange, *out): "was not written by compare or load",
+        (one, load, *out): "name two of a kind",
+        (one, other, *out): "no run has the same name",
+        (one, "--out", one): "is a folder of results itself",
+    }.items():
+        assert main(["report", *given]) == 1
+        assert said in capsys.readouterr().err

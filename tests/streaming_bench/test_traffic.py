@@ -1,0 +1,160 @@
+"""Traffic as it is planned: lengths, times, traces, and what all of it may cost before anything is sent."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from providers.simulated.units import UnitError
+from streaming_bench.__main__ import main
+from streaming_bench.failures import BenchError
+from streaming_bench.traffic.plan import Arrival, Traffic, in_blocks, planned, read_trace, spend
+from streaming_bench.traffic.sizes import prompt, shared_words, sizes
+
+
+def draws(text: str, count: int = 400) -> list[int]:
+    """Token counts of a distribution."""
+    rng = random.Random(1)
+    return [sizes(text).draw(rng, number) for number in range(count)]
+
+
+def test_lengths_are_what_they_say() -> None:
+    """Each form of a length draws what it names, at least one token."""
+    assert set(draws("200")) == {200}
+    assert draws("trace:1,2,3", 4) == [1, 2, 3, 1]
+    assert min(draws("uniform:10,20")) == 10
+    assert max(draws("uniform:10,20")) == 20
+    lognormal = draws("lognormal:500,200", 4000)
+    assert 490 < sum(lognormal) / len(lognormal) < 510
+    assert min(draws("lognormal:1,1")) == 1
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "200000", "uniform:5", "uniform:9,5", "normal:1,2", "trace:"])
+def test_a_wrong_length_is_explained(text: str) -> None:
+    """What is no length says what to write instead."""
+    with pytest.raises(UnitError, match=r"write|whole numbers"):
+        sizes(text)
+
+
+def test_prompts_have_their_length_and_their_own_beginning() -> None:
+    """A prompt has about the words that were asked for, begins with what is shared, and no two are alike behind it."""
+    shared = shared_words(50, 1)
+    texts = [prompt(number, 200, random.Random(number), shared) for number in range(2)]
+    assert [len(text.split()) for text in texts] == [194, 194]  # a chat template adds the rest
+    assert all(text.startswith(shared) for text in texts)
+    assert texts[0] != texts[1]
+
+
+def test_a_plan_is_its_seed() -> None:
+    """The same seed plans the same requests, another one others; times begin at 0 and rise."""
+    traffic = Traffic(100, 20.0, sizes("lognormal:200,50"), sizes("uniform:10,60"), shared_tokens=10, seed=3)
+    requests = planned(traffic)
+    times = [each.at_s for each in requests if each.at_s is not None]
+    assert requests == planned(traffic)
+    assert requests != planned(Traffic(100, 20.0, sizes("200"), sizes("20"), seed=4))
+    assert len(times) == 100
+    assert times == sorted(times)
+    assert times[0] == 0.0
+    assert 3 < times[-1] < 8
+
+
+def test_blocks_begin_at_zero() -> None:
+    """Cut into blocks, nothing is lost, and times count from each block's first request."""
+    blocks = in_blocks(planned(Traffic(25, 20.0, sizes("20"), sizes("20"), block=10)))
+    assert [len(block) for block in blocks] == [10, 10, 5]
+    assert [block[0].at_s for block in blocks] == [0.0, 0.0, 0.0]
+    closed = in_blocks(planned(Traffic(3, None, sizes("20"), sizes("20"), block=2)))
+    assert [each.at_s for block in closed for each in block] == [None, None, None]
+
+
+def test_a_trace_is_followed(tmp_path: Path) -> None:
+    """A trace decides times and, where it says them, lengths."""
+    file = tmp_path / "trace.csv"
+    file.write_text("at_s,prompt_tokens,max_tokens\n0,100,5\n0.5,,\n")
+    trace = read_trace(file)
+    assert trace == [Arrival(0.0, 100, 5), Arrival(0.5, None, None)]
+    requests = planned(Traffic(10, None, sizes("20"), sizes("30")), trace)
+    assert [(each.at_s, each.prompt_tokens, each.max_tokens) for each in requests] == [(0.0, 100, 5), (0.5, 20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("when\n1\n", "must name the columns"),
+        ("at_s\n", "has 0 arrivals"),
+        ("at_s\nsoon\n", "line 2: cannot be read"),
+        ("at_s\n-1\n", "seconds from 0 on"),
+        ("at_s,max_tokens\n1,0\n", "token counts from 1"),
+        ("at_s\n2\n1\n", "sort the arrivals"),
+    ],
+)
+def test_a_wrong_trace_is_explained(tmp_path: Path, text: str, said: str) -> None:
+    """What cannot be read is named with its line."""
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    with pytest.raises(BenchError, match=said):
+        read_trace(file)
+    with pytest.raises(BenchError, match="cannot read the trace"):
+        read_trace(tmp_path / "none.csv")
+
+
+def test_what_it_costs_is_known_before() -> None:
+    """All prompts and the longest answers, to every target, are counted and compared with what is allowed."""
+    cost = spend(planned(Traffic(10, None, sizes("100"), sizes("20"))), 2)
+    assert (cost.requests, cost.prompt_tokens, cost.tokens) == (20, 2000, 400)
+    assert cost.objection(20, 2400) is None
+    assert "over --requests-max 19" in (cost.objection(19, 2400) or "")
+    assert "2,400 tokens are over --tokens-max 2,399" in (cost.objection(20, 2399) or "")
+
+
+LOAD = ["load", "--url", "http://127.0.0.1:9/v1", "--model", "m", "--concurrency", "1"]
+
+
+def test_a_dry_run_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run says what it would cost at most and writes nothing; nobody listens at the URL it names."""
+    assert main([*LOAD, "--requests", "10", "--dry-run", "--out", str(tmp_path / "o")]) == 0
+    said = capsys.readouterr().err
+    assert "10 requests: about 2,000 tokens of prompts and at most 640 generated" in said
+    assert "nothing was sent" in said
+    assert not (tmp_path / "o").exists()
+
+
+def test_too_much_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan over a bound ends with status 1 before anything is sent."""
+    assert main([*LOAD, "--requests", "2000"]) == 1
+    assert "2,000 requests are over --requests-max 1,000; nothing was sent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--url", "ftp://x"], "write where the API begins"),
+        (["--url", "http://user:pw@x/v1"], "--key-env"),
+        (["--header", "nonsense"], "write a header as 'name: value'"),
+        (["--extra-body", "[1]"], "write a JSON object"),
+        (["--extra-body", "{"], "which is no JSON"),
+        (["--shared-tokens", "x"], "write a whole number"),
+        (["--rps", "2"], "not allowed with argument"),
+    ],
+)
+def test_a_wrong_option_is_explained(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value that cannot be used ends the command with a sentence, which does not repeat a password."""
+    with pytest.raises(SystemExit):
+        main([*LOAD, *options])
+    shown = " ".join(capsys.readouterr().err.split())
+    assert said in shown
+    assert "user:pw" not in shown
+
+
+def test_a_missing_key_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable that should hold the key is named, before anything is sent."""
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    assert main([*LOAD, "--key-env", "NO_SUCH_KEY"]) == 1
+    assert "NO_SUCH_KEY holds no key" in capsys.readouterr().err
+
+
+def test_a_command_that_does_not_exist_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands there are stand in the answer."""
+    with pytest.raises(SystemExit):
+        main(["bogus"])
+    assert "compare" in capsys.readouterr().err

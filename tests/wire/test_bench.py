@@ -1,0 +1,180 @@
+"""The bench over real sockets, in small: what it counts is what happened. No times are judged here."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from running import run_real
+from simulated_sockets import serving
+from spawned import WAIT_S, spawn
+from streaming_bench.__main__ import main
+from streaming_bench.measured import Run, read_runs
+from streaming_bench.results import read_manifest
+from streaming_bench.traffic.client import Target
+from streaming_bench.traffic.plan import Traffic, planned
+from streaming_bench.traffic.session import Outcome, Session, measure
+from streaming_bench.traffic.sizes import sizes
+
+COMPARE = "compare --requests 30 --warm 10 --rps 300 --policy direct,ttfb --headers flushed --part headers"
+
+
+def traffic(count: int, rate_per_s: float | None = 200.0, block: int = 10) -> Traffic:
+    """A few short requests."""
+    return Traffic(count, rate_per_s, sizes("30"), sizes("5"), block=block)
+
+
+def test_compare_counts_at_the_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tiny comparison has a run for each row, its requests, what replicas counted, and its files."""
+    assert main([*COMPARE.split(), "--out", str(tmp_path)]) == 0
+    direct, ttfb = read_runs(tmp_path)
+    assert [direct.name, ttfb.name] == ["direct, flushed", "ttfb, flushed"]
+    for run in (direct, ttfb):
+        assert [record.number for record in run.records] == list(range(30))
+        assert {(record.error, record.tokens) for record in run.records} == {("", 12)}
+        assert run.facts["upstream_requests"] == sum(record.attempts for record in run.records)
+    assert direct.facts["upstream_requests"] == 30
+    assert {record.replica for record in direct.records} == {""}
+    assert {record.replica for record in ttfb.records} <= {f"replica-{number}" for number in range(4)}
+    assert read_manifest(tmp_path)["kind"] == "compare"
+    assert "Headers at once; times in ms" in capsys.readouterr().out
+
+
+def test_load_sees_what_the_server_sent() -> None:
+    """Both kinds of loop get every answer with its tokens, and a closed loop keeps to its connections."""
+
+    async def scenario() -> tuple[list[Outcome], int]:
+        async with serving(ttft="1ms", gap="1ms", headers="at_once", role="early") as server:
+            targets = {"endpoint": Target(server.url, "m")}
+            outcomes = [
+                await measure(Session(targets, planned(traffic(30)))),
+                await measure(Session(targets, planned(traffic(30, None)), concurrency=3)),
+            ]
+            return outcomes, server.stats.connections_opened
+
+    outcomes, connections = run_real(scenario())
+    for outcome in outcomes:
+        [run] = outcome.runs
+        assert not outcome.cut
+        assert [record.number for record in run.records] == list(range(30))
+        for record in run.records:
+            assert (record.error, record.status, record.tokens, record.events) == ("", 200, 5, 5)
+            assert record.headers_s is not None
+            assert record.byte_s is not None
+            assert record.content_s is not None
+            assert record.due_s <= record.sent_s <= record.headers_s <= record.byte_s <= record.content_s
+            assert record.content_s <= record.end_s
+    assert connections <= 30 + 3
+
+
+def test_two_targets_take_turns() -> None:
+    """Both get the same requests, block by block, and the first of a block alternates."""
+
+    async def scenario() -> tuple[Outcome, list[int]]:
+        async with serving() as one, serving() as other:
+            targets = {"endpoint": Target(one.url, "m"), "against": Target(other.url, "m")}
+            outcome = await measure(Session(targets, planned(traffic(20))))
+            return outcome, [one.stats.requests, other.stats.requests]
+
+    outcome, requests = run_real(scenario())
+    assert requests == [20, 20]
+    first, second = outcome.runs
+    assert [record.number for record in first.records] == [record.number for record in second.records]
+    begun = {(run.name, block): min(r.due_s for r in run.records if r.block == block) for run in outcome.runs
+             for block in (0, 1)}  # fmt: skip
+    assert begun["endpoint", 0] < begun["against", 0] < begun["against", 1] < begun["endpoint", 1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("429", "http_429"),
+        ("500", "http_500"),
+        ("error_frame", "error_frame"),
+        ("empty", "cut"),
+        ("reset", "cut"),
+        ("cut_fin:2", "cut"),
+    ],
+)
+def test_failures_have_their_class(fault: str, error: str) -> None:
+    """Each way to fail is counted under its name, and never as an answer."""
+
+    async def scenario() -> list[Run]:
+        async with serving(faults=[fault]) as server:
+            outcome = await measure(Session({"endpoint": Target(server.url, "m")}, planned(traffic(3))))
+            return outcome.runs
+
+    [run] = run_real(scenario())
+    assert {record.error for record in run.records} == {error}
+    assert {record.ttft_s for record in run.records} == {float("inf")}
+
+
+def test_nobody_there_is_a_result() -> None:
+    """A port that nobody listens on gives failures of the class `connect`, and a silent server ones of `timeout`."""
+
+    async def scenario() -> list[str]:
+        async with serving(ttft="60s") as server:
+            url, silent = "http://127.0.0.1:9/v1", Target(server.url, "m", timeout_s=0.05)
+            outcomes = [
+                await measure(Session({"endpoint": target}, planned(traffic(1))))
+                for target in (Target(url, "m"), silent)
+            ]
+            return [outcome.runs[0].records[0].error for outcome in outcomes]
+
+    assert run_real(scenario()) == ["connect", "timeout"]
+
+
+def test_tokens_are_bounded_while_it_runs() -> None:
+    """A server that says more than it was allowed ends the run, which keeps what it has."""
+
+    async def scenario() -> Outcome:
+        async with serving() as server:
+            session = Session({"endpoint": Target(server.url, "m")}, planned(traffic(50, None)), 1, tokens_max=100)
+            return await measure(session)
+
+    outcome = run_real(scenario())
+    assert "more than --tokens-max 100" in outcome.cut
+    assert 1 <= len(outcome.runs[0].records) < 50
+
+
+def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
+    """Interrupted, `load` writes the requests that were sent, tables and a manifest; the key stands in none of them."""
+
+    async def scenario() -> int:
+        async with serving(ttft="1ms") as server:
+            os.environ["BENCH_TEST_KEY"] = "sk-very-secret"
+            process = await spawn(
+                *("-m", "streaming_bench", "load", "--url", server.url, "--model", "m", "--concurrency", "2"),
+                *(
+                    "--requests",
+                    "1000",
+                    "--tokens-max",
+                    "9000000",
+                    "--key-env",
+                    "BENCH_TEST_KEY",
+                    "--out",
+                    str(tmp_path),
+                ),
+            )
+            while server.stats.complete < 20:
+                assert process.returncode is None
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(WAIT_S):
+                out, err = await process.communicate()
+            assert b"ended early (Ctrl-C)" in err, (out, err)
+            assert process.returncode is not None
+            return process.returncode
+
+    try:
+        assert run_real(scenario()) == 0
+    finally:
+        del os.environ["BENCH_TEST_KEY"]
+    [run] = read_runs(tmp_path)
+    assert 20 <= len(run.records) < 1000
+    assert read_manifest(tmp_path)["ended_early"] == "Ctrl-C"
+    assert not [path for path in tmp_path.iterdir() if b"sk-very-secret" in path.read_bytes()]
+    assert json.loads((tmp_path / "runs.json").read_text())["runs"][0]["model"] == "m"
