@@ -34,7 +34,7 @@ from gateway.observe.state import PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
 from gateway.plain_routes import plain_app
-from gateway.request import Host, Model, Timeouts
+from gateway.request import Host, Model, RecoveryMode, Timeouts
 from gateway.response import Application, Receive, Scope, Send
 from gateway.routes import Keyring, Limits, RacedRoutes
 from gateway.routing.choose import Crossing, Routing
@@ -44,6 +44,7 @@ from providers.base import Api, Headers, Resource
 from providers.catalog import CATALOG, Auth, Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
+from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import Wishes, protocols
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
@@ -131,7 +132,14 @@ class Gateway:
             made = [self._replica(settings, row, replica, tasks) for replica in replicas]
             pools.append(Pool(name, made, hedge, self._ledgers))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
-        return Model(row.name, pools, _timeouts(settings.timeouts), apis=apis)
+        return Model(
+            row.name,
+            pools,
+            _timeouts(settings.timeouts),
+            apis=apis,
+            recovery=RecoveryMode(row.recovery),
+            recoverers=dict.fromkeys((Api.CHAT, Api.COMPLETIONS), OpenAIRecoverer()),
+        )
 
     def _replica(
         self, settings: config.Settings, model: config.Model, row: config.Replica, tasks: asyncio.TaskGroup
@@ -161,6 +169,7 @@ class Gateway:
             counts_max_tokens=kind.counts_max_tokens,
             prices=_prices(row.prices or model.prices),
             apis=frozenset(spoken),
+            prefills=kind.prefills,
         )
 
     def _quota(self, row: config.Replica, kind: Kind, model: config.Model) -> str | None:

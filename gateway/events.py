@@ -23,6 +23,7 @@ class Role(enum.Enum):
     PRIMARY = "primary"
     BACKUP = "backup"  # a hedge: the primary is late
     FAILOVER = "failover"  # an attempt before it failed
+    RECOVERY = "recovery"  # the stream that the client reads broke
 
 
 class Result(enum.Enum):
@@ -32,6 +33,42 @@ class Result(enum.Enum):
     BACKUP_WON = "backup_won"
     BACKUP_LOST = "backup_lost"
     DENIED = "denied"  # it was late, and a hedge was denied
+
+
+class RecoveryKind(enum.Enum):
+    """How a broken stream is carried on; the value is the metric label."""
+
+    CONTINUE = "continue"  # from where it broke
+    REPLAY = "replay"  # asked again, and what the client has is skipped
+
+
+class RecoveryResult(enum.Enum):
+    """What came of it; the value is the metric label."""
+
+    RECOVERED = "recovered"  # the client reads on
+    DIVERGED = "diverged"  # the other replica said something else
+    FAILED = "failed"  # it failed, too
+    ABANDONED = "abandoned"  # the client left meanwhile, or the gateway stopped
+
+
+class RecoveryReport(msgspec.Struct, frozen=True):
+    """One attempt to carry a broken stream on.
+
+    Attributes:
+        kind: how.
+        result: what came of it.
+        replica: which was asked.
+        tokens: how many the client had had, about.
+        gap_s: from the last event before the break until the stream went on, or the attempt was over.
+        tokens_again: what was asked for a second time, prompt and answer, about: paid twice.
+    """
+
+    kind: RecoveryKind
+    result: RecoveryResult
+    replica: str
+    tokens: int
+    gap_s: float
+    tokens_again: int
 
 
 class AttemptReport(msgspec.Struct, frozen=True):
@@ -97,6 +134,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
         events: content events forwarded.
         malformed: malformed events skipped.
         beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
+        recoveries: how its stream was carried on where it broke, each attempt.
     """
 
     at_s: float
@@ -120,6 +158,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     malformed: int
     beyond_boundary: tuple[str, ...] = ()
     never_hedged: Denial | None = None
+    recoveries: tuple[RecoveryReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_header
         max_tokens=asked.max_tokens,
         assemble=asked.assemble,
         headers=() if passed_headers.isdisjoint(given) else tuple(h for h in headers if h[0] in passed_headers),
+        repeatable=asked.hedgeable,
     )
     hedgeable = hedge_asked and asked.hedgeable and call.choices == 1 and call.timed
     prompt = b"".join([body[start:end] for start, end in [spans[key] for key in asked.prompt]])

@@ -23,18 +23,20 @@ from gateway.events import (
     HedgeDenied,
     HedgeFired,
     PartFailed,
+    RecoveryResult,
     Role,
 )
 from gateway.failover import Remedy, answer, judge, last_word
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
+from gateway.recovery import Recovery, watch
 from gateway.report import Course, beyond_boundary, ended, response_headers, why_started
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait
 from providers.base import Call, Headers
-from providers.errors import ProtocolError, TimedOut, UpstreamError
+from providers.errors import Diverged, ProtocolError, TimedOut, UpstreamError
 
 _DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
 _CUT_SHORT = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
@@ -62,6 +64,7 @@ class Race:
         "_model",
         "_over",
         "_paused",
+        "_recovery",
         "_retry_at_s",
         "_start_s",
         "_timer",
@@ -83,6 +86,7 @@ class Race:
         self._denials: list[Denial] = []
         self._denied_why: str | None = None
         self._hedges = 0
+        self._recovery: Recovery | None = None  # of the stream that goes out
         self._beyond: tuple[str, ...] = ()  # replicas left untried because of a boundary
         self._over = False
         self._paused = False
@@ -159,6 +163,10 @@ class Race:
             if any(other.live for other in self._attempts):
                 return  # nothing was generated: it wins only if no other attempt is left
             self._win(attempt)
+        if self._recovery is not None and not self._recovery.ends(self._now()):
+            self._diverged(attempt, self._recovery)
+        if self._over:
+            return
         self._close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
         self._client.finish()
         if not self._over:  # the client may have given up
@@ -170,8 +178,8 @@ class Race:
         won = attempt is self._winner
         outcome = Outcome.CUT if won else verdict.outcome
         self._fail_attempt(attempt, outcome, error)
-        if won:
-            self._lost_winner(error)
+        if won or attempt.role is Role.RECOVERY:
+            self._lost_winner(attempt, error)
             return
         others = any(other.live for other in self._attempts)
         final = verdict.answers and verdict.remedy is Remedy.NONE
@@ -187,16 +195,49 @@ class Race:
         attempt.hedge_at_s = attempt.overdue_at_s = attempt.give_up_at_s = math.inf
         self._retry_at_s = math.inf
         self._arm(attempt.last_s + self._model.timeouts.stall_s)
+        if self._recovery is not None:
+            self._recovery.joins(attempt)
+            if self._paused:
+                attempt.pause()
+            attempt.forward(self._join)
+            return
+        self._keep_alive_at_s = math.inf
         self._client.begin(response_headers(self._course()))
-        attempt.forward(self._client.write)
+        self._recovery = self._safely("recovery", watch, None, self._model, self._call, attempt, self._client.write)
+        if self._recovery is None:
+            attempt.forward(self._client.write)
 
-    def _lost_winner(self, error: UpstreamError) -> None:
-        """The winner was cut, stalled or sent an error."""
+    def _lost_winner(self, attempt: Attempt, error: UpstreamError) -> None:
+        """The winner was cut, stalled or sent an error, or what was to carry on its stream was."""
         self._winner = None
-        if self._client.committed:
+        if self._recovery is not None:
+            self._recovery.broke(attempt, error)
+            self._keep_alive_at_s = self._now() + self._keep_alive_s
+        elif self._client.committed:
             self._refuse(answer(error))
-        else:
-            self._nothing_live()
+            return
+        self._nothing_live()
+
+    def _join(self, raw: bytes) -> None:
+        """One event of an attempt that carries a broken stream on."""
+        recovery, winner = self._recovery, self._winner
+        if recovery is None or winner is None:
+            return  # it is over
+        new = self._safely("recovery", recovery.join, None, raw, self._now())
+        if new is None:
+            self._diverged(winner, recovery)
+        elif new:
+            self._client.write(new)
+        if not recovery.catching_up:
+            self._keep_alive_at_s = math.inf
+
+    def _diverged(self, winner: Attempt, recovery: Recovery) -> None:
+        """It does not say what the client already has."""
+        recovery.settle(RecoveryResult.DIVERGED, self._now())
+        recovery.given_up = True
+        self._close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
+        self._winner = None
+        self._nothing_live()
 
     def _nothing_live(self) -> None:
         """No attempt may still bring content: a valid empty answer, else another try, else the error."""
@@ -208,7 +249,9 @@ class Race:
 
     def _give_up(self, nothing: Nothing) -> None:
         """No attempt is under way and none can be started."""
-        if self._errors:
+        if self._recovery is not None and self._recovery.error is not None:
+            self._refuse(answer(self._recovery.error))
+        elif self._errors:
             self._refuse(last_word(self._errors, spent=nothing.spent))
         else:
             waiting = "every replica of this model was told by its provider to wait"
@@ -218,6 +261,8 @@ class Race:
         """Nothing is left to try, or the error is an answer."""
         if not self._over:
             self._client.fail(error)
+            if self._recovery is not None:
+                self._recovery.settle(RecoveryResult.FAILED, self._now())
             self._stop(Outcome.LOST, status=error.status, error=error.code or error.kind)
 
     def _stop(self, outcome: Outcome, status: int, error: str | None) -> None:
@@ -230,19 +275,28 @@ class Race:
 
     def _end(self, status: int, error: str | None) -> None:
         self._over = True
-        usage = self._winner.usage if self._winner is not None else None
+        usage = self._winner.usage if self._winner is not None and self._winner.role is not Role.RECOVERY else None
         if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
             self._safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
         if self._timer is not None:
             self._timer.cancel()
         for attempt in self._attempts:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
+        if self._recovery is not None:
+            self._recovery.settle(RecoveryResult.ABANDONED, self._now())
         self._host.emit(ended(self._course(), self._call, self._now(), status, error, self._beyond))
-        self._attempts, self._winner = [], None  # no cycle outlives a request
+        self._attempts, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 
     def _course(self) -> Course:
         return Course(
-            self._caller, self._facts, self._attempts, self._winner, self._hedges, self._denials, self._denied_why
+            self._caller,
+            self._facts,
+            self._attempts,
+            self._winner,
+            self._hedges,
+            self._denials,
+            self._denied_why,
+            self._recovery,
         )
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
@@ -272,6 +326,8 @@ class Race:
     def _next(self, role: Role) -> bool:
         """Start an attempt, now or after a wait; if there is nothing left to try or to wait for, refuse the request."""
         now_s, attempts = self._now(), self._attempts
+        if self._recovery is not None:
+            return self._carry_on(self._recovery)
         step = self._safely(
             "tries", self._tries.next, None, self._pick, attempts, self._errors, now_s, self._host.rand()
         )
@@ -287,6 +343,26 @@ class Race:
         elif not any(attempt.live for attempt in attempts):
             tried = [attempt.replica for attempt in attempts]
             self._beyond = self._safely("routing", beyond_boundary, (), self._model.pools, tried)
+            self._give_up(step)
+        return not isinstance(step, Nothing)
+
+    def _carry_on(self, recovery: Recovery) -> bool:
+        """The same for an attempt that carries a broken stream on."""
+        now_s, rand = self._now(), self._host.rand()
+
+        def where() -> Go | None:
+            return recovery.next(self._attempts, self._facts, now_s, rand)
+
+        step: Go | Wait | Nothing = Nothing()
+        if not recovery.given_up:
+            step = self._safely("tries", self._tries.carry_on, step, self._attempts, where, now_s)
+        if isinstance(step, Go):
+            recovery.begins()
+            self._launch(step.pool, step.replica, Role.RECOVERY, why_started(Role.RECOVERY, self._errors))
+        elif isinstance(step, Wait):
+            self._retry_at_s = step.until_s
+            self._arm(step.until_s)
+        else:
             self._give_up(step)
         return not isinstance(step, Nothing)
 
@@ -317,25 +393,30 @@ class Race:
         host, timeouts = self._host, self._model.timeouts
         attempt = Attempt(self, pool, replica, role, reason, host.loop)
         self._attempts.append(attempt)
-        self._safely("routing", pool.on_sent, None, attempt, self._facts, tickets)
+        asked = self._recovery.asked if self._recovery is not None else None
+        call, facts = asked or (self._call, self._facts)
+        self._safely("routing", pool.on_sent, None, attempt, facts, tickets)
         try:
-            attempt.open(self._call)
+            attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race
             host.emit(PartFailed(self._now(), "open", type(error).__name__))
             failure = ProtocolError("the request could not be sent to the upstream")
             host.loop.call_soon(attempt.on_end, failure)
         start_s = attempt.start_s
         if self._call.timed:  # else the whole answer comes at once: only its end is timed
-            overdue_s = timeouts.ttft_s + timeouts.ttft_per_token_s * self._facts.prompt_tokens
+            overdue_s = timeouts.ttft_s + timeouts.ttft_per_token_s * facts.prompt_tokens
             if self._facts.deadline_s is not None and not self._call.streaming:  # leave time for another attempt
                 overdue_s = min(overdue_s, self._facts.deadline_s / 2)
             attempt.overdue_at_s = start_s + overdue_s
             attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
-        if self._facts.hedge_off is None and self._hedges < pool.max_hedges:
+        if asked is not None:  # nothing races it: what would win would have to be joined, too
+            attempt.give_up_at_s, attempt.overdue_at_s = attempt.overdue_at_s, math.inf
+        elif self._facts.hedge_off is None and self._hedges < pool.max_hedges:
             delay_s = self._safely("plan", pool.delay_s, math.inf, attempt, self._facts)
             attempt.hedge_after_s = delay_s
             attempt.hedge_at_s = start_s + delay_s
-        self._arm(min(attempt.hedge_at_s, attempt.overdue_at_s, self._final_s, self._keep_alive_at_s))
+        due_s = min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
+        self._arm(min(due_s, self._final_s, self._keep_alive_at_s))
 
     def _consider_hedge(self, attempt: Attempt, now_s: float) -> None:
         """An attempt is late: ask the pool, then act."""
@@ -386,6 +467,9 @@ class Race:
             self._check_stall(self._winner, now_s)
         else:
             self._check_waiting(now_s)
+        if now_s >= self._keep_alive_at_s and not self._over:
+            self._keep_alive_at_s = now_s + self._keep_alive_s
+            self._client.keep_alive()
         if not self._over:
             self._arm(self._next_due())
 
@@ -413,14 +497,16 @@ class Race:
         if now_s >= self._retry_at_s:
             self._retry_at_s = math.inf
             self._next(Role.FAILOVER if self._attempts else Role.PRIMARY)
-        if now_s >= self._keep_alive_at_s and not self._over:
-            patience_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
-            self._keep_alive_at_s = now_s + min(self._model.timeouts.keepalive_interval_s, patience_s)
-            self._client.keep_alive()
+
+    @property
+    def _keep_alive_s(self) -> float:
+        """How long a waiting client may hear nothing."""
+        patience_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
+        return min(self._model.timeouts.keepalive_interval_s, patience_s)
 
     def _next_due(self) -> float:
         if self._winner is not None:
-            return min(self._winner.last_s + self._model.timeouts.stall_s, self._final_s)
+            return min(self._winner.last_s + self._model.timeouts.stall_s, self._final_s, self._keep_alive_at_s)
         times_s = [
             min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
             for attempt in self._attempts

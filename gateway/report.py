@@ -13,6 +13,7 @@ from gateway.hedging.charges import Charge, Standing, charge, standing
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
+from gateway.recovery import Recovery
 from gateway.request import Caller
 from gateway.routing.replicas import Replica
 from providers.base import Call
@@ -20,7 +21,7 @@ from providers.errors import UpstreamError
 
 
 class Course(NamedTuple):
-    """How a race has gone so far."""
+    """How a race has gone so far; `recovery` where the winner's stream may be carried on."""
 
     caller: Caller
     facts: Facts
@@ -29,12 +30,14 @@ class Course(NamedTuple):
     hedges: int
     denials: Sequence[Denial]
     denied_why: str | None
+    recovery: Recovery | None = None
 
     @property
     def result(self) -> Result:
         """How it stands, or went."""
         if self.hedges:
-            won = self.winner is not None and self.winner.role is Role.BACKUP
+            first = self.recovery.first if self.recovery is not None else self.winner
+            won = self.winner is not None and first is not None and first.role is Role.BACKUP
             return Result.BACKUP_WON if won else Result.BACKUP_LOST
         return Result.DENIED if self.denials else Result.PRIMARY
 
@@ -101,9 +104,12 @@ def ended(
     course: Course, call: Call, now_s: float, status: int, error: str | None, beyond: tuple[str, ...] = ()
 ) -> RequestEnded:
     """The one event every request ends with; all its attempts have ended."""
-    caller, facts, attempts, winner, _, denials, denied_why = course
+    caller, facts, attempts, winner, _, denials, denied_why, recovery = course
     start_s = attempts[0].start_s if attempts else now_s
     content_s = winner.content_s if winner is not None else None
+    usage = winner.usage if winner is not None else None
+    if winner is not None and recovery is not None:
+        content_s, usage = recovery.content_s, recovery.usage(usage)
     return RequestEnded(
         at_s=now_s,
         request_id=caller.request_id,
@@ -121,10 +127,11 @@ def ended(
         gateway_s=start_s - caller.arrived_s,
         ttft_s=None if content_s is None else content_s - caller.arrived_s,
         total_s=now_s - caller.arrived_s,
-        usage=winner.usage if winner is not None else None,
+        usage=usage,
         events=winner.events if winner is not None else 0,
         malformed=sum(attempt.malformed for attempt in attempts),
         beyond_boundary=beyond,
+        recoveries=() if recovery is None else tuple(recovery.reports),
         never_hedged=_never_hedged(facts, attempts[0].pool) if attempts else None,
     )
 

@@ -4,7 +4,8 @@ Data and one Protocol; no behaviour. Units: seconds of the loop's clock.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import enum
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from gateway.estimation.tokens import TokenScale
 from gateway.events import Event
 from gateway.hedging.pool import Pool
 from gateway.limits.budget import RetryBudget
-from providers.base import Api
+from providers.base import Api, Recoverer
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,15 @@ class Timeouts:
     retry_after_s_max: float = 3.0
 
 
+class RecoveryMode(enum.Enum):
+    """What is done when a stream breaks after part of it has gone out; the value is the name in the settings."""
+
+    OFF = "off"
+    AUTO = "auto"  # what is likely to succeed
+    REPLAY = "replay"
+    CONTINUE = "continue"  # where it is possible, else replay
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A public model name.
@@ -54,6 +64,8 @@ class Model:
         scale: how its tokenizer counts, learned from reported usage.
         retries: how many attempts may follow failures.
         apis: in which at least one of its replicas can be asked.
+        recovery: of broken streams.
+        recoverers: what is known of each API's streams for that; an API that is not there has no recovery.
     """
 
     name: str
@@ -62,6 +74,8 @@ class Model:
     scale: TokenScale = field(default_factory=TokenScale)
     retries: RetryBudget = field(default_factory=RetryBudget)
     apis: frozenset[Api] = frozenset(Api)
+    recovery: RecoveryMode = RecoveryMode.OFF
+    recoverers: Mapping[Api, Recoverer] = field(default_factory=dict)
 
 
 class Client(Protocol):

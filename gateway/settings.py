@@ -36,6 +36,7 @@ Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinit
 Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
 FirstToken = Literal["any", "answer"]
 BudgetOf = Literal["tokens", "spend"]
+Recovery = Literal["off", "auto", "replay", "continue"]
 CrossBoundary = Literal["never", "failover", "always"]
 
 ApiName = Literal["chat/completions", "completions", "responses", "messages", "embeddings"]
@@ -174,6 +175,8 @@ class Model(Section):
     """Overrides the top-level `hedge` for this model, key by key."""
     first_token: FirstToken = Field(default="any")
     """Whether reasoning counts as the first token (`any`) or only the answer does."""
+    recovery: Recovery = Field(default="auto")
+    """What is done when a stream breaks after part of it has gone out."""
     cross_boundary: CrossBoundary = Field(default="never")
     """Which later attempts of a request may leave the `boundary` that it was sent to first."""
 

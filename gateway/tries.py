@@ -9,7 +9,7 @@ request, tries in a burst, retries a model. It starts nothing and knows no timer
 Units: seconds of the loop's clock; `rand` is uniform in [0, 1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from gateway.attempt import Attempt
@@ -91,18 +91,27 @@ class Tries:
             now_s: the time.
             rand: spreads waits.
         """
-        sent = [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUITED]
-        if len(sent) >= TRIES_MAX:
-            return Nothing()
-        if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
-            return Wait(free_at_s)
-        step = self._where(pick, attempts, errors, now_s, rand)
+        sent = _sent(attempts)
+        step = _bound(sent, now_s) or self._where(pick, attempts, errors, now_s, rand)
         if isinstance(step, Go):
             if sent and not self._model.retries.take(now_s):
                 return Nothing(spent=True)
             self._again = None
             self._index = self._model.pools.index(step.pool)
         return step
+
+    def carry_on(
+        self, attempts: Sequence[Attempt], where: Callable[[], Go | None], now_s: float
+    ) -> Go | Wait | Nothing:
+        """The same for an attempt that carries a broken stream on, within the same bounds.
+
+        Args:
+            attempts: all so far.
+            where: tells where to, None for nowhere.
+            now_s: the time.
+        """
+        step = _bound(_sent(attempts), now_s) or where() or Nothing()
+        return Nothing(spent=True) if isinstance(step, Go) and not self._model.retries.take(now_s) else step
 
     def _where(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: float
@@ -168,6 +177,20 @@ class Tries:
                 if replica is not None:
                     return Go(pool, replica)
         return None
+
+
+def _sent(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Those that count."""
+    return [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUITED]
+
+
+def _bound(sent: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
+    """What keeps another attempt from being sent now, None when nothing does."""
+    if len(sent) >= TRIES_MAX:
+        return Nothing()
+    if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
+        return Wait(free_at_s)
+    return None
 
 
 def _wait_s(attempt: Attempt) -> float | None:

@@ -117,6 +117,7 @@ class Call(msgspec.Struct, frozen=True):
         max_tokens: the bound on the answer's tokens, None when the client gave none.
         assemble: a non-streaming call may be asked as a stream and assembled (False for parameters that do not stream).
         headers: allow-listed client headers to pass on.
+        repeatable: sending it twice does nothing twice but generate: nothing is kept, no tool runs at the provider.
     """
 
     api: Api
@@ -130,6 +131,7 @@ class Call(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     assemble: bool = True
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    repeatable: bool = True
 
     @property
     def timed(self) -> bool:
@@ -222,6 +224,70 @@ class WireProtocol(Protocol):
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """What a non-200 response means; body may be cut at 64 kB."""
+
+
+class Joiner(Protocol):
+    """Fits the events of another stream to what a client already has, so that it reads one valid stream."""
+
+    @property
+    def caught_up(self) -> bool:
+        """All that the client has was said again: whatever is said now is new."""
+
+    def feed(self, raw: bytes) -> bytes | None:
+        """Take whole events as an attempt would forward them.
+
+        Returns:
+            What the client may get of them, often nothing; None when they say something else than it has. Nothing may
+            be fed after that.
+        """
+
+
+class Continuation(msgspec.Struct, frozen=True):
+    """A broken answer as a request of its own: go on from here.
+
+    Attributes:
+        call: the client's call with what it has been sent as the beginning of the answer.
+        joiner: for the answer.
+        prefill_tokens: how many tokens that beginning has, about.
+    """
+
+    call: Call
+    joiner: Joiner
+    prefill_tokens: int
+
+
+class Transcript(Protocol):
+    """What a client has been sent of one answer, as text."""
+
+    @property
+    def comparable(self) -> bool:
+        """All of it is text that another answer can be compared with."""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of an answer it holds, about."""
+
+    def add(self, raw: bytes) -> None:
+        """Take whole events in the order in which they were sent."""
+
+    def joiner(self) -> Joiner:
+        """For another answer to the same call, from its beginning; nothing may be added any more."""
+
+    def continuation(self) -> Continuation | None:
+        """For an answer that goes on behind this; None where that would not be right."""
+
+
+class Recoverer(Protocol):
+    """What is known of the streams of one client API when one of them breaks; an API without one has no recovery."""
+
+    def fixed(self, call: Call) -> bool:
+        """The call asks for the same answer each time."""
+
+    def continuable(self, call: Call) -> bool:
+        """Nothing in the call is against going on with its answer elsewhere."""
+
+    def transcript(self, call: Call) -> Transcript:
+        """An empty one, for the answer to a call."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):

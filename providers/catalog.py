@@ -37,6 +37,7 @@ class Kind:
         keeps: keeps what was answered in the Responses API, unless told not to.
         limits: how its responses state rate limits; None where they state none.
         counts_max_tokens: takes a request's whole `max_tokens` from its limit on tokens, beforehand.
+        prefills: goes on with an answer whose beginning it is given (`continue_final_message`).
     """
 
     auth: Auth = Auth.BEARER
@@ -47,9 +48,11 @@ class Kind:
     keeps: bool = False
     limits: LimitForm | None = None
     counts_max_tokens: bool = False
+    prefills: bool = False
 
 
 _ENGINE = Kind(own_engine=True, cancel_stops_billing=True)
+_PREFILLS = Kind(own_engine=True, cancel_stops_billing=True, prefills=True)
 _STOPS = Kind(cancel_stops_billing=True, limits=LimitForm())
 _GOES_ON = Kind(cancel_stops_billing=False)
 
@@ -67,12 +70,12 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             counts_max_tokens=True,
         ),
         "compatible": Kind(limits=LimitForm()),  # any other server that speaks OpenAI's API
-        "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES),
-        "sglang": _ENGINE,
+        "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
+        "sglang": _PREFILLS,
         "tgi": _ENGINE,
         "ollama": _ENGINE,
         "llamacpp": _ENGINE,
-        "simulated": _ENGINE,
+        "simulated": _PREFILLS,
         "cerebras": Kind(limits=LimitForm(), counts_max_tokens=True),
         "deepseek": Kind(cancel_stops_billing=True),
         "fireworks": _STOPS,

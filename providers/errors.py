@@ -9,6 +9,7 @@
     +-- BadStatus         the upstream answered with an error status
     +-- Unsuited          this upstream cannot be asked for this at all; nothing was sent
     +-- ErrorFrame        an error object inside a 200
+    +-- Diverged          an answer that is not the one it had to be
 
 Texts may come from the upstream: they go to the client, never to a log. Units: seconds, HTTP status codes.
 """
@@ -103,3 +104,9 @@ class ErrorFrame(UpstreamError):
     """An error object inside a 200."""
 
     label = "error_frame"
+
+
+class Diverged(UpstreamError):
+    """Another answer to the same call says something else."""
+
+    label = "diverged"

@@ -85,6 +85,8 @@ async def serving(
     alike: bool = False,
     models: int = 1,
     process: bool = False,
+    model: Mapping[str, object] | None = None,
+    kind: str = "simulated",
     **settings: object,
 ) -> AsyncIterator[Site]:
     """A gateway and its replicas while inside.
@@ -93,7 +95,7 @@ async def serving(
         profiles: each replica's name and behaviour, in the form of `simulated_profile.KEYS`.
         fallback: the same for replicas that are used only when those have failed.
         alike: replicas draw the same and say the same to the same prompt.
-        models, process, settings: see `fronting`.
+        models, process, model, kind, settings: see `fronting`.
     """
     every = {**profiles, **(fallback or {})}
     replicas = {
@@ -105,14 +107,21 @@ async def serving(
             await server.start()
             opened.push_async_callback(server.close)
         pools = [{name: replicas[name].url for name in pool} for pool in (profiles, fallback) if pool]
-        site = await opened.enter_async_context(fronting(*pools, models=models, process=process, **settings))
+        site = await opened.enter_async_context(
+            fronting(*pools, models=models, process=process, model=model, kind=kind, **settings)
+        )
         site.replicas = replicas
         yield site
 
 
 @contextlib.asynccontextmanager
 async def fronting(
-    *pools: Mapping[str, str], models: int = 1, process: bool = False, **settings: object
+    *pools: Mapping[str, str],
+    models: int = 1,
+    process: bool = False,
+    model: Mapping[str, object] | None = None,
+    kind: str = "simulated",
+    **settings: object,
 ) -> AsyncIterator[Site]:
     """A gateway while inside.
 
@@ -120,18 +129,21 @@ async def fronting(
         pools: base URLs of replicas by name; each mapping after the first is a fallback.
         models: 1: one model "m"; more: "m0", "m1", ... over the same replicas, each with a memory of its own.
         process: run the gateway as a process.
+        model: settings of each model; without them broken streams stay so.
+        kind: of the replicas.
         settings: top-level settings as they would stand in a file.
     """
     rows = [
-        {"replicas": [{"name": name, "kind": "simulated", "base_url": url} for name, url in pool.items()]}
-        for pool in pools
+        {"replicas": [{"name": name, "kind": kind, "base_url": url} for name, url in pool.items()]} for pool in pools
     ]
     names = ["m"] if models == 1 else [f"m{number}" for number in range(models)]
     config = {
         "listen": "127.0.0.1:0",
         "admin_listen": "off",
         **settings,
-        "models": [{"name": name, **rows[0], "fallbacks": rows[1:]} for name in names],
+        "models": [
+            {"name": name, **rows[0], "fallbacks": rows[1:], **(model or {"recovery": "off"})} for name in names
+        ],
     }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "gateway.yaml"

@@ -102,9 +102,14 @@ class Pool:
         """Replicas that were not tried and that boundaries let a failover go to, whatever their state."""
         return reachable(self.replicas, tried, self.settings.crossing)
 
-    def pick(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
-        """Where a primary or failover goes, None when nothing here may be used now."""
-        return self._picked(facts, usable(self._unrefused(facts, tried, now_s), now_s), now_s, rand)
+    def pick(
+        self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
+    ) -> Replica | None:
+        """Where an attempt goes that is no hedge, None when nothing here may be used now; `prefills`: only to such."""
+        candidates = usable(self._unrefused(facts, tried, now_s), now_s)
+        if prefills:
+            candidates = [replica for replica in candidates if replica.prefills]
+        return self._picked(facts, candidates, now_s, rand)
 
     def pick_any(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """The same when nothing else is left: open breakers are ignored, because a shut pool helps nobody."""

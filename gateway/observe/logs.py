@@ -25,6 +25,9 @@ from gateway.events import (
     HedgeFired,
     HedgingSwitched,
     PartFailed,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryResult,
     RequestEnded,
     RequestRefused,
     Result,
@@ -72,6 +75,17 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     charge: Charge | None = None
 
 
+class RecoveryLine(msgspec.Struct, gc=False):
+    """One attempt to carry on a stream that broke, in a request's line."""
+
+    kind: RecoveryKind
+    result: RecoveryResult
+    replica: str
+    after_tokens: int
+    gap_ms: float
+    tokens_again: int
+
+
 class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     """A request's line; what is None, empty or zero by default is left out."""
 
@@ -99,6 +113,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     beyond_boundary: tuple[str, ...] = ()
     never_hedged: Denial | None = None
     cost: dict[Standing, float] = {}
+    recoveries: list[RecoveryLine] = []
 
 
 _encode = msgspec.json.Encoder().encode
@@ -196,6 +211,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         event.beyond_boundary,
         event.never_hedged,
         costs(attempt.charge for attempt in event.attempts),
+        [_recovery_line(recovery) for recovery in event.recoveries],
     )
 
 
@@ -241,8 +257,25 @@ def _request_text(line: RequestLine) -> str:
     if line.never_hedged is not None:
         words.append(f"never_hedged={line.never_hedged.value}")
     words += [f"{standing.value}={cost:.6g}" for standing, cost in line.cost.items()]
+    words += [_recovery_text(recovery) for recovery in line.recoveries]
     words += [_attempt_text(attempt) for attempt in line.attempts]
     return " ".join(words)
+
+
+def _recovery_line(recovery: RecoveryReport) -> RecoveryLine:
+    return RecoveryLine(
+        recovery.kind,
+        recovery.result,
+        recovery.replica,
+        recovery.tokens,
+        _ms(recovery.gap_s),
+        recovery.tokens_again,
+    )
+
+
+def _recovery_text(recovery: RecoveryLine) -> str:
+    said = f"{recovery.kind.value}:{recovery.result.value}"
+    return f"recovery={said} (after {recovery.after_tokens} tokens, gap {recovery.gap_ms:g}ms)"
 
 
 def _attempt_text(attempt: AttemptLine) -> str:

@@ -108,6 +108,9 @@ class _ModelSeries:
                 self._tallies.hedges.at(self._call[1], _hedge_result(attempt, event.winner)).value += 1
         for reason in event.denials:
             self._tallies.denials.at(self._call[1], reason.value).value += 1
+        for recovery in event.recoveries:
+            words = (recovery.kind.value, recovery.result.value)
+            self._tallies.recoveries.at(self._call[1], *words).value += 1
         if event.malformed:
             self._tallies.malformed.at(self._call[1]).value += event.malformed
 
@@ -201,7 +204,7 @@ def _hedge_result(backup: AttemptReport, winner: str | None) -> str:
     """Won, lost, failed, or abandoned before the race was decided."""
     if backup.outcome is Outcome.LOST:
         return "lost"
-    if backup.replica == winner:
+    if backup.replica == winner or backup.outcome is Outcome.CUT:  # another one may have carried its answer on
         return "won"
     return "abandoned" if backup.outcome in (Outcome.CLIENT_GONE, Outcome.DRAINED) else "failed"
 

@@ -141,6 +141,9 @@ class Tallies:
         self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
         self.hedges = _counter("ttft_gateway_hedges", "Backups ended", MODEL, "result")
         self.denials = _counter("ttft_gateway_hedges_denied", "Late requests denied a hedge", MODEL, "reason")
+        self.recoveries = _counter(
+            "ttft_gateway_recoveries", "Attempts to carry on a stream that broke", MODEL, "kind", "result"
+        )
         self.attempts = _counter("ttft_gateway_attempts", "Upstream attempts ended", *attempt, "role", "outcome")
         self.headers = _histogram("ttft_gateway_attempt_headers_seconds", "Sent to headers", _ATTEMPT_S, *attempt)
         self.content = _histogram("ttft_gateway_attempt_content_seconds", "Sent to first content", _ATTEMPT_S, *attempt)

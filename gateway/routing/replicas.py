@@ -120,6 +120,7 @@ class Replica:
         apis: in which it can be asked.
         read_limits: reads the rate limits in a response's headers; None where none are stated.
         counts_max_tokens: whoever counts its limits takes a request's whole `max_tokens` beforehand.
+        prefills: goes on with an answer whose beginning it is given.
         in_flight: attempts under way.
         breaker: whether it may be used.
     """
@@ -135,5 +136,6 @@ class Replica:
     apis: frozenset[Api] = frozenset(Api)
     read_limits: LimitReader | None = None
     counts_max_tokens: bool = False
+    prefills: bool = False
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)

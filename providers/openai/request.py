@@ -4,6 +4,8 @@ Only the spans of `model`, `stream` and `stream_options` are touched, so whateve
 upstream as it was written. Knows nothing of HTTP, answers or which provider it is.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from providers.base import Call
@@ -28,6 +30,36 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> bytes:
     if stream and ask_usage and not call.include_usage:
         values["stream_options"] = _usage_asked(call)
     return _replaced(call, values)
+
+
+def edited(call: Call, values: Mapping[str, bytes]) -> Call:
+    """The call with the JSON of some top-level values replaced; absent keys go right behind the opening brace.
+
+    Args:
+        call: whose body has at least one key.
+        values: JSON by key.
+    """
+    pieces = [call.body[: call.insert_at]]
+    spans: dict[str, tuple[int, int]] = {}
+    size = call.insert_at
+
+    def put(before: bytes, key: str, value: bytes) -> None:
+        nonlocal size
+        start = size + len(before)
+        size = start + len(value)
+        spans[key] = (start, size)
+        pieces.extend((before, value))
+
+    comma = b""
+    for key in (key for key in values if key not in call.spans):
+        put(comma + _encode(key) + b":", key, values[key])
+        comma = b","
+    at = call.insert_at
+    for key, (start, end) in sorted(call.spans.items(), key=lambda entry: entry[1]):
+        put(comma + call.body[at:start], key, values.get(key, call.body[start:end]))
+        at, comma = end, b""
+    pieces.append(call.body[at:])
+    return msgspec.structs.replace(call, body=b"".join(pieces), spans=spans)
 
 
 def _usage_asked(call: Call) -> bytes:

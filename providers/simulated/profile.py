@@ -69,6 +69,7 @@ class Profile:
         first_comment: a comment that goes out with the head, empty: none.
         tokens: of an answer without max_tokens.
         tokens_max: no answer is longer, whatever the request says.
+        per_event: tokens in an event of a stream.
         reasoning_tokens: before the text of each answer.
         reasoning_key: what their field is called.
         slots: requests worked on at a time, 0: unlimited.
@@ -92,6 +93,7 @@ class Profile:
     first_comment: str = ""
     tokens: int = 20
     tokens_max: int = 8192
+    per_event: int = 1
     reasoning_tokens: int = 0
     reasoning_key: ReasoningKey = "reasoning_content"
     slots: int = 0
@@ -237,6 +239,7 @@ KEYS: dict[str, Form] = {
     "first_comment": Form("a comment with the head", _line, _same),
     "tokens": _number("of an answer without max_tokens", 0, _TOKENS_MAX),
     "tokens_max": _number("of any answer", 1, _TOKENS_MAX),
+    "per_event": _number("tokens in an event", 1, _TOKENS_MAX),
     "reasoning_tokens": _number("thinking before the text", 0, _TOKENS_MAX),
     "reasoning_key": _word("the field of thinking tokens", get_args(ReasoningKey)),
     "slots": _number("requests worked on at a time, 0: unlimited", 0, _TOKENS_MAX),

@@ -36,11 +36,13 @@ class Style(NamedTuple):
         role: a role chunk of its own before the content, the role in every content chunk, or no role at all.
         filters: begin with a chunk without choices that carries filter results, as Azure does.
         reasoning_key: what the field of thinking tokens is called.
+        per_event: tokens in an event.
     """
 
     role: Role
     filters: bool
     reasoning_key: str
+    per_event: int = 1
 
 
 Event = tuple[int, Frame]
@@ -106,22 +108,31 @@ def _said(api: Api, ask: Ask, choice: Choice, style: Style) -> Iterator[tuple[Fr
     """The kind of each content event of a choice, and the fields of the chunk's choice in it."""
     if api is Api.COMPLETIONS:
         offset = 0
-        for piece in choice.pieces:
-            yield FrameKind.CONTENT, {"text": piece, "logprobs": _text_logprobs(ask, [piece], offset)}
-            offset += len(piece)
+        for pieces in _grouped(choice.pieces, style):
+            text = "".join(pieces)
+            yield FrameKind.CONTENT, {"text": text, "logprobs": _text_logprobs(ask, pieces, offset)}
+            offset += len(text)
         return
     role = {"role": "assistant"} if style.role == "with" else {}
-    for piece in choice.reasoning:
-        yield FrameKind.CONTENT, {"delta": {**role, style.reasoning_key: piece}, "logprobs": None}
+    for pieces in _grouped(choice.reasoning, style):
+        yield FrameKind.CONTENT, {"delta": {**role, style.reasoning_key: "".join(pieces)}, "logprobs": None}
     if choice.tool is not None:
-        more: list[dict[str, object]] = [{"function": {"arguments": piece}} for piece in choice.pieces]
+        groups = _grouped(choice.pieces, style)
+        more: list[dict[str, object]] = [{"function": {"arguments": "".join(pieces)}} for pieces in groups]
         for call in (_call(choice.tool, ""), *more):
             delta = {**role, "tool_calls": [{"index": 0, **call}]}
             yield FrameKind.CONTENT, {"delta": delta, "logprobs": None}
         return
     kind = FrameKind.REFUSAL if choice.said == "refusal" else FrameKind.CONTENT
-    for piece in choice.pieces:
-        yield kind, {"delta": {**role, choice.said: piece}, "logprobs": _chat_logprobs(ask, choice, [piece])}
+    for pieces in _grouped(choice.pieces, style):
+        delta = {**role, choice.said: "".join(pieces)}
+        yield kind, {"delta": delta, "logprobs": _chat_logprobs(ask, choice, pieces)}
+
+
+def _grouped(pieces: Sequence[str], style: Style) -> Iterator[Sequence[str]]:
+    """The tokens of each event."""
+    for start in range(0, len(pieces), style.per_event):
+        yield pieces[start : start + style.per_event]
 
 
 def _chunk(index: int, fields: Mapping[str, object], finish: str | None) -> bytes:

@@ -76,7 +76,7 @@ class Replica:
     def profile(self, profile: Profile) -> None:
         self._profile = profile
         self._left = [rule.first for rule in profile.faults]
-        self._style = Style(profile.role, profile.provider == "azure", profile.reasoning_key)
+        self._style = Style(profile.role, profile.provider == "azure", profile.reasoning_key, profile.per_event)
         self._told: dict[Asked, _Told] = {}
         self._extra = tuple(_header(line) for line in profile.extra_headers)
         self._cache = PrefixCache(profile.cache_tokens) if profile.cache_tokens else None

@@ -23,12 +23,15 @@ from gateway.events import (
     HedgeFired,
     HedgingSwitched,
     PartFailed,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryResult,
     RequestEnded,
     RequestRefused,
 )
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.observe.logs import AttemptLine, RequestLine, RequestLog, wants_text
+from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, wants_text
 from gateway.observe.writer import LineWriter
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REQUEST
 
@@ -156,6 +159,25 @@ def test_a_request_that_could_not_be_hedged_says_why() -> None:
     assert b" never_hedged=alone " in lines.written[0]
 
 
+def test_recoveries() -> None:
+    """A stream that was carried on says how, where, after how much, how long that took and what was paid twice."""
+    report = RecoveryReport(RecoveryKind.REPLAY, RecoveryResult.RECOVERED, "b", 40, 0.75, 140)
+    (line,) = Lines().of(replace(REQUEST, recoveries=(report,)))
+    assert line["recoveries"] == [
+        {
+            "kind": "replay",
+            "result": "recovered",
+            "replica": "b",
+            "after_tokens": 40,
+            "gap_ms": 750.0,
+            "tokens_again": 140,
+        }
+    ]
+    lines = Lines(text=True)
+    lines.log.on_event(replace(REQUEST, recoveries=(report,)))
+    assert b" recovery=replay:recovered (after 40 tokens, gap 750ms) |" in lines.written[0]
+
+
 @pytest.mark.parametrize(
     ("status", "level"), [(200, "info"), (404, "info"), (499, "info"), (429, "warning"), (502, "error")]
 )
@@ -234,6 +256,7 @@ def test_every_field_is_documented() -> None:
     """docs/logs.md has a row for each field and each event."""
     documented = set(re.findall(r"^\| `(\w+)` \|", DOCS, re.MULTILINE))
     fields = {*RequestLine.__struct_fields__, *AttemptLine.__struct_fields__, *Charge.__struct_fields__}
+    fields |= set(RecoveryLine.__struct_fields__)
     names = {"request", "lines_lost", *(str(line["event"]) for line in Lines(debug=True).of(*RARE))}
     assert fields | names <= documented
 

@@ -18,6 +18,9 @@ from gateway.events import (
     Event,
     HedgeFired,
     PartFailed,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryResult,
     RequestRefused,
     Result,
 )
@@ -116,6 +119,8 @@ def test_won_hedge() -> None:
     [
         (Outcome.FINISHED, "b", "won"),
         (Outcome.CUT, "b", "won"),
+        (Outcome.CUT, "a", "won"),
+        (Outcome.CUT, None, "won"),
         (Outcome.CLIENT_GONE, "b", "won"),
         (Outcome.LOST, "a", "lost"),
         (Outcome.RATE_LIMITED, "a", "failed"),
@@ -128,6 +133,18 @@ def test_hedge_results(outcome: Outcome, winner: str | None, result: str) -> Non
     """Each backup ends as exactly one of won, lost, failed and abandoned."""
     scrape = Scrape(replace(HEDGED, winner=winner, attempts=(LOSER, replace(BACKUP, outcome=outcome))))
     assert scrape.named("ttft_gateway_hedges_total") == {result: 1}
+
+
+def test_recoveries() -> None:
+    """Each attempt to carry a stream on counts once, by its kind and what came of it."""
+    recoveries = (
+        RecoveryReport(RecoveryKind.CONTINUE, RecoveryResult.FAILED, "b", 12, 0.1, 40),
+        RecoveryReport(RecoveryKind.REPLAY, RecoveryResult.RECOVERED, "b", 12, 0.3, 40),
+    )
+    scrape = Scrape(replace(REQUEST, recoveries=recoveries))
+    labels = {"gen_ai_request_model": "llama"}
+    for kind, result in (("continue", "failed"), ("replay", "recovered")):
+        assert scrape["ttft_gateway_recoveries_total", {**labels, "kind": kind, "result": result}] == 1
 
 
 def test_denials_and_malformed_events() -> None:

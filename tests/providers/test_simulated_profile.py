@@ -15,6 +15,7 @@ EVERYTHING: dict[str, object] = {
     "first_comment": "OPENROUTER PROCESSING",
     "tokens": 60,
     "tokens_max": 1000,
+    "per_event": 2,
     "reasoning_tokens": 5,
     "reasoning_key": "reasoning",
     "slots": 8,

@@ -1,0 +1,212 @@
+"""What a client has been sent of one OpenAI-compatible answer, as text: by choice, field and tool index.
+
+Made only when a stream broke, from the events that were forwarded; it says what another answer must begin with, and
+what to send where an answer can be continued. Knows nothing of races or replicas. Sans-I/O. Units: tokens are content
+events, or log probabilities where there are any: an event is at least a token.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from providers.base import Api, Call, Continuation
+from providers.openai.join import Given, StreamJoiner
+from providers.openai.request import edited
+from providers.openai.spoken import CONTENT, TEXT, Fields, NotText, Path, Walk
+from providers.sse import data_of, events_of
+from providers.tolerant_json import dumps, loads
+
+_HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
+_LIMITS: Final = ("max_tokens", "max_completion_tokens")
+_UNUSED: Final = frozenset(
+    {b"null", b"false", b"[]", b"{}", b'"none"', b'"text"', b'{"type":"text"}', b'{"type": "text"}'}
+)
+# What makes a server read the rest of an answer as if it were the beginning (grammars, parsers of tool calls), what a
+# rest tells otherwise than a whole (logprobs of completions have places in the text), and prompts with a prefill.
+_AGAINST: Final = frozenset(
+    {
+        "add_generation_prompt",
+        "best_of",
+        "continue_final_message",
+        "ebnf",
+        "echo",
+        "function_call",
+        "functions",
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "json_schema",
+        "prompt_logprobs",
+        "regex",
+        "response_format",
+        "return_token_ids",
+        "structural_tag",
+        "structured_outputs",
+        "suffix",
+        "tools",
+        "use_beam_search",
+    }
+)
+
+
+class OpenAIRecoverer:
+    """The `providers.base.Recoverer` of chat completions and completions."""
+
+    def fixed(self, call: Call) -> bool:
+        """Temperature 0, or a seed; see `Recoverer.fixed`."""
+        seed, temperature = _given(call, "seed"), _given(call, "temperature")
+        return seed is not None or (temperature is not None and loads(temperature) == 0)
+
+    def continuable(self, call: Call) -> bool:
+        """One choice of plain text; see `Recoverer.continuable`."""
+        if call.choices != 1 or not call.repeatable:
+            return False
+        if call.api is Api.COMPLETIONS and _given(call, "logprobs") is not None:
+            return False
+        return _AGAINST.isdisjoint(call.spans) or all(_given(call, key) is None for key in _AGAINST)
+
+    def transcript(self, call: Call) -> "OpenAITranscript":
+        """See `Recoverer.transcript`."""
+        return OpenAITranscript(call, continuable=self.continuable(call))
+
+
+class OpenAITranscript(Walk):
+    """A `providers.base.Transcript`.
+
+    Args:
+        call: which was answered.
+        continuable: see `Recoverer.continuable`.
+    """
+
+    __slots__ = ("_call", "_choices", "_continuable", "_given", "_head", "_here", "comparable", "events", "usage_told")
+
+    def __init__(self, call: Call, *, continuable: bool) -> None:
+        self._call = call
+        self._continuable = continuable
+        self._head: Fields = {}
+        self._choices: dict[int, Given] = {}
+        self._here = Given()  # the choice that is walked through
+        self.comparable = True
+        self.events = 0
+        self.usage_told = False
+
+    @property
+    def tokens(self) -> int:
+        """See `Transcript.tokens`."""
+        listed = sum(given.tokens for given in self._choices.values())
+        return max(self.events, listed)
+
+    def add(self, raw: bytes) -> None:
+        """See `Transcript.add`."""
+        for event in events_of(raw):
+            chunk = loads(data_of(event) or b"")
+            if isinstance(chunk, dict):
+                self._chunk(chunk)
+
+    def joiner(self) -> StreamJoiner:
+        """See `Transcript.joiner`."""
+        return StreamJoiner(self._head, self._choices, usage_told=self.usage_told)
+
+    def continuation(self) -> Continuation | None:
+        """See `Transcript.continuation`.
+
+        White space at the end is not sent: chat templates cut it off, and the model says it again.
+        """
+        chat = self._call.api is Api.CHAT
+        path = CONTENT if chat else TEXT
+        given = self._choices.get(0)
+        if not self._continuable or not self.comparable or len(self._choices) != 1 or given is None or given.finish:
+            return None
+        text = "".join(given.texts.get(path, ()))
+        sent = text.rstrip() if chat else text
+        said = {key for key in given.texts if key[0] != "logprobs" or sent != text}  # those of white space come twice
+        if said != {path} or not sent:
+            return None
+        again = 1 if len(sent) < len(text) else 0
+        values = self._values(sent, self.tokens - again)
+        if values is None:
+            return None
+        rest = {0: Given(given.role, {path: [text[len(sent) :]]}, given.finish)}
+        joiner = StreamJoiner(self._head, rest, only=path, prefill_tokens=self.tokens - again)
+        return Continuation(edited(self._call, values), joiner, self.tokens - again)
+
+    def _values(self, sent: str, tokens: int) -> Mapping[str, bytes] | None:
+        """The values to change in the client's body; None where it cannot be done."""
+        values: dict[str, bytes] = {}
+        for key in _LIMITS:
+            limit = loads(_given(self._call, key) or b"null")
+            if isinstance(limit, int):
+                if limit <= self.tokens:
+                    return None  # nothing is left to be said but that
+                values[key] = b"%d" % (limit - tokens)
+        if any("\ud800" <= char <= "\udfff" for char in sent):
+            return None  # ends in the middle of a character
+        if self._call.api is Api.COMPLETIONS:
+            prompt = self._value("prompt")
+            if not prompt.startswith(b'"'):
+                return None
+            return {**values, "prompt": prompt[:-1] + dumps(sent)[1:]}
+        messages = self._value("messages")
+        turns = loads(messages)
+        last = turns[-1] if isinstance(turns, list) and turns else None
+        if not isinstance(last, dict) or last.get("role") == "assistant":
+            return None  # the client has begun the answer itself
+        turn = dumps({"role": "assistant", "content": sent})
+        prefill = {"continue_final_message": b"true", "add_generation_prompt": b"false"}
+        return {**values, **prefill, "messages": messages[:-1] + b"," + turn + b"]"}
+
+    def _value(self, key: str) -> bytes:
+        start, end = self._call.spans[key]
+        return self._call.body[start:end]
+
+    def _chunk(self, chunk: Fields) -> None:
+        for key in _HEAD:
+            if chunk.get(key) and key not in self._head:
+                self._head[key] = chunk[key]
+        choices = chunk.get("choices")
+        if not choices and chunk.get("usage"):
+            self.usage_told = True
+        events = 0
+        for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(choice, dict):
+                events += self._add(position, choice)
+        self.events += events
+
+    def _add(self, position: int, choice: Fields) -> int:
+        """Note what one choice says; returns whether that is a token or more."""
+        index = choice.get("index", position)
+        self._here = self._choices.setdefault(index if isinstance(index, int) else position, Given())
+        self._here.said = False
+        try:
+            self.choice(choice)
+        except NotText:
+            self.comparable = False
+        delta = choice.get("delta")
+        self._here.role = self._here.role or (isinstance(delta, dict) and bool(delta.get("role")))
+        self._here.finish = choice.get("finish_reason") or self._here.finish
+        return self._here.said
+
+    # Walk
+
+    def text(self, path: Path, value: str) -> str:
+        """Note a text; all of it stays."""
+        self._here.texts.setdefault(path, []).append(value)
+        if path[0] == "logprobs":
+            self._here.tokens += 1
+        else:
+            self._here.said = True
+        return value
+
+    def call(self, index: int | None, labels: Fields, said: Fields, *, named: bool) -> Fields:
+        """Note a tool call."""
+        self._here.calls.add(index)
+        return {**labels, **said}
+
+
+def _given(call: Call, key: str) -> bytes | None:
+    """The JSON of a top-level value; None where there is none, or one that asks for nothing."""
+    span = call.spans.get(key)
+    if span is None:
+        return None
+    value = call.body[span[0] : span[1]]
+    return None if value in _UNUSED else value

@@ -1,0 +1,228 @@
+"""Streams that break in front of simulated replicas, in virtual time: what the client of a real race reads of them.
+
+The client takes events apart itself, by the rules of the OpenAI SDK: one text by choice, field and tool index.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.events import Event, RequestEnded
+from gateway.hedging.plan import Policy
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts
+from gateway.inbound import parse
+from gateway.inbound_asked import Bounds
+from gateway.race import Race
+from gateway.request import Caller, Host, Model, RecoveryMode, Timeouts
+from gateway.routing.replicas import Replica
+from providers.base import Api
+from providers.openai.transcript import OpenAIRecoverer
+from providers.simulated.endpoint import SimulatedEndpoint
+from providers.simulated.profile import parse_profile
+from providers.simulated.replica import Replica as SimulatedReplica
+from running import run_virtual
+from scripted import RecordingClient
+
+OFF = HedgeSettings(policy=Policy.OFF)
+Profile = Mapping[str, object]
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    },
+}
+
+
+@dataclass
+class Read:
+    """One answer as a client puts it together.
+
+    Attributes:
+        texts: by choice, field and tool index.
+        finishes: finish_reasons by choice, in order.
+        roles: how often a role was told, by choice.
+        heads: distinct ids, `created`, models and fingerprints.
+        usages: token counts, in order.
+        dones: how often the end was told.
+        error: the error that ended it.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    finishes: dict[int, list[str]] = field(default_factory=dict)
+    roles: dict[int, int] = field(default_factory=dict)
+    heads: set[tuple[object, ...]] = field(default_factory=set)
+    usages: list[dict[str, Any]] = field(default_factory=list)
+    dones: int = 0
+    error: str | None = None
+
+    @property
+    def said(self) -> tuple[object, ...]:
+        """What must be equal in equal answers."""
+        return self.texts, self.finishes, self.roles, self.dones, self.error
+
+    @property
+    def valid(self) -> bool:
+        """It is one stream."""
+        return (
+            len(self.heads) == 1
+            and self.dones == 1
+            and all(len(told) == 1 for told in self.finishes.values())
+            and all(told == 1 for told in self.roles.values())
+        )
+
+
+def read(body: bytes) -> Read:
+    """Take a stream's events apart."""
+    got = Read()
+    for event in body.replace(b"\r\n", b"\n").split(b"\n\n"):
+        if not event.startswith(b"data: "):
+            continue
+        if event == b"data: [DONE]":
+            got.dones += 1
+            continue
+        chunk = json.loads(event[6:])
+        if "error" in chunk:
+            got.error = chunk["error"]["code"] or chunk["error"]["type"]
+            continue
+        assert not got.dones
+        got.heads.add(tuple(chunk.get(key) for key in ("id", "created", "model", "system_fingerprint")))
+        if chunk.get("usage"):
+            got.usages.append(chunk["usage"])
+        for choice in chunk["choices"]:
+            _choice(got, choice)
+    return got
+
+
+def _choice(got: Read, choice: Mapping[str, Any]) -> None:
+    index = choice["index"]
+    delta = choice.get("delta", {})
+    got.roles[index] = got.roles.get(index, 0) + ("role" in delta)
+    for key, value in (*delta.items(), ("text", choice.get("text"))):
+        if isinstance(value, str) and key != "role":
+            _add(got, f"{index}.{key}", value)
+    for piece in delta.get("tool_calls") or ():
+        place = f"{index}.tool.{piece.get('index')}"
+        _add(got, f"{place}.id", piece.get("id") or "")
+        for key, value in piece.get("function", {}).items():
+            _add(got, f"{place}.{key}", value)
+    for key, tokens in (choice.get("logprobs") or {}).items():
+        if tokens:
+            _add(got, f"{index}.logprobs.{key}", json.dumps(tokens)[1:-1] + ", ")
+    if choice.get("finish_reason"):
+        got.finishes.setdefault(index, []).append(choice["finish_reason"])
+
+
+def _add(got: Read, place: str, text: str) -> None:
+    if text:
+        got.texts[place] = got.texts.get(place, "") + text
+
+
+@dataclass
+class Told:
+    """What one request came to."""
+
+    read: Read
+    client: RecordingClient
+    report: RequestEnded
+    events: list[Event]
+    asked: list[int]
+
+
+class _Client(RecordingClient):
+    def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
+        assert not self.got, "an answer began twice"
+        super().begin(headers)
+
+    def fail(self, error: Any) -> None:
+        self.got += error.event()
+        super().fail(error)
+
+
+def ask(**fields: object) -> dict[str, object]:
+    """A streamed chat completion that asks for the same answer each time, with these fields besides or instead."""
+    return {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hello"}],
+        "stream": True,
+        "temperature": 0,
+        "stream_options": {"include_usage": True},
+        **fields,
+    }
+
+
+def run(
+    request: Mapping[str, object],
+    *profiles: Profile,
+    mode: RecoveryMode = RecoveryMode.AUTO,
+    prefills: Sequence[bool] | bool = False,
+    seeds: Sequence[int] | None = None,
+    api: Api = Api.CHAT,
+    timeouts: Timeouts | None = None,
+    hedge: HedgeSettings = OFF,
+    during: Callable[[Race, RecordingClient], None] | None = None,
+    fallback: Profile | None = None,
+) -> Told:
+    """Send one request to replicas, the first choice first.
+
+    Args:
+        request: its body.
+        profiles: of the replicas.
+        mode: of recovery.
+        prefills: which replicas are thought to continue answers.
+        seeds: of their texts; the same for all unless told.
+        api: which is called.
+        timeouts: of the model.
+        hedge: settings of the pool.
+        during: called right after the start.
+        fallback: a replica in a pool of its own.
+    """
+
+    async def main() -> Told:
+        loop = asyncio.get_running_loop()
+        simulated = [
+            SimulatedReplica(parse_profile(profile), random.Random(7), seeds[number] if seeds else 0, f"r{number}")
+            for number, profile in enumerate((*profiles, *((fallback,) if fallback else ())))
+        ]
+        able = [prefills] * len(profiles) if isinstance(prefills, bool) else prefills
+        replicas = [
+            Replica(f"r{number}", SimulatedEndpoint(each), prefills=number < len(able) and able[number])
+            for number, each in enumerate(simulated)
+        ]
+        pools = [Pool("m", replicas[: len(profiles)], hedge)]
+        if fallback:
+            pools.append(Pool("m/fallback-1", replicas[len(profiles) :], hedge))
+        events: list[Event] = []
+        ended = asyncio.Event()
+
+        def emit(event: Event) -> None:
+            events.append(event)
+            if isinstance(event, RequestEnded):
+                ended.set()
+
+        inbound = parse(api, json.dumps(request).encode(), [], Bounds(16, 100_000), frozenset())
+        client = _Client(streaming=True)
+        model = Model("m", pools, timeouts or Timeouts(), recovery=mode, recoverers=_RECOVERERS)
+        facts = Facts(prompt_tokens=10, hedge_off=inbound.hedge_off)
+        caller = Caller("req_1", "key", loop.time())
+        race = Race(model, inbound.call, facts, client, caller, Host(loop, emit, lambda: 0.0))
+        race.start()
+        if during is not None:
+            during(race, client)
+        await ended.wait()
+        await asyncio.sleep(1000)  # whatever is still armed may fire now, and must do nothing
+        assert client.ends <= 1
+        assert all(replica.in_flight == 0 for replica in replicas)
+        (report,) = [event for event in events if isinstance(event, RequestEnded)]
+        return Told(read(client.got), client, report, events, [each._requests for each in simulated])
+
+    return run_virtual(main())
+
+
+_RECOVERERS = dict.fromkeys(Api, OpenAIRecoverer())
