@@ -28,14 +28,17 @@ from gateway.events import Event
 from gateway.http_errors import answer_errors
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
-from gateway.observe.state import PoolState, StateSource, read_pools
+from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
 from gateway.observe.usage import Report
 
 _BODY_BYTES_MAX = 4096  # the only body there is has two fields
 _BODY_S_MAX = 5.0
 _SEND_S_MAX = 5.0  # a subscriber that takes nothing for this long is let go
 _QUANTILES_MAX = 16  # a picture is computed on the loop, between events of streams
-_SERVED = "GET /metrics, /admin/models, /admin/usage, /admin/hedging, /admin/events, /healthz and POST /admin/hedging"
+_SERVED = (
+    "GET /metrics, /admin/models, /admin/usage, /admin/admission, /admin/hedging, /admin/events, /healthz "
+    "and POST /admin/hedging"
+)
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 
 AppStatus.enable_automatic_graceful_drain = False
@@ -85,6 +88,7 @@ class Admin:
     Args:
         metrics: what GET /metrics writes out.
         state: every pool.
+        admission: who is let in.
         describe: all there is to know of a model, as JSON-ready values, with estimates at these quantiles, none for the
             usual ones; None if there is no such model.
         switch: the on-call switch.
@@ -103,10 +107,12 @@ class Admin:
         switch: Switch,
         usage: UsageSource,
         *,
+        admission: AdmissionSource = AdmissionState,
         key: str | None = None,
     ) -> None:
         self._render = metrics.render
         self._state = state
+        self._admission = admission
         self._describe = describe
         self._turn = switch
         self._used = usage
@@ -119,6 +125,7 @@ class Admin:
         app.add_api_route("/admin/models", self._models, dependencies=guarded)
         app.add_api_route("/admin/models/{name:path}", self._model, dependencies=guarded)
         app.add_api_route("/admin/usage", self._usage, dependencies=guarded)
+        app.add_api_route("/admin/admission", self._admitted, dependencies=guarded)
         app.add_api_route("/admin/hedging", self._hedging, dependencies=guarded)
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=guarded)
         app.add_api_route("/admin/events", self._events, dependencies=guarded)
@@ -158,6 +165,9 @@ class Admin:
         if model is not None and self._describe(model, ()) is None:
             raise _unknown(model)
         return _json(self._used(key, model))
+
+    async def _admitted(self) -> Response:
+        return _json(self._admission())
 
     async def _hedging(self) -> Response:
         models: dict[str, bool] = {}

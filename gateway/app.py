@@ -17,6 +17,8 @@ from fastapi import Request
 
 from gateway import settings as config
 from gateway.admin import Admin
+from gateway.admission import Admission, Entrance
+from gateway.bodies import Bodies, HeldBytes
 from gateway.client_api import ClientApi
 from gateway.events import Event, HedgingSwitched, Listener
 from gateway.hedging.allowance import BudgetOf
@@ -24,13 +26,15 @@ from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.inbound_asked import Bounds as RequestBounds
+from gateway.limits.admission import Gate
 from gateway.limits.bucket import Limit
+from gateway.limits.callers import Account, CallerLimits
 from gateway.limits.ledgers import Ledgers
 from gateway.limits.prices import Prices
-from gateway.observe.describe import describe, pool_state
+from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.logs import RequestLog, wants_text
 from gateway.observe.metrics import Metrics
-from gateway.observe.state import PoolState
+from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
 from gateway.plain_routes import plain_app
@@ -77,23 +81,30 @@ class Gateway:
         self._clients: list[WireClient] = []
         self._ledgers = _ledgers(settings.quotas)
         self._models = {row.name: self._model(settings, row, tasks) for row in settings.models}
-        self._metrics = Metrics(self._states)
         usage = UsageTable()
-        self._admin = Admin(self._metrics, self._states, self._describe, self._switch, usage.report)
+        self._metrics = Metrics(self._states, self._admission_state)
+        self._admin = Admin(
+            self._metrics, self._states, self._describe, self._switch, usage.report, admission=self._admission_state
+        )
         self._writer = LineWriter(sys.stdout.fileno())
         log = RequestLog(self._writer.write, text=wants_text("auto", sys.stdout.fileno()))
         self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
         host = Host(loop, self._hub.emit, random.Random().random)
-        keyring = Keyring({key.key.get_secret_value(): key.name for key in settings.keys})
-        self._routes = RacedRoutes(self._models, keyring, _limits(settings), client_apis(), host, tasks)
+        keyring = _keyring(settings.keys)
+        self._held = HeldBytes(settings.limits.request_bodies_max_bytes)
+        self._accounts = _accounts(settings.keys)
+        self._entrances = _entrances(settings.models)
+        bodies = Bodies(settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, self._held)
+        admission = Admission(self._accounts, self._entrances, host)
+        limits = _limits(settings.limits)
+        self._routes = RacedRoutes(self._models, keyring, bodies, admission, limits, client_apis(), host, tasks)
 
-        def key_name(request: Request) -> str:
-            return keyring.name(request.scope["headers"])
+        def models_of(request: Request) -> list[str]:
+            key_name = keyring.name(request.scope["headers"])
+            return [row.name for row in settings.models if keyring.may_use(key_name, row.name)]
 
-        names = [row.name for row in settings.models]
-        self._plain = plain_app(
-            names, int(datetime.now(UTC).timestamp()), key_name, lambda: not self.draining, _VERSION
-        )
+        started = int(datetime.now(UTC).timestamp())
+        self._plain = plain_app(models_of, started, lambda: not self.draining, _VERSION)
         self.application: Application = self._application
         self.admin: Application = self._admin.app
 
@@ -189,6 +200,10 @@ class Gateway:
             for pool in model.pools:
                 yield pool_state(model.name, pool, now_s)
 
+    def _admission_state(self) -> AdmissionState:
+        gates = {name: entrance.gate for name, entrance in self._entrances.items()}
+        return admission_state(gates, self._accounts, self._held, asyncio.get_running_loop().time())
+
     def _describe(self, name: str, quantiles: Sequence[float]) -> dict[str, object] | None:
         model = self._models.get(name)
         return None if model is None else describe(model, asyncio.get_running_loop().time(), quantiles)
@@ -269,10 +284,28 @@ def _timeouts(row: config.Timeouts) -> Timeouts:
     )
 
 
-def _limits(settings: config.Settings) -> Limits:
-    rows = settings.limits
-    bounds = RequestBounds(n_max=rows.n_max, max_tokens_max=rows.max_tokens_max)
-    return Limits(rows.request_body_max_bytes, settings.timeouts.request_body_s, bounds, _PASSED_HEADERS)
+def _limits(rows: config.Limits) -> Limits:
+    return Limits(RequestBounds(n_max=rows.n_max, max_tokens_max=rows.max_tokens_max), _PASSED_HEADERS)
+
+
+def _keyring(rows: Sequence[config.Key]) -> Keyring:
+    names = {row.key.get_secret_value(): row.name for row in rows}
+    return Keyring(names, {row.name: frozenset(row.models) for row in rows if row.models is not None})
+
+
+def _accounts(rows: Sequence[config.Key]) -> dict[str, Account]:
+    """Of the keys that have limits."""
+    limits = {row.name: CallerLimits(row.requests_per_min, row.tokens_per_min, row.concurrency) for row in rows}
+    return {name: Account(given) for name, given in limits.items() if given != CallerLimits()}
+
+
+def _entrances(rows: Sequence[config.Model]) -> dict[str, Entrance]:
+    """Of the models that have a bound."""
+    return {
+        row.name: Entrance(Gate(row.concurrency, row.queue.max), row.queue.timeout_s)
+        for row in rows
+        if row.concurrency is not None
+    }
 
 
 def client_apis() -> dict[Api, ClientApi]:

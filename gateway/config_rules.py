@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pydantic_core import PydanticCustomError
 
 from gateway.config_yaml import Loc
-from gateway.setting_types import Address, parse_address
-from gateway.settings import Settings
+from gateway.setting_types import Address, parse_address, parse_size
+from gateway.settings import Limits, Settings
 
 Finding = tuple[Loc, str]
 """A path and what is wrong there."""
@@ -40,11 +40,13 @@ def broken_rules(data: Row) -> list[Finding]:
     return [
         *_repeated("key", rows(data, (), "keys")),
         *_same_secret(rows(data, (), "keys")),
+        *_unknown_models(rows(data, (), "keys"), models),
         *_repeated("model", models),
         *(finding for loc, model in models for finding in _repeated("replica of this model", replicas(model, loc))),
         *(finding for loc, model in models for finding in _half_marked(model, loc)),
         *_repeated("quota", rows(data, (), "quotas")),
         *_unused_quotas(rows(data, (), "quotas"), every_replica),
+        *_bodies(data),
         *_listening(data),
         *_hedging(data, models),
         *_prices([*models, *every_replica]),
@@ -73,6 +75,33 @@ def _same_secret(keys: list[tuple[Loc, Row]]) -> Iterator[Finding]:
                 (*loc, field),
                 f"this is the same secret as that of {path(seen[key])}; give each key its own, or remove one",
             )
+
+
+def _unknown_models(keys: list[tuple[Loc, Row]], models: list[tuple[Loc, Row]]) -> Iterator[Finding]:
+    known = sorted({name for _, row in models if isinstance(name := row.get("name"), str)})
+    for loc, row in keys:
+        allowed = row.get("models")
+        for index, name in enumerate(allowed if isinstance(allowed, list) else ()):
+            if isinstance(name, str) and name not in known:
+                near = get_close_matches(name, known, n=1) or known[:20]
+                yield (*loc, "models", index), f'found "{name}", but no model has this name; write {", ".join(near)}'
+
+
+def _bodies(data: Row) -> Iterator[Finding]:
+    given = data.get("limits")
+    limits = given if isinstance(given, dict) else {}
+    one = _size(limits.get("request_body_max"), Limits.model_fields["request_body_max_bytes"].default)
+    every = _size(limits.get("request_bodies_max"), Limits.model_fields["request_bodies_max_bytes"].default)
+    if one is not None and every is not None and every < one:
+        where = "request_bodies_max" if "request_bodies_max" in limits else "request_body_max"
+        yield ("limits", where), f"one body may have {one} B, but all together only {every} B; raise request_bodies_max"
+
+
+def _size(value: object, default: int) -> int | None:
+    try:
+        return default if value is None else parse_size(value)
+    except PydanticCustomError:
+        return None
 
 
 def _half_marked(model: Row, loc: Loc) -> Iterator[Finding]:

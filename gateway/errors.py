@@ -9,9 +9,12 @@
     |   +-- MethodNotAllowed  405
     +-- Unauthorized          401  no key, or a wrong one
     +-- Forbidden             403
+    |   +-- ModelNotAllowed   403  the key may not use this model
     +-- RateLimited           429  every upstream was told to wait
     +-- SlowSender            408  the request body did not arrive in time
+    +-- OverKeyLimit          429  the key has used up what it may
     +-- UpstreamFailed        the upstream's own status (4xx, 429, 5xx), 502 or 504
+    +-- Overloaded            503  a model or the gateway has all it can take
     +-- ShuttingDown          503  the gateway drains
     +-- Internal              500
 
@@ -155,6 +158,13 @@ class RateLimited(GatewayError):
         self.retry_after_s = retry_after_s
 
 
+class ModelNotAllowed(Forbidden):
+    """The key may not use this model; status, type and code are OpenAI's for a project without access to a model."""
+
+    kind = "invalid_request_error"
+    code = "model_not_found"
+
+
 class SlowSender(GatewayError):
     """The request body did not arrive in time."""
 
@@ -162,6 +172,32 @@ class SlowSender(GatewayError):
     closes = True
     kind = "timeout_error"
     code = "request_timeout"
+
+
+class OverKeyLimit(GatewayError):
+    """The caller's key has used up one of its own limits."""
+
+    status = 429
+    kind = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_s: float | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        if retry_after_s is None:
+            self.should_retry = False  # it will not fit later either
+
+
+class Overloaded(GatewayError):
+    """No room for this request: in a model's queue, or for its body."""
+
+    status = 503
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after_s: float, *, closes: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.closes = closes
 
 
 class ShuttingDown(GatewayError):

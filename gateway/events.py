@@ -127,7 +127,8 @@ class RequestEnded(msgspec.Struct, frozen=True):
         denials: distinct reasons for which a hedge was denied, in order.
         denied_why: the last denial with its numbers, for people; None without one.
         never_hedged: why no hedge was to be considered at any time, None where one was.
-        gateway_s: time from the request's arrival until the first attempt was sent.
+        queued_s: how long it waited for its turn in the model's queue.
+        gateway_s: time from the request's arrival until the first attempt was sent, without that wait.
         ttft_s: arrival to first content at the gateway, None when there was none.
         total_s: arrival to the end.
         usage: the winner's token counts, None when it did not report them.
@@ -159,17 +160,30 @@ class RequestEnded(msgspec.Struct, frozen=True):
     beyond_boundary: tuple[str, ...] = ()
     never_hedged: Denial | None = None
     recoveries: tuple[RecoveryReport, ...] = ()
+    queued_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """A request was answered with an error by the gateway itself and reached no replica."""
+    """A request was answered with an error by the gateway itself and reached no replica.
+
+    Attributes:
+        at_s: when.
+        request_id: our id.
+        key_name: name of the caller's key, None where it was not known yet.
+        status: of the answer; 499 where the client left its place in a queue.
+        code: of the error.
+        model: public model name, None where it was not known yet.
+        queued_s: how long it had waited for its turn.
+    """
 
     at_s: float
     request_id: str
     key_name: str | None
     status: int
     code: str | None
+    model: str | None = None
+    queued_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,33 +30,34 @@ def contract() -> str:
 
 
 def plain_app(
-    models: Sequence[str], created: int, key_name: Callable[[Request], str], ready: Callable[[], bool], version: str
+    models_of: Callable[[Request], Sequence[str]], created: int, ready: Callable[[], bool], version: str
 ) -> FastAPI:
     """Build the app.
 
     Args:
-        models: public names, in the order of the configuration.
+        models_of: public names of the models that the caller may use, in the order of the configuration; raises
+            `Unauthorized`.
         created: when the gateway started; OpenAI's SDKs want a number for each model.
-        key_name: name of the caller's key; raises `Unauthorized`.
         ready: whether new requests are welcome.
         version: of the gateway.
     """
     app = FastAPI(title="ttft-gateway", version=version, openapi_url=None, docs_url=None, redoc_url=None)
-    entries = {name: {"id": name, "object": "model", "created": created, "owned_by": "ttft-gateway"} for name in models}
     text = contract()
+
+    def entry(name: str) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": created, "owned_by": "ttft-gateway"}
 
     @app.get("/v1/models")
     async def list_models(request: Request) -> JSONResponse:
-        key_name(request)
-        return JSONResponse({"object": "list", "data": list(entries.values())})
+        return JSONResponse({"object": "list", "data": [entry(name) for name in models_of(request)]})
 
     @app.get("/v1/models/{model:path}")
     async def get_model(request: Request, model: str) -> JSONResponse:
-        key_name(request)
-        if model not in entries:
+        models = models_of(request)
+        if model not in models:
             known = ", ".join(models[:20])
             raise UnknownModel(f"there is no model {model[:80]!r} here; there are: {known}", param="model")
-        return JSONResponse(entries[model])
+        return JSONResponse(entry(model))
 
     @app.get("/healthz")
     async def healthz() -> JSONResponse:

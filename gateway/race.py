@@ -100,7 +100,7 @@ class Race:
 
     def start(self) -> None:
         """Send the primary."""
-        now_s = self._start_s = self._host.loop.time()
+        now_s = self._start_s = self._host.loop.time() - self._caller.queued_s  # a client waits from its arrival on
         timeouts, patience_s = self._model.timeouts, self._facts.deadline_s or math.inf
         if self._call.streaming:  # it waits so long for each sign of life
             self._final_s = now_s + timeouts.total_s

@@ -116,15 +116,17 @@ class Host:
     rand: Callable[[], float]
 
 
-class Caller(msgspec.Struct, frozen=True, gc=False):
+class Caller(msgspec.Struct, gc=False):
     """Who asks, for events.
 
     Attributes:
         request_id: ours.
         key_name: of the caller's key.
         arrived_s: when the request had been received.
+        queued_s: how long it then waited for its turn; known once that came.
     """
 
     request_id: str
     key_name: str
     arrived_s: float
+    queued_s: float = 0.0

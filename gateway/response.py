@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.client_api import ClientApi
 from gateway.errors import GatewayError, UpstreamFailed
-from providers.base import Assembler, Call
+from providers.base import Assembler, Call, Headers
 
 Message = MutableMapping[str, Any]  # ASGI's own shape
 Send = Callable[[Message], Coroutine[Any, Any, None]]
@@ -35,11 +35,15 @@ _STREAM_HEADERS = [
 ]
 
 
-class RaceControl(Protocol):
-    """What a client tells its race."""
+class Leavable(Protocol):
+    """What hears that its client has left."""
 
     def client_gone(self) -> None:
         """The client has left."""
+
+
+class RaceControl(Leavable, Protocol):
+    """What a client tells its race."""
 
     def give_up(self, error: GatewayError) -> None:
         """What came makes no answer: fail with this error."""
@@ -183,6 +187,7 @@ class Outbox:
         ended: the end was given; nothing more will be.
         body_sent: content was given.
         race: hears of a slow client, None while there is none.
+        headers: added to those of the response, whatever it is.
     """
 
     __slots__ = (
@@ -198,6 +203,7 @@ class Outbox:
         "_tasks",
         "body_sent",
         "ended",
+        "headers",
         "race",
         "started",
     )
@@ -214,6 +220,7 @@ class Outbox:
         self._done = False  # the end was sent
         self._paused = False  # the race was told to pause
         self.race: RaceControl | None = None
+        self.headers: Headers = ()
         self.started = False
         self.ended = False
         self.body_sent = False
@@ -221,6 +228,8 @@ class Outbox:
     def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Give the status; it leaves with the first bytes of this loop turn."""
         self.started = True
+        if self.headers:
+            headers = [*headers, *self.headers]
         self._start = {"type": "http.response.start", "status": status, "headers": headers}
         self._schedule()
 
@@ -325,7 +334,7 @@ class Begun(Generic[_T]):
                 return result
 
 
-async def serve(race: RaceControl, outbox: Outbox, receive: Receive) -> None:
+async def serve(race: Leavable, outbox: Outbox, receive: Receive) -> None:
     """Watch the client until it leaves or has everything; returns when the request is over.
 
     After a complete response ASGI's receive() says "http.disconnect", too.

@@ -1,4 +1,4 @@
-"""The raced routes as plain ASGI: receive the body, parse once, authenticate, find the model, start the race.
+"""The raced routes as plain ASGI: authenticate, receive the body, parse once, find the model and a place, race.
 
 FastAPI serves everything else; these paths go past it because its request handling costs more than the whole race.
 Whatever is refused here reaches no replica and is answered with an OpenAI error body. Units: seconds, bytes.
@@ -9,17 +9,18 @@ import contextlib
 import hashlib
 import itertools
 import secrets
-from collections.abc import Awaitable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from gateway.admission import Admission, Place, Size
+from gateway.bodies import Bodies, ClientLeft
 from gateway.client_api import ClientApi
 from gateway.errors import (
-    BodyTooLarge,
     GatewayError,
     Internal,
     MethodNotAllowed,
+    ModelNotAllowed,
     ShuttingDown,
-    SlowSender,
     Unauthorized,
     UnknownModel,
     UnsupportedApi,
@@ -32,12 +33,11 @@ from gateway.inbound import Inbound, parse
 from gateway.inbound_asked import Bounds
 from gateway.race import Race
 from gateway.request import Caller, Host, Model
-from gateway.response import Begun, EventStream, JsonAnswer, Message, Outbox, Receive, Scope, Send, respond_error, serve
+from gateway.response import EventStream, JsonAnswer, Outbox, Receive, Scope, Send, respond_error, serve
 from providers.base import Api, Call, Headers
 
 _DISCARD_S = 2.0  # a refused body is read on for so long, so that the sender gets to read the answer
 _DISCARD_BYTES_MAX = 32 * 1024 * 1024
-_DIGITS_MAX = 18  # of a content-length
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,12 @@ class Limits:
     """Limits on what a client may send.
 
     Attributes:
-        body_bytes_max: of a request body.
-        body_s: until the body must have arrived.
         bounds: on numbers in it.
         passed_headers: client headers to pass on.
     """
 
-    body_bytes_max: int
-    body_s: float
     bounds: Bounds
     passed_headers: frozenset[bytes]
-
-
-class _ClientLeft(Exception):  # never leaves this file
-    """The client went away before its request was complete."""
 
 
 class Keyring:
@@ -66,10 +58,12 @@ class Keyring:
 
     Args:
         keys: key -> name. Empty: everybody is "anonymous".
+        allowed: key's name -> the models it may use, where it may not use all.
     """
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
+    def __init__(self, keys: Mapping[str, str], allowed: Mapping[str, Collection[str]]) -> None:
         self._names = {hashlib.sha256(key.encode()).digest(): name for key, name in keys.items()}
+        self._allowed = allowed
 
     def name(self, headers: Headers) -> str:
         """Name of the caller's key.
@@ -89,6 +83,22 @@ class Keyring:
             raise Unauthorized("the API key is not one of this gateway's keys")
         return name
 
+    def may_use(self, key_name: str, model: str) -> bool:
+        """Whether a key may use a model that there is."""
+        allowed = self._allowed.get(key_name)
+        return allowed is None or model in allowed
+
+    def refusal(self, key_name: str, model: str, models: Collection[str]) -> GatewayError:
+        """The error for a model that there is not, or that a key may not use; names those it may.
+
+        As OpenAI does: 404 for what is not there, 403 for what is there for others.
+        """
+        usable = ", ".join(sorted(name for name in models if self.may_use(key_name, name))[:20])
+        if model in models:
+            message = f"the key {key_name!r} may not use the model {model!r}; it may use: {usable}"
+            return ModelNotAllowed(message, param="model")
+        return UnknownModel(f"there is no model {model[:80]!r} here; there are: {usable}", param="model")
+
 
 def _key(headers: Headers) -> bytes:
     """The key a caller sent, in OpenAI's header or, without that, in Anthropic's; empty when there is none."""
@@ -102,7 +112,9 @@ class RacedRoutes:
 
     Args:
         models: by public name.
-        keyring: who may call.
+        keyring: who may call, and for which models.
+        bodies: receives request bodies.
+        admission: gives requests their places.
         limits: on requests.
         apis: what is served.
         host: what races share.
@@ -110,7 +122,7 @@ class RacedRoutes:
 
     Attributes:
         paths: what is served where.
-        active: races under way.
+        active: requests under way, and waiting for their turn.
         refusing: set while the gateway shuts down for good.
     """
 
@@ -118,6 +130,8 @@ class RacedRoutes:
         self,
         models: Mapping[str, Model],
         keyring: Keyring,
+        bodies: Bodies,
+        admission: Admission,
         limits: Limits,
         apis: Mapping[Api, ClientApi],
         host: Host,
@@ -125,6 +139,8 @@ class RacedRoutes:
     ) -> None:
         self._models = models
         self._keyring = keyring
+        self._bodies = bodies
+        self._admission = admission
         self._limits = limits
         self._apis = apis
         self.paths = {f"/v1/{api.value}": api for api in apis}
@@ -132,7 +148,7 @@ class RacedRoutes:
         self._tasks = tasks
         self._prefix = "req_" + secrets.token_hex(6)
         self._numbers = itertools.count(1)
-        self.active: set[Race] = set()
+        self.active: set[Race | Place] = set()
         self.refusing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,60 +157,99 @@ class RacedRoutes:
         outbox = Outbox(send, self._host.loop, self._tasks)
         api = self.paths[scope["path"]]
         key_name = None
+        body, arrived_s = b"", 0.0
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST", allow="POST")
             if self.refusing:
                 raise ShuttingDown("the gateway is shutting down; try another one")
             key_name = self._keyring.name(scope["headers"])
-            body = await self._body(scope["headers"], receive)
-            caller = Caller(request_id, key_name, self._host.loop.time())
-            race = self._race(api, body, scope["headers"], caller, outbox)
+            body = await self._bodies.receive(scope["headers"], receive)
+            arrived_s = self._host.loop.time()
+            caller = Caller(request_id, key_name, arrived_s)
+            race, place = self._race(api, body, scope["headers"], caller, outbox)
         except GatewayError as error:
             self._refused(request_id, key_name, error)
             await _answer(error, outbox, receive, request_id, self._apis[api])
-            return
-        except _ClientLeft:
-            return
-        await self._run(race, outbox, receive, request_id, self._apis[api])
+        except ClientLeft:
+            pass
+        else:
+            await self._run(race, place, outbox, receive, request_id, self._apis[api])
+        finally:
+            if body:
+                self._release(len(body), arrived_s)
 
-    async def _run(self, race: Race, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
-        self.active.add(race)
+    async def _run(
+        self, race: Race, place: Place | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
+    ) -> None:
+        running = race if place is None else place
+        self.active.add(running)
         try:
-            race.start()
-            await serve(race, outbox, receive)
+            if place is None:
+                race.start()
+            else:
+                outbox.headers = place.headers
+                place.run(race, lambda error: respond_error(outbox, error, request_id, api))
+            await serve(running, outbox, receive)
         except Exception as error:
             self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
-            race.client_gone()
+            running.client_gone()
             if not outbox.started:
                 await _answer(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
         finally:
-            self.active.discard(race)
+            self.active.discard(running)
+            if place is not None:
+                place.close()
 
-    def _race(self, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox) -> Race:
-        """Everything that needs no waiting between the body and the race."""
+    def _race(
+        self, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
+    ) -> tuple[Race, Place | None]:
+        """Everything that needs no waiting between the body and the race, and its place where something is limited."""
         inbound = parse(api, body, headers, self._limits.bounds, self._limits.passed_headers)
         call = inbound.call
-        model = self._model(call)
+        model = self._model(caller.key_name, call)
         client: EventStream | JsonAnswer
         if call.streaming:
             client = EventStream(outbox, caller.request_id, self._apis[api])
         else:
             client = JsonAnswer(outbox, caller.request_id, self._apis[api], call)
-        race = Race(model, call, self._facts(inbound, model), client, caller, self._host)
+        facts = self._facts(inbound, model)
+        place = self._place(caller, model, call, facts)
+        race = Race(model, call, facts, client, caller, self._host if place is None else place.host)
         outbox.race = race
-        return race
+        return race, place
 
-    def _model(self, call: Call) -> Model:
-        """The model asked for, if it can be asked in this API."""
+    def _model(self, key_name: str, call: Call) -> Model:
+        """The model asked for, if the key may use it and it can be asked in this API."""
         model = self._models.get(call.model)
-        if model is None:
-            known = ", ".join(sorted(self._models)[:20])
-            raise UnknownModel(f"there is no model {call.model[:80]!r} here; there are: {known}", param="model")
+        if model is None or not self._keyring.may_use(key_name, model.name):
+            raise self._keyring.refusal(key_name, call.model, self._models)
         if call.api not in model.apis:
             able = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
             raise UnsupportedApi(f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {able}")
         return model
+
+    def _place(self, caller: Caller, model: Model, call: Call, facts: Facts) -> Place | None:
+        """A place for a request; None where nothing is limited."""
+        if not self._admission.binds(caller.key_name, model.name):
+            return None
+        answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
+        size = Size(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
+        try:
+            return self._admission.place(caller, model.name, size)
+        except GatewayError:
+            raise
+        except Exception as error:  # a bug in a limit must not cost the caller an answer
+            self._host.emit(PartFailed(self._host.loop.time(), "admission", type(error).__name__))
+            return None
+
+    def _release(self, body_bytes: int, arrived_s: float) -> None:
+        """A request is over: its body's bytes are free again."""
+        now_s = self._host.loop.time()
+        try:
+            self._bodies.held.ended(body_bytes, now_s - arrived_s)
+        except Exception as error:  # as above
+            self._host.emit(PartFailed(now_s, "bodies", type(error).__name__))
 
     def _facts(self, inbound: Inbound, model: Model) -> Facts:
         """What the policies may know of a request; nothing of its prompt's size where an estimate fails."""
@@ -218,60 +273,10 @@ class RacedRoutes:
             coin=self._host.rand(),
         )
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole request body, within its limits of size and time."""
-        limit = self._limits.body_bytes_max
-        for name, value in headers:
-            if name == b"content-length" and (len(value) > _DIGITS_MAX or int(value) > limit):
-                found = int(value[:_DIGITS_MAX])
-                raise BodyTooLarge(f"the request body has {found} bytes; this gateway takes {limit} at most")
-        receiving = receive()
-        try:
-            waiting_for = receiving.send(None)
-        except StopIteration as came:  # with the headers, as nearly always: no timer is needed
-            if not came.value.get("more_body", False):
-                return _piece(came.value, limit)
-            begun: Awaitable[Message] = _already(came.value)
-        else:
-            begun = Begun(receiving, waiting_for)
-        try:
-            async with asyncio.timeout(self._limits.body_s):
-                return await self._rest(await begun, receive)
-        except TimeoutError:
-            raise SlowSender(f"the request body did not arrive within {self._limits.body_s:g} s") from None
-
-    async def _rest(self, message: Message, receive: Receive) -> bytes:
-        """The body of a request that does not come in one piece."""
-        pieces, size = [], 0
-        while True:
-            pieces.append(_piece(message, self._limits.body_bytes_max - size))
-            size += len(pieces[-1])
-            if not message.get("more_body", False):
-                return b"".join(pieces)
-            message = await receive()
-
     def _refused(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
         self._host.emit(
             RequestRefused(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
         )
-
-
-async def _already(message: Message) -> Message:
-    return message
-
-
-def _piece(message: Message, room: int) -> bytes:
-    """The bytes in one message from the server.
-
-    Raises:
-        BodyTooLarge: they are more than there is room for.
-    """
-    if message["type"] == "http.disconnect":
-        raise _ClientLeft
-    body = message.get("body", b"")
-    if len(body) > room:
-        raise BodyTooLarge("the request body is larger than this gateway takes; see limits.request_body_max")
-    return bytes(body)
 
 
 async def _answer(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:

@@ -70,7 +70,12 @@ def _more_than_nothing(seconds: float) -> float:
     return seconds
 
 
-def _bytes(value: object) -> int:
+def parse_size(value: object) -> int:
+    """Read a size in bytes.
+
+    Raises:
+        PydanticCustomError: value is something else.
+    """
     text = str(value)
     if isinstance(value, str) and (match := _SIZE.fullmatch(text)):
         return int(match[1]) * _BYTES[match[2]]
@@ -98,7 +103,8 @@ def _share(fraction: float) -> str:
     return f"{round(fraction * 100, 6):g}%"
 
 
-def _no_boolean(value: object) -> object:
+def no_boolean(value: object) -> object:
+    """Refuse `true` where a number stands, which Python would take for 1."""
     if isinstance(value, bool):
         raise refusal("a number is expected")
     return value
@@ -256,7 +262,7 @@ Duration = Annotated[
 
 Size = Annotated[
     int,
-    BeforeValidator(_bytes),
+    BeforeValidator(parse_size),
     PlainSerializer(_size, return_type=str),
     _text("[0-9]+(B|[kMG]B|[KMG]iB)", "256kB", "10MB"),
 ]
@@ -270,8 +276,8 @@ Share = Annotated[
 ]
 """A percentage; a fraction of 1."""
 
-Count = Annotated[int, Field(ge=1), BeforeValidator(_no_boolean)]
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(no_boolean)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(no_boolean)]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
 Name = Annotated[str, AfterValidator(_name)]
 

@@ -10,7 +10,7 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are cou
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from gateway.setting_types import (
     Address,
@@ -28,6 +28,7 @@ from gateway.setting_types import (
     Share,
     Size,
     Switch,
+    no_boolean,
     refusal,
 )
 from providers.catalog import CATALOG
@@ -83,6 +84,14 @@ class Key(Section):
     """The secret that callers send as `Authorization: Bearer ...`."""
     key_file: str | None = None
     """A file that holds the secret, instead of `key`; relative to the configuration file."""
+    models: tuple[str, ...] | None = Field(default=None, min_length=1, examples=["[llama-70b]"])
+    """The models it may use."""
+    requests_per_min: Count | None = None
+    """Requests a minute it may make."""
+    tokens_per_min: Count | None = None
+    """Tokens a minute it may use, of prompts and answers together."""
+    concurrency: Count | None = None
+    """Requests it may have under way at a time, waiting ones included."""
 
 
 class Prices(Section):
@@ -160,6 +169,15 @@ class Hedge(Section):
     """What chooses the replica that is asked first."""
 
 
+class Queue(Section):
+    """Where requests wait for a model whose `concurrency` is used up."""
+
+    max: Annotated[int, Field(ge=0), BeforeValidator(no_boolean)] = 100
+    """How many may wait."""
+    timeout_s: Duration = 5.0
+    """How long one waits at most."""
+
+
 class Model(Section):
     """A public model name and the replicas that can answer for it."""
 
@@ -177,6 +195,10 @@ class Model(Section):
     """Whether reasoning counts as the first token (`any`) or only the answer does."""
     recovery: Recovery = Field(default="auto")
     """What is done when a stream breaks after part of it has gone out."""
+    concurrency: Count | None = None
+    """How many requests may be under way at a time; more wait in the `queue`."""
+    queue: Queue = Field(default=Queue(), examples=["{max: 100, timeout: 5s}"])
+    """Where requests wait beyond that."""
     cross_boundary: CrossBoundary = Field(default="never")
     """Which later attempts of a request may leave the `boundary` that it was sent to first."""
 
@@ -211,6 +233,8 @@ class Limits(Section):
 
     request_body_max_bytes: Size = 10_000_000
     """A client's request body."""
+    request_bodies_max_bytes: Size = 512_000_000
+    """All request bodies that the gateway holds at a time, together."""
     n_max: Count = 16
     """`n` in a request."""
     max_tokens_max: Count = 1_000_000

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from gateway.events import AttemptReport, RequestEnded, Result, Role
 from gateway.hedging.charges import Billed, Charge, Standing
 from gateway.hedging.outcomes import Outcome
-from gateway.observe.state import PoolState, ReplicaState
+from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, PoolState, ReplicaState
 from providers.base import Api, Usage
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=40, reasoning_tokens=5)
@@ -66,6 +66,13 @@ REQUEST = RequestEnded(
     malformed=0,
 )
 HEDGED = replace(REQUEST, result=Result.BACKUP_WON, winner="b", attempts=(LOSER, BACKUP), ttft_s=0.3)
+
+ADMISSION = AdmissionState(
+    (ModelAdmission("llama", 8, 8, 3, 100, {"team-a": 2, "team-b": 1}),),
+    (KeyAdmission("team-a", 10, 20, 55, None),),
+    body_bytes=4096,
+    body_bytes_max=512_000_000,
+)
 
 
 def pool(model: str, *, hedging_on: bool = True) -> PoolState:

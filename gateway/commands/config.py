@@ -87,6 +87,8 @@ def cautions(settings: Settings) -> Iterator[str]:
     for model in settings.models:
         if len(model.replicas) == 1 and settings.hedge_of(model).policy != "off":
             yield f"model {model.name} has one replica: there is nothing to hedge with"
+        if "queue" in model.model_fields_set and model.concurrency is None:
+            yield f"model {model.name} has a queue and no concurrency: nobody ever waits in it"
 
 
 def _count(number: int, noun: str) -> str:

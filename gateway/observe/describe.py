@@ -4,15 +4,19 @@ Reads pools, changes nothing. Units: seconds in `PoolState`, milliseconds in wha
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from gateway.bodies import HeldBytes
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
 from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.plan import Plan
 from gateway.hedging.pool import Pool
+from gateway.limits.admission import Gate
 from gateway.limits.budget import CreditBudget
-from gateway.observe.state import PoolState, ReplicaState
+from gateway.limits.callers import Account, Quantity
+from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, PoolState, ReplicaState
 from gateway.request import Model
 from gateway.routing.replicas import Replica
 
@@ -37,6 +41,29 @@ def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dic
     """A picture for people, of one model, with the estimates at these quantiles; none for the usual ones."""
     quantiles = quantiles or _QUANTILES
     return {"model": model.name, "pools": [_describe_pool(pool, now_s, quantiles) for pool in model.pools]}
+
+
+def admission_state(
+    gates: Mapping[str, Gate[Any]], accounts: Mapping[str, Account], held: HeldBytes, now_s: float
+) -> AdmissionState:
+    """A picture of who is let in, for metrics and people; by names of models and of keys."""
+    models = tuple(
+        ModelAdmission(name, gate.slots, gate.in_flight, gate.waiting, gate.waiting_max, gate.waiting_by_key())
+        for name, gate in gates.items()
+    )
+    keys = tuple(_key_admission(name, account, now_s) for name, account in accounts.items())
+    return AdmissionState(models, keys, held.held, held.bytes_max, held.arriving)
+
+
+def _key_admission(name: str, account: Account, now_s: float) -> KeyAdmission:
+    left = {standing.quantity: standing.remaining for standing in account.standing(now_s)}
+    return KeyAdmission(
+        name,
+        account.in_flight,
+        account.limits.concurrency,
+        left.get(Quantity.REQUESTS),
+        left.get(Quantity.TOKENS),
+    )
 
 
 def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:

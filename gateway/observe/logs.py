@@ -114,6 +114,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     never_hedged: Denial | None = None
     cost: dict[Standing, float] = {}
     recoveries: list[RecoveryLine] = []
+    queued_ms: float | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -212,6 +213,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         event.never_hedged,
         costs(attempt.charge for attempt in event.attempts),
         [_recovery_line(recovery) for recovery in event.recoveries],
+        _ms(event.queued_s) if event.queued_s else None,
     )
 
 
@@ -245,6 +247,8 @@ def _request_text(line: RequestLine) -> str:
     words = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
     if line.ttft_ms is not None:
         words.append(f"ttft={line.ttft_ms:g}ms")
+    if line.queued_ms is not None:
+        words.append(f"queued={line.queued_ms:g}ms")
     words += [f"key={line.key}", f"id={line.request_id}"]
     if line.error is not None:
         words.append(f"error={line.error}")
@@ -300,6 +304,11 @@ def _fields(event: Event) -> dict[str, object]:
         fields["waited_ms"] = _ms(event.waited_s)
     elif isinstance(event, RequestRefused):
         fields["key"] = fields.pop("key_name")
+        del fields["queued_s"]
+        if event.queued_s:
+            fields["queued_ms"] = _ms(event.queued_s)
+        if event.model is None:
+            del fields["model"]
     return fields
 
 

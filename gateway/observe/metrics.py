@@ -14,7 +14,15 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observe.recorder import Recorder
-from gateway.observe.state import PoolState, ReplicaState, StateSource, read_pools
+from gateway.observe.state import (
+    AdmissionSource,
+    AdmissionState,
+    ModelAdmission,
+    PoolState,
+    ReplicaState,
+    StateSource,
+    read_pools,
+)
 from gateway.observe.tallies import MODEL, REPLICA, Line, Tallies
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -36,18 +44,26 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], 
 )
 
 
+_MODEL_GAUGES: tuple[tuple[str, str, Callable[[ModelAdmission], float]], ...] = (
+    ("ttft_gateway_admitted", "Requests under way, of models with a bound", lambda model: model.in_flight),
+    ("ttft_gateway_queue_length", "Requests that wait for their turn", lambda model: model.waiting),
+)
+
+
 class Metrics:
     """Tallies events and writes them out.
 
     Args:
-        state: read at each scrape, for the gauges.
+        state: read at each scrape, for the gauges,
+        admission: likewise.
 
     Attributes:
         on_event: tallies one event (a `gateway.events.Listener`).
     """
 
-    def __init__(self, state: StateSource) -> None:
+    def __init__(self, state: StateSource, admission: AdmissionSource = AdmissionState) -> None:
         self._state = state
+        self._admission = admission
         self._tallies = Tallies()
         self.on_event = Recorder(self._tallies).on_event
 
@@ -75,6 +91,11 @@ class Metrics:
             yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
         for name, text, read_replica in _REPLICA_GAUGES:
             yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
+        admission = self._admission()
+        for name, text, read_model in _MODEL_GAUGES:
+            yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))
+        name = "ttft_gateway_request_body_bytes"
+        yield from _sliced(name, "Request bodies held", "gauge", iter([(name, {}, float(admission.body_bytes))]))
 
 
 def _pool_lines(name: str, read: Callable[[PoolState], float], pools: list[PoolState]) -> Iterator[Line]:
@@ -88,6 +109,11 @@ def _replica_lines(name: str, read: Callable[[ReplicaState], float | None], pool
             value = read(replica)
             if value is not None:
                 yield name, {MODEL: pool.model, REPLICA: replica.replica}, value
+
+
+def _model_lines(name: str, read: Callable[[ModelAdmission], float], admission: AdmissionState) -> Iterator[Line]:
+    for model in admission.models:
+        yield name, {MODEL: model.model}, read(model)
 
 
 def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[Metric]:

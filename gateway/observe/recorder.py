@@ -62,6 +62,8 @@ class Recorder:
                 self._codes.add(event.code)
             code = event.code if event.code in self._codes else _OTHER
             self._tallies.refused.at(code or "").value += 1
+            if event.queued_s and event.model is not None:
+                self._tallies.queue.at(event.model).observe(event.queued_s)
         elif isinstance(event, PartFailed):
             self._tallies.part_failures.at(event.part).value += 1
 
@@ -111,6 +113,8 @@ class _ModelSeries:
         for recovery in event.recoveries:
             words = (recovery.kind.value, recovery.result.value)
             self._tallies.recoveries.at(self._call[1], *words).value += 1
+        if event.queued_s:
+            self._tallies.queue.at(event.model).observe(event.queued_s)
         if event.malformed:
             self._tallies.malformed.at(self._call[1]).value += event.malformed
 

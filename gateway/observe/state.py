@@ -6,7 +6,7 @@ Units: seconds; budget levels in credits (one credit is one hedge).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -63,6 +63,59 @@ class PoolState:
     budget_cap: float
     replicas: tuple[ReplicaState, ...]
 
+
+@dataclass(frozen=True, slots=True)
+class ModelAdmission:
+    """A model with a bound on requests at a time.
+
+    Attributes:
+        model: public model name.
+        concurrency: requests it takes at a time.
+        in_flight: how many it has.
+        waiting: how many wait for their turn.
+        waiting_max: how many may.
+        waiting_by_key: those that wait, by the names of their keys.
+    """
+
+    model: str
+    concurrency: int
+    in_flight: int
+    waiting: int
+    waiting_max: int
+    waiting_by_key: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAdmission:
+    """A key with limits; what is left is None where nothing is limited.
+
+    Attributes:
+        key: its name.
+        in_flight: requests under way or waiting.
+        concurrency: how many there may be, None for any number.
+        requests_left: of its requests a minute.
+        tokens_left: of its tokens a minute.
+    """
+
+    key: str
+    in_flight: int
+    concurrency: int | None
+    requests_left: int | None
+    tokens_left: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionState:
+    """Who is let in: models and keys that have limits, and the memory for request bodies."""
+
+    models: tuple[ModelAdmission, ...] = ()
+    keys: tuple[KeyAdmission, ...] = ()
+    body_bytes: int = 0
+    body_bytes_max: int = 0
+    bodies_arriving: int = 0
+
+
+AdmissionSource = Callable[[], AdmissionState]
 
 StateSource = Callable[[], Iterable[PoolState]]
 """Gives every pool, those of a model in a row. Its items are taken over several turns of the loop."""

@@ -19,6 +19,7 @@ _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0
 _DURATION_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 600.0)
 _PER_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+_QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few: there are many replicas
 
 Line = tuple[str, dict[str, str], float]
@@ -137,6 +138,7 @@ class Tallies:
             "ttft_gateway_requests", "Requests that reached a replica", *call, "status_class", "error_type", "result"
         )
         self.refused = _counter("ttft_gateway_refused_requests", "Requests refused by the gateway itself", "code")
+        self.queue = _histogram("ttft_gateway_queue_seconds", "Wait for a turn, where one waited", _QUEUE_S, MODEL)
         self.malformed = _counter("ttft_gateway_malformed_events", "Malformed upstream events skipped", MODEL)
         self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
         self.hedges = _counter("ttft_gateway_hedges", "Backups ended", MODEL, "result")

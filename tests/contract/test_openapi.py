@@ -24,6 +24,7 @@ PATHS = [f"/v1/{api.value}" for api in client_apis()]
 GATEWAY = Path(inbound.__file__).parent
 SCHEMAS = CONTRACT["components"]["schemas"]
 HEADERS = CONTRACT["components"]["headers"]
+RATES = {f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")}
 ADMIN_ONLY = {"forbidden", "too_many_subscribers"}  # docs/admin.md has them
 
 
@@ -44,7 +45,7 @@ def test_what_is_not_used_is_not_there() -> None:
 
 def test_routes() -> None:
     """The app has exactly the paths and methods of the contract."""
-    app = plain_app(["m"], 0, lambda _: "", lambda: True, "0")
+    app = plain_app(lambda _: ["m"], 0, lambda: True, "0")
     routes = [route for route in app.routes if isinstance(route, Route)]
     plain = {(route.path.replace(":path}", "}"), method) for route in routes for method in route.methods or ()}
     raced = {(path, "POST") for path in PATHS}
@@ -114,14 +115,14 @@ def test_headers_of_an_answer() -> None:
     source = Path(report.__file__).read_text(encoding="utf-8")
     for path in PATHS:
         told = CONTRACT["paths"][path]["post"]["responses"]["200"]["headers"]
-        assert told.keys() == {*re.findall(r'b"(x-[a-z-]+)"', source), "x-request-id"}
+        assert told.keys() == {*re.findall(r'b"(x-[a-z-]+)"', source), "x-request-id"} | RATES
 
 
 def test_headers_of_an_error() -> None:
     """The headers that an error can have stand beside the responses that carry a replica's error."""
     error = UpstreamFailed("", status=502, retry_after_s=1.0, should_retry=False)
-    names = {name.decode() for name, _ in error.headers()} | {"x-request-id"}
-    for response in ("RateLimited", "UpstreamFailed", "Unavailable", "UpstreamTimeout", "PassedOn"):
+    names = {name.decode() for name, _ in error.headers()} | {"x-request-id"} | RATES
+    for response in ("ModelNotAllowed", "RateLimited", "UpstreamFailed", "Unavailable", "UpstreamTimeout", "PassedOn"):
         assert CONTRACT["components"]["responses"][response]["headers"].keys() == names
 
 

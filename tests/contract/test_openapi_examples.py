@@ -22,6 +22,7 @@ from gateway.errors import Internal
 from served import Served, gateway, replicas
 
 KEY = "sk-contract"
+NARROW = "sk-narrow"  # a key that may do next to nothing
 MODEL = "llama-70b"
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -53,7 +54,10 @@ _CHAT_ONLY = {"name": "a", "kind": "simulated", "apis": ["chat/completions"]}
 def _config(urls: Mapping[str, str]) -> dict[str, Any]:
     bases = {**urls, "absent": "http://127.0.0.1:1/v1"}  # nobody listens there
     return {
-        "keys": [{"name": "contract", "key": KEY}],
+        "keys": [
+            {"name": "contract", "key": KEY},
+            {"name": "narrow", "key": NARROW, "models": ["absent"], "tokens_per_min": 1},
+        ],
         "models": [
             {"name": model, "replicas": [{"name": "a", "kind": "simulated", "base_url": base}]}
             for model, base in bases.items()
@@ -96,6 +100,8 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "invalid_api_key": Asked({}, headers={"authorization": "Bearer wrong"}),
     "model_not_found": chat(model="gpt-17"),
     "unsupported_api": Asked({"model": "chat-only", "prompt": "Hello"}, "/v1/completions"),
+    "model_not_found 403": chat()._replace(headers={"authorization": f"Bearer {NARROW}"}),
+    "rate_limit_exceeded": chat(model="absent")._replace(headers={"authorization": f"Bearer {NARROW}"}),
     "unknown_url": Asked({}, "/v1/embeddings"),
     "method_not_allowed": Asked(method="GET"),
     "request_too_large": Asked(b"[" + b" " * 10_000_001),
@@ -157,7 +163,7 @@ def check_body(media: str, content: dict[str, Any], text: str) -> None:
         check(content["schema"], _READ.get(media, str)(text))
 
 
-OTHERWISE = {"internal_error", "gateway_shutting_down"}  # have tests of their own
+OTHERWISE = {"internal_error", "gateway_shutting_down", "overloaded"}  # have tests of their own
 BYTES: dict[str, bytes] = {  # code -> bytes that get it
     "invalid_http": b"HELLO\r\n\r\n",
     "headers_too_large": b"GET /healthz HTTP/1.1\r\nx-long: %b\r\n\r\n" % (b"a" * 500_000),
@@ -214,8 +220,8 @@ def test_an_error_example_is_what_is_answered(served: Served, error: NamedError)
     """Each named error can be had, with the status, type, param and headers that the contract gives it."""
     if error.code in OTHERWISE:
         return
-    raw = BYTES.get(error.code)
-    answer = send(served, ERRORS[error.code]) if raw is None else send_bytes(served, raw)
+    asked = ERRORS.get(f"{error.code} {error.status}") or ERRORS.get(error.code)
+    answer = send(served, asked) if asked is not None else send_bytes(served, BYTES[error.code])
     check_answer(error.response, answer)
     body = answer.json()["error"]
     assert (answer.status_code, body["code"]) == (error.status, error.code), answer.text
@@ -240,6 +246,27 @@ def test_a_bug_is_shown_as_it_is_told() -> None:
     """The example of a 500 is what the gateway says of its bugs; there is none to ask for."""
     [example] = [error.example for error in errors() if error.code == "internal_error"]
     assert json.loads(Internal(example["error"]["message"]).body()) == example
+
+
+def test_overloaded(tmp_path: Path) -> None:
+    """A model that has all it takes says so to the next request, and when to come back."""
+    response = resolved(next(operations())[2]["responses"]["503"])
+    with replicas(silent={"faults": ["silence always"]}) as urls:
+        replica = {"name": "a", "kind": "simulated", "base_url": urls["silent"]}
+        model = {"name": "silent", "concurrency": 1, "queue": {"max": 0}, "replicas": [replica]}
+        with (
+            gateway({"models": [model], "timeouts": {"ttft": "1s", "ttft_last": "2s"}}, tmp_path) as running,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            waiting = threads.submit(send, running, chat(model="silent"))
+            while httpx.get(running.admin_url + "/admin/admission").json()["models"][0]["in_flight"] == 0:
+                pass
+            refused = send(running, chat(model="silent"))
+            waiting.result()
+    check_answer(response, refused)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("5", "5000")
+    assert "x-should-retry" not in refused.headers
 
 
 def test_shutting_down(tmp_path: Path) -> None:

@@ -116,14 +116,15 @@ def test_cautions(capsys: pytest.CaptureFixture[str], config: Path) -> None:
     """What is allowed and may not be intended is a warning and no failure."""
     config.write_text(
         "admin_listen: 0.0.0.0:9090\n"
-        "models: [{name: m, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
+        "models: [{name: m, queue: {max: 9}, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
     )
     assert main(["check-config", str(config)]) == ExitCode.FINE
     err = capsys.readouterr().err
-    assert err.count("warning: ") == 3
+    assert err.count("warning: ") == 4
     assert "no keys are configured: anybody on this machine may call" in err
     assert "anybody who can reach 0.0.0.0:9090 may switch hedging off" in err
     assert "model m has one replica" in err
+    assert "model m has a queue and no concurrency" in err
 
 
 def test_secrets_are_masked(capsys: pytest.CaptureFixture[str], config: Path) -> None:

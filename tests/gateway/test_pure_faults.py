@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 
 from gateway import estimation, hedging, limits, routing
+from gateway.admission import Admission, Entrance
 from gateway.app import client_apis
+from gateway.bodies import Bodies, HeldBytes
 from gateway.events import Event, PartFailed
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.inbound_asked import Bounds
+from gateway.limits.admission import Gate
 from gateway.limits.bucket import Limit
+from gateway.limits.callers import Account, CallerLimits
 from gateway.limits.ledger import Ledger
 from gateway.request import Host, Model, Timeouts
 from gateway.routes import Keyring, Limits, RacedRoutes
@@ -83,8 +87,11 @@ class House:
         settings = HedgeSettings(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], Timeouts())
         host = Host(loop, self.events.append, random.Random(1).random)
-        limits = Limits(1_000_000, 10.0, Bounds(n_max=8, max_tokens_max=100_000), frozenset())
-        self.routes = RacedRoutes({"m": model}, Keyring({}), limits, client_apis(), host, tasks)
+        bodies = Bodies(1_000_000, 10.0, HeldBytes(1_000_000_000))
+        accounts = {"anonymous": Account(CallerLimits(10**9, 10**9, 10**9))}
+        admission = Admission(accounts, {"m": Entrance(Gate(10**9, 0), 1.0)}, host)
+        limits = Limits(Bounds(n_max=8, max_tokens_max=100_000), frozenset())
+        self.routes = RacedRoutes({"m": model}, Keyring({}, {}), bodies, admission, limits, client_apis(), host, tasks)
 
     async def ask(self, text: str, mood: list[Step] = QUICK) -> bytes:
         """One request's answer."""

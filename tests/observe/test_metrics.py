@@ -30,7 +30,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.tallies import Histogram, Tallies
 from providers.base import Api, Usage
 from running import run_virtual
-from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REQUEST, USAGE, pool
+from sample_events import ADMISSION, BACKUP, HEDGED, LOSER, PRIMARY, REQUEST, USAGE, pool
 
 CALL = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
@@ -302,7 +302,7 @@ def test_every_metric_is_documented() -> None:
         family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
         for family in Tallies().families()
     }
-    for piece in Metrics(list)._pieces([pool("llama")]):
+    for piece in Metrics(list, lambda: ADMISSION)._pieces([pool("llama")]):
         if piece.type == "gauge":
             exported[piece.name] = ("gauge", set(piece.samples[0].labels))
     assert documented == exported
