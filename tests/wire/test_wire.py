@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from providers.base import Headers, Request, Stream
 from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
-from providers.wire import HEADERS_BYTES_MAX, Origin, WireClient
+from providers.exchange import HEADERS_BYTES_MAX, Exchange
+from providers.wire import Origin, WireClient
 from running import run_real
 
 GET = Request(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 2\r\n\r\n", b"{}")
@@ -458,5 +460,100 @@ def test_connections_are_bounded() -> None:
             await until(lambda: client.connections > 0)
             assert isinstance((await exchange(client)).error, ConnectError)
             stream.abort()
+
+    run_real(main())
+
+
+def test_a_spare_connection_is_ready_for_the_next_request() -> None:
+    """With one request under way a second connection stands ready, and the next request connects to nothing."""
+
+    async def main() -> None:
+        async with serving(answering(b""), answering(OK, OK)) as server, asyncio.TaskGroup() as tasks:
+            client = WireClient(Origin("127.0.0.1", server.port, spare=True), tasks)
+            loser = client.send(GET, Recorder())
+            await until(lambda: server.accepted == 2 and client.connections == 2 and not client._sparing)
+            sink = Recorder()
+            winner = client.send(GET, sink)
+            assert isinstance(winner, Exchange)
+            assert winner.connecting is None
+            loser.abort()
+            await sink.over.wait()
+            assert sink.status == 200
+            client.close()
+
+    run_real(main())
+
+
+def test_a_spare_that_died_is_replaced_unseen() -> None:
+    """A server may close a spare at any time; the request that takes it goes to a new connection."""
+
+    async def main() -> None:
+        async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await read_request(reader)
+            writer.transport.abort()
+
+        async with serving(closing, answering(OK)) as server, asyncio.TaskGroup() as tasks:
+            client = WireClient(Origin("127.0.0.1", server.port, spare=True), tasks)
+            client.warm()
+            await until(lambda: client.connections == 1 and not client._sparing)
+            assert (await exchange(client)).status == 200
+            client.close()
+
+    run_real(main())
+
+
+def test_a_spare_that_cannot_be_had_is_nobodys_error() -> None:
+    """Keeping connections ready for a server that is down disturbs nothing."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            client = WireClient(Origin("127.0.0.1", 1, spare=True), tasks)
+            client.warm()
+            client.warm()
+            await until(lambda: not client._sparing)
+            client.close()
+
+    run_real(main())
+
+
+def test_whoever_waits_for_a_connection_takes_the_first_that_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request whose connection takes long leaves on one that another request gives back; its own becomes a spare."""
+
+    async def main() -> None:
+        async with serving(answering(OK, OK)) as server, asyncio.TaskGroup() as tasks:
+            client = WireClient(Origin("127.0.0.1", server.port), tasks)
+            connect, hurry = client._loop.create_connection, asyncio.Event()
+
+            async def slowly(*args: Any, **named: Any) -> Any:
+                await hurry.wait()
+                return await connect(*args, **named)
+
+            first, second = Recorder(), Recorder()
+            client.send(GET, first)
+            await until(lambda: client.connections == 1)
+            monkeypatch.setattr(client._loop, "create_connection", slowly)
+            client.send(GET, Recorder()).abort()
+            waiting = client.send(GET, second)
+            await first.over.wait()
+            await second.over.wait()
+            assert (second.status, server.accepted) == (200, 1)
+            hurry.set()
+            await until(lambda: client.connections == 2)
+            waiting.abort()  # it is over: nothing happens
+            client.close()
+
+    run_real(main())
+
+
+def test_a_connection_is_not_used_for_ever() -> None:
+    """Behind its age a connection is closed after its answer, so that new ones see what DNS says now."""
+
+    async def main() -> None:
+        async with serving(answering(OK)) as server, asyncio.TaskGroup() as tasks:
+            client = WireClient(Origin("127.0.0.1", server.port, age_s=0.0), tasks)
+            for _ in range(2):
+                assert (await exchange(client)).status == 200
+            assert server.accepted == 2
+            client.close()
 
     run_real(main())

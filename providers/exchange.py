@@ -1,0 +1,271 @@
+"""One HTTP/1.1 exchange and the connection that carries it: asyncio.Protocol over httptools.
+
+A connection carries one exchange at a time and pushes its response to an `HttpSink` on the stack that reads the socket.
+It knows neither pools nor addresses: its owner hears when it opens, may be used again, or is lost. Units: bytes.
+"""
+
+import asyncio
+from typing import Protocol, cast
+
+import httptools
+
+from providers.base import Headers, HttpSink, Request
+from providers.errors import ConnectionCut, ProtocolError, UpstreamError
+
+HEADERS_BYTES_MAX = 64 * 1024  # as nginx and Node bound theirs, with room to spare
+_FRAMING = (b"content-length", b"transfer-encoding")
+_BODILESS = (204, 304)
+
+
+class Owner(Protocol):
+    """Who pools connections."""
+
+    def connect(self, exchange: "Exchange") -> None:
+        """Give an exchange a new connection."""
+
+    def opened(self) -> None:
+        """Count a connection."""
+
+    def lost(self) -> None:
+        """Count it no more."""
+
+    def leave(self, exchange: "Exchange") -> None:
+        """It waits for a connection no more."""
+
+    def release(self, connection: "Connection") -> None:
+        """Its response is complete: it may be used again."""
+
+
+class _Deaf:
+    """The sink of an exchange that is over."""
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        pass
+
+    def on_body(self, data: bytes) -> None:
+        pass
+
+    def on_close(self, error: UpstreamError | None) -> None:
+        pass
+
+
+_DEAF = _Deaf()
+
+
+class Exchange:
+    """One request and its response; the `Stream` the caller holds."""
+
+    __slots__ = ("_owner", "aborted", "connecting", "connection", "request", "sink")
+
+    def __init__(self, owner: Owner, request: Request, sink: HttpSink) -> None:
+        self._owner = owner
+        self.request = request
+        self.sink = sink
+        self.connecting: asyncio.Task[None] | None = None
+        self.connection: Connection | None = None
+        self.aborted = False  # by the caller, or over
+
+    def pause(self) -> None:
+        if self.connection is not None:
+            self.connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.connection is not None:
+            self.connection.transport.resume_reading()
+
+    def abort(self) -> None:
+        if self.aborted:
+            return
+        self.aborted = True
+        if self.connecting is not None:
+            self._owner.leave(self)
+            self.connecting.cancel()
+        self.sink = _DEAF
+        if self.connection is not None:
+            self.connection.drop()
+
+    def over(self, error: UpstreamError | None) -> None:
+        """The response is complete or has failed; tells the sink once."""
+        if not self.aborted:
+            self.aborted = True
+            self.connection = self.connecting = None
+            sink, self.sink = self.sink, _DEAF  # no cycle outlives a request
+            sink.on_close(error)
+
+    def again(self) -> None:
+        """The kept-alive connection was dead already: the same request on a new one."""
+        if not self.aborted:
+            self.connection = None
+            self._owner.connect(self)
+
+
+class Connection(asyncio.Protocol):
+    """One socket; carries one exchange at a time."""
+
+    __slots__ = (
+        "_begun",
+        "_complete",
+        "_exchange",
+        "_framed",
+        "_header_bytes",
+        "_headers",
+        "_keep",
+        "_owner",
+        "_parser",
+        "_pieces",
+        "_status",
+        "_surplus",
+        "_until_eof",
+        "closing",
+        "fresh_until_s",
+        "idle_since_s",
+        "kept",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._exchange: Exchange | None = None
+        self.kept = False  # it was open before its exchange began: the server may have closed it meanwhile
+        self.closing = False
+        self.idle_since_s = 0.0
+        self.fresh_until_s = 0.0  # its owner's: older connections are not used again
+        self._pieces: list[bytes] = []
+        self._reset()
+        self._parser = httptools.HttpResponseParser(self)
+
+    def _reset(self) -> None:
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._header_bytes = 0
+        self._status = 0
+        self._begun = False  # a byte of the response has come
+        self._complete = False
+        self._keep = False
+        self._surplus = False  # bytes behind the end of the response
+        self._framed = False  # a header says where the body ends (RFC 9112, 6.3)
+        self._until_eof = False  # neither length nor chunks: the end of the connection is the end of the body
+
+    def start(self, exchange: Exchange) -> None:
+        """Write the request; the connection is idle and open."""
+        self._exchange = exchange
+        exchange.connection = self
+        self._reset()
+        self.transport.write(exchange.request.head + exchange.request.body)
+
+    def close(self) -> None:
+        """Close without an exchange."""
+        self.closing = True
+        self.transport.close()
+
+    def drop(self) -> None:
+        """The exchange was aborted: no drain, no farewell."""
+        self._exchange = None
+        self.closing = True
+        self.transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # asyncio sets TCP_NODELAY
+        self._owner.opened()
+
+    def data_received(self, data: bytes) -> None:
+        if self._exchange is None:  # nobody asked: a response out of turn
+            self.close()
+            return
+        self._begun = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(ProtocolError("the upstream switched protocols"))
+        except httptools.HttpParserError as error:
+            if not self._complete:
+                self._deliver()
+                self._fail(ProtocolError(f"the upstream's answer is not HTTP/1.1: {error}"))
+                return
+            self._surplus = True
+        if self._pieces:
+            self._deliver()
+        if self._complete:
+            self._finish()
+
+    def eof_received(self) -> bool:
+        return False  # close our side, too
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        self._owner.lost()
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return
+        if self._until_eof and exc is None:
+            exchange.over(None)
+        elif self.kept and not self._begun:
+            exchange.again()
+        else:
+            where = "in the middle of its answer" if self._status else "without an answer"
+            exchange.over(ConnectionCut(f"the upstream closed the connection {where}"))
+
+    # httptools callbacks; an exception in one of them surfaces from feed_data as HttpParserCallbackError
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._surplus = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > HEADERS_BYTES_MAX:
+            self._fail(ProtocolError(f"the upstream's headers are over {HEADERS_BYTES_MAX} bytes"))
+            return
+        name = name.lower()
+        self._headers.append((name, value))
+        if name in _FRAMING:
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:  # 1xx: the real answer follows
+            self._headers = []
+            self._framed = False
+        elif self._exchange is not None and not self._surplus:
+            self._status = status
+            self._until_eof = not self._framed and status not in _BODILESS
+            self._exchange.sink.on_response(status, self._headers)
+
+    def on_body(self, data: bytes) -> None:
+        if not self._surplus:
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._status:
+            self._complete = True
+            self._keep = self._parser.should_keep_alive()  # known only until the parser moves on
+
+    def _deliver(self) -> None:
+        """Push the body's pieces in this read as one: a server's burst of chunks is one step for all who follow."""
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        if data and self._exchange is not None:
+            self._exchange.sink.on_body(data)
+
+    def _finish(self) -> None:
+        """The response is complete: keep the connection if it may be kept, then tell the sink."""
+        exchange, self._exchange = self._exchange, None
+        unsent = self.transport.get_write_buffer_size()  # an early answer: the request is not out yet
+        if self._surplus or unsent or self.closing or not self._keep:
+            self.close()
+        else:
+            self.kept = True
+            self.transport.resume_reading()  # the exchange may have ended while its sink had it paused
+            self._owner.release(self)
+        if exchange is not None:
+            exchange.over(None)
+
+    def _fail(self, error: UpstreamError) -> None:
+        exchange, self._exchange = self._exchange, None
+        self.closing = True
+        self.transport.abort()
+        if exchange is not None:
+            exchange.over(error)
