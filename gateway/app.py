@@ -78,7 +78,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.draining = False
         self._hub = Hub()
-        self._clients: list[WireClient] = []
+        self._clients: dict[Origin, WireClient] = {}
+        self._fleets: list[Fleet] = []
         self._ledgers = _ledgers(settings.quotas)
         self._models = {row.name: self._model(settings, row, tasks) for row in settings.models}
         usage = UsageTable()
@@ -122,9 +123,14 @@ class Gateway:
 
     def close(self) -> None:
         """Let go of idle connections, and write out the log."""
-        for client in self._clients:
+        for client in self._clients.values():
             client.close()
         self._writer.close()
+
+    def keep_warm(self) -> None:
+        """Have a connection ready to every replica of each pool that is in use; to be called every few seconds."""
+        for fleet in self._fleets:
+            fleet.keep_warm()
 
     async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in self._routes.paths:
@@ -142,6 +148,7 @@ class Gateway:
             name = row.name if number == 0 else f"{row.name}/fallback-{number}"
             made = [self._replica(settings, row, replica, tasks) for replica in replicas]
             pools.append(Pool(name, made, hedge, self._ledgers))
+            self._fleets.append(Fleet([self._client(settings, replica, tasks) for replica in replicas]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
         return Model(
             row.name,
@@ -156,14 +163,11 @@ class Gateway:
         self, settings: config.Settings, model: config.Model, row: config.Replica, tasks: asyncio.TaskGroup
     ) -> Replica:
         kind = CATALOG[row.kind]
-        url = urlsplit(row.base_url)
-        tls = tls_context() if url.scheme == "https" else None
-        origin = Origin(url.hostname or "", url.port or (443 if tls else 80), tls, settings.timeouts.connect_s)
-        client = WireClient(origin, tasks)
-        self._clients.append(client)
+        client = self._client(settings, row, tasks)
         apis = kind.apis if row.apis is None else frozenset(map(Api, row.apis))
         spoken = protocols(kind, apis, Wishes(first_token=model.first_token))
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
+        url = urlsplit(row.base_url)
         headers = upstream_headers(row, kind, url.netloc)
         endpoint = HttpEndpoint(client, spoken, url.path, headers, row.model or model.name, bounds)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
@@ -192,6 +196,17 @@ class Gateway:
         key = None if row.api_key is None else row.api_key.get_secret_value()
         return self._ledgers.implied(row.base_url, urlsplit(row.base_url).hostname or "", key, row.model or model.name)
 
+    def _client(self, settings: config.Settings, row: config.Replica, tasks: asyncio.TaskGroup) -> WireClient:
+        """The client to a replica's origin, which replicas share that are at one address."""
+        url = urlsplit(row.base_url)
+        tls = tls_context() if url.scheme == "https" else None
+        port = url.port or (443 if tls else 80)
+        origin = Origin(url.hostname or "", port, tls, settings.timeouts.connect_s, spare=True)
+        client = self._clients.get(origin)
+        if client is None:
+            client = self._clients[origin] = WireClient(origin, tasks)
+        return client
+
     # what observers and the admin address ask
 
     def _states(self) -> Iterator[PoolState]:
@@ -214,6 +229,22 @@ class Gateway:
                 for pool in model.pools:
                     pool.hedging_on = on
         self._hub.emit(HedgingSwitched(asyncio.get_running_loop().time(), name, on))
+
+
+class Fleet:
+    """The clients of one pool."""
+
+    def __init__(self, clients: Sequence[WireClient]) -> None:
+        self._clients = clients
+        self._sent = 0
+
+    def keep_warm(self) -> None:
+        """Open what is missing, if anything was sent since the last time: the next one may be a backup elsewhere."""
+        sent = sum(client.sent for client in self._clients)
+        if sent != self._sent:
+            self._sent = sent
+            for client in self._clients:
+                client.warm()
 
 
 class Hub:

@@ -98,7 +98,7 @@ async def run(
             gateway = build(settings, tasks)
             servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
             running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
-            sweeping = tasks.create_task(_sweep(servers[0]))
+            sweeping = tasks.create_task(_sweep(servers[0], gateway))
             for server in servers:
                 await server.accepting.wait()
             with _signals() as signals:
@@ -158,11 +158,12 @@ async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.T
     gateway.close()
 
 
-async def _sweep(server: _Server) -> None:
-    """Look for connections whose headers take too long."""
+async def _sweep(server: _Server, gateway: Gateway) -> None:
+    """Look after connections: clients whose headers take too long, and spares to the replicas in use."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SWEEP_S)
+        gateway.keep_warm()
         for connection in tuple(server.server_state.connections):
             if isinstance(connection, BoundedHttpProtocol):
                 connection.check(loop.time())

@@ -95,7 +95,7 @@ def _is_idle(site: Site) -> bool:
     pools = [pool for model in gateway._models.values() for pool in model.pools]
     return (
         gateway.active == 0
-        and all(client.connections == len(client._idle) for client in gateway._clients)
+        and all(client.connections == len(client._idle) for client in gateway._clients.values())
         and not any(replica.in_flight for pool in pools for replica in pool.replicas)
         and not any(server.stats.in_flight for server in site.replicas.values())
     )
