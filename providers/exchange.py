@@ -26,7 +26,7 @@ class Owner(Protocol):
     def opened(self) -> None:
         """Count a connection."""
 
-    def lost(self) -> None:
+    def lost(self, connection: "Connection") -> None:
         """Count it no more."""
 
     def leave(self, exchange: "Exchange") -> None:
@@ -118,6 +118,7 @@ class Connection(asyncio.Protocol):
         "_until_eof",
         "closing",
         "fresh_until_s",
+        "idle",
         "idle_since_s",
         "kept",
         "transport",
@@ -130,6 +131,7 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self.kept = False  # it was open before its exchange began: the server may have closed it meanwhile
         self.closing = False
+        self.idle = False  # it stands in its owner's pool
         self.idle_since_s = 0.0
         self.fresh_until_s = 0.0  # its owner's: older connections are not used again
         self._pieces: list[bytes] = []
@@ -196,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
-        self._owner.lost()
+        self._owner.lost(self)
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return

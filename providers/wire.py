@@ -84,6 +84,7 @@ class WireClient:
         idle = self._idle
         while idle:
             connection = idle.pop()
+            connection.idle = False
             if not connection.closing:
                 connection.start(exchange)
                 if not idle:
@@ -95,8 +96,6 @@ class WireClient:
 
     def warm(self) -> None:
         """See to it that a connection is ready for the next request, if a spare is wanted; one is opened at a time."""
-        while self._idle and self._idle[-1].closing:
-            self._idle.pop()
         if self._origin.spare and not self._idle and not self._sparing and not self._closed:
             self._sparing = True
             self._tasks.create_task(self._spare())
@@ -107,7 +106,7 @@ class WireClient:
         if self._sweeper is not None:
             self._sweeper.cancel()
         while self._idle:
-            self._idle.pop().close()
+            self._close_oldest()
 
     @property
     def connections(self) -> int:
@@ -126,9 +125,11 @@ class WireClient:
         self._open += 1
         self._opened += 1
 
-    def lost(self) -> None:
+    def lost(self, connection: Connection) -> None:
         """Count it no more."""
         self._open -= 1
+        if connection.idle:
+            self._idle.remove(connection)
 
     def leave(self, exchange: Exchange) -> None:
         """It waits for a connection no more."""
@@ -147,9 +148,9 @@ class WireClient:
             connection.start(exchange)
             return
         if len(self._idle) >= self._origin.idle_max:
-            self._idle.popleft().close()
+            self._close_oldest()
         connection.idle_since_s = now_s
-        connection.kept = True
+        connection.idle = connection.kept = True
         self._idle.append(connection)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
@@ -211,11 +212,16 @@ class WireClient:
         connection.fresh_until_s = self._loop.time() + origin.age_s * (1 - spread)
         return connection
 
+    def _close_oldest(self) -> None:
+        connection = self._idle.popleft()
+        connection.idle = False
+        connection.close()
+
     def _sweep(self) -> None:
         """Close what has been idle for too long; runs only while something is idle."""
         oldest_s = self._loop.time() - self._origin.idle_s
         while self._idle and (self._idle[0].closing or self._idle[0].idle_since_s < oldest_s):
-            self._idle.popleft().close()
+            self._close_oldest()
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
 
 
