@@ -26,7 +26,6 @@ from providers.exchange import Connection, Exchange
 _SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
 _SPREAD: Final = 0.2  # of their age: connections opened together do not end together
 _SPREAD_STEPS: Final = 16
-_HAPPY_EYEBALLS_S: Final = 0.25  # until another address of a name is tried, too (RFC 8305)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +194,7 @@ class WireClient:
         try:
             async with asyncio.timeout(origin.connect_s):
                 _, connection = await self._loop.create_connection(
-                    lambda: Connection(self),
-                    origin.host,
-                    origin.port,
-                    ssl=origin.tls,
-                    happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
+                    lambda: Connection(self), origin.host, origin.port, ssl=origin.tls
                 )
         except TimeoutError:
             raise ConnectError(f"no connection to the upstream within {origin.connect_s:g} s") from None
