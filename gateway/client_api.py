@@ -5,6 +5,7 @@ they have in common, headers and the order of things, is `response.py`'s; how th
 No units.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +14,14 @@ from gateway.errors import GatewayError
 from providers.base import Assembler, Call
 
 COMMENT = b": waiting for the first token\n\n"
+_LAST_EVENT = re.compile(  # of a complete stream; JSON has no line end in it, so no text of an answer looks like this
+    rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete)))[ \t]*$", re.MULTILINE
+)
+
+
+def is_last(event: bytes) -> bool:
+    """Whether a complete stream ends with this event, in whichever API."""
+    return _LAST_EVENT.search(event.replace(b"\r", b"")) is not None
 
 
 class Ending(Protocol):

@@ -36,6 +36,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
         deadline_s: the client waits no longer than this, None when it did not say.
         kept: an upstream that keeps answers would keep this one: the client did not say that it must not.
         follows: id of the kept answer that this request goes on with, None when it begins anew.
+        tells_usage: the client wants to be told what its request used and cost.
     """
 
     call: Call
@@ -44,6 +45,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     deadline_s: float | None
     kept: bool = False
     follows: str | None = None
+    tells_usage: bool = False
 
 
 _read_top = msgspec.json.Decoder(Raws).decode
@@ -72,7 +74,9 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_header
         BadRequest: it cannot be served; says what was found, where, and what to send instead.
     """
     given = dict(headers)
-    hedge_asked = _checked(given)
+    _check(given)
+    hedge_asked = _switch(given, b"x-ttft-hedge", default=True)
+    tells_usage = _switch(given, b"x-ttft-usage", default=False)
     raws = _top_level(body)
     spans = _spans_compact(body, raws) or _spans(body, raws)
     asked = _asked(api, body, raws, bounds)
@@ -92,11 +96,12 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_header
     )
     hedgeable = hedge_asked and asked.hedgeable and call.choices == 1 and call.timed
     prompt = b"".join([body[start:end] for start, end in [spans[key] for key in asked.prompt]])
-    return Inbound(call, prompt, None if hedgeable else Denial.OFF, _deadline_s(given), asked.kept, asked.follows)
+    hedge_off = None if hedgeable else Denial.OFF
+    return Inbound(call, prompt, hedge_off, _deadline_s(given), asked.kept, asked.follows, tells_usage)
 
 
-def _checked(given: dict[bytes, bytes]) -> bool:
-    """Whether the headers leave hedging on; refuses a body in a form that is not read here."""
+def _check(given: dict[bytes, bytes]) -> None:
+    """Refuse a body in a form that is not read here."""
     media = given.get(b"content-type")
     if media is not None and media != b"application/json":
         kind = media.partition(b";")[0].strip().lower()
@@ -105,10 +110,17 @@ def _checked(given: dict[bytes, bytes]) -> bool:
     coding = given.get(b"content-encoding")
     if coding is not None and coding.strip().lower() not in (b"", b"identity"):
         raise inbound_syntax.content_encoding(coding)
-    hedge = given.get(b"x-ttft-hedge", b"on").strip().lower()
-    if hedge not in (b"on", b"off"):
-        raise inbound_syntax.hedge_header(hedge)
-    return hedge == b"on"
+
+
+def _switch(given: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
+    """What a header says that is `on` or `off`."""
+    value = given.get(name)
+    if value is None:
+        return default
+    word = value.strip().lower()
+    if word not in (b"on", b"off"):
+        raise inbound_syntax.switch_header(name.decode(), word)
+    return word == b"on"
 
 
 def _deadline_s(given: dict[bytes, bytes]) -> float | None:

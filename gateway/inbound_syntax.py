@@ -54,11 +54,11 @@ def content_encoding(coding: bytes) -> BadRequest:
     )
 
 
-def hedge_header(value: bytes) -> BadRequest:
+def switch_header(name: str, value: bytes) -> BadRequest:
     """Neither on nor off."""
     return BadRequest(
-        f"the header `x-ttft-hedge` is `{_header(value)}`; write `on` or `off`, or leave it out",
-        param="x-ttft-hedge",
+        f"the header `{name}` is `{_header(value)}`; write `on` or `off`, or leave it out",
+        param=name,
         code="invalid_value",
     )
 

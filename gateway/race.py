@@ -31,7 +31,7 @@ from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
 from gateway.recovery import Recovery, watch
-from gateway.report import Course, beyond_boundary, ended, response_headers, why_started
+from gateway.report import Course, beyond_boundary, ended, response_headers, usage_header, why_started
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait
@@ -137,6 +137,10 @@ class Race:
         self._paused = False
         if self._winner is not None:
             self._winner.resume()
+
+    def usage(self) -> tuple[bytes, bytes] | None:
+        """What it has used and cost so far, as a header; None where that cannot be told."""
+        return self._safely("usage", usage_header, None, self._course())
 
     # the attempts' calls
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
+import msgspec
+
 from gateway.attempt import Attempt
 from gateway.events import RequestEnded, Result, Role
-from gateway.hedging.charges import Charge, Standing, charge, standing
+from gateway.hedging.charges import Charge, Standing, charge, costs, standing
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
@@ -18,6 +20,8 @@ from gateway.request import Caller
 from gateway.routing.replicas import Replica
 from providers.base import Call
 from providers.errors import UpstreamError
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Course(NamedTuple):
@@ -77,12 +81,24 @@ def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[st
 
 
 def charges(course: Course) -> list[Charge]:
-    """What each attempt is billed for, in the order they were sent; one still under way counts as finished."""
+    """What each attempt is billed for, in the order they were sent; a winner under way counts as finished."""
     return [_charge(course, attempt) for attempt in course.attempts]
 
 
+def usage_header(course: Course) -> tuple[bytes, bytes]:
+    """What a request has used and cost, for a caller who asks for it."""
+    billed = charges(course)
+    cost = costs(billed)
+    told = [
+        {"replica": attempt.replica.name, **msgspec.to_builtins(each)}
+        for attempt, each in zip(course.attempts, billed, strict=True)
+    ]
+    return (b"x-ttft-usage", _encode({"attempts": told, **({"cost": sum(cost.values())} if cost else {})}))
+
+
 def _charge(course: Course, attempt: Attempt) -> Charge:
-    facts, winner, outcome = course.facts, course.winner, attempt.outcome or Outcome.FINISHED
+    facts, winner = course.facts, course.winner
+    outcome = attempt.outcome or (Outcome.FINISHED if attempt is winner else Outcome.LOST)
     if attempt is winner:
         stood = Standing.WINNER
     else:

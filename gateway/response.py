@@ -6,14 +6,15 @@ Only then a task takes over. The winner's upstream is paused while more than 64 
 loop may read megabytes in one. The endpoint's own coroutine does nothing but `receive()`, so a client that leaves is
 noticed at once, first token or not.
 
-Two clients of a race: `EventStream` forwards, `JsonAnswer` assembles. Units: bytes.
+Two clients of a race: `EventStream` forwards, `JsonAnswer` assembles; their telling kinds say what it has cost, too.
+Units: bytes.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from gateway.client_api import ClientApi
+from gateway.client_api import ClientApi, is_last
 from gateway.errors import GatewayError, UpstreamFailed
 from providers.base import Assembler, Call, Headers
 
@@ -53,6 +54,9 @@ class RaceControl(Leavable, Protocol):
 
     def resume(self) -> None:
         """It has caught up."""
+
+    def usage(self) -> tuple[bytes, bytes] | None:
+        """What the request has used and cost, as a header; None where that cannot be told."""
 
 
 class EventStream:
@@ -95,6 +99,35 @@ class EventStream:
         assert self._ending.note is not None
         self._ending.note(raw)
         self._outbox.write(raw)
+
+
+class TellingStream(EventStream):
+    """An event stream that tells at its end what the request has used, in a comment before the last event.
+
+    SDKs skip comments. They would also skip one behind the last event, but the body is to end there.
+    """
+
+    __slots__ = ("_forward", "_told")
+
+    def __init__(self, outbox: "Outbox", request_id: str, api: ClientApi) -> None:
+        super().__init__(outbox, request_id, api)
+        self._forward = self.write
+        self._told = False
+        self.write = self._write_telling
+
+    def finish(self) -> None:
+        self._tell()  # a stream may be complete without a closing event
+        super().finish()
+
+    def _write_telling(self, raw: bytes) -> None:
+        if is_last(raw):
+            self._tell()
+        self._forward(raw)
+
+    def _tell(self) -> None:
+        if not self._told and self._outbox.race is not None and (usage := self._outbox.race.usage()):
+            self._told = True
+            self._outbox.write(b": %b %b\n\n" % usage)
 
 
 class JsonAnswer:
@@ -156,6 +189,17 @@ class JsonAnswer:
     def _give_up(self, message: str) -> None:
         if self._outbox.race is not None:
             self._outbox.race.give_up(UpstreamFailed(message, status=502, code="upstream_protocol_error"))
+
+
+class TellingAnswer(JsonAnswer):
+    """A JSON answer that tells in a header what the request has used."""
+
+    __slots__ = ()
+
+    def finish(self) -> None:
+        if self._outbox.race is not None and (usage := self._outbox.race.usage()):
+            self._headers = [*self._headers, usage]
+        super().finish()
 
 
 def respond(

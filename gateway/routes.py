@@ -33,7 +33,18 @@ from gateway.inbound import Inbound, parse
 from gateway.inbound_asked import Bounds
 from gateway.race import Race
 from gateway.request import Caller, Host, Model
-from gateway.response import EventStream, JsonAnswer, Outbox, Receive, Scope, Send, respond_error, serve
+from gateway.response import (
+    EventStream,
+    JsonAnswer,
+    Outbox,
+    Receive,
+    Scope,
+    Send,
+    TellingAnswer,
+    TellingStream,
+    respond_error,
+    serve,
+)
 from providers.base import Api, Call, Headers
 
 _DISCARD_S = 2.0  # a refused body is read on for so long, so that the sender gets to read the answer
@@ -210,9 +221,11 @@ class RacedRoutes:
         model = self._model(caller.key_name, call)
         client: EventStream | JsonAnswer
         if call.streaming:
-            client = EventStream(outbox, caller.request_id, self._apis[api])
+            stream = TellingStream if inbound.tells_usage else EventStream
+            client = stream(outbox, caller.request_id, self._apis[api])
         else:
-            client = JsonAnswer(outbox, caller.request_id, self._apis[api], call)
+            answer = TellingAnswer if inbound.tells_usage else JsonAnswer
+            client = answer(outbox, caller.request_id, self._apis[api], call)
         facts = self._facts(inbound, model)
         place = self._place(caller, model, call, facts)
         race = Race(model, call, facts, client, caller, self._host if place is None else place.host)

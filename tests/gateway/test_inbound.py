@@ -479,6 +479,12 @@ HEADERS = {
         "invalid_value",
         "the header `x-ttft-hedge` is `maybe`; write `on` or `off`, or leave it out",
     ),
+    "usage neither on nor off": (
+        b"x-ttft-usage",
+        b"yes",
+        "invalid_value",
+        "the header `x-ttft-usage` is `yes`; write `on` or `off`, or leave it out",
+    ),
 }
 
 
@@ -531,9 +537,17 @@ def test_a_message_shows_little_of_what_the_client_sent(body: str) -> None:
     assert len(error.param or "") <= 80
 
 
+def test_usage_is_told_only_if_asked() -> None:
+    """`x-ttft-usage: on` asks for it, in any case of letters; nothing and `off` do not, and hedging is not touched."""
+    for value, tells in ((b"on", True), (b" ON", True), (b"off", False)):
+        inbound = read(chat(), headers=[(b"x-ttft-usage", value)])
+        assert (inbound.tells_usage, inbound.hedge_off) == (tells, None)
+    assert not read(chat()).tells_usage
+
+
 def test_long_headers_are_cut_in_messages() -> None:
     """An error never echoes more than 80 characters of a header."""
-    for header in (b"content-type", b"content-encoding", b"x-ttft-hedge"):
+    for header in (b"content-type", b"content-encoding", b"x-ttft-hedge", b"x-ttft-usage"):
         assert 81 * "x" not in told(chat(), headers=[(header, LONG.encode())]).message
 
 
