@@ -27,11 +27,12 @@ from gateway.events import (
     Role,
 )
 from gateway.failover import Remedy, answer, judge, last_word
+from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
 from gateway.recovery import Recovery, watch
-from gateway.report import Course, beyond_boundary, ended, response_headers, usage_header, why_started
+from gateway.report import Course, beyond_boundary, charges, ended, response_headers, usage_header, why_started
 from gateway.request import Caller, Client, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait
@@ -288,7 +289,9 @@ class Race:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
         if self._recovery is not None:
             self._recovery.settle(RecoveryResult.ABANDONED, self._now())
-        self._host.emit(ended(self._course(), self._call, self._now(), status, error, self._beyond))
+        course, unknown = self._course(), list[Charge]()
+        billed = self._safely("accounting", charges, unknown, course)
+        self._host.emit(ended(course, self._call, billed, self._now(), status, error, self._beyond))
         self._attempts, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 
     def _course(self) -> Course:

@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.attempt import Attempt
 from gateway.events import RequestEnded, Result, Role
-from gateway.hedging.charges import Charge, Standing, charge, costs, standing
+from gateway.hedging.charges import Billed, Charge, Standing, charge, costs, standing
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
@@ -20,6 +20,8 @@ from gateway.request import Caller
 from gateway.routing.replicas import Replica
 from providers.base import Call
 from providers.errors import UpstreamError
+
+_UNKNOWN = Charge(Standing.ABANDONED, Billed.NOTHING)  # where a bug was in the way, which has an event of its own
 
 _encode = msgspec.json.Encoder().encode
 
@@ -97,14 +99,16 @@ def usage_header(course: Course) -> tuple[bytes, bytes]:
 
 
 def _charge(course: Course, attempt: Attempt) -> Charge:
-    facts, winner = course.facts, course.winner
+    winner, role = course.winner, attempt.role
     outcome = attempt.outcome or (Outcome.FINISHED if attempt is winner else Outcome.LOST)
     if attempt is winner:
         stood = Standing.WINNER
-    else:
-        stood = standing(outcome, is_backup=attempt.role is Role.BACKUP, is_won=winner is not None)
+    else:  # nobody raced what was to carry on a broken stream: it said something else
+        is_raced = winner is not None and role is not Role.RECOVERY
+        stood = standing(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
+    prompt_tokens = (attempt.sent or course.facts).prompt_tokens
     answer_tokens = _answer_tokens(course, attempt) if attempt.replica.bills_cancelled else 0.0
-    return charge(attempt, outcome, stood, facts.prompt_tokens, answer_tokens)
+    return charge(attempt, outcome, stood, prompt_tokens, answer_tokens)
 
 
 def _answer_tokens(course: Course, attempt: Attempt) -> float:
@@ -117,9 +121,24 @@ def _answer_tokens(course: Course, attempt: Attempt) -> float:
 
 
 def ended(
-    course: Course, call: Call, now_s: float, status: int, error: str | None, beyond: tuple[str, ...] = ()
+    course: Course,
+    call: Call,
+    billed: Sequence[Charge],
+    now_s: float,
+    status: int,
+    error: str | None,
+    beyond: tuple[str, ...] = (),
 ) -> RequestEnded:
-    """The one event every request ends with; all its attempts have ended."""
+    """The one event every request ends with; all its attempts have ended.
+
+    Args:
+        course: how it went.
+        call: the client's.
+        billed: `charges` of the course; empty where these could not be told.
+        now_s: the time.
+        status, error: as in `RequestEnded`.
+        beyond: as in `RequestEnded.beyond_boundary`.
+    """
     caller, facts, attempts, winner, _, denials, denied_why, recovery = course
     start_s = attempts[0].start_s if attempts else now_s
     content_s = winner.content_s if winner is not None else None
@@ -137,7 +156,7 @@ def ended(
         error=error,
         result=course.result,
         winner=winner.replica.name if winner is not None else None,
-        attempts=tuple(map(Attempt.report, attempts, repeat(start_s), charges(course))),
+        attempts=tuple(map(Attempt.report, attempts, repeat(start_s), billed or repeat(_UNKNOWN))),
         denials=tuple(denials),
         denied_why=denied_why,
         queued_s=caller.queued_s,

@@ -24,7 +24,7 @@ class Standing(enum.Enum):
 
     WINNER = "winner"  # its answer went out
     LOSER = "loser"  # raced and lost, or a backup of a race that nobody won: the price of hedging
-    FAILED = "failed"  # it failed, and whatever came of it was not used
+    FAILED = "failed"  # it failed, before or after its answer had begun
     ABANDONED = "abandoned"  # the client left, or the gateway stopped, before it had an answer
 
 

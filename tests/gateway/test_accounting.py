@@ -22,6 +22,7 @@ from gateway.observe.usage import UsageTable
 from gateway.race import Race
 from providers.base import Frame, FrameKind, Usage
 from providers.errors import ConnectionCut
+from recovering import ask, run
 from running import run_virtual
 from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, status, text
 
@@ -118,6 +119,21 @@ def test_what_a_client_leaves_behind_is_billed() -> None:
     ]
     told = run_race(Scripted(answer(0.01, "abcdefgh")), during=leaving(0.045), prepare=priced(), facts=FACTS)
     assert bills(told) == [("a", Standing.WINNER, Billed.USED, 1000, 4, True)]
+
+
+def test_a_stream_that_is_carried_on_is_paid_for_in_parts() -> None:
+    """What broke is billed for what had come, what carries it on for a longer prompt; neither is a price of hedging."""
+    steady: dict[str, object] = {"ttft": "10ms", "gap": "1ms", "tokens": 20}
+    cut = {**steady, "faults": ["cut_rst:12 once"]}
+    told = run(ask(), cut, steady, prefills=True)
+    broken, carried = (attempt.charge for attempt in told.report.attempts)
+    assert (broken.standing, broken.billed, broken.completion_tokens) == (Standing.FAILED, Billed.USED, 12)
+    assert (carried.standing, carried.estimated) == (Standing.WINNER, False)
+    assert carried.prompt_tokens > broken.prompt_tokens
+    assert carried.completion_tokens < 20
+    told = run(ask(), cut, {**steady, "gap": "2ms"}, seeds=[0, 5])
+    assert told.report.attempts[1].error == "diverged"
+    assert [attempt.charge.standing for attempt in told.report.attempts] == [Standing.FAILED, Standing.FAILED]
 
 
 def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
