@@ -21,6 +21,8 @@ COMMANDS: Final = {
     "report": "show a folder of results again, or two beside each other",
     "virtual": "compare policies on a workload in virtual time",
     "figures": "draw the pictures of docs/hedging.md",
+    "seeds": "run published tables again, beside their figures",
+    "sweep": "budgets, windows, accuracy and drift: what could be had, and what is",
     "golden": "write the small tables that the tests compare with",
 }
 """Each command and its summary; its module in `commands` has its name."""

@@ -25,10 +25,13 @@ from gateway.routing.replicas import BreakerState, Replica
 
 NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "off")
 
+FREE: Final = 10.0  # a budget that never binds, not even a fleet that is slow as a whole and earns slower
+
 _WARM_UP: Final = 20
 _WARM_UP_DELAY_S: Final = 0.010
 _DELAY_MIN_S: Final = 0.001
 _WINDOW_S: Final = 30.0
+_SLICES: Final = 6  # of a window, as in the gateway
 _BURST_S: Final = 2.0  # of its refill is what the bucket holds
 _REREAD: Final = 50  # requests between two readings of the sketch, which the library reads every time
 
@@ -40,10 +43,12 @@ class Terms:
     Attributes:
         settings: of the gateway's policies; `policy` is replaced.
         library_rps: what the library is told to expect.
+        reach_s: how far the curve's window reaches back; None: as in the gateway.
     """
 
     settings: HedgeSettings
     library_rps: float
+    reach_s: float | None = None
 
 
 def contender(name: str, replicas: Sequence[Replica], terms: Terms, ledgers: Mapping[str, Ledger]) -> Pool:
@@ -57,7 +62,10 @@ def contender(name: str, replicas: Sequence[Replica], terms: Terms, ledgers: Map
     settings = replace(settings, policy=Policy(name))
     if name == "ttfb":
         settings = replace(settings, budget=1.0)  # as it was published: nothing binds it
-    return Pool(name, replicas, settings, ledgers)
+    pool = Pool(name, replicas, settings, ledgers)
+    if terms.reach_s is not None:
+        pool.learning.ratios = Window(slice_s=terms.reach_s / _SLICES, reach_s=terms.reach_s)
+    return pool
 
 
 class _Since(HedgeTickets, frozen=True):

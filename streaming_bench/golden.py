@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from streaming_bench.compare import Plan, compare
+from streaming_bench.results import csv_text
 from streaming_bench.scenario import FOLDER, load
+from streaming_bench.seeds import cost
 
 REQUESTS: Final = 2_000
 POLICIES: Final = ("adaptive", "library", "off")
@@ -27,8 +29,15 @@ def golden_rows(workload: str) -> dict[str, dict[str, object]]:
     return {row["policy"]: {key: row[key] for key in KEYS} for row in rows}
 
 
+def golden_lab() -> dict[str, str]:
+    """The files of the deterministic lab, by name: the same bytes on every version of Python."""
+    return {f"{name}.csv": csv_text(heads, rows) for name, (heads, rows) in cost.tables(cost.draw(cost.SEED)).items()}
+
+
 def write_golden(folder: Path) -> None:
-    """Write every workload's rows."""
+    """Write every workload's rows, and the lab's files into the folder `lab`."""
+    for name, text in golden_lab().items():
+        (folder / "lab" / name).write_text(text, encoding="utf-8", newline="\n")
     for path in sorted(FOLDER.glob("*.toml")):
         rows = golden_rows(path.stem)
         (folder / f"{path.stem}.json").write_text(json.dumps(rows, indent=1) + "\n")

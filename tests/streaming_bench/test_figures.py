@@ -13,7 +13,7 @@ def test_the_pictures_of_the_docs_are_drawn(tmp_path: Path, monkeypatch: pytest.
     """The command draws a picture of each kind that docs/hedging.md shows, from short runs as from long ones."""
     pytest.importorskip("matplotlib")
     figures = import_module("streaming_bench.commands.figures")
-    monkeypatch.setattr(figures, "REQUESTS", 600)
+    monkeypatch.setattr(figures, "REQUESTS", 300)
     figures.run(argparse.Namespace(folder=tmp_path, argv=["figures"]))
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {path.name for path in IMAGES.glob("hedging-*.png")}

@@ -1,0 +1,91 @@
+"""How good hedging could be: the best that one backup can do for a budget, and what a clairvoyant would do. Pure.
+
+Draws come in pairs, what a request's primary and what its backup would take, independent of anything that is decided.
+A policy with one backup and no eyes for the future is a distribution over delays (infinite for never), and both its
+load and its share of requests beyond a time are means over that distribution. So its best is a linear program with
+two constraints, and a mixture of two delays is enough. The clairvoyant knows every pair beforehand and sends backups
+at once, where they save most; primaries go where they go.
+
+Units: seconds; budgets and loads as fractions of the requests.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+
+_LATE: Final = 0.01  # of the requests are beyond a p99
+_DELAYS: Final = 240  # tried, at quantiles of the primaries
+_HALVINGS: Final = 30  # of the interval in which the p99 lies
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What cannot be beaten with a budget."""
+
+    p99_s: float
+    mean_s: float
+
+
+def best_single(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
+    """The best of all policies that send at most one backup, chosen with knowledge of the draws' distribution.
+
+    Args:
+        primaries_s, backups_s: the pairs.
+        budget: backups per request.
+    """
+    delays_s = np.unique(np.quantile(primaries_s, np.linspace(0.0, 1.0, _DELAYS)))
+    delays_s = np.concatenate(([0.0], delays_s, [np.inf]))
+    loads = np.array([float((primaries_s > delay_s).mean()) for delay_s in delays_s])
+    means_s = np.array([float(_hedged_s(primaries_s, backups_s, delay_s).mean()) for delay_s in delays_s])
+
+    def beyond(time_s: float) -> float:
+        """The smallest share of requests that takes longer."""
+        late = primaries_s > time_s
+        candidates = backups_s[late]
+        shares = [float((candidates > time_s - delay_s).sum()) / len(primaries_s) for delay_s in delays_s]
+        return _mixed(loads, np.array(shares), budget)
+
+    return Bound(_first_time_s(beyond, primaries_s), _mixed(loads, means_s, budget))
+
+
+def clairvoyant(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
+    """What a policy could do that knows every pair before it sends anything."""
+
+    def beyond(time_s: float) -> float:
+        late = primaries_s > time_s
+        lost = late & (backups_s > time_s)
+        return float(lost.mean()) + max(0.0, float((late & ~lost).mean()) - budget)
+
+    saved_s = np.sort(np.maximum(0.0, primaries_s - backups_s))[::-1]
+    mean_s = float(primaries_s.mean() - saved_s[: int(budget * len(saved_s))].sum() / len(saved_s))
+    return Bound(_first_time_s(beyond, primaries_s), mean_s)
+
+
+def _hedged_s(primaries_s: Values, backups_s: Values, delay_s: float) -> Values:
+    hedged: Values = np.where(primaries_s > delay_s, np.minimum(primaries_s, delay_s + backups_s), primaries_s)
+    return hedged
+
+
+def _mixed(loads: Values, values: Values, budget: float) -> float:
+    """The lowest mean of values that a mixture of two delays reaches with a mean load within the budget."""
+    within, beyond = loads <= budget, loads > budget
+    best = float(values[within].min())  # the infinite delay is always within
+    if not beyond.any():
+        return best
+    share = (budget - loads[within])[:, np.newaxis] / (loads[beyond] - loads[within][:, np.newaxis])
+    mixed = values[within][:, np.newaxis] * (1.0 - share) + values[beyond] * share
+    return min(best, float(mixed.min()))
+
+
+def _first_time_s(beyond: Callable[[float], float], primaries_s: Values) -> float:
+    """The smallest time beyond which only one in a hundred is; the share beyond falls with the time."""
+    low_s, high_s = 0.0, float(primaries_s.max())
+    for _ in range(_HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        low_s, high_s = (low_s, middle_s) if beyond(middle_s) <= _LATE else (middle_s, high_s)
+    return high_s

@@ -1,0 +1,170 @@
+"""`sweep`: latency against extra load with bounds, window lengths, accuracy, and static thresholds going stale.
+
+Owns options, tables, pictures and files; what is run is sweeps.py's. Units: milliseconds and per cent in tables.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from matplotlib.ticker import PercentFormatter
+
+from streaming_bench import arguments, plots, progress, sweeps
+from streaming_bench.grid import Grid, percent, short
+from streaming_bench.plots import Frontier, Point
+from streaming_bench.results import Results
+from streaming_bench.sweeps import Drifted, Reached, Sharp, Size, Traded
+
+PARTS: Final = ("frontier", "windows", "accuracy", "drift")
+FULL: Final = Size(10_000, (101,), 1.0)
+QUICK: Final = Size(2_500, (101,), 0.2)
+_QUICK_BUDGETS: Final = (0.02, 0.10, 0.30)
+_QUICK_WORKLOADS: Final = ("W1", "W2")
+_BOUNDS: Final = ("best single hedge", "clairvoyant")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be typed behind the command."""
+    count = arguments.checked(arguments.count)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, metavar="FOLDER", help="for tables, pictures and the manifest")
+    add("--part", type=arguments.names("part", *PARTS), default=PARTS, help=f"some of {','.join(PARTS)}")
+    add("--workload", type=arguments.names("workload", *sweeps.WORKLOADS), help=f"some of {','.join(sweeps.WORKLOADS)}")
+    add("--quick", action="store_true", help="a coarse picture in about a minute")
+    add("--requests", type=count, metavar="N", help="of each run; 10,000")
+    add("--seeds", type=count, default=1, metavar="N", help="runs of each point of the frontier")
+    add("--seed-first", type=count, default=101, metavar="N")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the parts, print their tables, write everything."""
+    usual = QUICK if args.quick else FULL
+    seeds = tuple(range(args.seed_first, args.seed_first + args.seeds))
+    size = Size(args.requests or usual.requests, seeds, usual.drift)
+    results = Results(args.out, args.argv, args.seed_first)
+    pages: list[Grid | str] = []
+    if "frontier" in args.part:
+        budgets = _QUICK_BUDGETS if args.quick else sweeps.BUDGETS
+        workloads = args.workload or (_QUICK_WORKLOADS if args.quick else sweeps.WORKLOADS)
+        pages += _frontier(results, list(sweeps.frontier(workloads, sweeps.POLICIES, budgets, size, progress.bar())))
+    if "windows" in args.part:
+        pages += _windows(results, list(sweeps.windows(size, progress.bar())))
+    if "accuracy" in args.part:
+        pages += _accuracy(results, list(sweeps.accuracy(size, progress.bar())))
+    if "drift" in args.part:
+        pages += _drift(results, list(sweeps.drift(size, progress.bar())))
+    for page in pages:
+        print("\n".join(page.lines()) if isinstance(page, Grid) else f"\n{page}")
+    results.markdown("sweep.md", "Sweep", *pages)
+    results.close(parts=list(args.part), requests=size.requests)
+
+
+def _frontier(results: Results, rows: Sequence[Traded]) -> list[Grid | str]:
+    """Means over seeds, a table and a picture for each workload."""
+    results.csv("frontier.csv", Traded._fields, rows)
+    pages: list[Grid | str] = []
+    for workload in dict.fromkeys(row.workload for row in rows):
+        means = _means([row for row in rows if row.workload == workload])
+        _draw_frontier(results, workload, means)
+        pages.append(f"{workload}: latency in ms against extra requests")
+        heads = ["policy", "budget", "requests +", "p50", "p95", "p99", "p99.9", "mean"]
+        pages.append(Grid(heads, [_cells(row) for row in means]))
+    return pages
+
+
+def _means(rows: Sequence[Traded]) -> list[Traded]:
+    """One row for each policy and budget."""
+    kinds = dict.fromkeys((row.policy, row.budget) for row in rows)
+    found = []
+    for policy, budget in kinds:
+        same = [row for row in rows if (row.policy, row.budget) == (policy, budget)]
+        figures = [float(np.mean(column)) for column in zip(*(row[4:] for row in same), strict=True)]
+        found.append(Traded(same[0].workload, policy, budget, same[0].seed, *figures))
+    return found
+
+
+def _cells(row: Traded) -> list[str]:
+    latencies = (row.p50, row.p95, row.p99, row.p999, row.mean)
+    shown = ["" if math.isnan(value) else short(value) for value in latencies]
+    return [row.policy, percent(row.budget, 0), percent(row.extra), *shown]
+
+
+def _draw_frontier(results: Results, workload: str, rows: Sequence[Traded]) -> None:
+    """p99 and mean against extra load, side by side."""
+    with plots.picture(
+        results, f"frontier-{workload.lower()}", f"{workload}: what a backup buys, and its price", panels=2,
+        below="Virtual time; a point for each budget of 1 to 30 %; extra requests as measured", share_y=False,
+    ) as panels:  # fmt: skip
+        for axes, statistic in zip(panels, ("p99", "mean"), strict=True):
+            policies: dict[str, list[Point]] = {}
+            limits: dict[str, list[Point]] = {}
+            for row in rows:
+                side = limits if row.policy in _BOUNDS else policies
+                side.setdefault(row.policy, []).append(Point(row.extra, getattr(row, statistic)))
+            plots.frontier(axes, Frontier(policies, limits, statistic))
+            axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        panels[0].legend(loc="best")
+
+
+def _windows(results: Results, rows: Sequence[Reached]) -> list[Grid | str]:
+    results.csv("windows.csv", Reached._fields, rows)
+    phases = list(dict.fromkeys(row.phase for row in rows))
+    cells = []
+    for reach_s in dict.fromkeys(row.reach_s for row in rows):
+        by = {row.phase: row for row in rows if row.reach_s == reach_s}
+        cells.append([f"{reach_s:g} s", *(f"{short(by[p].p99)} at {percent(by[p].hedges)}" for p in phases)])
+    return ["W7, length of the curve's window: p99 in ms and hedges, phase by phase", Grid(["window", *phases], cells)]
+
+
+def _accuracy(results: Results, rows: Sequence[Sharp]) -> list[Grid | str]:
+    results.csv("accuracy.csv", Sharp._fields, rows)
+    heads = ["accuracy", "workload", "d*", "of the late", "requests +", "p99", "mean"]
+    cells = [
+        [
+            *(percent(row.accuracy), row.workload, f"{row.delay_x:.2f}x", percent(row.share, 0), percent(row.extra)),
+            *(short(row.p99), short(row.mean)),
+        ]
+        for row in rows
+    ]
+    return ["relative accuracy of the sketch: the plan from the same draws, and what it comes to", Grid(heads, cells)]
+
+
+def _drift(results: Results, rows: Sequence[Drifted]) -> list[Grid | str]:
+    """A table of the three phases, and the day as a picture."""
+    results.csv("drift.csv", Drifted._fields, rows)
+    title = "A day that changes: static thresholds go stale"
+    below = "W7: the base moves from 3 to 40 ms at 200 s and back at 400 s; static delays without a budget"
+    with plots.picture(results, "drift", title, panels=2, below=below, share_y=False) as (latency, load):
+        for number, policy in enumerate(dict.fromkeys(row.policy for row in rows)):
+            own = [row for row in rows if row.policy == policy]
+            times = [row.from_s + sweeps.BUCKET_S / 2 for row in own]
+            given = plots.look("" if policy.startswith("static") else policy, number + 1)
+            lines = [(latency, [row.p99 for row in own])]
+            if policy != "off":
+                lines.append((load, [row.hedges for row in own]))
+            for axes, values in lines:
+                axes.plot(times, values, label=policy, color=given.colour, lw=given.width, ls=given.dashes)
+        plots.log_ms(latency, vertical=True)
+        latency.set_ylabel("p99 TTFT, by 20 s")
+        load.set_ylabel("extra upstream requests")
+        load.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        for axes in (latency, load):
+            axes.set_xlabel("seconds into the day")
+        latency.legend(loc="upper left", handlelength=1.6)
+    return ["W7, phase by phase: p99 in ms, and hedges", _phases(rows)]
+
+
+def _phases(rows: Sequence[Drifted]) -> Grid:
+    spans = {"fast, 20-200 s": (20, 200), "slow, 220-400 s": (220, 400), "fast again, 420-600 s": (420, 600)}
+    cells = []
+    for policy in dict.fromkeys(row.policy for row in rows):
+        line = [policy]
+        for start_s, end_s in spans.values():
+            own = [row for row in rows if row.policy == policy and start_s <= row.from_s < end_s]
+            p99, hedges = np.mean([row.p99 for row in own]), np.mean([row.hedges for row in own])
+            line.append(f"{short(float(p99))} at {percent(float(hedges))}")
+        cells.append(line)
+    return Grid(["policy", *spans], cells)

@@ -1,0 +1,133 @@
+"""The cost table of the deterministic lab: what a threshold at p90, p95 or p99 buys, and what it burns. Pure.
+
+The lab's sampler as its text describes it: 99 % normal(20, 5) ms within 1 to 100, 1 % exponential(500) ms within 200 to
+3,000, whole milliseconds, 1,000 requests a second for 5 s. A second attempt is sent at the threshold and draws anew;
+whichever is first wins, the other one is cancelled at once, and what it had spent is wasted. Its published wasted work
+follows from that rule: 31 hedges at 200 ms that all win burn 31 * (200 + 20) ms.
+
+The same bytes on every version of Python and every machine: nothing but `random.Random`, sorting and whole numbers.
+Units: whole milliseconds, shares in per cent as the published table has them.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+SEED: Final = 1
+PER_SECOND: Final = 1000
+SECONDS: Final = 5
+THRESHOLDS: Final = {"p90": 0.90, "p95": 0.95, "p99": 0.99}
+COST_HEADS: Final = (
+    *("threshold", "threshold_ms", "baseline_p99_ms", "hedged_p99_ms", "p99_improvement_pct", "extra_load_pct"),
+    *("hedged_requests", "total_requests", "wasted_work_ms", "wasted_completions"),
+)
+SECOND_HEADS: Final = ("elapsed_s", "p50_ms", "p95_ms", "p99_ms", "p999_ms", "throughput_rps")
+
+_STRAGGLERS: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """All draws of a run: what each request's first attempt takes, and what a second one would."""
+
+    primaries_ms: Sequence[int]
+    backups_ms: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One row of the cost table."""
+
+    threshold: str
+    threshold_ms: int
+    baseline_p99_ms: int
+    hedged_p99_ms: int
+    hedged_requests: int
+    total_requests: int
+    wasted_work_ms: int
+    wasted_completions: int
+
+    @property
+    def cells(self) -> tuple[str | int, ...]:
+        """As `COST_HEADS` names them; per cents with one digit, computed in whole numbers."""
+        gained = self.baseline_p99_ms - self.hedged_p99_ms
+        return (
+            *(self.threshold, self.threshold_ms, self.baseline_p99_ms, self.hedged_p99_ms),
+            *(_percent(gained, self.baseline_p99_ms), _percent(self.hedged_requests, self.total_requests)),
+            *(self.hedged_requests, self.total_requests, self.wasted_work_ms, self.wasted_completions),
+        )
+
+
+def draw(seed: int) -> Lab:
+    """Everything random in a run."""
+    rng = random.Random(seed)
+    count = PER_SECOND * SECONDS
+    return Lab([_sample_ms(rng) for _ in range(count)], [_sample_ms(rng) for _ in range(count)])
+
+
+def cost(lab: Lab, threshold: str) -> Cost:
+    """A row: the threshold is that quantile of the same run without hedging."""
+    baseline = sorted(lab.primaries_ms)
+    threshold_ms = quantile(baseline, THRESHOLDS[threshold])
+    wasted_ms = completed = 0
+    for primary_ms, backup_ms in _late(lab, threshold_ms):
+        done_ms = threshold_ms + backup_ms
+        wasted_ms += done_ms if done_ms < primary_ms else primary_ms - threshold_ms
+        completed += done_ms == primary_ms  # in the same millisecond: too late to be cancelled
+    return Cost(
+        threshold=threshold,
+        threshold_ms=threshold_ms,
+        baseline_p99_ms=quantile(baseline, 0.99),
+        hedged_p99_ms=quantile(sorted(hedged_ms(lab, threshold_ms)), 0.99),
+        hedged_requests=sum(1 for _ in _late(lab, threshold_ms)),
+        total_requests=len(lab.primaries_ms),
+        wasted_work_ms=wasted_ms,
+        wasted_completions=completed,
+    )
+
+
+def hedged_ms(lab: Lab, threshold_ms: int) -> list[int]:
+    """What each request takes with a second attempt at the threshold."""
+    return [
+        min(primary_ms, threshold_ms + backup_ms) if primary_ms > threshold_ms else primary_ms
+        for primary_ms, backup_ms in zip(lab.primaries_ms, lab.backups_ms, strict=True)
+    ]
+
+
+def by_second(latencies_ms: Sequence[int]) -> Iterator[Sequence[str | int]]:
+    """A row for each second, as `SECOND_HEADS` names them."""
+    for second in range(SECONDS):
+        part = sorted(latencies_ms[second * PER_SECOND : (second + 1) * PER_SECOND])
+        yield (second + 1, *(quantile(part, q) for q in (0.5, 0.95, 0.99, 0.999)), PER_SECOND)
+
+
+def tables(lab: Lab) -> dict[str, tuple[Sequence[str], list[Sequence[str | int]]]]:
+    """Every table of a run by the name of its file: heads and rows."""
+    rows = [cost(lab, threshold) for threshold in THRESHOLDS]
+    runs = {"baseline": lab.primaries_ms} | {f"hedged-{r.threshold}": hedged_ms(lab, r.threshold_ms) for r in rows}
+    seconds = {name: (SECOND_HEADS, list(by_second(latencies_ms))) for name, latencies_ms in runs.items()}
+    return {"cost-table": (COST_HEADS, [row.cells for row in rows]), **seconds}
+
+
+def quantile(ascending: Sequence[int], q: float) -> int:
+    """The nearest rank: the smallest value that so large a share does not exceed."""
+    return ascending[max(0, math.ceil(q * len(ascending)) - 1)]
+
+
+def _sample_ms(rng: random.Random) -> int:
+    if rng.random() < _STRAGGLERS:
+        return round(min(3000.0, max(200.0, rng.expovariate(1 / 500))))
+    return round(min(100.0, max(1.0, rng.gauss(20.0, 5.0))))
+
+
+def _late(lab: Lab, threshold_ms: int) -> Iterator[tuple[int, int]]:
+    """The pairs of which the first attempt is late."""
+    return (pair for pair in zip(lab.primaries_ms, lab.backups_ms, strict=True) if pair[0] > threshold_ms)
+
+
+def _percent(part: int, whole: int) -> str:
+    """With one digit, halves up, in whole numbers."""
+    tenths = (2000 * part + whole) // (2 * whole)
+    return f"{tenths // 10}.{tenths % 10}"

@@ -1,0 +1,80 @@
+"""The published tables run again: the lab's files to the byte, its rules, and how figures stand beside each other."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming_bench.golden import golden_lab
+from streaming_bench.progress import quiet
+from streaming_bench.seeds import cost, fan_out, published, python_port, tables
+from streaming_bench.seeds.beside import Found, grid, off
+
+LAB = Path(__file__).parent / "golden" / "lab"
+
+attempts_ms = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), min_size=1, max_size=200)
+
+
+def test_the_labs_files_are_golden() -> None:
+    """The same bytes in every run, on every supported version of Python."""
+    assert golden_lab() == {path.name: path.read_text(encoding="utf-8") for path in LAB.glob("*.csv")}
+    assert golden_lab() == golden_lab()
+
+
+@pytest.mark.parametrize("threshold", cost.THRESHOLDS)
+def test_the_lab_agrees_with_its_table(threshold: str) -> None:
+    """Thresholds and the baseline's p99 are the published ones, the hedged p99 is within 5 %."""
+    row, said = cost.cost(cost.draw(cost.SEED), threshold), published.COST[threshold]
+    assert (row.threshold_ms, row.baseline_p99_ms, row.total_requests) == (said[0], said[1], said[6])
+    assert row.hedged_p99_ms == pytest.approx(said[2], rel=0.05)
+
+
+@given(attempts_ms, st.sampled_from(list(cost.THRESHOLDS)))
+def test_a_hedge_shortens_and_what_it_wastes_is_the_losers_time(pairs: list[tuple[int, int]], threshold: str) -> None:
+    """No request gets slower; the wasted work is what the losers had spent when the winner was there."""
+    lab = cost.Lab([a for a, _ in pairs], [b for _, b in pairs])
+    row = cost.cost(lab, threshold)
+    hedged = cost.hedged_ms(lab, row.threshold_ms)
+    assert all(after <= before for after, before in zip(hedged, lab.primaries_ms, strict=True))
+    late = [(a, b, took) for (a, b), took in zip(pairs, hedged, strict=True) if a > row.threshold_ms]
+    assert row.hedged_requests == len(late)
+    assert row.wasted_work_ms == sum(took if took < a else took - row.threshold_ms for a, _, took in late)
+
+
+def test_the_fan_out_arithmetic() -> None:
+    """What is published for calls of which 1 % are slow is right, and one call is as slow as it is."""
+    assert {calls: round(fan_out.any_slow(0.01, calls), 2 + (calls < 100)) for calls in published.FAN_OUT} == dict(
+        published.FAN_OUT
+    )
+    assert fan_out.any_slow(0.04, 1) == pytest.approx(0.04)
+
+
+def test_the_study_left_its_delay_out() -> None:
+    """Without the delay of 20 ms that a hedged request waits, the study's figures come out; with it they do not."""
+    study = replace(tables.THREE_SERVERS, rows=tables.THREE_SERVERS.rows[1:3])
+    found = {row.name: row for row in tables.reproduce(study, [101], 2_500, quiet)}
+    said = published.THREE_SERVERS["20 ms to all others"]["study"]
+    without = found["the same, the delay left out"].here
+    assert all(without[key] == pytest.approx(said[key], rel=0.05) for key in ("mean", "p95", "p99", "p100"))
+    assert found["20 ms to all others"].here["p99"] > 1.2 * said["p99"]
+
+
+def test_figures_stand_beside_each_other() -> None:
+    """A row has its published figures, ours, how far off each is, and where seeds differ from what to what."""
+    said = {"paper": {"p50": 10.0, "p99": 100.0, "extra": 0.05}}
+    row = Found("static", {"p50": 11.0, "p99": 90.0, "p999": 200.0, "extra": 0.07}, said, {"p99": (80.0, 95.0)})
+    assert grid([row]).rows == [
+        ["static: paper", "10", "100", "", "5.0%"],
+        ["static: here", "11", "90", "200", "7.0%"],
+        ["    off by, paper", "+10.0%", "-10.0%", "", "+2.0 points"],
+        ["    seeds from, to", "", "80-95", "", ""],
+    ]
+    assert off("p999", row.here, said["paper"]) is None
+
+
+def test_without_the_port_it_is_said_how_to_get_it(tmp_path: Path) -> None:
+    """An environment that is not there is an error that names the commands that make it."""
+    with pytest.raises(python_port.PortError, match="hedge-python"):
+        python_port.reproduce(tmp_path / "python", [1], 1, quiet, real_time=False)
