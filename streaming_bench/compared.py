@@ -5,18 +5,14 @@ Owns which rows stand beside each other. It must not know how they were measured
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from streaming_bench import show
-from streaming_bench.figures import WAITS, Figures, compared, figures
+from streaming_bench.figures import ALWAYS, NEVER, WAITS, Figures, compared, figures
 from streaming_bench.grid import Grid, percent
 from streaming_bench.measured import Run
 from streaming_bench.pictures import costs, distributions, episode, ttfb_beside_ttft
 from streaming_bench.results import Results
 from streaming_bench.sockets.scene import MODES
-
-_NEVER: Final = 0.005  # extra load of a policy that does not hedge
-_ALWAYS: Final = 0.9  # and of one that always does
 
 
 def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]:
@@ -40,7 +36,7 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for run in runs:
         mode = MODES[str(run.facts["mode"])]
         headers = run.facts["part"] == "headers"
-        title = mode[0].upper() + mode[1:] if headers else "A slow episode of one replica"
+        title = mode[0].upper() + mode[1:] if headers else "Half of the replicas eight times slower for a while"
         groups.setdefault(title, []).append(run)
     return groups
 
@@ -76,9 +72,9 @@ def _sentences(runs: Sequence[Run]) -> list[str]:
         return []
     mode, said = MODES[str(runs[0].facts["mode"])], []
     loads = {policy: figures(run).extra_load for policy, run in found.items()}
-    if "headers" in loads and loads["headers"] < _NEVER:
+    if "headers" in loads and loads["headers"] < NEVER:
         said.append(f"{mode}: a race that headers end never hedges ({percent(loads['headers'])} extra load)")
-    if "ttfb" in loads and loads["ttfb"] > _ALWAYS:
+    if "ttfb" in loads and loads["ttfb"] > ALWAYS:
         said.append(f"{mode}: a delay learned from TTFB hedges everything ({percent(loads['ttfb'])} extra load)")
     if "adaptive" in found and "off" in found:
         times = show.interval(compared(found["adaptive"], found["off"], "ttft", 0.95), "x")
@@ -93,7 +89,7 @@ def _draw(results: Results, runs: Sequence[Run], small_print: str) -> None:
     if full:
         distributions(results, full, small_print)
         costs(results, next(iter(full.values())), small_print)
-    plain = [run for members in by_mode.values() for run in members if run.facts["policy"] == "off"]
+    plain = [run for members in by_mode.values() for run in members if run.facts["policy"] == "direct"]
     if plain:
         ttfb_beside_ttft(results, [_named(run, MODES[str(run.facts["mode"])]) for run in plain], small_print)
     slow = [run for run in runs if run.facts["part"] == "episode"]

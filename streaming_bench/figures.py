@@ -15,6 +15,8 @@ import numpy as np
 from streaming_bench.measured import Record, Run
 from streaming_bench.stats import QUANTILES, Blocks, Estimate, blocks_of, quantile, ratio
 
+NEVER: Final = 0.005  # extra load of a policy that does not hedge
+ALWAYS: Final = 0.9  # and of one that always does
 BLOCK: Final = 50  # requests that are resampled together where a run was not in blocks
 LAG_MS_MAX: Final = 5.0  # a client that is later than this at its p99 has measured itself, too
 

@@ -5,9 +5,9 @@ Units: milliseconds and seconds, as the axes say.
 
 from collections.abc import Mapping, Sequence
 
-from streaming_bench.figures import answered, figures
+from streaming_bench.figures import ALWAYS, NEVER, answered, figures
 from streaming_bench.measured import Run
-from streaming_bench.plots import bars, cdf, log_ms, over_time, picture, rate_over_time, scatter
+from streaming_bench.plots import bars, cdf, log_ms, over_time, picture, rate_over_time, scatter, shaded
 from streaming_bench.results import Results
 
 
@@ -30,20 +30,43 @@ def ttfb_beside_ttft(results: Results, runs: Sequence[Run], below: str) -> None:
         points[run.name] = ([1000 * each.ttfb_s for each in seen], [1000 * each.ttft_s for each in seen])
     with picture(results, "ttfb_ttft", "Headers and first token of the same requests", below=below) as (axes,):
         scatter(axes, points)
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower right", markerscale=2)
 
 
-def timeline(results: Results, runs: Sequence[Run], title: str, below: str, name: str = "timeline") -> None:
-    """TTFT of each request when it was due, over the load at that time."""
+def timeline(
+    results: Results,
+    runs: Sequence[Run],
+    title: str,
+    below: str,
+    name: str = "timeline",
+    *,
+    share: float = 0.5,
+    slow_s: tuple[float, float] | None = None,
+) -> None:
+    """TTFT of each request when it was due, over the load at that time.
+
+    Args:
+        results: where it goes.
+        runs: a series each.
+        title: of the picture.
+        below: small print.
+        name: of the files.
+        share: of the quantile that is drawn as a line.
+        slow_s: when something was slow, None: at no time.
+    """
     with picture(results, name, title, below=below, heights=(3, 1)) as (upper, lower):
         for number, run in enumerate(runs):
             due_s = [record.due_s for record in run.records]
-            over_time(upper, due_s, [1000 * record.ttft_s for record in run.records], run.name, number)
-            rate_over_time(lower, due_s, run.name, number)
+            over_time(upper, due_s, [1000 * each.ttft_s for each in run.records], run.name, number, share=share)
+            upstream_s = [record.due_s for record in run.records for _ in range(record.attempts)]
+            rate_over_time(lower, upstream_s, run.name, number)
+        if slow_s is not None:
+            shaded(upper, *slow_s, "slow replicas")
+            shaded(lower, *slow_s, "slow replicas")
         log_ms(upper, vertical=True)
         upper.set_ylabel("time to first token")
-        upper.legend(loc="upper right", ncols=min(4, len(runs)))
-        lower.set_ylabel("requests/s")
+        upper.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, borderaxespad=0.2)
+        lower.set_ylabel("upstream\nrequests/s")
         lower.set_ylim(bottom=0)
         lower.set_xlabel("seconds since the beginning")
 
@@ -62,15 +85,18 @@ def distributions(results: Results, groups: Mapping[str, Sequence[Run]], below: 
 def costs(results: Results, runs: Sequence[Run], below: str) -> None:
     """What each policy buys and what it costs, in bars beside each other."""
     rows = {str(run.facts["policy"]): figures(run) for run in runs}
-    title = "Headers flushed at once: time them, and hedge never or always"
+    loads = {policy: row.extra_load for policy, row in rows.items()}
+    seen = loads.get("headers", 1.0) < NEVER and loads.get("ttfb", 0.0) > ALWAYS
+    title = "Time the response headers, and hedge never or always" if seen else "What each policy buys and costs"
     with picture(results, "hedge_costs", title, panels=2, below=below, share_y=False) as (left, right):
         bars(left, {policy: row.waits["ttft"]["p95"].value for policy, row in rows.items()}, "{:,.0f} ms")
         left.set_title("p95 time to first token")
-        loads = {policy: 100 * row.extra_load for policy, row in rows.items()}
-        bars(right, loads, "{:.1f}%")
+        bars(right, {policy: 100 * load for policy, load in loads.items()}, "{:.1f}%")
         right.set_title("extra upstream requests")
 
 
 def episode(results: Results, runs: Sequence[Run], below: str) -> None:
-    """TTFT over time while one of the replicas is slow for a while."""
-    timeline(results, runs, "One replica is eight times slower for a while", below, "episode")
+    """TTFT over time while some of the replicas are slow for a while."""
+    begin_s, end_s = (float(str(runs[0].facts[name])) for name in ("slow_from_s", "slow_to_s"))
+    title = "Half of the replicas are eight times slower for a while"
+    timeline(results, runs, title, below, "episode", share=0.9, slow_s=(begin_s, end_s))

@@ -6,6 +6,7 @@ commands that draw import this file: matplotlib comes with the extra `bench`. Un
 """
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _OTHERS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
 _STYLE: Final = Path(__file__).with_suffix(".mplstyle")
 _SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
 _DPI: Final = 120
+_SECOND_MIN: Final = 5  # requests; fewer have no quantile worth drawing
+_BELOW_WIDTH: Final = 150  # characters of small print in a line
 
 
 Dashes = str | tuple[int, tuple[float, ...]]
@@ -53,6 +56,22 @@ _POLICY_LOOKS: Final = {
     "off": Look(BLACK, "-", 2.6),
     "direct": Look(GREY, (0, (5, 3)), 2.6),
 }
+
+
+_TITLES: Final = {
+    "direct": "no gateway",
+    "off": "off",
+    "headers": "raced at headers",
+    "ttfb": "TTFB-calibrated",
+    "static": "static",
+    "quantile": "TTFT quantile",
+    "adaptive": "adaptive",
+}
+
+
+def titled(policy: str) -> str:
+    """What a policy is called in a picture."""
+    return _TITLES.get(policy, policy)
 
 
 def look(name: str, number: int) -> Look:
@@ -93,7 +112,9 @@ def picture(
         figure.suptitle(title, x=0.012, ha="left", fontsize=24, fontweight="bold")
         yield axes
         if below:
-            figure.supxlabel(below, x=0.012, ha="left", fontsize=13, color="#555555")
+            figure.supxlabel(
+                "\n".join(textwrap.wrap(below, _BELOW_WIDTH)), x=0.012, ha="left", fontsize=13, color="#555555"
+            )
         figure.savefig(results.path(f"{name}.png"), dpi=_DPI, metadata={"Software": None})
         figure.savefig(results.path(f"{name}.svg"), metadata={"Date": None})
 
@@ -123,7 +144,7 @@ def cdf(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
         shares = np.arange(1, len(times) + 1) / len(times)
         seen = np.isfinite(times)
         axes.step(
-            times[seen], shares[seen], where="post", label=name, color=given.colour, linestyle=given.dashes,
+            times[seen], shares[seen], where="post", label=titled(name), color=given.colour, linestyle=given.dashes,
             linewidth=given.width,
         )  # fmt: skip
     log_ms(axes)
@@ -199,18 +220,36 @@ def scatter(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[flo
     axes.set_ylabel("time to first token (TTFT)")
 
 
-def over_time(axes: Axes, times_s: Sequence[float], values_ms: Sequence[float], name: str, number: int) -> None:
-    """Each request's TTFT at the time when it was sent, with the median of each second as a line."""
+def over_time(
+    axes: Axes, times_s: Sequence[float], values_ms: Sequence[float], name: str, number: int, *, share: float = 0.5
+) -> None:
+    """Each request's TTFT at the time when it was sent, with a quantile of each second as a line.
+
+    Args:
+        axes: where.
+        times_s: when requests were due.
+        values_ms: their times; infinite for what was never answered, which is not drawn.
+        name: of the series.
+        number: of the series, for its colour.
+        share: of the quantile.
+    """
     given = look(name, number)
     at = np.asarray(times_s, dtype=float)
     values = np.asarray(values_ms, dtype=float)
     seen = np.isfinite(values)
-    axes.scatter(at[seen], values[seen], s=14, alpha=0.35, color=given.colour, linewidths=0)
+    axes.scatter(at[seen], values[seen], s=14, alpha=0.3, color=given.colour, linewidths=0)
     seconds = np.floor(at[seen])
-    steps = np.unique(seconds)
-    medians = [float(np.median(values[seen][seconds == second])) for second in steps]
-    axes.plot(steps + 0.5, medians, color=given.colour, linewidth=given.width, linestyle=given.dashes, label=name)
+    steps = [second for second in np.unique(seconds) if np.count_nonzero(seconds == second) >= _SECOND_MIN]
+    lines = [float(np.quantile(values[seen][seconds == second], share)) for second in steps]
+    label = f"{titled(name)}, p{100 * share:.0f} of each second"
+    places = [step + 0.5 for step in steps]
+    axes.plot(places, lines, color=given.colour, linewidth=given.width + 0.5, marker="o", markersize=8, label=label)
     log_ms(axes, vertical=True)
+
+
+def shaded(axes: Axes, begin_s: float, end_s: float, label: str) -> None:
+    """A stretch of time in which something was different."""
+    axes.axvspan(begin_s, end_s, color=YELLOW, alpha=0.35, linewidth=0, label=label)
 
 
 def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int, *, width_s: float = 1.0) -> None:
@@ -235,7 +274,7 @@ def bars(axes: Axes, values: Mapping[str, float], form: str) -> None:
     colours = [look(name, number).colour for number, name in enumerate(names)]
     drawn = axes.barh(places, [max(0.0, value) for value in values.values()], color=colours, height=0.66)
     axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=8, fontsize=18)
-    axes.set_yticks(places, names)
+    axes.set_yticks(places, [titled(name) for name in names], fontsize=19)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * max(1e-9, *values.values()))
     axes.tick_params(axis="y", length=0)

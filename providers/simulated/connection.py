@@ -235,6 +235,8 @@ class Connection(asyncio.Protocol):
         method = self._parser.get_method().decode()
         if path.startswith(CONTROL):
             return self._site.control(method, self._target, bytes(self._body))
+        if method == "GET" and path == "/health":  # as vLLM and SGLang have it; clients ask before they begin
+            return 200, {}
         models = served_models(self._site.replica.profile)
         if method == "GET" and path.endswith("/models"):
             return 200, {"object": "list", "data": models}

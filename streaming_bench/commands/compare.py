@@ -16,7 +16,6 @@ from streaming_bench.sockets.processes import fleet
 from streaming_bench.sockets.rows import Row, run_row, shares
 from streaming_bench.sockets.scene import MODES, ROWS, Scene
 
-_EPISODE: Final = "x8 from {begin:g}s for {length:g}s"
 _PARTS: Final = ("headers", "episode")
 _FEW: Final = 4  # in modes that only show that the same happens again, so many times fewer requests are sent
 
@@ -72,10 +71,10 @@ def rows(args: argparse.Namespace) -> list[Row]:
         wanted = args.policy if few < _FEW else [name for name in args.policy if name in ("ttfb", "adaptive")]
         found += [Row(mode, policy, _part(args.warm, few), _part(args.requests, few)) for policy in wanted]
     if "episode" in args.part:
-        third_s = _part(args.requests, 1) / args.rps / 3
-        episode = _EPISODE.format(begin=round(args.warm / args.rps + third_s, 1), length=round(third_s, 1))
+        third_s = args.requests / args.rps / 3
+        slow_s = (round(third_s, 1), round(2 * third_s, 1))
         wanted = [name for name in args.policy if name in ("off", "adaptive")]
-        found += [Row("flushed", policy, args.warm, args.requests, "episode", episode) for policy in wanted]
+        found += [Row("flushed", policy, args.warm, args.requests, "episode", slow_s) for policy in wanted]
     return found
 
 

@@ -55,6 +55,13 @@ class Fleet:
             _exchange(port, "POST", "/sim/profile", profile)
             _exchange(port, "POST", "/sim/reset")
 
+    def slow_down(self, count: int, factor: float, begin_s: float, length_s: float) -> None:
+        """Make the first so many replicas slow for a while; its beginning counts from their first request."""
+        for port in self._controls[:count]:
+            _exchange(
+                port, "POST", "/sim/profile", {"episodes": [f"x{factor:g} from {begin_s:.3f}s for {length_s:.3f}s"]}
+            )
+
     def counts(self) -> Counts:
         """Since they began anew."""
         stats = [_exchange(port, "GET", "/sim/stats?records=0") for port in self._controls]

@@ -35,7 +35,7 @@ class Row:
         warm: requests whose times are not kept.
         count: requests after those.
         part: of the comparison: "headers" or "episode".
-        episode: of the first replica, as its profile writes it; empty: none.
+        slow_s: when half of the replicas are slow, from the beginning of what is measured; None: never.
     """
 
     mode: str
@@ -43,7 +43,7 @@ class Row:
     warm: int
     count: int
     part: str = "headers"
-    episode: str = ""
+    slow_s: tuple[float, float] | None = None
 
     @property
     def name(self) -> str:
@@ -60,10 +60,7 @@ def run_row(fleet: Fleet, scene: Scene, row: Row, progress: Callable[[int], None
         row: what is run.
         progress: hears how many requests are over.
     """
-    profiles = scene.profiles(row.mode)
-    if row.episode:
-        profiles[0] = {**profiles[0], "episodes": [row.episode]}
-    fleet.configure([{"episodes": [], "first_comment": "", **profile} for profile in profiles])
+    fleet.configure([{"episodes": [], "first_comment": "", **profile} for profile in scene.profiles(row.mode)])
     with _target(fleet, scene, row) as found, asyncio.Runner() as runner:
         return runner.run(_run(fleet, scene, row, found, progress))
 
@@ -94,9 +91,13 @@ async def _run(fleet: Fleet, scene: Scene, row: Row, found: Gateway | None, prog
         urls, model = (fleet.urls, "any") if found is None else ([found.url], found.model)
         clients = [Client(Target(url, model, timeout_s=30.0), tasks, begin_s) for url in urls]
         try:
-            measuring = False
-            await open_loop(_InTurn(clients), scene.requests(row.warm, "warm"), loop.time(), done)
+            measuring, warm_s = False, loop.time()
+            await open_loop(_InTurn(clients), scene.requests(row.warm, "warm"), warm_s, done)
             before = await _settled(fleet)
+            if row.slow_s is not None:
+                slow_from_s, slow_to_s = row.slow_s
+                since_s = loop.time() - warm_s
+                fleet.slow_down(scene.replicas // 2, scene.slowness, since_s + slow_from_s, slow_to_s - slow_from_s)
             measuring = True
             lag, start_s = Lag(), loop.time()
             await open_loop(_InTurn(clients), scene.requests(row.count, "measured"), start_s, done)
@@ -113,7 +114,7 @@ async def _run(fleet: Fleet, scene: Scene, row: Row, found: Gateway | None, prog
         "mode": row.mode,
         "policy": row.policy,
         "warm_requests": row.warm,
-        "episode": row.episode,
+        **({} if row.slow_s is None else {"slow_from_s": row.slow_s[0], "slow_to_s": row.slow_s[1]}),
         "upstream_requests": after.requests - before.requests,
         "upstream_tokens": after.tokens - before.tokens,
         "cancelled": after.cancelled - before.cancelled,

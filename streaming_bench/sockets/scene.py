@@ -48,7 +48,8 @@ class Scene:
         replicas: how many.
         rate_per_s: of requests, a Poisson process.
         budget: of the policies that have one, also the share of requests that `quantile` finds late.
-        static_delay: of `static`.
+        static_delay: of `static`, and before which `headers` does not hedge, either.
+        slowness: factor of an episode.
         seed: of decks and times.
     """
 
@@ -61,6 +62,7 @@ class Scene:
     rate_per_s: float = 150.0
     budget: float = 0.2
     static_delay: str = "26ms"
+    slowness: float = 8.0
     seed: int = 1
 
     def profiles(self, mode: str) -> list[dict[str, object]]:
@@ -82,6 +84,8 @@ class Scene:
         settings: dict[str, object] = {"policy": row, "hedge_delay_min": "1ms", "budget": _percent(self.budget)}
         if row == "static":
             settings["delay"] = self.static_delay
+        if row == "headers":
+            settings["hedge_delay_min"] = self.static_delay  # a proxy's timer, ended by headers
         if row == "ttfb":
             settings["budget"] = "100%"  # as it was published: nothing binds it
         if row in ("quantile", "ttfb", "headers"):

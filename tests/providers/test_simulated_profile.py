@@ -1,7 +1,11 @@
 """Profiles of simulated replicas: the readable form reads back as itself, and mistakes are explained."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from providers.simulated.faults import FAULTS
 from providers.simulated.profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
 
 EVERYTHING: dict[str, object] = {
@@ -85,3 +89,13 @@ def test_mistake_is_explained(changes: dict[str, object], message: str) -> None:
 def test_episode_returns(since_s: float, on: object) -> None:
     """An episode covers its length from its start on, again after each period."""
     assert Episode("", 5.0, 60.0, 20.0, 140.0).covers(since_s) is on
+
+
+def test_the_page_has_every_key_and_fault() -> None:
+    """docs/simulated-replica.md has a row for each key with its default, and one for each fault."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "simulated-replica.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert told == {*KEYS, *FAULTS}
+    for key, value in show_profile(Profile()).items():
+        if value and not isinstance(value, list):
+            assert f"| `{key}` | `{str(value).lower() if value is True else value}` |" in page

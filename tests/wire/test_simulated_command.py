@@ -1,6 +1,7 @@
 """The command that runs a simulated server by itself."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from running import run_real
-from simulated_sockets import ask, chat, serving
+from simulated_sockets import ask, chat, request_of, serving
 
 
 def test_command_runs_until_interrupted() -> None:
@@ -37,6 +38,29 @@ def test_command_runs_until_interrupted() -> None:
     assert code == 0
     assert rest.startswith(b"control on http://127.0.0.1:")
     assert rest.count(b"\n") == 1
+
+
+def test_a_fleet_ends_with_its_input() -> None:
+    """Several replicas in one process say their ports, answer as each one's profile says, and end with their input."""
+
+    async def main() -> int | None:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "providers.simulated.fleet", '[{"ttft": "1ms"}, {"faults": ["500"]}]'),
+            cwd=Path(__file__).parents[2],
+            stdin=pipe,
+            stdout=pipe,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ports = json.loads(await process.stdout.readline())
+        assert [(await ask(port, chat())).status for port, _ in ports] == [200, 500]
+        stats = [await ask(control, request_of("GET", "/sim/stats?records=0")) for _, control in ports]
+        assert [answer.json["requests"] for answer in stats] == [1, 1]
+        process.stdin.close()
+        return await process.wait()
+
+    assert run_real(main()) == 0
 
 
 @pytest.mark.parametrize("flags", [["--ttft", "soon"], ["--faults", "sulk"], ["--port", "1"]], ids=str)

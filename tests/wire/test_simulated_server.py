@@ -207,6 +207,7 @@ def test_models_and_unknown_paths() -> None:
 
     async def main() -> None:
         async with serving(models=["llama", "org/qwen"]) as server:
+            assert (await _control(server, "GET", "/health")).status == 200
             listed = await _control(server, "GET", "/v1/models")
             assert [model["id"] for model in listed.json["data"]] == ["llama", "org/qwen"]
             assert (await _control(server, "GET", "/v1/models/org/qwen")).json["id"] == "org/qwen"
