@@ -1,13 +1,15 @@
-"""Measures in full, over real sockets, what the tests of this folder show in small; scripts/acceptance runs it.
+"""Measures in full what the tests of this folder show in small, most of it over real sockets.
 
-The gateway is a process of its own; replicas and clients share this one. Each line says what was measured, what it must
-be, and whether it is. Units in the table: milliseconds and megabytes.
+scripts/acceptance runs it. The gateway is a process of its own; replicas and clients share this one. Each line says what
+was measured, what it must be, and whether it is. Units in the table: milliseconds and megabytes.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from accounted import SHARE, disagreements, traffic
+from gateway.hedging.charges import Standing
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
@@ -94,7 +96,19 @@ def breaking() -> Iterator[Line]:
         yield Line(f"a stream broken by {fault}: the SDK raises", "50", str(raised), raised == 50)
 
 
-PARTS = (tails, closing, failures, leaving, streams, breaking)
+def accounts() -> Iterator[Line]:
+    """What 10,000 requests in virtual time have cost, as everyone tells it, and what hedging has."""
+    for seed in range(1, 6):
+        seen = traffic(2_000, seed)
+        what = f"{seen.hedged} hedged, {seen.left} left, {seen.sent} upstream requests"
+        fine = seen.attempts == seen.sent and not disagreements(seen.told) and not seen.totals.under_way
+        yield Line(f"accounts, seed {seed}", "each once, all agree", what, fine)
+        answers = seen.cost(Standing.WINNER) + seen.cost(Standing.FAILED)
+        share = seen.cost(Standing.LOSER) / answers
+        yield Line("price of hedging", f"<= {SHARE:.0%} of the spend", f"{share:.1%}", share <= SHARE)
+
+
+PARTS = (tails, closing, failures, leaving, streams, breaking, accounts)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.events import Event, RequestEnded
 from gateway.hedging.charges import Standing, Sum
@@ -80,4 +81,8 @@ class UsageTable:
 
 
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Standing, Sum]) -> Row:
-    return Row(requests, key, model, **{standing.value: each for standing, each in sums.items()})
+    """A row as it is shown: what a cost leaves out stands beside one, not where there are no prices."""
+    shown = {
+        standing.value: each if each.cost is not None else replace(each, unpriced=0) for standing, each in sums.items()
+    }
+    return Row(requests, key, model, **shown)

@@ -1,14 +1,15 @@
 """What a request cost: each attempt accounted once, by one rule, and the same in log, metrics and usage."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
 
+from accounted import SHARE, Books, disagreements, reporting, traffic
+from gateway.app import build
 from gateway.events import AttemptReport, Result
 from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.charges import Billed, Standing
@@ -16,11 +17,9 @@ from gateway.hedging.outcomes import Denial
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
 from gateway.limits.prices import Prices
-from gateway.observe.logs import RequestLog
-from gateway.observe.metrics import Metrics
-from gateway.observe.usage import UsageTable
+from gateway.plain_routes import contract
 from gateway.race import Race
-from providers.base import Frame, FrameKind, Usage
+from gateway.settings import Settings
 from providers.errors import ConnectionCut
 from recovering import ask, run
 from running import run_virtual
@@ -30,13 +29,6 @@ PRICES = Prices(prompt=2.0, cached_prompt=0.5, completion=8.0)
 FACTS = Facts(prompt_tokens=1000.0, answer_tokens=400)
 Prepare = Callable[[list[Pool]], None]
 During = Callable[[Race, RecordingClient, list[Pool]], object]
-
-
-def reporting(ttft_s: float, prompt: int = 1010, cached: int = 0, completion: int = 50) -> list[Step]:
-    """A whole answer that ends with its token counts."""
-    usage = Frame(FrameKind.USAGE, b"", Usage(prompt, completion, cached))
-    end_s = ttft_s + 0.1
-    return [(0.001, "headers"), (ttft_s, text("ab")), (end_s, FINISH), (end_s, usage), (end_s, DONE), (end_s, None)]
 
 
 def priced(*, bills_cancelled: str = "") -> Prepare:
@@ -158,6 +150,21 @@ def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
     )
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_everyone_says_the_same_of_any_traffic(seed: int) -> None:
+    """With hedges, failures, cuts and departures each attempt is charged once, and all who tell of it agree."""
+    seen = traffic(300, seed)
+    assert len(seen.ended) == 300
+    assert seen.attempts == seen.sent
+    assert min(seen.hedged, seen.left) > 5
+    assert set(seen.told["events"]) == set(Standing)
+    assert disagreements(seen.told) == []
+    assert seen.totals.reserved > 0
+    assert seen.totals.under_way == 0
+    answers = seen.cost(Standing.WINNER) + seen.cost(Standing.FAILED)
+    assert seen.cost(Standing.LOSER) <= SHARE * answers + 0.01  # 1.5 of the first answer, and an overdraft
+
+
 SCRIPTS: list[list[Step]] = [
     reporting(0.02),
     reporting(0.15, cached=500),
@@ -176,7 +183,7 @@ SCRIPTS: list[list[Step]] = [
 script = st.sampled_from(SCRIPTS)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(script, min_size=2, max_size=3), script, st.sampled_from([None, 0.0, 0.11, 0.2]), st.sampled_from("abc")
 )
@@ -195,49 +202,42 @@ def test_every_attempt_is_accounted_once_and_everywhere_alike(
     assert len(charges) == sum(len(replica.streams) for replica in told.replicas)
     assert sum(charge.standing is Standing.WINNER for charge in charges) == (told.report.winner is not None)
 
-    lines: list[bytes] = []
-
-    def write(line: bytes) -> bool:
-        lines.append(line)
-        return True
-
-    log = RequestLog(write)
-    metrics, usage = Metrics(list), UsageTable()
+    books = Books()
     for event in told.events:
-        for observe in (log.on_event, metrics.on_event, usage.on_event):
-            observe(event)
-    scrape = run_virtual(metrics.render())
-    told_usage = msgspec.json.encode(usage.report())
-
-    expected = {
-        standing: sum(charge.cost or 0.0 for charge in charges if charge.standing is standing)
-        for standing in {charge.standing for charge in charges}
-    }
-    line = next(found for found in map(msgspec.json.decode, lines) if found["event"] == "request")
-    assert {Standing(name): cost for name, cost in line["cost"].items()} == pytest.approx(expected)
-    total = msgspec.json.decode(told_usage)["total"]
-    assert {Standing(name): found["cost"] for name, found in total.items() if name != "requests"} == pytest.approx(
-        expected
-    )
-    assert metric(scrape, "ttft_gateway_cost_total") == pytest.approx(expected)
-    tokens = {
-        standing: sum(each.prompt_tokens + each.completion_tokens for each in charges if each.standing is standing)
-        for standing in expected
-    }
-    assert metric(scrape, "ttft_gateway_billed_tokens_total") == tokens
-    assert {
-        Standing(name): found.get("prompt_tokens", 0) + found.get("completion_tokens", 0)
-        for name, found in total.items()
-        if name != "requests"
-    } == tokens
+        books.hear(event)
+    sums = run_virtual(books.told())
+    assert set(sums["events"]) == {charge.standing for charge in charges}
+    assert disagreements(sums) == []
 
 
-def metric(scrape: bytes, name: str) -> dict[Standing, float]:
-    """A counter's values by standing."""
-    found: dict[Standing, float] = {}
-    for family in text_string_to_metric_families(scrape.decode()):
-        for sample in family.samples:
-            if sample.name == name:
-                standing = Standing(sample.labels["standing"])
-                found[standing] = found.get(standing, 0.0) + sample.value
-    return found
+def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
+    """A replica has its own prices or its model's, and takes hedges where cancelling stops the bill or it says so."""
+    rows = [
+        {"name": "a", "kind": "openai"},
+        {"name": "b", "kind": "groq", "prices": {"prompt": 0.5, "cached_prompt": 0.25, "completion": 0.75}},
+        {"name": "c", "kind": "compatible", "hedge_when_billed": True},
+    ]
+    replicas = [{**row, "base_url": "http://127.0.0.1:1/v1"} for row in rows]
+    model = {"name": "m", "prices": {"prompt": 2.5, "completion": 10}, "replicas": replicas}
+    checked = Settings.model_validate({"models": [{**model, "hedge": {"budget_of": "spend"}}]})
+
+    contract()  # read the file while no loop is running
+
+    async def built() -> Pool:
+        async with asyncio.TaskGroup() as tasks:
+            gateway = build(checked, tasks)
+            gateway.close()
+            return gateway._models["m"].pools[0]
+
+    pool = run_virtual(built())
+    assert [replica.prices for replica in pool.replicas] == [
+        Prices(2.5, 2.5, 10.0),
+        Prices(0.5, 0.25, 0.75),
+        Prices(2.5, 2.5, 10.0),
+    ]
+    assert [(replica.hedgeable, replica.bills_cancelled) for replica in pool.replicas] == [
+        (True, False),
+        (False, True),
+        (True, True),
+    ]
+    assert pool.allowance.of is BudgetOf.SPEND

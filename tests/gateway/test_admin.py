@@ -183,8 +183,8 @@ def test_usage() -> None:
         house.usage.on_event(event)
     told = house.ask("GET", "/admin/usage").json
     assert told["since"] == "2026-03-01T12:30:00Z"
-    winners = {"attempts": 2, "prompt_tokens": 200, "cached_tokens": 80, "completion_tokens": 22, "unpriced": 2}
-    losers = {"attempts": 1, "prompt_tokens": 90, "estimated": 1, "unpriced": 1}
+    winners = {"attempts": 2, "prompt_tokens": 200, "cached_tokens": 80, "completion_tokens": 22}
+    losers = {"attempts": 1, "prompt_tokens": 90, "estimated": 1}
     assert told["rows"][0] == {"requests": 2, "key": "team-a", "model": "llama", "winner": winners, "loser": losers}
     assert [(row["key"], row["model"], row["requests"]) for row in told["rows"][1:]] == [("team-b", "org/qwen", 1)]
     assert (told["total"]["requests"], told["total"]["winner"]["prompt_tokens"]) == (3, 300)
