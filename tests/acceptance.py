@@ -1,7 +1,7 @@
 """Measures in full what the tests of this folder show in small, most of it over real sockets.
 
-scripts/acceptance runs it. The gateway is a process of its own; replicas and clients share this one. Each line says what
-was measured, what it must be, and whether it is. Units in the table: milliseconds and megabytes.
+scripts/acceptance runs it. The gateway is a process of its own; replicas and clients share this one. Each line says
+what was measured, what it must be, and whether it is. Units in the table: milliseconds and megabytes.
 """
 
 import sys

@@ -212,7 +212,7 @@ def test_every_attempt_is_accounted_once_and_everywhere_alike(
 
 def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
     """A replica has its own prices or its model's, and takes hedges where cancelling stops the bill or it says so."""
-    rows = [
+    rows: list[dict[str, object]] = [
         {"name": "a", "kind": "openai"},
         {"name": "b", "kind": "groq", "prices": {"prompt": 0.5, "cached_prompt": 0.25, "completion": 0.75}},
         {"name": "c", "kind": "compatible", "hedge_when_billed": True},
