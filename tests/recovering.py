@@ -168,6 +168,7 @@ def run(
     hedge: HedgeSettings = OFF,
     during: Callable[[Race, RecordingClient], None] | None = None,
     fallback: Profile | None = None,
+    sides: Sequence[str] = (),
 ) -> Told:
     """Send one request to replicas, the first choice first.
 
@@ -182,6 +183,7 @@ def run(
         hedge: settings of the pool.
         during: called right after the start.
         fallback: a replica in a pool of its own.
+        sides: their boundaries.
     """
 
     async def main() -> Told:
@@ -192,7 +194,12 @@ def run(
         ]
         able = [prefills] * len(profiles) if isinstance(prefills, bool) else prefills
         replicas = [
-            Replica(f"r{number}", SimulatedEndpoint(each), prefills=number < len(able) and able[number])
+            Replica(
+                f"r{number}",
+                SimulatedEndpoint(each),
+                boundary=sides[number] if sides else None,
+                prefills=number < len(able) and able[number],
+            )
             for number, each in enumerate(simulated)
         ]
         pools = [Pool("m", replicas[: len(profiles)], hedge)]

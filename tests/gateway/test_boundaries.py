@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
-from gateway.routing.choose import Crossing
+from gateway.hedging.settings import HedgeSettings
+from gateway.routing.choose import Crossing, Routing
 from providers.errors import ConnectionCut
+from recovering import ask, run
 from scripted import HEDGED, Scripted, Step, answer, run_race, status, text
 
 LATE = answer(5.0)
@@ -89,6 +92,25 @@ def test_a_cut_is_not_continued_elsewhere() -> None:
     outcome = run_race(Scripted(cut), Scripted(QUICK), streaming=False, prepare=_sides("eu", "us"))
     assert outcome.client.error is not None
     assert outcome.replicas[1].streams == []
+
+
+@pytest.mark.parametrize("prefills", [True, False], ids=["continued", "replayed"])
+@pytest.mark.parametrize(
+    ("crossing", "asked"), [("never", ["r0", "r2"]), ("failover", ["r0", "r1"]), ("always", ["r0", "r1"])]
+)
+def test_a_broken_stream_is_carried_on_inside(crossing: str, asked: list[str], *, prefills: bool) -> None:
+    """What a client has begun to read goes across a boundary only where a failover may."""
+    told = run(
+        ask(),
+        {"ttft": "20ms", "faults": ["cut_rst:5 once"]},
+        {"ttft": "20ms"},
+        {"ttft": "900ms"},
+        prefills=prefills,
+        hedge=HedgeSettings(policy=Policy.OFF, routing=Routing.ROUND_ROBIN, crossing=Crossing(crossing)),
+        sides=["eu", "us", "eu"],
+    )
+    assert [attempt.replica for attempt in told.report.attempts] == asked
+    assert told.read.valid
 
 
 def test_a_broken_router_does_not_cross_either(monkeypatch: pytest.MonkeyPatch) -> None:
