@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from accounted import SHARE, disagreements, traffic
+from cut_scenarios import cuts, differing
 from gateway.hedging.charges import Standing
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
@@ -108,7 +109,18 @@ def accounts() -> Iterator[Line]:
         yield Line("price of hedging", f"<= {SHARE:.0%} of the spend", f"{share:.1%}", share <= SHARE)
 
 
-PARTS = (tails, closing, failures, leaving, streams, breaking, accounts)
+def recovery() -> Iterator[Line]:
+    """Streams that broke at random, and what their clients got."""
+    for kind, way in (("compatible", "asked again"), ("simulated", "continued")):
+        result = run_real(cuts(1000, kind=kind, process=True))
+        measured = f"{result.equal}; {result.by_sdk} of them as the SDK reads them"
+        yield Line(f"broken streams equal to whole ones, {way}", "1000", measured, result.equal == 1000)
+    result = run_real(differing(1000, process=True))
+    measured = f"{result.honest}; {len(result.unequal)} others"
+    yield Line("honest errors where replicas differ", "1000", measured, result.honest == 1000)
+
+
+PARTS = (tails, closing, failures, leaving, streams, breaking, accounts, recovery)
 
 
 def main() -> int:

@@ -35,7 +35,16 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+        "strict": True,  # else the SDK's own stream helper does not take it
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "units": {"enum": ['degrees "Celsius"', "Kelvin"]},
+                "places": {"type": "array", "items": {"type": "string"}},
+            },
+        },
     },
 }
 

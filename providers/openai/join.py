@@ -80,17 +80,23 @@ class _Choice(Walk):
         only: the one text that may be new, None for any.
     """
 
-    __slots__ = ("_calls", "_expected", "_fresh", "_going", "_only", "_role", "finish", "left")
+    __slots__ = ("_calls", "_expected", "_finish", "_finish_due", "_fresh", "_going", "_left", "_only", "_role")
 
     def __init__(self, given: Given, only: Path | None) -> None:
         self._expected = {path: Expected(pieces) for path, pieces in given.texts.items() if any(pieces)}
-        self.left = len(self._expected)  # texts that were not said again yet
-        self.finish = given.finish
+        self._left = len(self._expected)  # texts that were not said again yet
+        self._finish = given.finish
+        self._finish_due = bool(given.finish)  # and that was not said again yet
         self._calls = set(given.calls)
         self._role = given.role or bool(given.texts)
         self._only = only
         self._fresh = False
         self._going = False  # something new has been said
+
+    @property
+    def caught_up(self) -> bool:
+        """All that the client has of it was said again."""
+        return not self._left and not self._finish_due
 
     def take(self, choice: Fields) -> Fields | None:
         """What of one chunk's choice is new, None for nothing."""
@@ -102,14 +108,14 @@ class _Choice(Walk):
                 del delta["role"]
             self._fresh = self._fresh or not self._role
             self._role = True
-        if self._fresh and (self.left or self.finish):
+        if self._fresh and (self._left or self._finish):
             raise _Differs
         finish = choice.get("finish_reason")
         if finish:
-            if self.left or self.finish not in (None, finish):
+            if self._left or self._finish not in (None, finish):
                 raise _Differs
-            self._fresh = self._fresh or self.finish is None
-            self.finish = finish
+            self._fresh = self._fresh or self._finish is None
+            self._finish, self._finish_due = finish, False
         self._going = self._going or self._fresh
         return rest if self._going else None
 
@@ -122,7 +128,7 @@ class _Choice(Walk):
             self._fresh = True
             return value
         rest = expected.take(value)
-        self.left -= expected.done
+        self._left -= expected.done
         self._fresh = self._fresh or bool(rest)
         return rest
 
@@ -166,7 +172,7 @@ class StreamJoiner:
     @property
     def caught_up(self) -> bool:
         """See `Joiner.caught_up`."""
-        return not any(choice.left for choice in self._choices.values())
+        return all(choice.caught_up for choice in self._choices.values())
 
     def feed(self, raw: bytes) -> bytes | None:
         """See `Joiner.feed`."""
