@@ -30,6 +30,8 @@ _STALL_S = 0.2
 _SDK_SHARE = 0.2  # of the answers are read by the SDK, which is slow
 _BETWEEN = 4  # requests that do not break, for each that does: retries are a fifth of the requests at most
 _PROFILE: Settings = {"ttft": "1ms", "gap": "100us", "tokens": TOKENS}
+_AUTO: Settings = {"recovery": "auto"}
+_ALONE: Settings = {"policy": "off"}
 _DIFFERENT_AT = 6  # tokens: that many are never the same by chance
 
 
@@ -63,10 +65,9 @@ async def cuts(count: int, *, kind: str = "compatible", seed: int = 1, process: 
     """
     rng, result = random.Random(seed), Cuts()
     profiles: dict[str, Settings] = {"a": _PROFILE, "b": {**_PROFILE, "per_event": 3}}
-    settings = {"timeouts": {"stall": f"{1000 * _STALL_S:g}ms"}, "hedge": {"policy": "off"}}
-    model = {"recovery": "auto"}
+    stall = {"stall": f"{1000 * _STALL_S:g}ms"}
     async with (
-        serving(profiles, alike=True, kind=kind, model=model, process=process, **settings) as site,
+        serving(profiles, alike=True, kind=kind, model=_AUTO, process=process, timeouts=stall, hedge=_ALONE) as site,
         async_client(site.url) as client,
     ):
         whole = {name: await _read(site, form) for name, form in FORMS.items()}
@@ -99,11 +100,8 @@ async def cuts(count: int, *, kind: str = "compatible", seed: int = 1, process: 
 async def differing(count: int, *, seed: int = 1, process: bool = False) -> Cuts:
     """The same in front of replicas that say different things: each client must get an error, and one beginning."""
     rng, result = random.Random(seed), Cuts()
-    hedge = {"policy": "off"}
-    model = {"recovery": "auto"}
-    async with serving(
-        {"a": _PROFILE, "b": _PROFILE}, kind="compatible", model=model, process=process, hedge=hedge
-    ) as site:
+    profiles = dict.fromkeys("ab", _PROFILE)
+    async with serving(profiles, kind="compatible", model=_AUTO, process=process, hedge=_ALONE) as site:
         texts: dict[str, str] = {}
         while len(texts) < len(site.replicas):
             async with answer(site.port, asking(temperature=0)) as got:
@@ -146,7 +144,7 @@ async def _read(site: Site, form: Mapping[str, object]) -> Read:
 
 async def _assembled(client: openai.AsyncOpenAI, form: Mapping[str, object]) -> list[tuple[object, ...]]:
     """One answer, as the SDK puts it together."""
-    said = []
+    said: list[tuple[object, ...]] = []
     async with client.chat.completions.stream(model="m", messages=HELLO, temperature=0, extra_body=form) as stream:
         completion = await stream.get_final_completion()
     for choice in completion.choices:

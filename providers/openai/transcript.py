@@ -5,6 +5,7 @@ what to send where an answer can be continued. Knows nothing of races or replica
 events, or log probabilities where there are any: an event is at least a token.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -47,6 +48,11 @@ _AGAINST: Final = frozenset(
         "use_beam_search",
     }
 )
+
+
+# A text in a chunk, and what may stand in any: so an event that is equal around it is the same chunk but for that.
+_TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"([^"\\]+)"').search
+_STRING: Final = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+').fullmatch
 
 
 class OpenAIRecoverer:
@@ -98,10 +104,31 @@ class OpenAITranscript(Walk):
 
     def add(self, raw: bytes) -> None:
         """See `Transcript.add`."""
+        run: list[bytes] = []  # texts of events that are else the same, and are read as one
+        before = behind = b""
         for event in events_of(raw):
-            chunk = loads(data_of(event) or b"")
-            if isinstance(chunk, dict):
-                self._chunk(chunk)
+            if run and event.startswith(before) and event.endswith(behind):
+                text = event[len(before) : -len(behind)]
+                if text and _STRING(text):
+                    run.append(text)
+                    continue
+            if run:
+                self._event(before + b"".join(run) + behind, len(run))
+                run = []
+            found = _TEXT(event)
+            if found is None:
+                self._event(event)
+            else:
+                before, run, behind = event[: found.start(1)], [found[1]], event[found.end(1) :]
+        if run:
+            self._event(before + b"".join(run) + behind, len(run))
+
+    def _event(self, event: bytes, events: int = 1) -> None:
+        """Read one event that stands for so many."""
+        chunk = loads(data_of(event) or b"")
+        if isinstance(chunk, dict):
+            self._chunk(chunk)
+            self.events += events - 1
 
     def joiner(self) -> StreamJoiner:
         """See `Transcript.joiner`."""
