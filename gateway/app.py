@@ -10,7 +10,7 @@ import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -40,7 +40,9 @@ from gateway.observe.writer import LineWriter
 from gateway.plain_routes import plain_app
 from gateway.request import Host, Model, RecoveryMode, Timeouts
 from gateway.response import Application, Receive, Scope, Send
+from gateway.responses_ending import ResponsesEnding
 from gateway.routes import Keyring, Limits, RacedRoutes
+from gateway.routing.affinity import Affinity
 from gateway.routing.choose import Crossing, Routing
 from gateway.routing.replicas import Replica
 from gateway.version import gateway_version
@@ -50,6 +52,7 @@ from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import Wishes, protocols
+from providers.responses.native import OpenAIResponses
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
 
@@ -143,33 +146,41 @@ class Gateway:
     def _model(self, settings: config.Settings, row: config.Model, tasks: asyncio.TaskGroup) -> Model:
         hedge = _hedge(settings.hedge_of(row), Crossing(row.cross_boundary))
         rows = [row.replicas, *(fallback.replicas for fallback in row.fallbacks)]
-        pools = []
+        pools, kept = [], Affinity()
         for number, replicas in enumerate(rows):
             name = row.name if number == 0 else f"{row.name}/fallback-{number}"
-            made = [self._replica(settings, row, replica, tasks) for replica in replicas]
+            made = [self._replica(settings, row, replica, kept, tasks) for replica in replicas]
             pools.append(Pool(name, made, hedge, self._ledgers))
             self._fleets.append(Fleet([self._client(settings, replica, tasks) for replica in replicas]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
+        keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in _spoken(each) for group in rows for each in group)
         return Model(
             row.name,
             pools,
             _timeouts(settings.timeouts),
+            kept=kept,
+            keeps=keeps,
             apis=apis,
             recovery=RecoveryMode(row.recovery),
             recoverers=dict.fromkeys((Api.CHAT, Api.COMPLETIONS), OpenAIRecoverer()),
         )
 
     def _replica(
-        self, settings: config.Settings, model: config.Model, row: config.Replica, tasks: asyncio.TaskGroup
+        self,
+        settings: config.Settings,
+        model: config.Model,
+        row: config.Replica,
+        kept: Affinity,
+        tasks: asyncio.TaskGroup,
     ) -> Replica:
         kind = CATALOG[row.kind]
         client = self._client(settings, row, tasks)
-        apis = kind.apis if row.apis is None else frozenset(map(Api, row.apis))
-        spoken = protocols(kind, apis, Wishes(first_token=model.first_token))
+        wishes = Wishes(first_token=model.first_token, note=partial(kept.learn, replica=row.name))
+        able = protocols(kind, _spoken(row), wishes)
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
         url = urlsplit(row.base_url)
         headers = upstream_headers(row, kind, url.netloc)
-        endpoint = HttpEndpoint(client, spoken, url.path, headers, row.model or model.name, bounds)
+        endpoint = HttpEndpoint(client, able, url.path, headers, row.model or model.name, bounds)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         cancel_stops = kind.cancel_stops_billing is True
         return Replica(
@@ -183,7 +194,7 @@ class Gateway:
             read_limits=None if kind.limits is None else kind.limits.read,
             counts_max_tokens=kind.counts_max_tokens,
             prices=_prices(row.prices or model.prices),
-            apis=frozenset(spoken),
+            apis=frozenset(able),
             prefills=kind.prefills,
         )
 
@@ -339,11 +350,18 @@ def _entrances(rows: Sequence[config.Model]) -> dict[str, Entrance]:
     }
 
 
+def _spoken(row: config.Replica) -> frozenset[Api]:
+    """What a replica speaks itself."""
+    return CATALOG[row.kind].apis if row.apis is None else frozenset(map(Api, row.apis))
+
+
 def client_apis() -> dict[Api, ClientApi]:
     """What clients may speak."""
     return {
         Api.CHAT: ClientApi(OpenAIChat().assembler),
         Api.COMPLETIONS: ClientApi(OpenAICompletions().assembler),
+        Api.RESPONSES: ClientApi(OpenAIResponses().assembler, ResponsesEnding),
+        Api.EMBEDDINGS: ClientApi(None),
     }
 
 

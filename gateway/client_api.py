@@ -40,6 +40,9 @@ class PlainEnding:
 
     note = None
 
+    def __init__(self, _request_id: str) -> None:
+        """An error's form does not depend on the stream."""
+
     def error(self, error: GatewayError) -> bytes:
         """See `Ending.error`."""
         return error.event()
@@ -56,12 +59,12 @@ class ClientApi:
 
     Attributes:
         assembler: makes a JSON body of the events of a stream; None where answers never come as a stream.
-        ending: makes a fresh ending for one stream.
+        ending: makes a fresh ending for one stream, given our id of the request.
         error_body: the JSON body of an error response.
         keep_alive: what a waiting client gets as a sign of life.
     """
 
     assembler: Callable[[Call], Assembler] | None
-    ending: Callable[[], Ending] = PlainEnding
+    ending: Callable[[str], Ending] = PlainEnding
     error_body: Callable[[GatewayError], bytes] = plain_body
     keep_alive: bytes = COMMENT

@@ -24,6 +24,7 @@ from providers.reasons import is_refusal, is_too_long
 
 _RETRIED_4XX = {408, 409, 425}
 _PERMANENT_5XX = {501, 505}  # the same replica would say the same
+_CALLERS = "invalid_request_error"
 _NO_MONEY = "insufficient_quota"  # OpenAI's 429 for an account that has to be paid first
 
 
@@ -82,7 +83,11 @@ def answer(error: UpstreamError) -> UpstreamFailed:
     status = error.status
     if isinstance(error, TimedOut):
         return UpstreamFailed(error.message, status=504, code="upstream_timeout", should_retry=False)
-    if status is None or not isinstance(error, (BadStatus, ErrorFrame, Unsuited)):
+    if isinstance(error, Unsuited):
+        code = "unsupported_api" if error.param is None else "unsupported_parameter"
+        status, param = error.status or 400, error.param
+        return UpstreamFailed(error.message, status=status, kind=_CALLERS, param=param, code=error.code or code)
+    if status is None or not isinstance(error, (BadStatus, ErrorFrame)):
         return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
     if judge(error).outcome is Outcome.MISCONFIGURED:
         return UpstreamFailed(

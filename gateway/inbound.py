@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from gateway import inbound_chat, inbound_syntax
+from gateway import inbound_chat, inbound_embeddings, inbound_responses, inbound_syntax
 from gateway.hedging.outcomes import Denial
 from gateway.inbound_asked import Asked, Bounds, Raws
 from providers.base import Api, Call, Headers
@@ -57,6 +57,8 @@ _next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').m
 _READERS: Final[Mapping[Api, Callable[[bytes, Raws, Bounds], Asked]]] = {
     Api.CHAT: inbound_chat.read,
     Api.COMPLETIONS: inbound_chat.read_completions,
+    Api.RESPONSES: inbound_responses.read,
+    Api.EMBEDDINGS: inbound_embeddings.read,
 }
 
 

@@ -6,7 +6,7 @@ OpenAI's where it has one. No units.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Final
 
@@ -47,8 +47,9 @@ def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str
         yield _type("model", model, "a string, the name of a model")
     elif not model:
         yield BadRequest("`model` is empty; write the name of a model", param="model", code="empty_string")
-    yield from _messages(raws) if api is Api.CHAT else _prompts(raws)
-    yield from _stream(raws)
+    yield from _PROMPTS[api](raws)
+    if api is not Api.EMBEDDINGS:
+        yield from _stream(raws)
     for name, most in maxima.items():
         yield from _whole_number(name, _value(raws, name), most)
     tools = _value(raws, "tools")
@@ -105,15 +106,74 @@ def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     elif not isinstance(prompt, str | list):
         yield _type("prompt", prompt, "a string, an array of strings, or token numbers")
     elif isinstance(prompt, list):
-        tokens = all(type(item) is int for item in prompt)
-        yield from _length("prompt", prompt, len(prompt) if tokens else PROMPTS_MAX, "at least one prompt")
-        for index, item in enumerate(prompt):
-            if type(item) is not type(prompt[0]) or type(item) not in (str, int, list):
-                yield _type(
-                    f"prompt[{index}]", item, "all items alike: strings, token numbers, or arrays of token numbers"
-                )
-            if isinstance(item, list) and not all(type(token) is int for token in item):
-                yield _type(f"prompt[{index}]", item, "an array of token numbers, all of them whole")
+        yield from _alike("prompt", prompt)
+
+
+def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    """Of the Responses API."""
+    items = _value(raws, "input")
+    if items is None and "prompt" not in raws:
+        if "messages" in raws:
+            yield _elsewhere("input", "messages", "send them to /v1/chat/completions, or as `input`")
+        yield _missing("input", raws, f"a string, or an array like [{_MESSAGE}]")
+    elif not isinstance(items, str | list | None):
+        yield _type("input", items, f"a string, or an array like [{_MESSAGE}]")
+    elif isinstance(items, list):
+        yield from _length("input", items, MESSAGES_MAX, "at least one item")
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                yield _type(f"input[{index}]", item, f"an object like {_MESSAGE}")
+            elif not isinstance(item.get("type"), str | None):
+                yield _type(f"input[{index}].type", item["type"], 'a string like "message"')
+    yield from _kept(raws)
+
+
+def _kept(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    """What frames the input, and what becomes of the answer."""
+    for name, want in (("instructions", "a string"), ("previous_response_id", "the id of an answer, a string")):
+        value = _value(raws, name)
+        if not isinstance(value, str | None):
+            yield _type(name, value, want)
+    for name in ("store", "background"):
+        value = _value(raws, name)
+        if not isinstance(value, bool | None):
+            yield _bare_type(name, value, "true or false")
+    if _value(raws, "background") is True:
+        yield BadRequest(
+            "`background` is true, but an answer lives here only as long as its connection; leave it out, and "
+            "stream the answer if it takes long",
+            param="background",
+            code="invalid_value",
+        )
+
+
+def _embedded(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    """Of embeddings."""
+    given = _value(raws, "input")
+    want = "a string, an array of strings, or token numbers"
+    if given is None:
+        yield _missing("input", raws, want)
+    elif given == "":
+        yield BadRequest("`input` is empty; write the text to embed", param="input", code="empty_string")
+    elif not isinstance(given, str | list):
+        yield _type("input", given, want)
+    else:
+        yield from _alike("input", given) if isinstance(given, list) else ()
+    if _value(raws, "stream") is True:
+        yield BadRequest(
+            "`stream` is true, but embeddings come as a whole; leave it out", param="stream", code="invalid_value"
+        )
+
+
+def _alike(name: str, items: list[object]) -> Iterator[BadRequest]:
+    """Texts, or token numbers, or arrays of token numbers."""
+    tokens = all(type(item) is int for item in items)
+    yield from _length(name, items, len(items) if tokens else PROMPTS_MAX, f"at least one {_ITEM[name]}")
+    for index, item in enumerate(items):
+        if type(item) is not type(items[0]) or type(item) not in (str, int, list):
+            yield _type(f"{name}[{index}]", item, "all items alike: strings, token numbers, or arrays of token numbers")
+        if isinstance(item, list) and not all(type(token) is int for token in item):
+            yield _type(f"{name}[{index}]", item, "an array of token numbers, all of them whole")
 
 
 def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
@@ -193,3 +253,12 @@ def _shown(value: object) -> str:
     if isinstance(value, str):
         return f"the string {cut(json.dumps(value[:_STRING_MAX], ensure_ascii=False))}"
     return cut(json.dumps(value))
+
+
+_ITEM: Final = {"prompt": "prompt", "input": "text"}
+_PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[BadRequest]]]] = {
+    Api.CHAT: _messages,
+    Api.COMPLETIONS: _prompts,
+    Api.RESPONSES: _input,
+    Api.EMBEDDINGS: _embedded,
+}

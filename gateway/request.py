@@ -16,6 +16,8 @@ from gateway.estimation.tokens import TokenScale
 from gateway.events import Event
 from gateway.hedging.pool import Pool
 from gateway.limits.budget import RetryBudget
+from gateway.routing.affinity import Affinity
+from gateway.routing.replicas import Replica
 from providers.base import Api, Recoverer
 
 
@@ -63,6 +65,8 @@ class Model:
         timeouts: for its requests.
         scale: how its tokenizer counts, learned from reported usage.
         retries: how many attempts may follow failures.
+        kept: which replica holds which kept answer.
+        keeps: a replica keeps answers of the Responses API unless told not to.
         apis: in which at least one of its replicas can be asked.
         recovery: of broken streams.
         recoverers: what is known of each API's streams for that; an API that is not there has no recovery.
@@ -73,9 +77,15 @@ class Model:
     timeouts: Timeouts
     scale: TokenScale = field(default_factory=TokenScale)
     retries: RetryBudget = field(default_factory=RetryBudget)
+    kept: Affinity = field(default_factory=Affinity)
+    keeps: bool = False
     apis: frozenset[Api] = frozenset(Api)
     recovery: RecoveryMode = RecoveryMode.OFF
     recoverers: Mapping[Api, Recoverer] = field(default_factory=dict)
+
+    def replica(self, name: str | None) -> Replica | None:
+        """The replica of this name, in whichever pool."""
+        return next((each for pool in self.pools for each in pool.replicas if each.name == name), None)
 
 
 class Client(Protocol):

@@ -68,7 +68,7 @@ class EventStream:
         self._outbox = outbox
         self._request_id = request_id
         self._api = api
-        self._ending = api.ending()
+        self._ending = api.ending(request_id)
         self.write: Callable[[bytes], None] = outbox.write  # one call less for every event
         if self._ending.note is not None:
             self.write = self._write_noted

@@ -28,6 +28,7 @@ from gateway.errors import (
 from gateway.estimation.prefixes import prefix_hashes
 from gateway.estimation.tokens import text_tokens
 from gateway.events import PartFailed, RequestRefused
+from gateway.hedging.outcomes import Denial
 from gateway.hedging.terms import Facts
 from gateway.inbound import Inbound, parse
 from gateway.inbound_asked import Bounds
@@ -284,10 +285,11 @@ class RacedRoutes:
             prefixes=prefixes,
             text=text,
             answer_tokens=inbound.call.max_tokens,
-            hedge_off=inbound.hedge_off,
+            hedge_off=Denial.OFF if inbound.kept and model.keeps else inbound.hedge_off,
             deadline_s=inbound.deadline_s,
             timed=inbound.call.timed,
             api=inbound.call.api,
+            pinned=None if inbound.follows is None else model.replica(model.kept.replica_of(inbound.follows)),
             coin=self._host.rand(),
         )
 

@@ -75,7 +75,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         "tgi": _ENGINE,
         "ollama": _ENGINE,
         "llamacpp": _ENGINE,
-        "simulated": _PREFILLS,
+        "simulated": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
         "cerebras": Kind(limits=LimitForm(), counts_max_tokens=True),
         "deepseek": Kind(cancel_stops_billing=True),
         "fireworks": _STOPS,

@@ -92,12 +92,14 @@ class Unsuited(UpstreamError):
     Args:
         message: what cannot be served, and what to send instead.
         param: the request field that cannot be honoured, None when it is the whole API.
+        code: what is wrong, None for the usual: there are no words for it.
     """
 
     label = "unsuited"
 
-    def __init__(self, message: str, *, param: str | None = None, code: str = "unsupported_parameter") -> None:
-        super().__init__(message, status=400, kind="invalid_request_error", param=param, code=code)
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        status = 404 if param is None else 400
+        super().__init__(message, status=status, kind="invalid_request_error", param=param, code=code)
 
 
 class ErrorFrame(UpstreamError):

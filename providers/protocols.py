@@ -12,7 +12,12 @@ from providers.base import Api, WireProtocol
 from providers.catalog import Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
+from providers.openai.embeddings import OpenAIEmbeddings
 from providers.openai.events import FirstToken
+from providers.responses.chat_over import ChatOverResponses
+from providers.responses.events import Note
+from providers.responses.native import OpenAIResponses
+from providers.responses.over_chat import ResponsesOverChat
 from providers.translated import Dropped, Translated, Translation
 
 
@@ -22,18 +27,22 @@ class Wishes:
 
     Attributes:
         first_token: whether reasoning counts as content.
+        note: hears the id of every answer that the Responses API gives.
         dropped: hears which fields were left out in a translation; None: such a request is refused.
     """
 
     first_token: FirstToken = "any"
+    note: Note | None = None
     dropped: Dropped | None = None
 
 
 _NATIVE: Final[Mapping[Api, Callable[[Kind, Wishes], WireProtocol]]] = {
     Api.CHAT: lambda kind, wishes: OpenAIChat(ask_usage=kind.asks_usage, first_token=wishes.first_token),
     Api.COMPLETIONS: lambda kind, _: OpenAICompletions(ask_usage=kind.asks_usage),
+    Api.RESPONSES: lambda _, wishes: OpenAIResponses(first_token=wishes.first_token, note=wishes.note),
+    Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),
 }
-_TRANSLATIONS: Final[tuple[Translation, ...]] = ()
+_TRANSLATIONS: Final[tuple[Translation, ...]] = (ResponsesOverChat(), ChatOverResponses(OpenAIChat().assembler))
 
 
 def protocols(kind: Kind, spoken: Iterable[Api], wishes: Wishes) -> dict[Api, WireProtocol]:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from gateway import serve
 from gateway.app import Gateway, build
@@ -87,6 +88,7 @@ async def serving(
     process: bool = False,
     model: Mapping[str, object] | None = None,
     kind: str = "simulated",
+    own: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
     **settings: object,
 ) -> AsyncIterator[Site]:
     """A gateway and its replicas while inside.
@@ -95,7 +97,7 @@ async def serving(
         profiles: each replica's name and behaviour, in the form of `simulated_profile.KEYS`.
         fallback: the same for replicas that are used only when those have failed.
         alike: replicas draw the same and say the same to the same prompt.
-        models, process, model, kind, settings: see `fronting`.
+        models, process, model, kind, own, settings: see `fronting`.
     """
     every = {**profiles, **(fallback or {})}
     replicas = {
@@ -108,7 +110,7 @@ async def serving(
             opened.push_async_callback(server.close)
         pools = [{name: replicas[name].url for name in pool} for pool in (profiles, fallback) if pool]
         site = await opened.enter_async_context(
-            fronting(*pools, models=models, process=process, model=model, kind=kind, **settings)
+            fronting(*pools, models=models, process=process, model=model, kind=kind, own=own, **settings)
         )
         site.replicas = replicas
         yield site
@@ -121,6 +123,7 @@ async def fronting(
     process: bool = False,
     model: Mapping[str, object] | None = None,
     kind: str = "simulated",
+    own: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
     **settings: object,
 ) -> AsyncIterator[Site]:
     """A gateway while inside.
@@ -131,10 +134,12 @@ async def fronting(
         process: run the gateway as a process.
         model: settings of each model; without them broken streams stay so.
         kind: of the replicas.
+        own: settings of single replicas, by name.
         settings: top-level settings as they would stand in a file.
     """
     rows = [
-        {"replicas": [{"name": name, "kind": kind, "base_url": url} for name, url in pool.items()]} for pool in pools
+        {"replicas": [{"name": name, "kind": kind, "base_url": url, **own.get(name, {})} for name, url in pool.items()]}
+        for pool in pools
     ]
     names = ["m"] if models == 1 else [f"m{number}" for number in range(models)]
     config = {

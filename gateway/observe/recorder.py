@@ -17,7 +17,13 @@ from gateway.observe.tallies import Count, Histogram, Tallies
 from providers.base import Api, Usage
 from providers.errors import UpstreamError
 
-_OPERATIONS = {Api.CHAT: "chat", Api.COMPLETIONS: "text_completion"}  # the conventions' own words
+_OPERATIONS = {  # the conventions' own words
+    Api.CHAT: "chat",
+    Api.COMPLETIONS: "text_completion",
+    Api.RESPONSES: "chat",
+    Api.MESSAGES: "chat",
+    Api.EMBEDDINGS: "embeddings",
+}
 _OTHER = "_OTHER"  # the conventions' word for an error outside of the closed set
 _CODES_MAX = 64  # the gateway has fewer of its own; this holds should one ever be made from what a client sent
 _GIVEN_CODES = (  # where an error is raised; the rest stand in the error classes

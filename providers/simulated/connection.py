@@ -12,6 +12,7 @@ import httptools
 import msgspec
 
 from providers.base import Api, Headers
+from providers.simulated.apis import SERVED
 from providers.simulated.exchange import Exchange, reset, response_head
 from providers.simulated.faults import Act, Wanted, faults
 from providers.simulated.render import error_body
@@ -178,7 +179,7 @@ class Connection(asyncio.Protocol):
         path = self._target.partition("?")[0]
         if self._parser.get_method() != b"POST" or path.startswith(CONTROL):
             return None
-        return next((api for api in (Api.CHAT, Api.COMPLETIONS) if path.endswith("/" + api.value)), None)
+        return next((api for api in SERVED if path.endswith("/" + api.value)), None)
 
     def _choose_faults(self) -> None:
         """Decide on the request's misbehaviour; some of it begins before the body is read."""
@@ -243,7 +244,8 @@ class Connection(asyncio.Protocol):
         found = [model for model in models if path.endswith(f"/models/{model['id']}")]
         if method == "GET" and found:
             return 200, found[0]
-        message = f"found {method} {path}; there are POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
+        served = ", ".join(f"POST /v1/{api.value}" for api in SERVED)
+        message = f"found {method} {path}; there are {served}, GET /v1/models"
         return 404, msgspec.Raw(error_body(message, "invalid_request_error", "unknown_url"))
 
     def _write_json(self, status: int, value: object) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from providers.base import Api, Frame, FrameKind
+from providers.simulated import apis
 from providers.simulated.answer import Answer, Voice, compose
 from providers.simulated.ask import Ask, AskError, StreamOptions, read_ask
 from providers.simulated.engine import PrefixCache, Slots
@@ -47,6 +48,7 @@ class _Told(NamedTuple):
     ask: Ask
     answer: Answer
     events: list[Event]
+    document: Frame | None
 
 
 class Replica:
@@ -141,27 +143,33 @@ class Replica:
         if profile.prefill_per_1k is not None:
             uncached = (told.answer.usage.prompt_tokens or 0) - (told.answer.usage.cached_tokens or 0)
             ttft_s += factor * profile.prefill_per_1k.draw(self._rng, number) * uncached / 1000
-        if told.ask.stream:
+        if told.document is None:
             return self._streamed(told.events, ttft_s, factor)
-        return self._whole(whole(asked.api, told.ask, told.answer, self._style), told.answer, ttft_s, factor)
+        return self._whole(told.document, told.answer, ttft_s, factor)
 
     def _tell(self, asked: Asked, wanted: Sequence[Wanted]) -> _Told:
         """Decide what is said, and remember it if it will be the same the next time."""
         profile = self._profile
         api, body, streamed = asked
-        ask = read_ask(api, body)
+        spoken, said = apis.heard(api, body)
+        ask = read_ask(spoken, said)
         if streamed:
             ask = replace(ask, stream=True, stream_options=_WITH_USAGE)
         if ask.continue_final_message and not profile.continues:
             raise AskError("continue_final_message is not supported", "continue_final_message")
         cached = 0 if self._cache is None else self._cache.use(bytes(ask.text))
-        answer = compose(api, ask, self._rng, self._voice, profile.lengths, cached)
+        answer = compose(spoken, ask, self._rng, self._voice, profile.lengths, cached)
         for fault, args in wanted:
             if fault.ask is not None:
                 ask = fault.ask(ask)
             if fault.answer is not None:
                 answer = fault.answer(answer, args)
-        told = _Told(ask, answer, stream(api, ask, answer, self._style) if ask.stream else [])
+        if ask.stream:
+            told = _Told(ask, answer, apis.told(api, body, stream(spoken, ask, answer, self._style)), None)
+        else:
+            plain = whole(spoken, ask, answer, self._style)
+            events = stream(spoken, replace(ask, stream_options=_WITH_USAGE), answer, self._style)
+            told = _Told(ask, answer, [], apis.document(api, body, events, plain))
         small = len(body) <= _TOLD_BYTES_MAX and len(told.events) <= _TOLD_EVENTS_MAX
         if ask.fixed and small and not wanted and self._cache is None:
             if len(self._told) == _TOLD_MAX:

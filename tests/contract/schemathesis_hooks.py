@@ -9,7 +9,7 @@ import schemathesis
 def map_body(_context: schemathesis.HookContext, body: Any) -> Any:
     """Write whole numbers without a point: to JSON Schema 2.0 is an integer, to the gateway it is not."""
     if isinstance(body, dict):
-        return {key: _whole(value) if key != "prompt" else _wholes(value) for key, value in body.items()}
+        return {key: _whole(value) if key not in ("prompt", "input") else _wholes(value) for key, value in body.items()}
     return body
 
 

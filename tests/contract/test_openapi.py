@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import schemathesis
 from starlette.routing import Route
 
 from contract_file import CONTRACT, PATH, errors, operations, resolved
-from gateway import inbound, inbound_chat, inbound_fields, report
+from gateway import inbound, inbound_chat, inbound_embeddings, inbound_fields, inbound_responses, report
 from gateway.app import client_apis
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.events import Result
@@ -144,16 +143,20 @@ def test_closed_sets_and_bounds() -> None:
     assert bounds == expected
     assert SCHEMAS["RaceRequest"]["maxProperties"] == inbound.KEYS_MAX
     assert SCHEMAS["ChatCompletionRequest"]["properties"]["messages"]["maxItems"] == inbound_fields.MESSAGES_MAX
-    prompts = SCHEMAS["CompletionRequest"]["properties"]["prompt"]["anyOf"]
-    assert {kind["maxItems"] for kind in prompts if "maxItems" in kind} == {inbound_fields.PROMPTS_MAX}
+    for schema, name in (("CompletionRequest", "prompt"), ("EmbeddingsRequest", "input")):
+        prompts = SCHEMAS[schema]["properties"][name]["anyOf"]
+        assert {kind["maxItems"] for kind in prompts if "maxItems" in kind} == {inbound_fields.PROMPTS_MAX}
+    asked = SCHEMAS["ResponsesRequest"]["properties"]
+    assert asked["max_output_tokens"]["maximum"] == tokens_max
+    assert asked["input"]["anyOf"][1]["maxItems"] == inbound_fields.MESSAGES_MAX
 
 
 def test_fields_that_are_read() -> None:
     """The request schemas have exactly the fields that the gateway reads."""
     shared = SCHEMAS["RaceRequest"]["properties"].keys()
-    for kind, schema in (
-        (inbound_chat._Chat, "ChatCompletionRequest"),
-        (inbound_chat._Completions, "CompletionRequest"),
-    ):
-        read = {field.name for field in msgspec.structs.fields(kind)}
-        assert read == shared | SCHEMAS[schema]["properties"].keys()
+    kinds = {"ChatCompletionRequest": inbound_chat._Chat, "CompletionRequest": inbound_chat._Completions}
+    for schema, kind in kinds.items():
+        assert set(kind.__struct_fields__) == shared | SCHEMAS[schema]["properties"].keys()
+    alone = {"ResponsesRequest": inbound_responses._Responses, "EmbeddingsRequest": inbound_embeddings._Embeddings}
+    for schema, each in alone.items():
+        assert set(each.__struct_fields__) == SCHEMAS[schema]["properties"].keys()

@@ -62,7 +62,7 @@ def _config(urls: Mapping[str, str]) -> dict[str, Any]:
             {"name": model, "replicas": [{"name": "a", "kind": "simulated", "base_url": base}]}
             for model, base in bases.items()
         ]
-        + [{"name": "chat-only", "replicas": [{**_CHAT_ONLY, "base_url": urls[MODEL]}]}],
+        + [{"name": "chat-only", "replicas": [{**_CHAT_ONLY, "base_url": next(iter(urls.values()))}]}],
         "timeouts": {"ttft": "300ms", "ttft_last": "300ms", "request_body": "300ms"},
         "limits": {"event_max": "100kB"},
         "drain_timeout": "300ms",
@@ -102,7 +102,8 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "unsupported_api": Asked({"model": "chat-only", "prompt": "Hello"}, "/v1/completions"),
     "model_not_found 403": chat()._replace(headers={"authorization": f"Bearer {NARROW}"}),
     "rate_limit_exceeded": chat(model="absent")._replace(headers={"authorization": f"Bearer {NARROW}"}),
-    "unknown_url": Asked({}, "/v1/embeddings"),
+    "unsupported_parameter": Asked({"model": "chat-only", "input": "Hello", "store": True}, "/v1/responses"),
+    "unknown_url": Asked({}, "/v1/images"),
     "method_not_allowed": Asked(method="GET"),
     "request_too_large": Asked(b"[" + b" " * 10_000_001),
     "upstream_error": chat(model="absent"),
@@ -154,11 +155,18 @@ _READ: dict[str, Callable[[str], object]] = {"application/json": json.loads, "ap
 def check_body(media: str, content: dict[str, Any], text: str) -> None:
     """Assert that a body is as its media type and schema say."""
     if media == "text/event-stream":
-        done, event_schema = resolved(content["schema"])["properties"]["data"]["anyOf"]
-        *events, last, rest = text.split("\n\n")
-        assert (last, rest) == (f"data: {done['const']}", "")
+        described = resolved(content["schema"])["properties"]
+        *events, rest = text.split("\n\n")
+        assert rest == ""
+        data = described["data"]
+        if "anyOf" in data:  # the last one is a constant
+            done, data = data["anyOf"]
+            assert events.pop() == f"data: {done['const']}"
         for event in events:
-            check(event_schema["contentSchema"], json.loads(event.removeprefix("data: ")))
+            *before, last = event.splitlines()
+            value = json.loads(last.removeprefix("data: "))
+            check(data["contentSchema"], value)
+            assert before == ([f"event: {value['type']}"] if "event" in described else [])
     else:
         check(content["schema"], _READ.get(media, str)(text))
 

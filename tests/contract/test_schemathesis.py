@@ -46,7 +46,7 @@ def _contract() -> dict[str, Any]:
     """The contract as it is for this gateway: a key is needed, and there is one model."""
     document = copy.deepcopy(CONTRACT)
     document["security"] = [{"bearer": []}]
-    document["components"]["schemas"]["RaceRequest"]["properties"]["model"]["enum"] = [_MODEL]
+    document["components"]["schemas"]["ModelName"]["enum"] = [_MODEL]
     document["paths"]["/v1/models/{model}"]["get"]["parameters"][0]["schema"]["enum"] = [_MODEL]
     return document
 

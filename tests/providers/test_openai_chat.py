@@ -1,11 +1,9 @@
 """Chat streams as servers really send them: what each event is, what is forwarded, and when an answer is complete.
 
-The table is vectors.json: for each event its server, kind, what is forwarded (as it came unless stated), token counts,
-the error, keys not known, and its kind when only the answer counts as first token (if that differs).
+What each event of a real server is stands in docs/first-token-vectors.json (`test_first_token_vectors`).
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import STREAMED, WHOLE, call_of
-from providers.base import Api, Frame, FrameKind, Usage
+from providers.base import Frame, FrameKind, Usage
 from providers.openai.chat import OpenAIChat
-from providers.openai.completions import OpenAICompletions
-
-ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
-SERVERS = "openai azure vllm sglang tgi ollama llamacpp openrouter groq mistral deepseek gemini together fireworks"
 
 
 def event(**chunk: Any) -> bytes:
@@ -29,37 +23,6 @@ def event(**chunk: Any) -> bytes:
 def text(content: str, index: int = 0, finish: str | None = None) -> bytes:
     """A chunk with text."""
     return event(choices=[{"index": index, "delta": {"content": content}, "finish_reason": finish}])
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['server']}: {row['what']}")
-def test_events_of_real_servers(row: dict[str, Any]) -> None:
-    """Every event of the table is what the table says."""
-    chat = row.get("api") != "completions"
-    call = call_of(
-        {"model": "m", "stream": True, "stream_options": {"include_usage": row.get("include_usage", False)}},
-        Api.CHAT if chat else Api.COMPLETIONS,
-    )
-    reader = OpenAIChat().reader(call) if chat else OpenAICompletions().reader(call)
-    raw = row["event"].encode()
-    frame = reader.read(raw)
-    assert frame.kind.value == row["kind"]
-    assert frame.raw.decode() == row.get("forward", row["event"])
-    assert frame.usage == (Usage(*row["usage"]) if "usage" in row else None)
-    assert sorted(reader.unknown_keys) == row.get("unknown", [])
-    error = frame.error
-    assert (error is not None) == (frame.kind is FrameKind.ERROR)
-    for name, value in {"status": None, **row.get("error", {})}.items():
-        assert getattr(error, name, None) == value
-    if chat:
-        answer = OpenAIChat(first_token="answer").reader(call).read(raw)
-        assert answer.kind.value == row.get("answer", row["kind"])
-
-
-def test_the_table_is_complete() -> None:
-    """Every kind of frame and every server of the catalogue's families has rows."""
-    assert {kind.value for kind in FrameKind} == {row["kind"] for row in ROWS}
-    assert {row["server"] for row in ROWS} >= {*SERVERS.split(), "transformers"}
-    assert len({row["event"] for row in ROWS}) == len(ROWS)
 
 
 def test_the_usage_chunk_stays_where_it_is_wanted() -> None:
@@ -100,15 +63,6 @@ def test_unknown_keys_are_bounded() -> None:
         frame = reader.read(event(choices=[{"delta": {f"key{number}": "x"}}]))
         assert frame.kind is FrameKind.CONTENT
     assert len(reader.unknown_keys) == 16
-
-
-@given(st.one_of(st.binary(max_size=80), st.sampled_from(ROWS).map(lambda row: row["event"].encode())), st.data())
-def test_no_bytes_break_the_reader(raw: bytes, data: st.DataObject) -> None:
-    """Whatever an upstream sends, damaged or not, an event is classified and never raises."""
-    cut = data.draw(st.integers(0, len(raw)))
-    for each in (raw, raw[:cut] + b"\n\n", raw[:cut] + data.draw(st.binary(max_size=3)) + raw[cut:]):
-        frame = OpenAIChat().reader(STREAMED).read(each)
-        assert (frame.error is not None) == (frame.kind is FrameKind.ERROR)
 
 
 @pytest.mark.parametrize(

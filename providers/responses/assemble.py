@@ -1,0 +1,40 @@
+"""One answer of the Responses API from its events: the terminal event carries it. Pure."""
+
+from providers.responses.events import TERMINAL
+from providers.sse import data_of, events_of
+from providers.tolerant_json import dumps, loads
+
+
+class ResponseAssembler:
+    """The `providers.base.Assembler` of the Responses API.
+
+    Some servers leave the output out of the terminal event; then it is what the finished items were.
+    """
+
+    def __init__(self) -> None:
+        self._answer: dict[str, object] = {}
+        self._items: list[tuple[int, object]] = []
+
+    def add(self, raw: bytes) -> None:
+        """Take events; only finished items and the terminal one are kept."""
+        for event in events_of(raw):
+            data = data_of(event) or b""
+            value = loads(data) if b".done" in data or b'"response"' in data else None
+            if not isinstance(value, dict):
+                continue
+            if value.get("type") == "response.output_item.done":
+                index = value.get("output_index")
+                self._items.append((index if isinstance(index, int) else len(self._items), value.get("item")))
+            elif value.get("type") in TERMINAL and isinstance(value.get("response"), dict):
+                self._answer = value["response"]
+
+    def body(self) -> bytes:
+        """The response object.
+
+        Raises:
+            LookupError: no terminal event came.
+        """
+        if not self._answer:
+            raise LookupError("no terminal event")
+        items = [item for _, item in sorted(self._items, key=lambda numbered: numbered[0])]
+        return dumps(self._answer if self._answer.get("output") or not items else {**self._answer, "output": items})

@@ -1,0 +1,171 @@
+"""What each event of OpenAI's Responses API is.
+
+Content is a `*.delta` with a non-empty delta; a `*.done`, an image or a finished item counts where no delta came before
+it, for servers that send those alone. The stream ends with one of three events that carry the whole response:
+completed, incomplete or failed; there is no `[DONE]`, but one that some servers append is passed on.
+
+Knows nothing of requests, races or translation. Units: bytes, tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from providers.base import Frame, FrameKind, Usage
+from providers.errors import ErrorFrame
+from providers.openai.errors import Problem, problem_of
+from providers.openai.events import FirstToken
+from providers.responses.write import events_of_answer
+from providers.sse import data_of, forwardable
+from providers.tolerant_json import loads
+
+Note = Callable[[str], None]
+"""Hears the id of every response."""
+
+_REASONING: Final = ("response.reasoning",)
+_GENERATED: Final = (".done", ".partial_image", "code.delta")  # carry something generated, deltas or not
+TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_EMPTY_DONE: Final = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
+_CONTENT, _PREAMBLE = FrameKind.CONTENT, FrameKind.PREAMBLE
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str = ""
+    delta: object = None
+    response: object = None
+    item: object = None
+    error: object = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class ResponsesReader:
+    """The `providers.base.EventReader` of the Responses API.
+
+    Args:
+        first_token: whether reasoning counts as content.
+        note: hears the response's id.
+
+    Attributes:
+        complete, closed: see `EventReader`.
+    """
+
+    __slots__ = ("_answered", "_ignored", "_note", "closed", "complete")
+
+    def __init__(self, first_token: FirstToken = "any", note: Note | None = None) -> None:
+        self.complete = self.closed = False
+        self._answered = False  # some content was seen
+        self._ignored = _REASONING if first_token == "answer" else ()
+        self._note = note
+
+    def read(self, event: bytes) -> Frame:
+        """Classify one event; see `EventReader.read`."""
+        line = event.find(b"\n")
+        two_lines = event.startswith(b"event:") and event.find(b"\n", line + 1) == len(event) - 2
+        if two_lines and event.startswith(b"\ndata: ", line):  # as nearly all come
+            data, raw = event[line + 7 : -2], event
+        else:
+            data, raw = data_of(event) or b"", forwardable(event)
+        if not data:
+            return Frame(FrameKind.COMMENT, raw)
+        if data.startswith(b"[DONE]"):
+            self.complete = self.closed = True
+            return Frame(FrameKind.DONE, raw)
+        try:
+            found = _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            value = loads(data)
+            if not isinstance(value, dict):
+                return Frame(FrameKind.MALFORMED, b"")
+            found = _Event(str(value.get("type")), *map(value.get, ("delta", "response", "item", "error")))
+        return self._classified(found, data, raw)
+
+    def close(self) -> None:
+        """A terminal event ends every complete answer."""
+
+    def read_body(self, body: bytes) -> Sequence[Frame]:
+        """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
+        answer = loads(body)
+        failed = failure_of(answer)
+        if failed is not None or not isinstance(answer, dict):
+            return (Frame(FrameKind.ERROR, b"", None, failed),)
+        return [self.read(event) for event in events_of_answer(answer)]
+
+    def _classified(self, event: _Event, data: bytes, raw: bytes) -> Frame:
+        kind = event.type
+        if kind.endswith(".delta"):
+            if not event.delta or kind.startswith(self._ignored or ("\0",)):
+                return Frame(_PREAMBLE, raw)
+            self._answered = True
+            return Frame(FrameKind.REFUSAL if kind == "response.refusal.delta" else _CONTENT, raw)
+        if kind in TERMINAL:
+            return self._ended(kind, event.response, raw)
+        if kind == "error" or (event.error and not kind.startswith("response.")):
+            problem = problem_of(loads(data)) or Problem(None)
+            return Frame(FrameKind.ERROR, raw, None, problem.frame())
+        if kind == "response.created" and self._note is not None and isinstance(event.response, dict):
+            self._note(str(event.response.get("id")))
+        if not self._answered and self._is_generated(event):
+            self._answered = True
+            return Frame(_CONTENT, raw)
+        return Frame(_PREAMBLE, raw)
+
+    def _is_generated(self, event: _Event) -> bool:
+        """Something that was not told piece by piece."""
+        kind = event.type
+        if kind in _EMPTY_DONE or not kind.endswith(_GENERATED) or kind.startswith(self._ignored or ("\0",)):
+            return False
+        return not (self._ignored and isinstance(event.item, dict) and event.item.get("type") == "reasoning")
+
+    def _ended(self, kind: str, response: object, raw: bytes) -> Frame:
+        self.complete = self.closed = True
+        failed = failure_of(response if isinstance(response, dict) else {"status": kind.rpartition(".")[2]})
+        if failed is not None:
+            return Frame(FrameKind.ERROR, raw, None, failed)
+        assert isinstance(response, dict)
+        filtered = reason_of(response) == "content_filter"
+        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage_of(response.get("usage")))
+
+
+def failure_of(answer: object) -> ErrorFrame | None:
+    """What went wrong, for a response object that is none or has failed; None for an answer."""
+    if not isinstance(answer, dict) or answer.get("error") or answer.get("object", "response") != "response":
+        problem = problem_of(answer) or Problem("the upstream answered 200 with neither a response nor an error")
+        return problem.frame()
+    if answer.get("status") in ("failed", "cancelled"):
+        return ErrorFrame(f"the upstream's response is {answer['status']}")
+    return None
+
+
+def reason_of(answer: dict[str, object]) -> object:
+    """Why a response is incomplete, None where it is not."""
+    details = answer.get("incomplete_details")
+    return details.get("reason") if isinstance(details, dict) else None
+
+
+def usage_of(value: object) -> Usage | None:
+    """Token counts from a response's `usage`."""
+    if not isinstance(value, dict) or not value:
+        return None
+    read, written = value.get("input_tokens_details"), value.get("output_tokens_details")
+    return Usage(
+        _count(value.get("input_tokens")),
+        _count(value.get("output_tokens")),
+        _count(read.get("cached_tokens")) if isinstance(read, dict) else None,
+        _count(written.get("reasoning_tokens")) if isinstance(written, dict) else None,
+    )
+
+
+def whole_answer(body: bytes) -> Frame:
+    """An answer that was not asked as a stream; see `providers.base.WireProtocol.whole`."""
+    answer = loads(body)
+    failed = failure_of(answer)
+    if failed is not None or not isinstance(answer, dict):
+        return Frame(FrameKind.ERROR, b"", None, failed)
+    return Frame(_CONTENT, body, usage_of(answer.get("usage")))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None

@@ -1,0 +1,243 @@
+"""Clients of chat completions on upstreams that speak only the Responses API: requests, chunks and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from openai_calls import call_of
+from providers.base import Api, Frame, FrameKind, Usage, WireProtocol
+from providers.catalog import CATALOG
+from providers.errors import Unsuited
+from providers.protocols import Wishes, protocols
+from providers.responses.over_chat import messages_of
+from providers.responses.write import EventWriter, events_of_answer
+from providers.sse import data_of, events_of
+
+USER = {"role": "user", "content": "hi"}
+FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+
+
+def protocol() -> WireProtocol:
+    """Chat completions on an upstream that speaks the Responses API alone."""
+    return protocols(CATALOG["openai"], {Api.RESPONSES}, Wishes())[Api.CHAT]
+
+
+def built(**fields: Any) -> dict[str, Any]:
+    """What the upstream is sent."""
+    call = call_of({"model": "m", "messages": [USER], **fields})
+    made: dict[str, Any] = json.loads(protocol().build(call, "up", stream=True))
+    return made
+
+
+def message(role: str, content: Any) -> dict[str, Any]:
+    """An input item."""
+    return {"type": "message", "role": role, "content": content}
+
+
+REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "system and developer": (
+        {"messages": [{"role": "system", "content": "s"}, {"role": "developer", "content": "d"}, USER]},
+        {"input": [message("system", "s"), message("developer", "d"), message("user", "hi")]},
+    ),
+    "parts": (
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "look"},
+                        {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+                        {"type": "file", "file": {"file_id": "file_1"}},
+                    ],
+                }
+            ]
+        },
+        {
+            "input": [
+                message(
+                    "user",
+                    [
+                        {"type": "input_text", "text": "look"},
+                        {"type": "input_image", "image_url": "https://x/y.png", "detail": "auto"},
+                        {"type": "input_file", "file_id": "file_1"},
+                    ],
+                )
+            ]
+        },
+    ),
+    "limits": (
+        {"max_completion_tokens": 20, "temperature": 0, "top_p": 1},
+        {"max_output_tokens": 20, "temperature": 0, "top_p": 1},
+    ),
+    "old limit": ({"max_tokens": 20, "n": 1, "stop": None, "seed": None}, {"max_output_tokens": 20}),
+    "penalties of nothing": ({"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}}, {}),
+    "kept": ({"store": True, "metadata": {"a": "b"}}, {"store": True, "metadata": {"a": "b"}}),
+    "tools": (
+        {
+            "tools": [{"type": "function", "function": FUNCTION}, {"type": "custom", "custom": {"name": "g"}}],
+            "tool_choice": {"type": "function", "function": {"name": "f"}},
+        },
+        {
+            "tools": [{"type": "function", **FUNCTION}, {"type": "custom", "name": "g"}],
+            "tool_choice": {"type": "function", "name": "f"},
+        },
+    ),
+    "a function that is not strict": (
+        {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
+        {"tools": [{"type": "function", "name": "f", "parameters": None, "strict": False}], "tool_choice": "required"},
+    ),
+    "schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}, "verbosity": "low"},
+        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": "low"}},
+    ),
+    "json": ({"response_format": {"type": "json_object"}}, {"text": {"format": {"type": "json_object"}}}),
+    "effort": ({"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}),
+    "logprobs": (
+        {"logprobs": True, "top_logprobs": 2},
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 2},
+    ),
+    "what nobody here knows": ({"truncation": "auto"}, {"truncation": "auto"}),
+}
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_requests(case: str) -> None:
+    """What is asked for is said in the words of the Responses API; nothing is kept unless it was asked for."""
+    given, expected = REQUESTS[case]
+    plain = {"input": [message("user", "hi")], "store": False, "model": "up", "stream": True}
+    assert built(**given) == {**plain, **expected}
+
+
+CONVERSATION: list[dict[str, Any]] = [
+    {"role": "system", "content": "be brief"},
+    USER,
+    {
+        "role": "assistant",
+        "content": "well",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "ls"}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "1"},
+    {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "2"}]},
+    {"role": "assistant", "content": None, "refusal": "no"},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u", "detail": "low"}}]},
+]
+
+
+def test_a_conversation_there_and_back() -> None:
+    """Messages become items, and the same messages again."""
+    assert messages_of(built(messages=CONVERSATION)) == CONVERSATION
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("n", {"n": 2}),
+        ("seed", {"seed": 1}),
+        ("stop", {"stop": ["x"]}),
+        ("frequency_penalty", {"frequency_penalty": 0.5}),
+        ("logit_bias", {"logit_bias": {"1": 2}}),
+        ("modalities", {"modalities": ["text", "audio"]}),
+        ("functions", {"functions": [{"name": "f"}]}),
+        ("messages[0]", {"messages": [{**USER, "name": "eve"}]}),
+        ("messages[0]", {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}),
+    ],
+)
+def test_what_cannot_be_said_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+    """The field is named."""
+    with pytest.raises(Unsuited) as refused:
+        built(**fields)
+    assert refused.value.param == param
+
+
+ANSWER: dict[str, Any] = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 7,
+    "model": "up",
+    "status": "completed",
+    "output": [
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Hey", "annotations": []}],
+        },
+        {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"id": "ct_1", "type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "ls"},
+    ],
+    "usage": {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5, "input_tokens_details": {"cached_tokens": 1}},
+}
+
+
+def chunks_of(*events: bytes, **fields: Any) -> tuple[list[dict[str, Any]], list[Frame]]:
+    """The chunks that a client gets for these events, all but the closing one, and the frames."""
+    reader = protocol().reader(call_of({"model": "m", "messages": [USER], "stream": True, **fields}))
+    frames = [reader.read(event) for event in events]
+    assert reader.closed
+    *chunks, done = events_of(b"".join(frame.raw for frame in frames))
+    assert done == b"data: [DONE]\n\n"
+    return [json.loads(data_of(chunk) or b"") for chunk in chunks], frames
+
+
+def test_an_answer_as_chunks() -> None:
+    """Text and tool calls keep their order, the last chunk says why it ended, usage comes where it was asked for."""
+    chunks, frames = chunks_of(*events_of_answer(ANSWER), stream_options={"include_usage": True})
+    assert {chunk["id"] for chunk in chunks} == {"chatcmpl-1"}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "Hey"}
+    assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    assert (chunks[-1]["usage"]["total_tokens"], frames[-1].usage) == (5, Usage(3, 2, 1))
+    without, _ = chunks_of(*events_of_answer(ANSWER))
+    assert without == chunks[:-1]
+
+
+def test_an_answer_in_one_piece() -> None:
+    """A body is translated as its events are."""
+    body = json.dumps(ANSWER).encode()
+    frame = protocol().whole(call_of({"model": "m", "messages": [USER]}), body)
+    made = json.loads(frame.raw)
+    assert (made["object"], made["created"], made["usage"]["prompt_tokens"]) == ("chat.completion", 7, 3)
+    assert made["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "Hey",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "ls"}},
+        ],
+    }
+
+
+@pytest.mark.parametrize(("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
+def test_an_incomplete_answer(reason: str, finish: str) -> None:
+    """Why it is incomplete is the finish_reason."""
+    answer = {
+        **ANSWER,
+        "output": ANSWER["output"][:1],
+        "status": "incomplete",
+        "incomplete_details": {"reason": reason},
+    }
+    chunks, _ = chunks_of(*events_of_answer(answer))
+    assert chunks[-1]["choices"][0]["finish_reason"] == finish
+
+
+def test_what_is_told_only_when_it_is_done() -> None:
+    """Text, reasoning and arguments without deltas become one chunk each, and none comes twice."""
+    writer, place = EventWriter(), {"item_id": "i", "output_index": 0}
+    item = {"type": "function_call", "call_id": "c", "name": "f"}
+    chunks, frames = chunks_of(
+        writer.event("response.reasoning_summary_text.delta", **place, summary_index=0, delta="hm"),
+        writer.event("response.reasoning_summary_text.done", **place, summary_index=0, text="hm"),
+        writer.event("response.output_text.done", **place, content_index=0, text="so"),
+        writer.event("response.output_item.added", output_index=1, item=item),
+        writer.event("response.function_call_arguments.done", item_id="f", output_index=1, arguments="{}"),
+        writer.lifecycle("completed", ANSWER),
+    )
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert [delta.get("reasoning_content") for delta in deltas] == ["hm", None, None, None, None]
+    assert deltas[1] == {"content": "so"}
+    assert deltas[3] == {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
+    assert frames[0].kind is FrameKind.CONTENT

@@ -1,0 +1,79 @@
+"""docs/first-token-vectors.json against the readers: what each event of a real server is.
+
+A row has the event's server and API (chat unless stated), its kind, what is forwarded (as it came unless stated), token
+counts, what the error says, keys that were not known, and its kind where only the answer counts as the first token.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_calls import call_of
+from providers.base import Api, EventReader, FrameKind, Usage
+from providers.openai.chat import OpenAIChat
+from providers.openai.completions import OpenAICompletions
+from providers.openai.events import FirstToken
+from providers.responses.native import OpenAIResponses
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "first-token-vectors.json"
+ROWS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+SERVERS = "openai azure vllm sglang tgi ollama llamacpp openrouter groq mistral deepseek gemini together fireworks"
+APIS: Mapping[str, Api] = {"chat": Api.CHAT, "completions": Api.COMPLETIONS, "responses": Api.RESPONSES}
+
+
+def _reader(row: Mapping[str, Any], first_token: FirstToken = "any") -> EventReader:
+    api = APIS[row.get("api", "chat")]
+    options = {"include_usage": row.get("include_usage", False)}
+    call = call_of({"model": "m", "stream": True, "stream_options": options}, api)
+    if api is Api.CHAT:
+        return OpenAIChat(first_token=first_token).reader(call)
+    if api is Api.RESPONSES:
+        return OpenAIResponses(first_token=first_token).reader(call)
+    return OpenAICompletions().reader(call)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['server']}: {row['what']}")
+def test_events_of_real_servers(row: dict[str, Any]) -> None:
+    """Every event of the table is what the table says."""
+    reader, raw = _reader(row), row["event"].encode()
+    frame = reader.read(raw)
+    assert frame.kind.value == row["kind"]
+    assert frame.raw.decode() == row.get("forward", row["event"])
+    assert frame.usage == (Usage(*row["usage"]) if "usage" in row else None)
+    assert sorted(getattr(reader, "unknown_keys", ())) == row.get("unknown", [])
+    error = frame.error
+    assert (error is not None) == (frame.kind is FrameKind.ERROR)
+    for name, value in {"status": None, **row.get("error", {})}.items():
+        assert getattr(error, name, None) == value
+    if row.get("api") != "completions":
+        assert _reader(row, "answer").read(raw).kind.value == row.get("answer", row["kind"])
+
+
+def test_the_table_is_complete() -> None:
+    """Every kind of frame, every API and every server of the catalogue's families has rows."""
+    assert {kind.value for kind in FrameKind} == {row["kind"] for row in ROWS}
+    assert {row["server"] for row in ROWS} >= {*SERVERS.split(), "transformers"}
+    assert len({row["event"] + row.get("api", "") for row in ROWS}) == len(ROWS)
+    for api in APIS:
+        assert len([row for row in ROWS if row.get("api", "chat") == api]) >= 5
+
+
+@given(
+    row=st.sampled_from(ROWS),
+    noise=st.none() | st.binary(max_size=80),
+    at=st.integers(0, 600),
+    drop=st.integers(0, 3),
+    piece=st.binary(max_size=3),
+)
+def test_no_bytes_break_a_reader(row: dict[str, Any], noise: bytes | None, at: int, drop: int, piece: bytes) -> None:
+    """Whatever an upstream sends, damaged or not, is classified and never raises."""
+    raw = row["event"].encode() if noise is None else noise
+    at %= len(raw) + 1
+    for each in (raw, raw[:at] + b"\n\n", raw[:at] + piece + raw[at + drop :]):
+        frame = _reader(row).read(each)
+        assert (frame.error is not None) == (frame.kind is FrameKind.ERROR)

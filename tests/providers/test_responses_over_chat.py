@@ -1,0 +1,437 @@
+"""Clients of the Responses API on upstreams that speak chat completions: requests, events and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_calls import call_of
+from providers.base import Api, FrameKind, WireProtocol
+from providers.catalog import CATALOG
+from providers.errors import Unsuited
+from providers.openai.chat import OpenAIChat
+from providers.protocols import Wishes, protocols
+from providers.responses.assemble import ResponseAssembler
+from providers.responses.native import OpenAIResponses
+from providers.sse import data_of, events_of
+
+CHAT_ONLY = frozenset({Api.CHAT})
+
+
+def protocol(*, drop: list[tuple[str, ...]] | None = None) -> WireProtocol:
+    """The Responses API on an upstream that speaks chat completions alone."""
+    wishes = Wishes() if drop is None else Wishes(dropped=lambda names: drop.append(tuple(names)))
+    return protocols(CATALOG["vllm"], CHAT_ONLY, wishes)[Api.RESPONSES]
+
+
+def built(**fields: Any) -> dict[str, Any]:
+    """What the upstream is sent."""
+    made: dict[str, Any] = json.loads(
+        protocol().build(call_of({"model": "m", **fields}, Api.RESPONSES), "up", stream=True)
+    )
+    return made
+
+
+USER = {"role": "user", "content": "hi"}
+FUNCTION = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "text": ({"input": "hi"}, {}),
+    "instructions": (
+        {"instructions": "be brief", "input": "hi"},
+        {"messages": [{"role": "system", "content": "be brief"}, USER]},
+    ),
+    "easy messages": ({"input": [USER]}, {}),
+    "developer": (
+        {"input": [{"role": "developer", "content": "x"}, USER]},
+        {"messages": [{"role": "system", "content": "x"}, USER]},
+    ),
+    "parts": (
+        {
+            "input": [
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [
+                        {"type": "input_text", "text": "look"},
+                        {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"},
+                        {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="},
+                    ],
+                }
+            ]
+        },
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "look"},
+                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}},
+                        {
+                            "type": "file",
+                            "file": {"file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"},
+                        },
+                    ],
+                }
+            ]
+        },
+    ),
+    "earlier answer with parallel tool calls": (
+        {
+            "input": [
+                USER,
+                {"type": "reasoning", "id": "rs_1", "summary": []},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "well"}]},
+                {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+                {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "ls"},
+                {"type": "function_call_output", "call_id": "c1", "output": "1"},
+                {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "2"}]},
+            ]
+        },
+        {
+            "messages": [
+                USER,
+                {
+                    "role": "assistant",
+                    "content": "well",
+                    "tool_calls": [
+                        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+                        {"id": "c2", "type": "custom", "custom": {"name": "g", "input": "ls"}},
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "1"},
+                {"role": "tool", "tool_call_id": "c2", "content": [{"type": "text", "text": "2"}]},
+            ]
+        },
+    ),
+    "a tool call without words": (
+        {"input": [{"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}]},
+        {
+            "messages": [
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+                }
+            ]
+        },
+    ),
+    "an earlier refusal": (
+        {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
+        {"messages": [{"role": "assistant", "content": None, "refusal": "no"}]},
+    ),
+    "limits": (
+        {"input": "hi", "max_output_tokens": 5, "temperature": 0.5, "top_p": 0.9},
+        {"max_tokens": 5, "temperature": 0.5, "top_p": 0.9},
+    ),
+    "tools": (
+        {
+            "input": "hi",
+            "tools": [FUNCTION],
+            "tool_choice": {"type": "function", "name": "f"},
+            "parallel_tool_calls": False,
+        },
+        {
+            "tools": [{"type": "function", "function": {name: FUNCTION[name] for name in FUNCTION if name != "type"}}],
+            "tool_choice": {"type": "function", "function": {"name": "f"}},
+            "parallel_tool_calls": False,
+        },
+    ),
+    "custom tool with a grammar": (
+        {
+            "input": "hi",
+            "tools": [
+                {"type": "custom", "name": "g", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}}
+            ],
+        },
+        {
+            "tools": [
+                {
+                    "type": "custom",
+                    "custom": {
+                        "name": "g",
+                        "format": {"type": "grammar", "grammar": {"definition": "x", "syntax": "lark"}},
+                    },
+                }
+            ]
+        },
+    ),
+    "allowed tools": (
+        {
+            "input": "hi",
+            "tools": [FUNCTION],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+        },
+        {
+            "tools": [{"type": "function", "function": {name: FUNCTION[name] for name in FUNCTION if name != "type"}}],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]},
+            },
+        },
+    ),
+    "no tools": ({"input": "hi", "tools": [], "tool_choice": "auto"}, {}),
+    "schema": (
+        {
+            "input": "hi",
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True}, "verbosity": "low"},
+        },
+        {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}},
+            "verbosity": "low",
+        },
+    ),
+    "json": (
+        {"input": "hi", "text": {"format": {"type": "json_object"}}},
+        {"response_format": {"type": "json_object"}},
+    ),
+    "plain text": ({"input": "hi", "text": {"format": {"type": "text"}}}, {}),
+    "effort": ({"input": "hi", "reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning_effort": "low"}),
+    "logprobs": (
+        {"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+        {"logprobs": True, "top_logprobs": 2},
+    ),
+    "hints": (
+        {
+            "input": "hi",
+            "prompt_cache_key": "k",
+            "safety_identifier": "s",
+            "metadata": {"a": "b"},
+            "store": False,
+            "service_tier": "auto",
+        },
+        {},
+    ),
+    "what nobody here knows": (
+        {"input": "hi", "top_k": 5, "chat_template_kwargs": {"x": 1}},
+        {"top_k": 5, "chat_template_kwargs": {"x": 1}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_requests(case: str) -> None:
+    """What is asked for is said in the words of chat completions."""
+    given_fields, expected = REQUESTS[case]
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    assert built(**given_fields) == {"messages": [USER], **expected, "model": "up", **stream}
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "store": {"store": True},
+    "previous_response_id": {"previous_response_id": "resp_1"},
+    "conversation": {"conversation": "conv_1"},
+    "prompt": {"prompt": {"id": "pmpt_1"}},
+    "truncation": {"truncation": "auto"},
+    "reasoning.summary": {"reasoning": {"summary": "detailed"}},
+    "include": {"include": ["file_search_call.results"]},
+    "tools[0]": {"tools": [{"type": "web_search"}]},
+    "tool_choice": {"tool_choice": {"type": "file_search"}},
+    "context_management": {"context_management": [{"type": "compaction"}]},
+}
+NOT_UNDERSTOOD: dict[str, Any] = {
+    "input[0]": [{"type": "item_reference", "id": "msg_1"}],
+    "input[0].content": [{"role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}],
+    "input[0].output": [
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "x"}]}
+    ],
+}
+
+
+@pytest.mark.parametrize("param", REFUSED)
+def test_what_cannot_be_said_is_refused_or_dropped_and_told(param: str) -> None:
+    """Each such field is named; where fields may be dropped it is left out, and its name is told."""
+    call = call_of({"model": "m", "input": "hi", **REFUSED[param]}, Api.RESPONSES)
+    with pytest.raises(Unsuited) as refused:
+        protocol().build(call, "up", stream=True)
+    assert refused.value.param == param
+    dropped: list[tuple[str, ...]] = []
+    made = json.loads(protocol(drop=dropped).build(call, "up", stream=False))
+    assert (dropped, made) == ([(param,)], {"messages": [USER], "model": "up"})
+
+
+@pytest.mark.parametrize("param", NOT_UNDERSTOOD)
+def test_a_conversation_is_never_shortened(param: str) -> None:
+    """An item that has no form there is refused, even where fields may be dropped."""
+    call = call_of({"model": "m", "input": NOT_UNDERSTOOD[param]}, Api.RESPONSES)
+    with pytest.raises(Unsuited) as refused:
+        protocol(drop=[]).build(call, "up", stream=True)
+    assert refused.value.param == param
+
+
+CALL = call_of({"model": "m", "input": "hi", "stream": True, "metadata": {"a": "b"}}, Api.RESPONSES)
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    """One chunk of the upstream's."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish, **more}
+    return b"data: %s\n\n" % json.dumps({"id": "x1", "created": 7, "model": "up", "choices": [choice]}).encode()
+
+
+COUNTS = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
+USAGE = b"data: %s\n\n" % json.dumps({"id": "x1", "choices": [], "usage": COUNTS}).encode()
+DONE = b"data: [DONE]\n\n"
+
+
+def told(*chunks: bytes, done: bool = True) -> list[dict[str, Any]]:
+    """The events that a client gets for these chunks; they are well-formed and numbered."""
+    reader = protocol().reader(CALL)
+    raw = b"".join(reader.read(each).raw for each in chunks + ((DONE,) if done else ()))
+    last = reader.close()
+    assert (last is None) == done
+    events = []
+    for number, event in enumerate(events_of(raw + (b"" if last is None else last.raw))):
+        value = json.loads(data_of(event) or b"")
+        assert event.startswith(b"event: %s\ndata: " % value["type"].encode())
+        assert value["sequence_number"] == number
+        events.append(value)
+    return events
+
+
+def kinds(events: list[dict[str, Any]]) -> str:
+    """Their types in short."""
+    return " ".join(event["type"].removeprefix("response.") for event in events)
+
+
+def test_a_text_answer() -> None:
+    """Text becomes a message with one part, begun and ended as OpenAI does, and the last event carries everything."""
+    events = told(
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": "He"}),
+        chunk({"content": "y"}),
+        chunk({}, "stop"),
+        USAGE,
+    )
+    assert kinds(events) == (
+        "created in_progress output_item.added content_part.added output_text.delta output_text.delta "
+        "output_text.done content_part.done output_item.done completed"
+    )
+    final = events[-1]["response"]
+    message = {
+        "id": "msg_x1_0",
+        "type": "message",
+        "status": "completed",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Hey", "annotations": []}],
+    }
+    assert final["output"] == [message]
+    assert (final["id"], final["created_at"], final["model"], final["status"]) == ("resp_x1", 7, "up", "completed")
+    assert (final["metadata"], final["store"]) == ({"a": "b"}, False)
+    assert final["usage"] == {
+        "input_tokens": 3,
+        "input_tokens_details": {"cached_tokens": 1},
+        "output_tokens": 2,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 5,
+    }
+
+
+def test_reasoning_then_text_then_two_tool_calls() -> None:
+    """Each kind of content is an item of its own, in order; pieces of tool calls may come mixed."""
+
+    def call(index: int, more: str, **named: Any) -> bytes:
+        return chunk(
+            {"tool_calls": [{"index": index, **named, "function": {"name": named.get("name"), "arguments": more}}]}
+        )
+
+    events = told(
+        chunk({"reasoning_content": "hm"}),
+        chunk({"content": "so"}),
+        call(0, "", id="c0", name="f"),
+        call(1, "{", id="c1", name="g"),
+        call(0, "{}"),
+        call(1, "}"),
+        chunk({}, "tool_calls"),
+    )
+    output = events[-1]["response"]["output"]
+    assert [item["type"] for item in output] == ["reasoning", "message", "function_call", "function_call"]
+    assert output[0]["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    assert [(item["call_id"], item["name"], item["arguments"], item["status"]) for item in output[2:]] == [
+        ("c0", "f", "{}", "completed"),
+        ("c1", "g", "{}", "completed"),
+    ]
+    for index, item in enumerate(output):
+        begun = [each for each in events if each["type"].endswith("item.added") and each["output_index"] == index]
+        ended = [each for each in events if each["type"].endswith("item.done") and each["output_index"] == index]
+        assert [each["item"]["id"] for each in begun + ended] == [item["id"]] * 2
+
+
+@pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
+def test_an_answer_that_was_cut_short_is_incomplete(finish: str, reason: str) -> None:
+    """The reason stands where the API has it, and the item says so, too."""
+    events = told(chunk({"content": "He"}), chunk({}, finish))
+    final = events[-1]["response"]
+    assert (events[-1]["type"], final["status"]) == ("response.incomplete", "incomplete")
+    assert final["incomplete_details"] == {"reason": reason}
+    assert final["output"][0]["status"] == "incomplete"
+
+
+def test_other_content() -> None:
+    """Refusals, log probabilities, sources and Mistral's parts have their places."""
+    refused = told(chunk({"refusal": "no"}), chunk({}, "stop"))[-1]["response"]["output"]
+    assert refused[0]["content"] == [{"type": "refusal", "refusal": "no"}]
+    logprob = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
+    likely = told(chunk({"content": "a"}, logprobs={"content": [logprob]}), chunk({}, "stop"))[-1]["response"]["output"]
+    assert likely[0]["content"][0]["logprobs"] == [logprob]
+    source = {"type": "url_citation", "url_citation": {"url": "u", "title": "t", "start_index": 0, "end_index": 1}}
+    cited = told(chunk({"content": "a"}), chunk({"annotations": [source]}), chunk({}, "stop"))[-1]["response"]["output"]
+    assert cited[0]["content"][0]["annotations"] == [{"type": "url_citation", **source["url_citation"]}]  # type: ignore[dict-item]
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "so"}]
+    mistral = told(chunk({"content": parts}), chunk({}, "stop"))[-1]["response"]["output"]
+    assert [item["content"][0]["text"] for item in mistral] == ["hm", "so"]
+
+
+def test_the_end_comes_without_a_closing_event_too() -> None:
+    """A stream that ends behind its finish_reason is completed all the same."""
+    assert kinds(told(chunk({"content": "a"}), chunk({}, "stop"), done=False)).endswith("output_item.done completed")
+
+
+def test_an_empty_answer_is_an_answer() -> None:
+    """Nothing but a finish_reason is a response without output."""
+    assert told(chunk({}, "stop"))[-1]["response"]["output"] == []
+
+
+def test_a_body_where_a_stream_was_asked_for() -> None:
+    """It gives the events of an equal stream, and put together the response that they carry."""
+    body = {
+        "id": "x1",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hey"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    }
+    frames = protocol().reader(CALL).read_body(json.dumps(body).encode())
+    assembler = ResponseAssembler()
+    for frame in frames:
+        assembler.add(frame.raw)
+    whole = protocol().whole(CALL, json.dumps(body).encode())
+    assert json.loads(assembler.body()) == json.loads(whole.raw)
+    assert json.loads(whole.raw)["output"][0]["content"][0]["text"] == "Hey"
+
+
+@given(
+    st.lists(st.sampled_from(["a", "é🙂", "r:x", "t:0", "t:1", "n"]), max_size=12),
+    st.sampled_from(["stop", "length", "tool_calls"]),
+)
+def test_what_is_translated_reads_as_native(pieces: list[str], finish: str) -> None:
+    """The native reader finds in translated events the kinds of the chunks that they were made of."""
+    chunks = []
+    for piece in pieces:
+        if piece.startswith("t:"):
+            call = {"index": int(piece[2:]), "id": f"c{piece[2:]}", "function": {"name": "f", "arguments": "1"}}
+            chunks.append(chunk({"tool_calls": [call]}))
+        elif piece.startswith("r:"):
+            chunks.append(chunk({"reasoning": piece[2:]}))
+        else:
+            chunks.append(chunk({"content": piece} if piece != "n" else {}))
+    reader, native = protocol().reader(CALL), OpenAIResponses().reader(CALL)
+    for each in (*chunks, chunk({}, finish), DONE):
+        ours = reader.read(each)
+        theirs = [native.read(event).kind for event in events_of(ours.raw)]
+        assert (FrameKind.CONTENT in theirs) == (ours.kind is FrameKind.CONTENT)
+    assert native.complete
+    assert native.closed
+
+
+def test_chat_readers_stay_as_they_were() -> None:
+    """A replica that speaks the client's API is not translated."""
+    assert type(protocols(CATALOG["vllm"], CHAT_ONLY, Wishes())[Api.CHAT]) is OpenAIChat
