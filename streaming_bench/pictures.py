@@ -73,7 +73,8 @@ def timeline(
 
 def distributions(results: Results, groups: Mapping[str, Sequence[Run]], below: str) -> None:
     """The distribution of TTFT with each policy, a panel for each way to send headers."""
-    with picture(results, "ttft_cdf", "Time to first token, by policy", panels=len(groups), below=below) as panels:
+    title, count = "Time to first token, by policy", len(groups)
+    with picture(results, "ttft_cdf", title, panels=count, below=below, share_x=True) as panels:
         for axes, (title, runs) in zip(panels, groups.items(), strict=True):
             cdf(axes, {str(run.facts["policy"]): [1000 * each.ttft_s for each in run.records] for run in runs})
             axes.set_title(title)
@@ -91,7 +92,7 @@ def costs(results: Results, runs: Sequence[Run], below: str) -> None:
     with picture(results, "hedge_costs", title, panels=2, below=below, share_y=False) as (left, right):
         bars(left, {policy: row.waits["ttft"]["p95"].value for policy, row in rows.items()}, "{:,.0f} ms")
         left.set_title("p95 time to first token")
-        bars(right, {policy: 100 * load for policy, load in loads.items()}, "{:.1f}%")
+        bars(right, {policy: 100 * load for policy, load in loads.items()}, "{:.1f}%", named=False)
         right.set_title("extra upstream requests")
 
 

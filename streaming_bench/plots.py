@@ -29,8 +29,9 @@ _OTHERS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
 _STYLE: Final = Path(__file__).with_suffix(".mplstyle")
 _SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
 _DPI: Final = 120
+_NARROW: Final = 0.5  # of the figure; there is no room for three labels in a decade then
 _SECOND_MIN: Final = 5  # requests; fewer have no quantile worth drawing
-_BELOW_WIDTH: Final = 150  # characters of small print in a line
+_BELOW_WIDTH: Final = 125  # characters of small print in a line
 
 
 Dashes = str | tuple[int, tuple[float, ...]]
@@ -89,6 +90,7 @@ def picture(
     panels: int = 1,
     below: str = "",
     heights: Sequence[float] = (),
+    share_x: bool = False,
     share_y: bool = True,
 ) -> Iterator[list[Axes]]:
     """A picture in the making, written as NAME.png and NAME.svg when all is drawn.
@@ -100,7 +102,7 @@ def picture(
         panels: side by side.
         below: a line of small print: the workload, the machine.
         heights: of panels above each other instead, with one horizontal axis for all.
-        share_y: panels side by side have one vertical axis.
+        share_x, share_y: panels side by side have the same axis.
     """
     with mpl.rc_context(fname=_STYLE):
         figure = Figure(figsize=_SIZE)
@@ -108,7 +110,7 @@ def picture(
             ratios = {"height_ratios": list(heights)}
             axes = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0])
         else:
-            axes = list(figure.subplots(1, panels, sharey=share_y, squeeze=False)[0])
+            axes = list(figure.subplots(1, panels, sharex=share_x, sharey=share_y, squeeze=False)[0])
         figure.suptitle(title, x=0.012, ha="left", fontsize=24, fontweight="bold")
         yield axes
         if below:
@@ -126,7 +128,8 @@ def log_ms(axes: Axes, *, vertical: bool = False) -> None:
         axes.set_yscale("log")
     else:
         axes.set_xscale("log")
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+    narrow = not vertical and axes.get_position().width < _NARROW
+    axis.set_major_locator(LogLocator(10, subs=(1, 3) if narrow else (1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _position: _readable(value)))
     axis.set_minor_formatter(NullFormatter())
 
@@ -249,32 +252,32 @@ def over_time(
 
 def shaded(axes: Axes, begin_s: float, end_s: float, label: str) -> None:
     """A stretch of time in which something was different."""
-    axes.axvspan(begin_s, end_s, color=YELLOW, alpha=0.35, linewidth=0, label=label)
+    axes.axvspan(begin_s, end_s, color=YELLOW, alpha=0.35, linewidth=0, label=label, zorder=0)
 
 
 def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int, *, width_s: float = 1.0) -> None:
     """How many a second: a step for each stretch of so many seconds."""
     given = look(name, number)
-    last_s = max(times_s, default=0.0)
-    edges = np.arange(0.0, last_s + 2 * width_s, width_s)
+    edges = width_s * np.arange(math.floor(max(times_s, default=0.0) / width_s) + 2)
     counts, _ = np.histogram(np.asarray(times_s, dtype=float), edges)
     axes.stairs(counts / width_s, edges, color=given.colour, linewidth=given.width, label=name)
 
 
-def bars(axes: Axes, values: Mapping[str, float], form: str) -> None:
+def bars(axes: Axes, values: Mapping[str, float], form: str, *, named: bool = True) -> None:
     """A horizontal bar for each policy, the first on top, its value behind it.
 
     Args:
         axes: where.
         values: by policy.
         form: how a value is written.
+        named: with the policies' names; False where they stand beside the panel to the left.
     """
     names = list(values)
     places = np.arange(len(names))
     colours = [look(name, number).colour for number, name in enumerate(names)]
     drawn = axes.barh(places, [max(0.0, value) for value in values.values()], color=colours, height=0.66)
     axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=8, fontsize=18)
-    axes.set_yticks(places, [titled(name) for name in names], fontsize=19)
+    axes.set_yticks(places, [titled(name) if named else "" for name in names], fontsize=19)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * max(1e-9, *values.values()))
     axes.tick_params(axis="y", length=0)
