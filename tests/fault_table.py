@@ -20,9 +20,10 @@ from gateway.hedging.terms import Facts
 from gateway.inbound import parse
 from gateway.inbound_asked import Bounds
 from gateway.race import Race
-from gateway.request import Caller, Host, Model, Timeouts
+from gateway.request import Caller, Host, Model, RecoveryMode, Timeouts
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Sink, Stream
+from providers.openai.transcript import OpenAIRecoverer
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import Replica as Simulated
@@ -46,6 +47,9 @@ class Fault:
         fallback: those of a fallback's replica; None: there is none.
         warm: requests sent before the one that is looked at.
         form: whose form of the fault it is.
+        prefills: the replicas continue answers.
+        alike: they say the same.
+        recovery: what is done when a stream breaks.
     """
 
     name: str
@@ -54,6 +58,9 @@ class Fault:
     fallback: str | None = None
     warm: int = 0
     form: str = ""
+    prefills: bool = False
+    alike: bool = True
+    recovery: RecoveryMode = RecoveryMode.AUTO
 
 
 @dataclass
@@ -69,9 +76,9 @@ class Seen:
 class _Counted:
     """A simulated replica that counts how often it was called."""
 
-    def __init__(self, faults: str) -> None:
+    def __init__(self, faults: str, seed: int = 1) -> None:
         profile = parse_profile({**HEALTHY, "faults": [faults] if faults else []})
-        self._endpoint = SimulatedEndpoint(Simulated(profile, random.Random(1), 1))
+        self._endpoint = SimulatedEndpoint(Simulated(profile, random.Random(1), seed))
         self.calls = 0
 
     def open(self, call: Call, sink: Sink) -> Stream:
@@ -120,13 +127,16 @@ async def _play(fault: Fault) -> Seen:
     loop = asyncio.get_running_loop()
     groups = [[each for each in (fault.first, fault.second) if each is not None]]
     groups += [[fault.fallback]] if fault.fallback is not None else []
-    endpoints = [[_Counted(each) for each in group] for group in groups]
+    endpoints = [
+        [_Counted(each, 1 if fault.alike else number) for number, each in enumerate(group, 1)] for group in groups
+    ]
     names = iter("abcd")
     pools = [
-        Pool(f"m/{number}", [Replica(next(names), endpoint) for endpoint in group], _OFF)
+        Pool(f"m/{number}", [Replica(next(names), endpoint, prefills=fault.prefills) for endpoint in group], _OFF)
         for number, group in enumerate(endpoints)
     ]
-    model = Model("m", pools, Timeouts())
+    recoverers = {Api.CHAT: OpenAIRecoverer()}
+    model = Model("m", pools, Timeouts(), recovery=fault.recovery, recoverers=recoverers)
     for _ in range(fault.warm):
         await _ask(model, loop)
     before = sum(each.calls for group in endpoints for each in group)
@@ -186,6 +196,22 @@ FAULTS: Sequence[Fault] = (
     Fault("404, no such model, from one replica", "404 always"),
     Fault("one malformed event", "malformed always"),
     Fault("no [DONE]", "no_done always"),
+    Fault("cut after 40 of 60 tokens, asked again", "cut_rst:40 once"),
+    Fault("cut after 40 of 60 tokens, continued", "cut_rst:40 once", prefills=True),
+    Fault(
+        "cut after 40 of 60 tokens, the sibling refuses to continue",
+        "cut_rst:40 once",
+        "status:400 once",
+        prefills=True,
+    ),
+    Fault("cut after 40 of 60 tokens, no sibling, continued", "cut_rst:40 once", None, prefills=True),
+    Fault("cut after 40 of 60 tokens, the sibling says something else", "cut_rst:40 once", alike=False),
+    Fault("cut after 40 of 60 tokens, recovery off", "cut_rst:40 once", recovery=RecoveryMode.OFF),
+    Fault("cut after 40 of 60 tokens, both of them, continued", "cut_rst:40 once", "cut_rst:10 once", prefills=True),
+    Fault("silent for 30 s after 40 of 60 tokens, continued", "stall:40,30s once", prefills=True),
+    Fault("an error event after 40 of 60 tokens, continued", "error_frame:40 once", prefills=True),
+    Fault("two malformed events, continued", "malformed:40+malformed:41 once", prefills=True),
+    Fault("the body ends after 40 of 60 tokens, continued", "short:40 once", prefills=True),
 )
 
 
