@@ -209,8 +209,7 @@ class Race:
         self._keep_alive_at_s = math.inf
         self._client.begin(response_headers(self._course()))
         self._recovery = self._safely("recovery", watch, None, self._model, self._call, attempt, self._client.write)
-        if self._recovery is None:
-            attempt.forward(self._client.write)
+        attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
 
     def _lost_winner(self, attempt: Attempt, error: UpstreamError) -> None:
         """The winner was cut, stalled or sent an error, or what was to carry on its stream was."""

@@ -74,7 +74,7 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
         anywhere = any(replica.prefills for replica in attempt.pool.replicas)
     recovery = Recovery(model.recovery, call, recoverer.transcript(call), attempt, write)
     recovery.replays_late = fixed or model.recovery is not RecoveryMode.AUTO
-    attempt.forward(recovery.record if anywhere else recovery.record_early)
+    recovery.early_only = not anywhere
     return recovery
 
 
@@ -85,6 +85,7 @@ class Recovery:
         first: the attempt that won the race.
         error: what broke the stream first, None while it is whole.
         given_up: nothing more is tried.
+        early_only: nothing can be done but in the first tokens.
         reports: how each of them went.
         replays_late: another answer is likely to be the same one.
     """
@@ -104,6 +105,7 @@ class Recovery:
         "_step",
         "_transcript",
         "_write",
+        "early_only",
         "error",
         "first",
         "given_up",
@@ -128,12 +130,18 @@ class Recovery:
         self._pending = False  # the step is under way and has not caught up
         self._no_prefill = False  # a replica refused to continue
         self.given_up = False
+        self.early_only = False
         self.replays_late = False
         self.error: UpstreamError | None = None
         self._step: _Step | None = None  # the last attempt to carry it on
         self.reports: list[RecoveryReport] = []
 
     # while the stream is whole
+
+    @property
+    def sink(self) -> Callable[[bytes], None]:
+        """Where the winner's events go."""
+        return self.record_early if self.early_only else self.record
 
     def record(self, raw: bytes) -> None:
         """Keep what the client gets, and pass it on: this runs for every event."""
@@ -171,15 +179,14 @@ class Recovery:
 
     def broke(self, attempt: Attempt, error: UpstreamError) -> None:
         """The stream that the client reads broke, or an attempt to carry it on failed before that."""
+        self.settle(RecoveryResult.FAILED, attempt.end_s or attempt.last_s)
         if attempt is self._attempt:
-            self.settle(RecoveryResult.FAILED, attempt.last_s)
             self._rounds += 1
             self._broken_s = attempt.last_s
             self.error = self.error or error
             self.given_up = self.given_up or self._rounds > RECOVERIES_MAX
             return
         verdict = judge(error)
-        self.settle(RecoveryResult.FAILED, attempt.last_s)
         if verdict.answers:  # another replica must not be a way round a policy; but it may know how to continue
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
             self._no_prefill = no_prefill
@@ -305,9 +312,14 @@ class Recovery:
         again = int(step.facts.prompt_tokens) + (0 if step.prefill_tokens else tokens)
         self.reports.append(RecoveryReport(step.kind, result, step.replica.name, tokens, gap_s, again))
 
+    @property
+    def carried_tokens(self) -> int:
+        """How many tokens of the answer the last attempt was given, and did not say itself."""
+        return self._step.prefill_tokens if self._step is not None else 0
+
     def usage(self, usage: Usage | None) -> Usage | None:
         """Token counts of the joined answer, from those of its last attempt."""
-        tokens = self._step.prefill_tokens if self._step is not None else 0
+        tokens = self.carried_tokens
         if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
             return usage
         moved = min(tokens, usage.prompt_tokens)

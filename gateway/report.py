@@ -143,8 +143,9 @@ def ended(
     start_s = attempts[0].start_s if attempts else now_s
     content_s = winner.content_s if winner is not None else None
     usage = winner.usage if winner is not None else None
+    events = winner.events if winner is not None else 0
     if winner is not None and recovery is not None:
-        content_s, usage = recovery.content_s, recovery.usage(usage)
+        content_s, usage, events = recovery.content_s, recovery.usage(usage), events + recovery.carried_tokens
     return RequestEnded(
         at_s=now_s,
         request_id=caller.request_id,
@@ -164,7 +165,7 @@ def ended(
         ttft_s=None if content_s is None else content_s - caller.arrived_s,
         total_s=now_s - caller.arrived_s,
         usage=usage,
-        events=winner.events if winner is not None else 0,
+        events=events,
         malformed=sum(attempt.malformed for attempt in attempts),
         beyond_boundary=beyond,
         recoveries=() if recovery is None else tuple(recovery.reports),

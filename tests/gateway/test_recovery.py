@@ -85,6 +85,7 @@ def test_a_continuation_makes_one_answer(fault: str, at: int, size: int, limit: 
     assert usage["prompt_tokens"] + usage["completion_tokens"] == usage["total_tokens"]
     assert told.report.usage is not None
     assert told.report.usage.completion_tokens == 20
+    assert told.report.events >= at
 
 
 @pytest.mark.parametrize("prefills", [False, True], ids=["replay", "continue"])
