@@ -15,7 +15,8 @@ from typing import Final, NamedTuple, Protocol
 from gateway.attempt import Attempt
 from gateway.failover import Remedy, judge
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.pool import COOL_DOWN_S, Pool
+from gateway.hedging.pool import Pool
+from gateway.hedging.quotas import COOL_DOWN_S
 from gateway.hedging.terms import Facts
 from gateway.request import Model
 from gateway.routing.replicas import Replica

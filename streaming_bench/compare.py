@@ -16,6 +16,7 @@ from gateway.routing.choose import Routing
 from streaming_bench import summary
 from streaming_bench.contenders import Terms
 from streaming_bench.drawn import Draws
+from streaming_bench.quota import LimitHeaders
 from streaming_bench.scenario import Scenario
 from streaming_bench.servers import Prepared
 from streaming_bench.summary import Figures, Part
@@ -36,6 +37,8 @@ class Plan:
         held: headers come with the first token, also where the workload flushes them.
         correlation: of rare events between replicas; None: the workload's.
         headroom: of quotas, as a multiple of what the mean traffic needs; None: the workload's.
+        limit_headers: what providers of W5 and W6 state of their limits; without any the gateway is told them.
+        others: the share of each quota that somebody else uses; headroom is in what is left.
         quantile: of the policies that use one; None: the gateway's default.
         static_delay_s: of static and fan_out; None: the workload's.
         library_rps: None: the workload's.
@@ -49,6 +52,8 @@ class Plan:
     held: bool = False
     correlation: float | None = None
     headroom: float | None = None
+    limit_headers: LimitHeaders = LimitHeaders.NONE
+    others: float = 0.0
     quantile: float | None = None
     static_delay_s: float | None = None
     library_rps: float | None = None
@@ -135,7 +140,7 @@ def _prepare(scenario: Scenario, plan: Plan, seed: int) -> Draws | Prepared:
     if serving is not None:
         if plan.headroom is not None:
             serving = replace(serving, quotas=replace(serving.quotas, headroom=plan.headroom))
-        return Prepared(replace(scenario, serving=serving), seed)
+        return Prepared(replace(scenario, serving=serving), seed, plan.limit_headers, plan.others)
     return Draws(scenario, seed, plan.correlation)
 
 
@@ -168,6 +173,7 @@ def _manifest(scenario: Scenario, plan: Plan) -> dict[str, object]:
         "requests": scenario.requests,
         **asdict(plan),
         "routing": plan.routing.value,
+        "limit_headers": plan.limit_headers.value,
         "python": platform.python_version(),
         "numpy": version("numpy"),
     }

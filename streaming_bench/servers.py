@@ -16,7 +16,7 @@ from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from providers.base import Call, Resource, Sink, Stream
 from streaming_bench.prompts import Prompt, draw_prompts
-from streaming_bench.quota import Provider
+from streaming_bench.quota import LimitHeaders, Others, Provider
 from streaming_bench.scenario import Scenario
 from streaming_bench.serving import Engine, Opaque, Quotas
 from streaming_bench.weather import Weather, weathers
@@ -44,9 +44,14 @@ class Prepared:
     Args:
         scenario: a workload of servers.
         seed: of the run.
+        headers: what providers state of their limits; without any the gateway is told them.
+        others: the share of each limit that somebody else uses; our own headroom is in what is left.
     """
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, headers: LimitHeaders = LimitHeaders.NONE, others: float = 0.0
+    ) -> None:
+        self._seed, self._headers, self._others = seed, headers, others
         assert scenario.serving is not None
         serving = self._serving = scenario.serving
         count, self._rate = scenario.requests, scenario.arrivals.per_second
@@ -62,9 +67,10 @@ class Prepared:
         """Fresh servers with these draws; headers always come with the first token."""
         quotas = self._serving.quotas
         limits = self._limits(quotas)
-        providers = [Provider(limits) for _ in range(quotas.quotas)]
+        providers = [Provider(limits, self._headers, self._rival(i)) for i in range(quotas.quotas)]
         names = [f"quota-{i * quotas.quotas // scenario.replicas}" for i in range(scenario.replicas)]
-        ledgers = {name: Ledger(limits) for name in names}
+        told = limits if self._headers is LimitHeaders.NONE else ()
+        ledgers = {name: Ledger(told) for name in names}
         engine, opaque = self._serving.engine, self._serving.opaque
         engines: list[_EngineReplica] = []
         endpoints: list[_EngineReplica | _OpaqueReplica] = []
@@ -83,12 +89,19 @@ class Prepared:
             return sum(one.computed for one in engines), sum(one.wasted for one in engines)
 
         gain_min = _GAIN_MIN_OWN if engine is not None else _GAIN_MIN_PROVIDER
-        return World(endpoints, self._facts, names, ledgers, gain_min, prefill)
+        return World(endpoints, self._facts, names, ledgers, gain_min, prefill, providers[0].form)
+
+    def _rival(self, index: int) -> Others | None:
+        """Who else uses a quota."""
+        if not self._others:
+            return None
+        tokens = [prompt.tokens + self._serving.quotas.answer_tokens for prompt in self._prompts]
+        return Others(self._others, tokens, f"{self._seed}/others/{index}")
 
     def _limits(self, quotas: Quotas) -> list[Limit]:
         """What each quota allows, from what the traffic needs in the mean."""
         tokens = sum(prompt.tokens for prompt in self._prompts) / len(self._prompts) + quotas.answer_tokens
-        requests = quotas.headroom * self._rate / quotas.quotas * quotas.window_s
+        requests = quotas.headroom * self._rate / quotas.quotas * quotas.window_s / (1 - self._others)
         return [
             Limit(Resource.REQUESTS, requests, quotas.window_s),
             Limit(Resource.TOKENS, requests * tokens, quotas.window_s),
@@ -113,8 +126,9 @@ class _Common:
         """Answer 429 if the quota is used up."""
         now_s = self.loop.time()
         error = self.provider.refuses(prompt.tokens + self.quotas.answer_tokens, now_s)
+        stream.headers = self.provider.headers(now_s)
         if error is not None:
-            stream.at(self.loop, now_s + _REFUSED_AFTER_S, lambda: stream.sink.on_end(error))
+            stream.at(self.loop, now_s + _REFUSED_AFTER_S, lambda: stream.refuse(error))
         return error is not None
 
 

@@ -123,8 +123,16 @@ def run(
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         world = make_world(loop)
+        read = None if world.limits is None else world.limits.read
         replicas = [
-            Replica(f"replica-{i}", endpoint, quota, gain_min=world.gain_min)
+            Replica(
+                f"replica-{i}",
+                endpoint,
+                quota,
+                gain_min=world.gain_min,
+                read_limits=read,
+                counts_max_tokens=True,  # the simulated providers do
+            )
             for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
         ]
         pool = contender(policy, replicas, terms, world.ledgers)

@@ -16,7 +16,9 @@ from typing import Final
 
 from gateway.hedging.terms import Facts
 from gateway.limits.ledger import Ledger
-from providers.base import Api, Call, Endpoint, Frame, FrameKind, Sink
+from providers.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink
+from providers.errors import BadStatus
+from providers.limit_headers import LimitForm
 from streaming_bench.scenario import Arrivals, State
 
 CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
@@ -33,6 +35,7 @@ class World:
         ledgers: the gateway's, by quota.
         gain_min: what a backup must be expected to save, as a multiple of its own TTFT; by default as for providers.
         prefill: tokens computed so far, and those of them for attempts that were cancelled.
+        limits: how the replicas' limit headers are meant; None where they send none.
     """
 
     endpoints: Sequence[Endpoint]
@@ -41,6 +44,7 @@ class World:
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     gain_min: float = 0.25
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+    limits: LimitForm | None = None
 
 
 def call_of(request: int) -> Call:
@@ -68,10 +72,11 @@ def arrivals_s(arrivals: Arrivals, count: int, seed: int) -> list[float]:
 class TimedStream:
     """One answer on its way: timers that are cancelled when it is aborted."""
 
-    __slots__ = ("_timers", "sink")
+    __slots__ = ("_timers", "headers", "sink")
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+        self.headers: Headers = ()
         self._timers: list[asyncio.TimerHandle] = []
 
     def at(self, loop: asyncio.AbstractEventLoop, at_s: float, act: Callable[[], None]) -> None:
@@ -91,16 +96,21 @@ class TimedStream:
 
     def flush_headers(self) -> None:
         """The status goes out ahead of everything else."""
-        self.sink.on_headers(200, ())
+        self.sink.on_headers(200, self.headers)
 
     def answer(self) -> None:
         """The first token, which is all there is."""
         self.sink.on_frame(CONTENT)
         self.sink.on_end(None)
 
+    def refuse(self, error: BadStatus) -> None:
+        """An error is all there is."""
+        self.sink.on_headers(error.status or 429, self.headers)
+        self.sink.on_end(error)
+
     def first_token(self) -> None:
         """The status and the first token; more come."""
-        self.sink.on_headers(200, ())
+        self.sink.on_headers(200, self.headers)
         self.sink.on_frame(CONTENT)
 
     def end(self) -> None:
@@ -109,5 +119,5 @@ class TimedStream:
 
     def headers_and_answer(self) -> None:
         """The status was held back until now."""
-        self.sink.on_headers(200, ())
+        self.sink.on_headers(200, self.headers)
         self.answer()

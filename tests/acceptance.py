@@ -1,7 +1,8 @@
-"""Measures in full what the tests of this folder show in small, most of it over real sockets.
+"""Measures in full what the tests of this folder show in small; scripts/acceptance runs it.
 
-scripts/acceptance runs it. The gateway is a process of its own; replicas and clients share this one. Each line says
-what was measured, what it must be, and whether it is. Units in the table: milliseconds and megabytes.
+Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
+`quotas` and `ledgers` run in virtual time. Each line says what was measured, what it must be, and whether it is. Units in the
+table: milliseconds and megabytes.
 """
 
 import sys
@@ -11,9 +12,11 @@ from typing import NamedTuple
 from accounted import SHARE, disagreements, traffic
 from cut_scenarios import cuts, differing
 from gateway.hedging.charges import Standing
+from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
+from streaming_bench.quota import LimitHeaders
 
 
 class Line(NamedTuple):
@@ -120,7 +123,33 @@ def recovery() -> Iterator[Line]:
     yield Line("honest errors where replicas differ", "1000", measured, result.honest == 1000)
 
 
-PARTS = (tails, closing, failures, leaving, streams, breaking, accounts, recovery)
+def quotas() -> Iterator[Line]:
+    """429s with quotas at 1.12 times the traffic, hedged against not hedged on the same requests, in virtual time."""
+    for others in (0.0, 0.5):
+        for headers in LimitHeaders:
+            for seed in SEEDS:
+                seen = refused(headers, others=others, requests=10_000, seed=seed)
+                hedged, off = seen["adaptive"], seen["off"]
+                ours, theirs = (100 * (one.primaries + one.failed) / one.requests for one in (hedged, off))
+                fine = hedged.hedges == 0 and (ours <= theirs + 0.1 or theirs >= 1)
+                what = f"429s, headers {headers.value}, others {others:g}, seed {seed}"
+                measured = (
+                    f"{hedged.hedges:.0f} of hedges; primaries {ours:.2f} %, off {theirs:.2f} %; "
+                    f"{100 * hedged.hedged:.1f} % hedged, p99 {1000 * hedged.p99_s:.0f}, off {1000 * off.p99_s:.0f}"
+                )
+                yield Line(what, "0; <= off + 0.1 %", measured, fine)
+
+
+def ledgers() -> Iterator[Line]:
+    """Tokens of 10,000 requests with hedges, cuts, errors and clients that leave, in the books of their quota."""
+    for seed in SEEDS:
+        seen = books(10_000, seed)
+        reserved, settled, released = seen.totals
+        measured = f"{reserved:,} = {settled:,} + {released:,}; {seen.hedges} hedges"
+        yield Line(f"reserved = settled + released, seed {seed}", "to the token", measured, seen.totals.under_way == 0)
+
+
+PARTS = (tails, closing, failures, leaving, streams, breaking, accounts, recovery, quotas, ledgers)
 
 
 def main() -> int:

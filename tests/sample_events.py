@@ -5,7 +5,15 @@ from msgspec.structs import replace
 from gateway.events import AttemptReport, RequestEnded, Result, Role
 from gateway.hedging.charges import Billed, Charge, Standing
 from gateway.hedging.outcomes import Outcome
-from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, PoolState, ReplicaState
+from gateway.observe.state import (
+    AdmissionState,
+    KeyAdmission,
+    LimitState,
+    ModelAdmission,
+    PoolState,
+    QuotaState,
+    ReplicaState,
+)
 from providers.base import Api, Usage
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=40, reasoning_tokens=5)
@@ -82,4 +90,10 @@ def pool(model: str, *, hedging_on: bool = True) -> PoolState:
         ReplicaState("b", in_flight=0, breaker="half_open", suspect=True),
         ReplicaState("c", in_flight=1, breaker="open"),
     )
-    return PoolState(model, model, "quantile", hedging_on, 2.5, 4.0, replicas)
+    limits = (
+        LimitState("tokens", 60.0, 1_000.0, 400.0, observed=True, enforced=False, age_s=0.5),
+        LimitState("tokens", 86_400.0, 9_000.0, 900.0, observed=True, enforced=False, age_s=0.5),
+        LimitState("requests", 60.0, 100.0, -20.0, observed=False, enforced=True, age_s=None),
+    )
+    quotas = (QuotaState("main", 1.5, limits, reserved=900, settled=600, released=200),)
+    return PoolState(model, model, "quantile", hedging_on, 2.5, 4.0, replicas, quotas)

@@ -22,10 +22,10 @@ from gateway.hedging.gate import Candidate, Deny, Waiting
 from gateway.hedging.learning import Learning
 from gateway.hedging.outcomes import MEANING, Bill, Denial, Outcome, Sample, Signal
 from gateway.hedging.plan import Plan, Policy
+from gateway.hedging.quotas import Quotas
 from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import AttemptView, Denied, Facts, Hedge, HedgeTickets, Sent
-from gateway.limits.bucket import Spend
-from gateway.limits.ledger import Ledger, QuotaTicket
+from gateway.limits.ledger import Ledger
 from gateway.routing.choose import (
     Routing,
     backups,
@@ -34,19 +34,15 @@ from gateway.routing.choose import (
     most_cached,
     ramped,
     reachable,
-    uncooled,
     usable,
 )
 from gateway.routing.replicas import SLOW_START_S, BreakerState, Replica
 from providers.base import RateLimit
 
-COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
 _SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
 _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
 _UNSEEN_S: Final = 5.0  # a replica without a request for so long gets the next primary,
 _UNSEEN_RATIO: Final = 1.5  # unless it is predicted to be that much slower than the best
-_NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
-_HEADROOM_MIN: Final = 0.1  # of a quota; primaries are steered away below, while another has room
 
 
 @dataclass(slots=True)
@@ -84,8 +80,7 @@ class Pool:
         self.allowance = Allowance(settings.budget, settings.budget_of)
         self.learning = Learning([replica.name for replica in replicas], settings)
         self._loads = {replica: _Load() for replica in replicas}
-        known = ledgers or {}
-        self._ledgers = {one: known[one.quota] for one in replicas if one.quota is not None and one.quota in known}
+        self.quotas = Quotas(replicas, ledgers or {}, self.learning)
         self._numbers = itertools.count()
         self._turn = 0
         self._ramping_until_s = -math.inf  # a replica has just come back
@@ -120,7 +115,7 @@ class Pool:
 
         They wait for a provider's Retry-After, or for room at an enforced limit.
         """
-        waits_s = [self._wait_s(replica, facts, now_s) for replica in self._in_reach(facts, tried)]
+        waits_s = [self.quotas.wait_s(replica, facts, now_s) for replica in self._in_reach(facts, tried)]
         return min(waits_s, default=0.0) or None
 
     def _picked(self, facts: Facts, candidates: list[Replica], now_s: float, rand: float) -> Replica | None:
@@ -134,7 +129,7 @@ class Pool:
                 if replica not in healthy and self._loads[replica].waits.take_probe(now_s):
                     return replica
             candidates = healthy
-        return self._routed(facts, self._with_headroom(candidates, now_s), now_s, rand)
+        return self._routed(facts, self.quotas.with_headroom(candidates, now_s), now_s, rand)
 
     def earn(self, facts: Facts, replica: Replica, now_s: float) -> None:
         """A request that may be hedged goes to this replica: it earns credits."""
@@ -150,8 +145,7 @@ class Pool:
         load = self._loads[replica]
         uncached = self._uncached(facts, replica, now_s)
         predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
-        ledger = self._ledgers.get(replica)
-        quota = ledger.reserve(self._spend(facts, replica), now_s) if ledger is not None else None
+        quota = self.quotas.reserve(replica, facts, now_s)
         attempt.sent = Sent(
             next(self._numbers),
             predicted_s,
@@ -209,7 +203,7 @@ class Pool:
                 replica,
                 predicted_s if predicted_s is not None else 0.0,
                 self.settings.gain_min if self.settings.gain_min is not None else replica.gain_min,
-                self._has_room(replica, facts, now_s),
+                self.quotas.has_room(replica, facts, now_s),
             ),
             asking=Waiting(self._predicted(asking), waited_s),
             others=[Waiting(self._predicted(other), now_s - other.start_s) for other in live if other is not asking],
@@ -227,9 +221,7 @@ class Pool:
 
     def on_limits(self, attempt: AttemptView, limits: Sequence[RateLimit], now_s: float) -> None:
         """Response headers stated rate limits."""
-        ledger, sent = self._ledgers.get(attempt.replica), attempt.sent
-        if ledger is not None and sent is not None and sent.quota is not None:
-            ledger.observe(sent.quota, limits, now_s)
+        self.quotas.observe(attempt, limits, now_s)
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """First content came; returns the breaker's state if this moved it."""
@@ -265,7 +257,7 @@ class Pool:
             breaker.trip(now_s)
         else:
             if meaning.breaker is Signal.COOL_DOWN:
-                self._rate_limited(attempt, now_s, retry_after_s)
+                self.quotas.rate_limited(attempt, now_s, retry_after_s)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not before else None
 
@@ -366,8 +358,7 @@ class Pool:
         ]
         if not candidates:
             return None
-        if self._ledgers:  # a quota without room is denied only if there is no other
-            candidates = [one for one in candidates if self._has_room(one, facts, now_s)] or candidates
+        candidates = self.quotas.with_room(candidates, facts, now_s)
         best = self._best(facts, candidates, now_s, rand)
         if best.quota is None or best.quota != asking.replica.quota:
             return best
@@ -384,39 +375,13 @@ class Pool:
             saved, asked = 1000 * denied.gain_s, 1000 * denied.asked_s
             return f"a backup on {replica.name} would save {saved:.0f} ms, {asked:.0f} ms are asked"
         if denied.reason is Denial.QUOTA:
-            ledger = self._ledgers.get(replica)
-            left = ledger.headroom(now_s) if ledger is not None else 0.0
+            left = self.quotas.headroom(replica, now_s)
             return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
         return self.allowance.why_not(cost)
 
-    def _with_headroom(self, candidates: list[Replica], now_s: float) -> list[Replica]:
-        """Those whose quota has something left, or all of them."""
-        if not self._ledgers:
-            return candidates
-        roomy = []
-        for replica in candidates:
-            ledger = self._ledgers.get(replica)
-            if ledger is None or ledger.headroom(now_s) >= _HEADROOM_MIN:
-                roomy.append(replica)
-        return roomy or candidates
-
     def _unrefused(self, facts: Facts, tried: Collection[Replica], now_s: float) -> list[Replica]:
         """Replicas within reach that need not wait for their provider."""
-        reached = self._in_reach(facts, tried)
-        if not self._ledgers:
-            return uncooled(reached, now_s)
-        return [replica for replica in reached if self._wait_s(replica, facts, now_s) <= 0]
-
-    def _wait_s(self, replica: Replica, facts: Facts, now_s: float) -> float:
-        """How long this replica may not be sent this request: it, or its quota, was told so, or is at its limit."""
-        ledger = self._ledgers.get(replica)
-        own_s = max(0.0, replica.breaker.cooling_until_s - now_s)
-        return own_s if ledger is None else max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
-
-    def _has_room(self, replica: Replica, facts: Facts, now_s: float) -> bool:
-        """Whether its quota has room for a hedge."""
-        ledger = self._ledgers.get(replica)
-        return ledger is None or ledger.room_for_hedge(self._spend(facts, replica), now_s)
+        return self.quotas.unrefused(self._in_reach(facts, tried), facts, now_s)
 
     def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:
         return self.learning.plan(asking.replica.name, now_s)
@@ -455,26 +420,15 @@ class Pool:
             spent = charge(attempt, outcome, Standing.WINNER, sent.prompt_tokens, self.learning.answer_tokens)
             self.allowance.earn_spent(spent.cost, now_s, self._earning())
 
-    def _spend(self, facts: Facts, replica: Replica) -> Spend:
-        """What a provider may count against its limits when the request arrives."""
-        bound, usual = facts.answer_tokens, self.learning.answer_tokens
-        answer = usual if bound is None else bound if replica.counts_max_tokens else min(bound, usual)
-        return Spend(math.ceil(facts.prompt_tokens), math.ceil(answer))
-
     def _settle(self, attempt: AttemptView, sent: Sent, bill: Bill, now_s: float) -> None:
         """Give back what was reserved and not used."""
         release = bill is Bill.RELEASE
         if sent.tickets is not None:
             (self.allowance.release if release else self.allowance.settle)(sent.tickets)
-        usage, ledger = attempt.usage, self._ledgers.get(attempt.replica)
+        usage = attempt.usage
         if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
-        if ledger is None or sent.quota is None:
-            return
-        if release or attempt.error == _NOT_SENT:
-            ledger.release(sent.quota, now_s)
-        else:
-            ledger.settle(sent.quota, _used(attempt, sent.quota, bill), now_s)
+        self.quotas.close(attempt, bill, now_s)
 
     def _unanswered(self, attempt: AttemptView, sent: Sent, sample: Sample, now_s: float) -> None:
         """An attempt ended without a first content."""
@@ -486,26 +440,6 @@ class Pool:
             self.learning.add_given_up(name, waited_s, sent.predicted_s, now_s)
         else:
             load.waits.failed(sent.number)
-
-    def _rate_limited(self, attempt: AttemptView, now_s: float, retry_after_s: float | None) -> None:
-        """A 429: its quota waits as long as it asked, and so do all replicas that share it."""
-        replica, ledger, sent = attempt.replica, self._ledgers.get(attempt.replica), attempt.sent
-        if ledger is not None and sent is not None and sent.quota is not None:
-            ledger.rate_limited(sent.quota, now_s, retry_after_s)
-        replica.breaker.cool_down(now_s + (COOL_DOWN_S if retry_after_s is None else retry_after_s))
-
-
-def _used(attempt: AttemptView, reserved: QuotaTicket, bill: Bill) -> Spend:
-    """What an attempt that has ended took of its quota, as far as that is known."""
-    usage, spend = attempt.usage, reserved.spend
-    prompt, answer = spend.prompt, spend.answer
-    if usage is not None and usage.prompt_tokens is not None:
-        prompt, answer = usage.prompt_tokens, usage.completion_tokens or 0
-    elif bill is Bill.PROMPT or (bill is Bill.CATALOG and not attempt.replica.bills_cancelled):
-        answer = min(answer, attempt.events)  # cancelled, or cut: an event is about a token
-    if attempt.replica.counts_max_tokens:
-        answer = max(answer, spend.answer)  # counted beforehand, and not given back
-    return Spend(prompt, answer)
 
 
 def _why(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:

@@ -16,6 +16,7 @@ from gateway.hedging.pool import Pool
 from gateway.limits.admission import Gate
 from gateway.limits.budget import CreditBudget
 from gateway.limits.callers import Account, Quantity
+from gateway.observe.quotas import describe_quota, quota_states
 from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, PoolState, ReplicaState
 from gateway.request import Model
 from gateway.routing.replicas import Replica
@@ -34,6 +35,7 @@ def pool_state(model: str, pool: Pool, now_s: float) -> PoolState:
         budget_level=pool.allowance.requests.credit,
         budget_cap=pool.allowance.requests.cap,
         replicas=tuple(_replica_state(pool, replica, now_s) for replica in pool.replicas),
+        quotas=quota_states(pool, now_s),
     )
 
 
@@ -106,6 +108,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
         },
         "plan": _describe_plan(learning.last_plan(pool.replicas[0].name)),
         "ttft_x": _estimates(learning.ratios, now_s, quantiles, 1.0),
+        "quotas": [describe_quota(quota) for quota in quota_states(pool, now_s)],
         "replicas": [_describe_replica(pool, replica, now_s, quantiles) for replica in pool.replicas],
     }
 

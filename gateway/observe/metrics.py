@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from gateway.observe.quotas import COOLING, LEFT, cooling_lines, left_lines
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import (
     AdmissionSource,
@@ -91,6 +92,8 @@ class Metrics:
             yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
         for name, text, read_replica in _REPLICA_GAUGES:
             yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
+        yield from _sliced(LEFT, "Share of a rate limit that is left", "gauge", left_lines(pools))
+        yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
         admission = self._admission()
         for name, text, read_model in _MODEL_GAUGES:
             yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))

@@ -42,6 +42,48 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitState:
+    """One limit of a quota.
+
+    Attributes:
+        resource: what it counts: "requests", "tokens", "prompt_tokens" or "answer_tokens".
+        window_s: per how much time.
+        limit: how many per window.
+        left: of it, as far as we know; negative when more was sent than it allows.
+        observed: responses state it; else it is configured.
+        enforced: primaries are refused when it is used up.
+        age_s: since a response stated it, None for a configured one.
+    """
+
+    resource: str
+    window_s: float
+    limit: float
+    left: float
+    observed: bool
+    enforced: bool
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """One quota as the ledger has it.
+
+    Attributes:
+        quota: its name.
+        cooling_s: nothing is sent for so long, 0.0 without a cool-down.
+        limits: those known.
+        reserved, settled, released: tokens since the start; what is under way is reserved and neither of the others.
+    """
+
+    quota: str
+    cooling_s: float
+    limits: tuple[LimitState, ...]
+    reserved: int
+    settled: int
+    released: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolState:
     """One pool of a model.
 
@@ -53,6 +95,7 @@ class PoolState:
         budget_level: credits left, negative while an overdraft is being paid.
         budget_cap: the most credits it may keep.
         replicas: its replicas.
+        quotas: of its replicas; other pools may share them.
     """
 
     model: str
@@ -62,6 +105,7 @@ class PoolState:
     budget_level: float
     budget_cap: float
     replicas: tuple[ReplicaState, ...]
+    quotas: tuple[QuotaState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from providers.simulated.units import duration
 from streaming_bench import arguments, progress, table
 from streaming_bench.compare import Plan, compare
 from streaming_bench.contenders import NAMES
+from streaming_bench.quota import LimitHeaders
 from streaming_bench.scenario import faster, load
 
 
@@ -41,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--library-rps", type=positive, metavar="N", help="what the library is told to expect")
     add("--load", type=positive, metavar="X", help="so many times the workload's rate")
     add("--headroom", type=positive, metavar="X", help="of quotas, times the mean traffic")
+    add(
+        "--limit-headers",
+        choices=[headers.value for headers in LimitHeaders],
+        default="none",
+        help="what W5 and W6 state of their limits; with none the gateway is told them",
+    )
+    add("--others", type=share, default=0.0, metavar="SHARE", help="of each quota, used by somebody else; 0 to 0.9")
     add("--json", type=Path, metavar="FILE", help="write rows and a manifest there")
 
 
@@ -73,6 +81,8 @@ def _plan(args: argparse.Namespace) -> Plan:
         held=args.headers == "held",
         correlation=args.correlation,
         headroom=args.headroom,
+        limit_headers=LimitHeaders(args.limit_headers),
+        others=min(args.others, 0.9),
         quantile=args.quantile,
         static_delay_s=args.static_delay,
         library_rps=args.library_rps,

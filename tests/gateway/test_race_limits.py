@@ -14,7 +14,7 @@ from scripted import Scripted, answer, run_race
 def quota(pool: Pool) -> Ledger:
     """The pool's first replica gets a quota."""
     ledger = Ledger()
-    pool._ledgers[pool.replicas[0]] = ledger
+    pool.quotas.of[pool.replicas[0]] = ledger
     return ledger
 
 

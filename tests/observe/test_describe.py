@@ -4,9 +4,12 @@ from typing import Any
 
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.observe.describe import describe
+from gateway.limits.bucket import Limit, Spend
+from gateway.limits.ledger import Ledger
+from gateway.observe.describe import describe, pool_state
 from gateway.request import Model, Timeouts
 from gateway.routing.replicas import Replica
+from providers.base import RateLimit, Resource
 from scripted import Scripted, answer
 
 
@@ -57,3 +60,44 @@ def test_the_usual_quantiles() -> None:
     """Without a wish the usual four are shown, named as people name them."""
     assert list(picture()["replicas"][0]["ttft_ms"]) == ["samples", "p50", "p90", "p95", "p99"]
     assert "p99.9" in picture(0.999)["ttft_x"]
+
+
+def test_a_quota_tells_what_is_left_and_how_that_is_known() -> None:
+    """Configured and stated limits, the cool-down and the tokens under way, for people and for metrics."""
+    ledger = Ledger([Limit(Resource.REQUESTS, 60.0, enforce=True)])
+    pool = Pool(
+        "m", [Replica("a", Scripted([]), "main"), Replica("b", Scripted([]))], HedgeSettings(), {"main": ledger}
+    )
+    ticket = ledger.reserve(Spend(80, 20), 0.0)
+    ledger.observe(ticket, [RateLimit(Resource.TOKENS, 60.0, 1_000.0, 900.0)], 0.0)
+    ledger.cool_down(5.0)
+    pools: Any = describe(Model("m", [pool], Timeouts()), 0.0, ())["pools"]
+    assert pools[0]["quotas"] == [
+        {
+            "quota": "main",
+            "cooling_s": 5.0,
+            "limits": [
+                {
+                    "resource": "requests",
+                    "window_s": 60.0,
+                    "limit": 60.0,
+                    "left": 59.0,
+                    "from": "configuration",
+                    "enforced": True,
+                    "age_s": None,
+                },
+                {
+                    "resource": "tokens",
+                    "window_s": 60.0,
+                    "limit": 1_000.0,
+                    "left": 900.0,
+                    "from": "responses",
+                    "enforced": False,
+                    "age_s": 0.0,
+                },
+            ],
+            "tokens": {"reserved": 100, "settled": 0, "released": 0},
+        }
+    ]
+    (state,) = pool_state("m", pool, 0.0).quotas
+    assert (state.quota, state.cooling_s, [limit.left for limit in state.limits]) == ("main", 5.0, [59.0, 900.0])

@@ -214,6 +214,16 @@ def test_gauges_say_what_is_now() -> None:
     assert scrape.named("ttft_gateway_hedge_delay_seconds") == {"a": 0.25}
 
 
+def test_a_shared_quota_is_shown_once() -> None:
+    """Whatever pools share it, a quota has one series a resource, of the limit with the least left, and a cool-down."""
+    text = Scrape(models=["llama", "other"]).text
+    assert [line for line in text.splitlines() if line.startswith("ttft_gateway_quota")] == [
+        'ttft_gateway_quota_left_share{quota="main",resource="tokens"} 0.1',
+        'ttft_gateway_quota_left_share{quota="main",resource="requests"} 0.0',
+        'ttft_gateway_quota_cooling_seconds{quota="main"} 1.5',
+    ]
+
+
 @given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.1, 0.5, 2.5])))
 def test_histogram_equals_prometheus_own(values: list[float]) -> None:
     """For any values the lines are those of prometheus_client's histogram."""

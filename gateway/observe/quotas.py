@@ -1,0 +1,82 @@
+"""Quotas as scrapes and people see them: one picture of each ledger, in state, in gauges and in words.
+
+Reads ledgers, changes nothing. Units: seconds, requests, tokens.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from gateway.hedging.pool import Pool
+from gateway.observe.state import LimitState, PoolState, QuotaState
+from gateway.observe.tallies import Line
+
+LEFT = "ttft_gateway_quota_left_share"
+COOLING = "ttft_gateway_quota_cooling_seconds"
+
+
+def quota_states(pool: Pool, now_s: float) -> tuple[QuotaState, ...]:
+    """Every quota of a pool's replicas, once."""
+    ledgers = {replica.quota or "": ledger for replica, ledger in pool.quotas.of.items()}
+    return tuple(
+        QuotaState(
+            quota=name,
+            cooling_s=ledger.cooling_s(now_s),
+            limits=tuple(
+                LimitState(
+                    resource=bucket.resource.value,
+                    window_s=bucket.window_s,
+                    limit=bucket.limit,
+                    left=bucket.left,
+                    observed=bucket.observed,
+                    enforced=bucket.enforce,
+                    age_s=bucket.age_s,
+                )
+                for bucket in ledger.state(now_s)
+            ),
+            reserved=ledger.totals.reserved,
+            settled=ledger.totals.settled,
+            released=ledger.totals.released,
+        )
+        for name, ledger in ledgers.items()
+    )
+
+
+def describe_quota(quota: QuotaState) -> dict[str, object]:
+    """For people."""
+    return {
+        "quota": quota.quota,
+        "cooling_s": round(quota.cooling_s, 3),
+        "limits": [
+            {
+                "resource": limit.resource,
+                "window_s": limit.window_s,
+                "limit": limit.limit,
+                "left": round(limit.left, 1),
+                "from": "responses" if limit.observed else "configuration",
+                "enforced": limit.enforced,
+                "age_s": None if limit.age_s is None else round(limit.age_s, 3),
+            }
+            for limit in quota.limits
+        ],
+        "tokens": {"reserved": quota.reserved, "settled": quota.settled, "released": quota.released},
+    }
+
+
+def left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
+    """The share left of each quota's resource: of several limits on it, the one with the least."""
+    for quota in _once(pools):
+        shares: dict[str, float] = {}
+        for limit in quota.limits:
+            shares[limit.resource] = min(shares.get(limit.resource, 1.0), max(0.0, limit.left / limit.limit))
+        for resource, share in shares.items():
+            yield LEFT, {"quota": quota.quota, "resource": resource}, share
+
+
+def cooling_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
+    """How long each quota is left alone."""
+    for quota in _once(pools):
+        yield COOLING, {"quota": quota.quota}, quota.cooling_s
+
+
+def _once(pools: Iterable[PoolState]) -> list[QuotaState]:
+    """Each quota once, however many pools share it."""
+    return list({quota.quota: quota for pool in pools for quota in pool.quotas}.values())
