@@ -1,8 +1,8 @@
 """Measures in full what the tests of this folder show in small; scripts/acceptance runs it.
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
-`quotas` and `ledgers` run in virtual time. Each line says what was measured, what it must be, and whether it is. Units in the
-table: milliseconds and megabytes.
+`quotas` and `ledgers` run in virtual time. Each line says what was measured, what it must be, and whether it is. Units
+in the table: milliseconds and megabytes.
 """
 
 import sys
