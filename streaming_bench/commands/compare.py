@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from providers.simulated.units import distribution, duration
-from streaming_bench import arguments, compared, progress
+from streaming_bench import arguments, progress
 from streaming_bench.measured import Run, write_runs
 from streaming_bench.results import Results
 from streaming_bench.sockets.processes import fleet
+from streaming_bench.sockets.rendering import render
 from streaming_bench.sockets.rows import Row, run_row, shares
 from streaming_bench.sockets.scene import MODES, ROWS, Scene
 
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     results = Results(args.out, args.argv, args.seed)
     runs = write_runs(results, _measured(scene, rows(args)))
     small_print = _small_print(args)
-    lines = compared.render(results, runs, small_print)
+    lines = render(results, runs, small_print)
     results.close(kind="compare", small_print=small_print)
     print("\n".join(lines))
     print(f"\n{results.folder}: tables.md, figures.json, requests.csv, pictures, manifest.json")

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 
 from providers.catalog import CATALOG
 from providers.simulated.units import UnitError, duration
-from streaming_bench import arguments, loaded, progress
+from streaming_bench import arguments, progress
 from streaming_bench.failures import BenchError
 from streaming_bench.measured import write_runs
 from streaming_bench.results import Results
 from streaming_bench.traffic.client import Planned, Target
 from streaming_bench.traffic.plan import Traffic, planned, read_trace, spend
+from streaming_bench.traffic.rendering import render
 from streaming_bench.traffic.session import Session, measure
 from streaming_bench.traffic.sizes import TOKENS_MAX, sizes
 
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
         found.facts |= {"target": _shown(target), "model": target.model}
     small_print = _small_print(args, requests)
     runs = outcome.runs if results is None else write_runs(results, outcome.runs)
-    print("\n".join(loaded.render(results, runs, small_print)))
+    print("\n".join(render(results, runs, small_print)))
     if results is not None:
         results.close(kind="load", small_print=small_print, ended_early=outcome.cut)
         print(f"\n{results.folder}: tables.md, figures.json, requests.csv, pictures, manifest.json")

@@ -7,10 +7,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from streaming_bench import compared, loaded, show
+from streaming_bench import show
 from streaming_bench.failures import BenchError
 from streaming_bench.measured import Run, read_runs
 from streaming_bench.results import Results, read_manifest
+from streaming_bench.sockets import rendering as comparison
+from streaming_bench.traffic import rendering as load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     kind, small_print, runs = _read(args.folder)
     results = Results(args.out, args.argv, None)
     if args.other is None:
-        render = compared.render if kind == "compare" else loaded.render
+        render = comparison.render if kind == "compare" else load.render
         lines = render(results, runs, small_print)
     else:
         other_kind, other_print, others = _read(args.other)

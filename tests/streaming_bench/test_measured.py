@@ -10,7 +10,7 @@ import pytest
 
 from providers.simulated.profile import parse_profile
 from providers.simulated.units import distribution
-from streaming_bench import compared, loaded, show
+from streaming_bench import show
 from streaming_bench.__main__ import main
 from streaming_bench.commands.compare import add_arguments, rows
 from streaming_bench.failures import BenchError
@@ -18,7 +18,9 @@ from streaming_bench.figures import compared as compare_runs
 from streaming_bench.figures import figures
 from streaming_bench.measured import Record, Run, read_runs, write_runs
 from streaming_bench.results import Results
+from streaming_bench.sockets import rendering as comparison
 from streaming_bench.sockets.scene import MODES, ROWS, Scene
+from streaming_bench.traffic import rendering as load_rendering
 
 TABLE = """\
 run       TTFB p50  TTFB p99  TTFT p50  p90  p95  p99  extra load  hedged  won  delay
@@ -110,13 +112,13 @@ def test_figures_are_those_of_the_records() -> None:
 
 def test_the_table_is_golden() -> None:
     """The overview of a known comparison is this one."""
-    grid = show.overview(compared.renamed(runs()))
+    grid = show.overview(comparison.renamed(runs()))
     assert "\n".join(grid.lines()) == TABLE
 
 
 def test_a_comparison_says_what_it_shows(tmp_path: Path) -> None:
     """The trap is told where it is seen, and the p95 as a ratio with what it cost."""
-    lines = compared.render(Results(tmp_path, [], None), runs(), "small print")
+    lines = comparison.render(Results(tmp_path, [], None), runs(), "small print")
     said = [line for line in lines if line.startswith("- ")]
     assert said[:2] == [
         "- headers at once: a race that headers end never hedges (0.0% extra load)",
@@ -131,7 +133,7 @@ def test_a_comparison_says_what_it_shows(tmp_path: Path) -> None:
 def test_a_late_client_is_told() -> None:
     """A run whose client lagged is marked in the table and in words."""
     late = run("off", lambda _: 0.02, 100, lambda _: "primary", lag_p99_ms=30.0)
-    lines = loaded.render(None, [late], "")
+    lines = load_rendering.render(None, [late], "")
     assert any("30 late!" in line for line in lines)
     assert any(line.startswith("The measuring client was late in off, flushed:") for line in lines)
 
@@ -186,7 +188,7 @@ def test_decks_have_their_misses_and_their_seed() -> None:
 def test_report_shows_a_folder_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The tables and pictures of a folder are written again as they were; two folders give ratios."""
     results = Results(tmp_path / "one", ["compare"], 1)
-    compared.render(results, write_runs(results, runs()), "small print")
+    comparison.render(results, write_runs(results, runs()), "small print")
     results.close(kind="compare", small_print="small print")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     assert main(["report", str(tmp_path / "one"), "--out", str(tmp_path / "again")]) == 0
