@@ -20,7 +20,11 @@ from gateway.admin import Admin
 from gateway.admission import Admission, Entrance
 from gateway.bodies import Bodies, HeldBytes
 from gateway.client_api import ClientApi
-from gateway.events import Event, HedgingSwitched, Listener
+from gateway.client_messages import PING, MessagesEnding
+from gateway.client_messages import error_body as messages_error_body
+from gateway.count_tokens import PATH as COUNT_PATH
+from gateway.count_tokens import TokenCounts
+from gateway.events import Event, HedgingSwitched, Listener, ParamsDropped
 from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
@@ -46,6 +50,7 @@ from gateway.routing.affinity import Affinity
 from gateway.routing.choose import Crossing, Routing
 from gateway.routing.replicas import Replica
 from gateway.version import gateway_version
+from providers.anthropic.assemble import MessageAssembler
 from providers.base import Api, Headers, Resource
 from providers.catalog import CATALOG, Auth, Kind
 from providers.openai.chat import OpenAIChat
@@ -58,8 +63,10 @@ from providers.wire import Origin, WireClient
 
 _GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
 _GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows others down (docs/hedging.md, W5)
-_PASSED_HEADERS = frozenset({b"openai-beta", b"traceparent", b"tracestate"})
+_PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
 
+_PARAMS_MAX = 16  # told of one request
+_PARAM_CHARS_MAX = 100
 
 _VERSION = gateway_version()  # reads a file, so not on the loop
 
@@ -101,7 +108,9 @@ class Gateway:
         bodies = Bodies(settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, self._held)
         admission = Admission(self._accounts, self._entrances, host)
         limits = _limits(settings.limits)
-        self._routes = RacedRoutes(self._models, keyring, bodies, admission, limits, client_apis(), host, tasks)
+        apis = client_apis()
+        self._routes = RacedRoutes(self._models, keyring, bodies, admission, limits, apis, host, tasks)
+        self._counts = TokenCounts(self._models, keyring, bodies, apis[Api.MESSAGES], host, tasks)
 
         def models_of(request: Request) -> list[str]:
             key_name = keyring.name(request.scope["headers"])
@@ -138,6 +147,8 @@ class Gateway:
     async def _application(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in self._routes.paths:
             await self._routes(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == COUNT_PATH:
+            await self._counts(scope, receive, send)
         else:
             await self._plain(scope, receive, send)
 
@@ -175,8 +186,7 @@ class Gateway:
     ) -> Replica:
         kind = CATALOG[row.kind]
         client = self._client(settings, row, tasks)
-        wishes = Wishes(first_token=model.first_token, note=partial(kept.learn, replica=row.name))
-        able = protocols(kind, _spoken(row), wishes)
+        able = protocols(kind, _spoken(row), self._wishes(model, row, kept))
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
         url = urlsplit(row.base_url)
         headers = upstream_headers(row, kind, url.netloc)
@@ -217,6 +227,21 @@ class Gateway:
         if client is None:
             client = self._clients[origin] = WireClient(origin, tasks)
         return client
+
+    def _wishes(self, model: config.Model, row: config.Replica, kept: Affinity) -> Wishes:
+        """What a replica's protocols are told of the configuration."""
+
+        def dropped(params: Sequence[str]) -> None:
+            told = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
+            self._hub.emit(ParamsDropped(asyncio.get_running_loop().time(), model.name, row.name, told))
+
+        return Wishes(
+            first_token=model.first_token,
+            note=partial(kept.learn, replica=row.name),
+            dropped=dropped if model.drop_params else None,
+            max_tokens=row.max_tokens_default,
+            wall_s=lambda: datetime.now(UTC).timestamp(),
+        )
 
     # what observers and the admin address ask
 
@@ -362,6 +387,7 @@ def client_apis() -> dict[Api, ClientApi]:
         Api.COMPLETIONS: ClientApi(OpenAICompletions().assembler),
         Api.RESPONSES: ClientApi(OpenAIResponses().assembler, ResponsesEnding),
         Api.EMBEDDINGS: ClientApi(None),
+        Api.MESSAGES: ClientApi(lambda _: MessageAssembler(), MessagesEnding, messages_error_body, PING),
     }
 
 
@@ -370,7 +396,9 @@ def upstream_headers(row: config.Replica, kind: Kind, host: str) -> Headers:
     headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{_VERSION}".encode())]
     if row.api_key is not None:
         key = row.api_key.get_secret_value().encode()
-        headers.append((b"authorization", b"Bearer " + key) if kind.auth is Auth.BEARER else (b"api-key", key))
+        bearer = kind.auth is Auth.BEARER
+        headers.append((kind.auth.value.encode(), b"Bearer " + key if bearer else key))
+    headers += (header for header in kind.headers if header[0].decode() not in map(str.lower, row.headers))
     headers += [(name.lower().encode(), value.get_secret_value().encode()) for name, value in row.headers.items()]
     return headers
 

@@ -250,6 +250,16 @@ class PartFailed:
     error: str  # type of the exception only
 
 
+@dataclass(frozen=True, slots=True)
+class ParamsDropped:
+    """A request went to a replica without these fields, which its API has no words for (`drop_params`)."""
+
+    at_s: float
+    model: str
+    replica: str
+    params: tuple[str, ...]
+
+
 Event = (
     RequestEnded
     | RequestRefused
@@ -259,6 +269,7 @@ Event = (
     | BreakerChanged
     | HedgingSwitched
     | PartFailed
+    | ParamsDropped
 )
 
 Listener = Callable[[Event], None]

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from gateway import inbound_chat, inbound_embeddings, inbound_responses, inbound_syntax
+from gateway import inbound_chat, inbound_embeddings, inbound_messages, inbound_responses, inbound_syntax
 from gateway.hedging.outcomes import Denial
 from gateway.inbound_asked import Asked, Bounds, Raws
 from providers.base import Api, Call, Headers
@@ -59,6 +59,7 @@ _READERS: Final[Mapping[Api, Callable[[bytes, Raws, Bounds], Asked]]] = {
     Api.COMPLETIONS: inbound_chat.read_completions,
     Api.RESPONSES: inbound_responses.read,
     Api.EMBEDDINGS: inbound_embeddings.read,
+    Api.MESSAGES: inbound_messages.read,
 }
 
 
@@ -100,6 +101,21 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_header
     prompt = b"".join([body[start:end] for start, end in [spans[key] for key in asked.prompt]])
     hedge_off = None if hedgeable else Denial.OFF
     return Inbound(call, prompt, hedge_off, _deadline_s(given), asked.kept, asked.follows, tells_usage)
+
+
+def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
+    """Read a request to count the tokens of a prompt, in the words of the Messages API: its model and its prompt.
+
+    Raises:
+        BadRequest: as above.
+    """
+    _check(dict(headers))
+    raws = _top_level(body)
+    try:
+        model = inbound_messages.read_count(body, raws)
+    except RecursionError:
+        raise inbound_syntax.too_deep() from None
+    return model, b"".join(bytes(raws[key]) for key in inbound_messages.PROMPT if key in raws)
 
 
 def _check(given: dict[bytes, bytes]) -> None:

@@ -260,5 +260,6 @@ _PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[BadR
     Api.CHAT: _messages,
     Api.COMPLETIONS: _prompts,
     Api.RESPONSES: _input,
+    Api.MESSAGES: _messages,
     Api.EMBEDDINGS: _embedded,
 }

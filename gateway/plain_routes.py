@@ -19,8 +19,8 @@ from gateway.errors import UnknownModel
 from gateway.http_errors import answer_errors
 
 _SERVED = (
-    "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/embeddings, GET /v1/models, "
-    "GET /v1/models/{model}; /docs has it all"
+    "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
+    "GET /v1/models, GET /v1/models/{model}; /docs has it all"
 )
 
 

@@ -182,7 +182,7 @@ class RacedRoutes:
             race, place = self._race(api, body, scope["headers"], caller, outbox)
         except GatewayError as error:
             self._refused(request_id, key_name, error)
-            await _answer(error, outbox, receive, request_id, self._apis[api])
+            await answer_error(error, outbox, receive, request_id, self._apis[api])
         except ClientLeft:
             pass
         else:
@@ -195,24 +195,19 @@ class RacedRoutes:
         self, race: Race, place: Place | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
     ) -> None:
         running = race if place is None else place
-
-        def refuse(error: GatewayError) -> None:
-            if not outbox.started:
-                respond_error(outbox, error, request_id, api)
-
         self.active.add(running)
         try:
             if place is None:
                 race.start()
             else:
                 outbox.headers = place.headers
-                place.run(race, refuse)
+                place.run(race, lambda error: respond_error(outbox, error, request_id, api))
             await serve(running, outbox, receive)
         except Exception as error:
             self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
             running.client_gone()
             if not outbox.started:
-                await _answer(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
+                await answer_error(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
         finally:
             self.active.discard(running)
             if place is not None:
@@ -299,7 +294,7 @@ class RacedRoutes:
         )
 
 
-async def _answer(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
+async def answer_error(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
     """Answer with an error and let it leave.
 
     Where the body was not read, the answer's end is held back while what still comes is read and dropped, within

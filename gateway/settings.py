@@ -120,6 +120,8 @@ class Replica(Section):
     """A file that holds the key, instead of `api_key`; relative to the configuration file."""
     apis: tuple[ApiName, ...] | None = Field(default=None, min_length=1, examples=["[chat/completions, embeddings]"])
     """The APIs that it speaks itself, where that differs from what is usual for its kind."""
+    max_tokens_default: Count = 32_000
+    """The bound on an answer where the caller gave none and the replica's API demands one (`anthropic`)."""
     model: str | None = Field(default=None, min_length=1, max_length=256)
     """What the replica calls the model; without it, the model's public name."""
     quota: Name | None = None
@@ -199,6 +201,8 @@ class Model(Section):
     """How many requests may be under way at a time; more wait in the `queue`."""
     queue: Queue = Field(default=Queue(), examples=["{max: 100, timeout: 5s}"])
     """Where requests wait beyond that."""
+    drop_params: Switch = False
+    """Drop what a replica's API has no words for, with a warning in the log, instead of refusing the request."""
     cross_boundary: CrossBoundary = Field(default="never")
     """Which later attempts of a request may leave the `boundary` that it was sent to first."""
 

@@ -18,6 +18,7 @@ class Auth(enum.Enum):
 
     BEARER = "authorization"
     API_KEY = "api-key"
+    X_API_KEY = "x-api-key"
 
 
 _COMPATIBLE = frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS})
@@ -38,6 +39,8 @@ class Kind:
         limits: how its responses state rate limits; None where they state none.
         counts_max_tokens: takes a request's whole `max_tokens` from its limit on tokens, beforehand.
         prefills: goes on with an answer whose beginning it is given (`continue_final_message`).
+        max_tokens: what a chat completion's bound on tokens is called in a translation.
+        headers: what every request to it carries.
     """
 
     auth: Auth = Auth.BEARER
@@ -49,6 +52,8 @@ class Kind:
     limits: LimitForm | None = None
     counts_max_tokens: bool = False
     prefills: bool = False
+    max_tokens: str = "max_tokens"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 _ENGINE = Kind(own_engine=True, cancel_stops_billing=True)
@@ -59,7 +64,12 @@ _GOES_ON = Kind(cancel_stops_billing=False)
 CATALOG: Mapping[str, Kind] = MappingProxyType(
     {
         "openai": Kind(
-            cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True, limits=LimitForm(), counts_max_tokens=True
+            cancel_stops_billing=True,
+            apis=_WITH_RESPONSES,
+            keeps=True,
+            limits=LimitForm(),
+            counts_max_tokens=True,
+            max_tokens="max_completion_tokens",
         ),
         "azure": Kind(  # the /openai/v1 form of its address
             auth=Auth.API_KEY,
@@ -68,6 +78,14 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             keeps=True,
             limits=LimitForm(requests_window_s=10.0, zero_is_unknown=True),  # 120 a minute are 20 in 10 s there
             counts_max_tokens=True,
+            max_tokens="max_completion_tokens",
+        ),
+        "anthropic": Kind(
+            auth=Auth.X_API_KEY,
+            cancel_stops_billing=True,
+            apis=frozenset({Api.MESSAGES}),
+            limits=LimitForm(),
+            headers=((b"anthropic-version", b"2023-06-01"),),
         ),
         "compatible": Kind(limits=LimitForm()),  # any other server that speaks OpenAI's API
         "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from providers.anthropic.messages import MAX_TOKENS, AnthropicMessages
+from providers.anthropic.to_chat import Dialect
+from providers.anthropic.translations import ChatOnMessages, MessagesOnChat
 from providers.base import Api, WireProtocol
 from providers.catalog import Kind
 from providers.openai.chat import OpenAIChat
@@ -29,20 +32,30 @@ class Wishes:
         first_token: whether reasoning counts as content.
         note: hears the id of every answer that the Responses API gives.
         dropped: hears which fields were left out in a translation; None: such a request is refused.
+        max_tokens: the bound on an answer where a client gave none and the upstream's API demands one.
+        wall_s: the wall time, for APIs that date their answers where the upstream's does not.
     """
 
     first_token: FirstToken = "any"
     note: Note | None = None
     dropped: Dropped | None = None
+    max_tokens: int = MAX_TOKENS
+    wall_s: Callable[[], float] = lambda: 0.0
 
 
 _NATIVE: Final[Mapping[Api, Callable[[Kind, Wishes], WireProtocol]]] = {
     Api.CHAT: lambda kind, wishes: OpenAIChat(ask_usage=kind.asks_usage, first_token=wishes.first_token),
     Api.COMPLETIONS: lambda kind, _: OpenAICompletions(ask_usage=kind.asks_usage),
     Api.RESPONSES: lambda _, wishes: OpenAIResponses(first_token=wishes.first_token, note=wishes.note),
+    Api.MESSAGES: lambda _, wishes: AnthropicMessages(first_token=wishes.first_token, max_tokens=wishes.max_tokens),
     Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),
 }
-_TRANSLATIONS: Final[tuple[Translation, ...]] = (ResponsesOverChat(), ChatOverResponses(OpenAIChat().assembler))
+_TRANSLATIONS: Final[tuple[Callable[[Kind, Wishes], Translation], ...]] = (
+    lambda _, __: ResponsesOverChat(),
+    lambda _, wishes: ChatOnMessages(wishes.wall_s),
+    lambda _, __: ChatOverResponses(OpenAIChat().assembler),
+    lambda kind, _: MessagesOnChat(_dialect(kind)),
+)
 
 
 def protocols(kind: Kind, spoken: Iterable[Api], wishes: Wishes) -> dict[Api, WireProtocol]:
@@ -54,10 +67,17 @@ def protocols(kind: Kind, spoken: Iterable[Api], wishes: Wishes) -> dict[Api, Wi
         wishes: see there.
     """
     found = {api: _NATIVE[api](kind, wishes) for api in Api if api in spoken and api in _NATIVE}
+    translations = [make(kind, wishes) for make in _TRANSLATIONS]
     while True:
         reached = frozenset(found)
-        for translation in _TRANSLATIONS:
+        for translation in translations:
             if translation.asked not in found and translation.spoken in reached:
                 found[translation.asked] = Translated(translation, found[translation.spoken], wishes.dropped)
         if reached == frozenset(found):
             return found
+
+
+def _dialect(kind: Kind) -> Dialect:
+    """Own engines take what the Messages API has and OpenAI's has not: `top_k`, and what was thought before."""
+    reasoning = "reasoning_content" if kind.own_engine else None
+    return Dialect(max_tokens=kind.max_tokens, top_k=kind.own_engine, reasoning=reasoning)

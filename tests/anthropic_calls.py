@@ -104,3 +104,22 @@ def read_through(protocol: Translated, call: Call, pieces: Iterable[bytes]) -> b
             out += reader.read(each).raw
     last = reader.close()
     return out + (last.raw if last is not None else b"")
+
+
+def assert_valid(raw: bytes) -> None:
+    """One valid Messages stream: one start and one end, blocks one behind the other with growing indexes."""
+    events = [each for each in data_in(raw) if each["type"] != "ping"]
+    assert [events[0]["type"], events[-2]["type"], events[-1]["type"]] == [
+        "message_start",
+        "message_delta",
+        "message_stop",
+    ]
+    number, is_open = -1, False
+    for each in events[1:-2]:
+        kind = each["type"].removeprefix("content_block_")
+        number += kind == "start"
+        assert (kind in ("delta", "stop")) == is_open
+        assert each["index"] == number
+        is_open = kind != "stop"
+    assert not is_open
+    assert all(line.startswith(b"event: ") for line in raw.split(b"\n")[::3] if line)

@@ -24,6 +24,7 @@ from gateway.events import (
     HedgeDenied,
     HedgeFired,
     HedgingSwitched,
+    ParamsDropped,
     PartFailed,
     RecoveryKind,
     RecoveryReport,
@@ -51,6 +52,7 @@ _RARE: dict[type[Event], tuple[str, Level]] = {
     AttemptFailed: ("attempt_failed", "debug"),  # the request's line has it
     BreakerChanged: ("breaker_changed", "warning"),
     HedgingSwitched: ("hedging_switched", "warning"),
+    ParamsDropped: ("params_dropped", "warning"),
     PartFailed: ("part_failed", "error"),
 }
 

@@ -25,6 +25,7 @@ _PLAIN = (
 )
 _WORDS = tuple(f"{word} " for word in _PLAIN.split())
 _MASK = 0xFFFFFFFF
+_PREFIX = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.MESSAGES: "msg_"}  # of ids
 _PIECE = 6  # characters of a JSON document or tool arguments in one token
 _ANY_JSON = msgspec.Raw(b'{"type": "object", "properties": {"answer": {}}}')
 _DEPTH_MAX = 16
@@ -103,8 +104,7 @@ def compose(api: Api, ask: Ask, rng: random.Random, voice: Voice, lengths: Lengt
     reasoning = sum(len(choice.reasoning) for choice in said)
     completion = reasoning + sum(len(choice.pieces) for choice in said)
     usage = Usage(len(ask.text) // BYTES_PER_TOKEN + 1, completion, cached_tokens, reasoning)
-    kind = "chatcmpl" if api is Api.CHAT else "cmpl"
-    return Answer(f"{kind}-{voice.own:08x}{draw:016x}", ask.model, said, usage)
+    return Answer(f"{_PREFIX[api]}{voice.own:08x}{draw:016x}", ask.model, said, usage)
 
 
 def _choice(ask: Ask, key: int, lengths: Lengths, prefix: str) -> Choice:

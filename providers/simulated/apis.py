@@ -17,7 +17,7 @@ from providers.simulated.ask import AskError
 from providers.simulated.render import Event
 from providers.tolerant_json import dumps, loads
 
-SERVED = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.EMBEDDINGS)
+SERVED = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS)
 DIMENSIONS, DIMENSIONS_MAX = 8, 4096
 
 _RESPONSES = ResponsesOverChat()

@@ -90,7 +90,7 @@ def done(script: Script, args: Args) -> Script:
 
 def no_done(script: Script, _args: Args) -> Script:
     """Everything but `[DONE]`."""
-    return replace(script, steps=tuple(step for step in script.steps if step.frame is not DONE))
+    return replace(script, steps=tuple(step for step in script.steps if step.frame.kind is not FrameKind.DONE))
 
 
 def error_event(prefix: bytes, message: str) -> EditScript:

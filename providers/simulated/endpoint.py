@@ -15,7 +15,7 @@ from providers.simulated.replica import FAULT_HEADER, Asked, Replica
 from providers.simulated.script import End, Script
 
 _REFUSED = Script(status=0, end=End.RST, slot=False)
-_CONTENT_FILTER = b'"finish_reason":"content_filter"'
+_REFUSED_AT_THE_END = (b'"finish_reason":"content_filter"', b'"stop_reason":"refusal"')
 
 
 class SimulatedEndpoint:
@@ -91,7 +91,9 @@ class _SimulatedStream(Player):
             return
         if kind is FrameKind.PREAMBLE and not frame.raw.endswith(b"\n"):
             return  # half an event
-        if kind is FrameKind.FINISH or (kind is FrameKind.REFUSAL and _CONTENT_FILTER in frame.raw):
+        if kind is FrameKind.FINISH or (
+            kind is FrameKind.REFUSAL and any(mark in frame.raw for mark in _REFUSED_AT_THE_END)
+        ):
             self._unfinished -= 1
         elif (
             (kind is FrameKind.USAGE and not self._call.include_usage)  # only the gateway asked for it

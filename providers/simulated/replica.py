@@ -19,6 +19,7 @@ from providers.simulated.ask import Ask, AskError, StreamOptions, read_ask
 from providers.simulated.engine import PrefixCache, Slots
 from providers.simulated.faults import Act, Wanted
 from providers.simulated.limits import LIMIT_HEADERS
+from providers.simulated.messages import message_events, read_messages, whole_message, with_message_errors
 from providers.simulated.profile import Profile
 from providers.simulated.render import Event, Style, stream, whole
 from providers.simulated.script import EVENT_STREAM, JSON, Framing, Problem, Script, Step, refuse
@@ -127,6 +128,8 @@ class Replica:
             if fault.script is not None:
                 word = args.word or self._profile.provider
                 script = fault.script(script, dataclasses.replace(args, word=word, wall_s=wall_s))
+        if asked.api is Api.MESSAGES:
+            script = with_message_errors(script)
         limits = LIMIT_HEADERS[self._profile.provider](_LEFT, _RESET_S, wall_s) if script.status == 200 else ()
         if limits or self._extra:
             script = replace(script, headers=(*script.headers, *limits, *self._extra))
@@ -151,8 +154,8 @@ class Replica:
         """Decide what is said, and remember it if it will be the same the next time."""
         profile = self._profile
         api, body, streamed = asked
-        spoken, said = apis.heard(api, body)
-        ask = read_ask(spoken, said)
+        spoken, heard = apis.heard(api, body)
+        ask = read_messages(heard) if spoken is Api.MESSAGES else read_ask(spoken, heard)
         if streamed:
             ask = replace(ask, stream=True, stream_options=_WITH_USAGE)
         if ask.continue_final_message and not profile.continues:
@@ -164,18 +167,25 @@ class Replica:
                 ask = fault.ask(ask)
             if fault.answer is not None:
                 answer = fault.answer(answer, args)
-        if ask.stream:
-            told = _Told(ask, answer, apis.told(api, body, stream(spoken, ask, answer, self._style)), None)
-        else:
-            plain = whole(spoken, ask, answer, self._style)
-            events = stream(spoken, replace(ask, stream_options=_WITH_USAGE), answer, self._style)
-            told = _Told(ask, answer, [], apis.document(api, body, events, plain))
+        told = self._said(asked, spoken, ask, answer)
         small = len(body) <= _TOLD_BYTES_MAX and len(told.events) <= _TOLD_EVENTS_MAX
         if ask.fixed and small and not wanted and self._cache is None:
             if len(self._told) == _TOLD_MAX:
                 self._told.clear()
             self._told[asked] = told
         return told
+
+    def _said(self, asked: Asked, spoken: Api, ask: Ask, answer: Answer) -> _Told:
+        """The answer in the caller's API: as events, or as one document."""
+        api, body, _ = asked
+        if spoken is Api.MESSAGES:
+            events = message_events(answer) if ask.stream else []
+            return _Told(ask, answer, events, None if ask.stream else whole_message(answer))
+        if ask.stream:
+            return _Told(ask, answer, apis.told(api, body, stream(spoken, ask, answer, self._style)), None)
+        plain = whole(spoken, ask, answer, self._style)
+        events = stream(spoken, replace(ask, stream_options=_WITH_USAGE), answer, self._style)
+        return _Told(ask, answer, [], apis.document(api, body, events, plain))
 
     def _ttft(self, number: int) -> float:
         profile = self._profile

@@ -10,8 +10,17 @@ import schemathesis
 from starlette.routing import Route
 
 from contract_file import CONTRACT, PATH, errors, operations, resolved
-from gateway import inbound, inbound_chat, inbound_embeddings, inbound_fields, inbound_responses, report
+from gateway import (
+    inbound,
+    inbound_chat,
+    inbound_embeddings,
+    inbound_fields,
+    inbound_messages,
+    inbound_responses,
+    report,
+)
 from gateway.app import client_apis
+from gateway.count_tokens import PATH as COUNT_PATH
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.events import Result
 from gateway.hedging.outcomes import Denial
@@ -47,7 +56,7 @@ def test_routes() -> None:
     app = plain_app(lambda _: ["m"], 0, lambda: True, "0")
     routes = [route for route in app.routes if isinstance(route, Route)]
     plain = {(route.path.replace(":path}", "}"), method) for route in routes for method in route.methods or ()}
-    raced = {(path, "POST") for path in PATHS}
+    raced = {(path, "POST") for path in (*PATHS, COUNT_PATH)}
     assert plain | raced == {(path, method) for path, method, _ in operations()}
 
 
@@ -157,6 +166,9 @@ def test_fields_that_are_read() -> None:
     kinds = {"ChatCompletionRequest": inbound_chat._Chat, "CompletionRequest": inbound_chat._Completions}
     for schema, kind in kinds.items():
         assert set(kind.__struct_fields__) == shared | SCHEMAS[schema]["properties"].keys()
+    counted = SCHEMAS["CountRequest"]["properties"].keys()
+    assert set(inbound_messages._Fields.__struct_fields__) == counted | {"max_tokens"}
+    assert SCHEMAS["MessageRequest"]["properties"].keys() == {"max_tokens"}
     alone = {"ResponsesRequest": inbound_responses._Responses, "EmbeddingsRequest": inbound_embeddings._Embeddings}
     for schema, each in alone.items():
         assert set(each.__struct_fields__) == SCHEMAS[schema]["properties"].keys()

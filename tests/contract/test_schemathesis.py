@@ -26,7 +26,8 @@ def test_nothing_contradicts_the_contract(tmp_path: Path) -> None:
     file.write_text(json.dumps(_contract()), encoding="utf-8")
     profile = {"ttft": "1ms", "tokens": 3, "tokens_max": 20}
     with replicas(a=profile, b=profile) as urls:
-        rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in urls.items()]
+        apis = ["chat/completions", "completions", "messages"]  # translated, not all that may be sent makes sense
+        rows = [{"name": name, "kind": "simulated", "base_url": url, "apis": apis} for name, url in urls.items()]
         config = {"keys": [{"name": "contract", "key": _KEY}], "models": [{"name": _MODEL, "replicas": rows}]}
         with gateway(config, tmp_path) as served:
             ended = _schemathesis(file, served.url)

@@ -22,6 +22,7 @@ from gateway.events import (
     HedgeDenied,
     HedgeFired,
     HedgingSwitched,
+    ParamsDropped,
     PartFailed,
     RecoveryKind,
     RecoveryReport,
@@ -44,6 +45,7 @@ RARE: list[Event] = [
     BreakerChanged(1.0, "llama", "a", "open"),
     HedgingSwitched(1.0, None, on=False),
     PartFailed(1.0, "plan", "ValueError"),
+    ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
 ]
 DOCS = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
 
@@ -198,6 +200,7 @@ def test_rare_events() -> None:
         ("warning", "breaker_changed"),
         ("warning", "hedging_switched"),
         ("error", "part_failed"),
+        ("warning", "params_dropped"),
     ]
     assert [line["event"] for line in Lines().of(*RARE)] == [name for level, name in named if level != "debug"]
 

@@ -22,7 +22,7 @@ from gateway.observe.usage import UsageTable
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SECRETS = {"TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
+SECRETS = {"ANTHROPIC_API_KEY": "sk-ant", "TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
 ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429)}
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,6 +13,7 @@ from anthropic_calls import (
     MESSAGES_ON_CHAT,
     PING,
     WALL_S,
+    assert_valid,
     block,
     chunk,
     data_in,
@@ -339,25 +340,6 @@ SERVED: dict[str, tuple[list[bytes], list[dict[str, Any]], str, str | None]] = {
         None,
     ),
 }
-
-
-def assert_valid(raw: bytes) -> None:
-    """One valid Messages stream: one start and one end, blocks one behind the other with growing indexes."""
-    events = [each for each in data_in(raw) if each["type"] != "ping"]
-    assert [events[0]["type"], events[-2]["type"], events[-1]["type"]] == [
-        "message_start",
-        "message_delta",
-        "message_stop",
-    ]
-    number, is_open = -1, False
-    for each in events[1:-2]:
-        kind = each["type"].removeprefix("content_block_")
-        number += kind == "start"
-        assert (kind in ("delta", "stop")) == is_open
-        assert each["index"] == number
-        is_open = kind != "stop"
-    assert not is_open
-    assert all(line.startswith(b"event: ") for line in raw.split(b"\n")[::3] if line)
 
 
 @pytest.mark.parametrize("case", SERVED, ids=str)

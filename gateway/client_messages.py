@@ -1,0 +1,59 @@
+"""How Anthropic's Messages API looks on its way out, where that is not how OpenAI's look: errors and signs of life.
+
+Its SDKs tell errors apart by status and by `error.type`; `param` and `code` stand beside, for people. Where the status
+does not say the type, an upstream's own is kept if it is one of the API's. No units.
+"""
+
+import msgspec
+
+from gateway.errors import GatewayError
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_KNOWN = frozenset({*_TYPES.values(), "api_error"})
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+_encode = msgspec.json.Encoder().encode
+
+
+class MessagesEnding:
+    """The ending of a Messages stream: `event: error`, and no `message_stop`.
+
+    Args:
+        request_id: ours.
+    """
+
+    note = None
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+
+    def error(self, error: GatewayError) -> bytes:
+        """See `Ending.error`."""
+        return b"event: error\ndata: " + _encode({**_body(error), "request_id": self._request_id}) + b"\n\n"
+
+
+def error_body(error: GatewayError) -> bytes:
+    """Anthropic's error body."""
+    return _encode(_body(error))
+
+
+def _body(error: GatewayError) -> dict[str, object]:
+    kind = _TYPES.get(error.status) or (error.kind if error.kind in _KNOWN else "api_error")
+    said = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
+    return {"type": "error", "error": {key: value for key, value in said.items() if value is not None}}

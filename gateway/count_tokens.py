@@ -1,0 +1,95 @@
+"""POST /v1/messages/count_tokens: how many tokens a prompt has, by the gateway's own estimate.
+
+Agents ask it before they send, to see how full the context is. No replica is asked: the estimate is the one that quotas
+and predictions use, scaled by the usage that the model's replicas have reported, so it is there for every kind, at once
+and for nothing. Units: tokens.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.bodies import Bodies, ClientLeft
+from gateway.client_api import ClientApi
+from gateway.errors import GatewayError, MethodNotAllowed
+from gateway.estimation.tokens import text_tokens
+from gateway.events import RequestRefused
+from gateway.inbound import parse_count
+from gateway.request import Host, Model
+from gateway.response import Outbox, Receive, Scope, Send, respond
+from gateway.routes import Keyring, answer_error
+from providers.base import Headers
+
+PATH = "/v1/messages/count_tokens"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class TokenCounts:
+    """The ASGI application for `PATH`.
+
+    Args:
+        models: by public name.
+        keyring: who may call, and for which models.
+        bodies: receives request bodies.
+        api: how errors look.
+        host: its clock, and who hears of refusals.
+        tasks: owner of tasks that wait for slow clients.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        keyring: Keyring,
+        bodies: Bodies,
+        api: ClientApi,
+        host: Host,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._models = models
+        self._keyring = keyring
+        self._bodies = bodies
+        self._api = api
+        self._host = host
+        self._tasks = tasks
+        self._prefix = "req_" + secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request_id = f"{self._prefix}{next(self._numbers):08x}"
+        outbox = Outbox(send, self._host.loop, self._tasks)
+        key_name = None
+        held = 0
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['method']} {PATH} does not exist; use POST", allow="POST")
+            key_name = self._keyring.name(scope["headers"])
+            body = await self._bodies.receive(scope["headers"], receive)
+            held = len(body)
+            answer = _encode({"input_tokens": self._count(key_name, body, scope["headers"])})
+        except GatewayError as error:
+            code = error.code or error.kind
+            self._host.emit(RequestRefused(self._host.loop.time(), request_id, key_name, error.status, code))
+            await answer_error(error, outbox, receive, request_id, self._api)
+        except ClientLeft:
+            pass
+        else:
+            headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+            respond(outbox, 200, headers, answer)
+            while (await receive())["type"] != "http.disconnect":  # it says so once the answer has left, too
+                pass
+        finally:
+            if held:
+                self._bodies.held.give(held)
+
+    def _count(self, key_name: str, body: bytes, headers: Headers) -> int:
+        """The estimate for one body."""
+        name, prompt = parse_count(body, headers)
+        model = self._models.get(name)
+        if model is None or not self._keyring.may_use(key_name, name):
+            raise self._keyring.refusal(key_name, name, self._models)
+        return max(1, round(model.scale.tokens(text_tokens(prompt))))

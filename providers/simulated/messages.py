@@ -1,0 +1,195 @@
+"""Anthropic's Messages API as a simulated replica speaks it: requests, streams, whole answers, errors.
+
+The same answers as in a chat completion, in the other API's words; one choice, and thinking in a block of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from providers.base import Frame, FrameKind, Usage
+from providers.simulated.answer import Answer, Choice
+from providers.simulated.ask import Ask, AskError, Format, Named, Schema, StreamOptions, Tool
+from providers.simulated.script import Script, Step
+
+Json = dict[str, object]
+
+_STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    529: "overloaded_error",
+}
+_ANY = frozenset({"any", "tool"})
+
+
+class _Tool(msgspec.Struct):
+    name: str = ""
+    input_schema: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Choice(msgspec.Struct):
+    type: str = "auto"
+    name: str = ""
+
+
+class _Output(msgspec.Struct):
+    format: Schema | None = None
+
+
+class _Body(msgspec.Struct):
+    model: str = ""
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    stream: bool | None = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: _Choice | None = None
+    output_config: _Output | None = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def read_messages(body: bytes) -> Ask:
+    """Read a request body.
+
+    Raises:
+        AskError: It cannot be answered.
+    """
+    try:
+        asked = _decode(body)
+    except msgspec.MsgspecError as error:
+        raise AskError(f"the body is not a valid request: {error}") from error
+    if asked.max_tokens is None or asked.max_tokens < 1:
+        raise AskError("max_tokens: Field required", "max_tokens")
+    if not bytes(asked.messages).startswith(b"["):
+        raise AskError("messages: Input should be a valid list", "messages")
+    tools = [Tool(Named(tool.name, tool.input_schema)) for tool in asked.tools or ()]
+    choice: str | Tool | None = None
+    if asked.tool_choice is not None and asked.tool_choice.type in _ANY:
+        choice = Tool(Named(asked.tool_choice.name)) if asked.tool_choice.name else "required"
+    schema = asked.output_config.format if asked.output_config is not None else None
+    return Ask(
+        model=asked.model,
+        messages=asked.messages,
+        stream=asked.stream,
+        stream_options=StreamOptions(include_usage=True),
+        max_tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        tools=tools or None,
+        tool_choice=choice,
+        response_format=None if schema is None else Format("json_schema", schema),
+    )
+
+
+def message_events(answer: Answer) -> list[tuple[int, Frame]]:
+    """The answer as events in the order of the wire, with the number of content gaps before each."""
+    choice = answer.choices[0]
+    opening = {**_message(answer), "content": [], "stop_reason": None, "usage": _counts(answer.usage, 1)}
+    events = [(-1, _event(FrameKind.PREAMBLE, "message_start", {"message": opening}, _opening_usage(answer.usage)))]
+    tick = 0
+    for index, (block, deltas) in enumerate(_blocks(choice)):
+        calls = block["type"] == "tool_use"
+        begun = FrameKind.CONTENT if calls else FrameKind.PREAMBLE
+        events.append((tick, _event(begun, "content_block_start", {"index": index, "content_block": block})))
+        for delta in deltas:
+            tick += calls or len(events) > 2  # the first content has no gap before it; a call begins with its name
+            fields = {"index": index, "delta": delta}
+            kind = FrameKind.PREAMBLE if delta["type"] == "signature_delta" else FrameKind.CONTENT
+            events.append((tick, _event(kind, "content_block_delta", fields)))
+        events.append((tick, _event(FrameKind.PREAMBLE, "content_block_stop", {"index": index})))
+    reason = _reason(choice)
+    kind = FrameKind.REFUSAL if reason == "refusal" else FrameKind.FINISH
+    ending = {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": _counts(answer.usage)}
+    events.append((tick, _event(kind, "message_delta", ending, answer.usage)))
+    events.append((tick, _event(FrameKind.DONE, "message_stop", {})))
+    return events
+
+
+def whole_message(answer: Answer) -> Frame:
+    """The answer as one JSON document."""
+    choice = answer.choices[0]
+    content = [_filled(block, deltas) for block, deltas in _blocks(choice)]
+    ending = {"stop_reason": _reason(choice), "usage": _counts(answer.usage)}
+    return Frame(FrameKind.CONTENT, _encode({**_message(answer), "content": content, **ending}), answer.usage)
+
+
+def with_message_errors(script: Script) -> Script:
+    """The same script, its errors in the words of the API."""
+    steps = tuple(_restated(step, script) if step.frame.kind is FrameKind.ERROR else step for step in script.steps)
+    length = sum(len(step.frame.raw) for step in steps) if script.json else script.length
+    return msgspec.structs.replace(script, steps=steps, length=length)
+
+
+def _restated(step: Step, script: Script) -> Step:
+    frame = step.frame
+    message = "" if frame.error is None else frame.error.message
+    kind = _TYPES.get(script.status, "invalid_request_error" if 400 <= script.status < 500 else "api_error")
+    error = {"type": "error", "error": {"type": kind, "message": message}}
+    raw = _encode(error) if script.json else b"event: error\ndata: " + _encode(error) + b"\n\n"
+    return Step(step.at_s, msgspec.structs.replace(frame, raw=raw))
+
+
+def _blocks(choice: Choice) -> Iterator[tuple[Json, list[Json]]]:
+    """The content blocks of an answer as they begin, and what follows in each."""
+    if choice.reasoning:
+        deltas: list[Json] = [{"type": "thinking_delta", "thinking": piece} for piece in choice.reasoning]
+        signature: Json = {"type": "signature_delta", "signature": "c2lt"}
+        yield {"type": "thinking", "thinking": "", "signature": ""}, [*deltas, signature]
+    if choice.tool is not None:
+        pieces: list[Json] = [{"type": "input_json_delta", "partial_json": piece} for piece in choice.pieces]
+        yield {"type": "tool_use", "id": choice.tool[0], "name": choice.tool[1], "input": {}}, pieces
+    elif choice.pieces:
+        yield {"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in choice.pieces]
+
+
+def _filled(block: Json, deltas: list[Json]) -> Json:
+    """A whole block."""
+    filled = dict(block)
+    for delta in deltas:
+        for key, value in delta.items():
+            if key in block and key != "type":
+                filled[key] = f"{filled[key]}{value}"
+    if block["type"] == "tool_use":
+        filled["input"] = msgspec.json.decode("".join(str(delta["partial_json"]) for delta in deltas))
+    return filled
+
+
+def _reason(choice: Choice) -> str:
+    return "refusal" if choice.said == "refusal" else _STOP[choice.finish]
+
+
+def _message(answer: Answer) -> Json:
+    return {
+        "id": answer.ident,
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _counts(usage: Usage, output: int | None = None) -> Json:
+    cached = usage.cached_tokens or 0
+    return {
+        "input_tokens": (usage.prompt_tokens or 0) - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.completion_tokens if output is None else output,
+    }
+
+
+def _opening_usage(usage: Usage) -> Usage:
+    return msgspec.structs.replace(usage, completion_tokens=1, reasoning_tokens=None)
+
+
+def _event(kind: FrameKind, name: str, fields: Mapping[str, object], usage: Usage | None = None) -> Frame:
+    return Frame(kind, b"event: %s\ndata: %s\n\n" % (name.encode(), _encode({"type": name, **fields})), usage)
