@@ -52,7 +52,7 @@ class Size:
 
 
 class Traded(NamedTuple):
-    """One run of one policy with one budget, or a bound."""
+    """One run of one policy with one budget, or a bound; the mean is over those that were answered."""
 
     workload: str
     policy: str
@@ -64,6 +64,7 @@ class Traded(NamedTuple):
     p99: float
     p999: float
     mean: float
+    failed: float
 
 
 class Reached(NamedTuple):
@@ -183,7 +184,7 @@ def _bounds(scenario: Scenario, seed: int, budgets: Sequence[float]) -> Iterator
             bound = bound_of(primaries_s, backups_s, budget)
             nan = float("nan")
             p99, mean = 1000 * bound.p99_s, 1000 * bound.mean_s
-            yield Traded(scenario.name, name, budget, seed, budget, nan, nan, p99, nan, mean)
+            yield Traded(scenario.name, name, budget, seed, budget, nan, nan, p99, nan, mean, nan)
 
 
 def _terms(scenario: Scenario, policy: str, budget: float) -> Terms:
@@ -193,10 +194,12 @@ def _terms(scenario: Scenario, policy: str, budget: float) -> Terms:
 
 
 def _traded(workload: str, policy: str, budget: float, seed: int, run: Run) -> Traded:
-    ttfts_ms = 1000 * np.array([record.ttft_s for record in run.records])
-    p50, p95, p99, p999 = (float(value) for value in np.quantile(ttfts_ms, (0.5, 0.95, 0.99, 0.999)))
-    extra = sum(record.hedges for record in run.records) / len(run.records)
-    return Traded(workload, policy, budget, seed, extra, p50, p95, p99, p999, float(ttfts_ms.mean()))
+    every_ms = 1000 * np.array([record.ttft_s for record in run.records])
+    answered_ms = every_ms[np.isfinite(every_ms)]
+    p50, p95, p99, p999 = (float(value) for value in np.quantile(answered_ms, (0.5, 0.95, 0.99, 0.999)))
+    extra = sum(record.hedges for record in run.records) / len(every_ms)
+    failed = 1 - len(answered_ms) / len(every_ms)
+    return Traded(workload, policy, budget, seed, extra, p50, p95, p99, p999, float(answered_ms.mean()), failed)
 
 
 def _drifting(size: Size) -> Scenario:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from streaming_bench import arguments, plots, progress, sweeps
@@ -70,7 +71,7 @@ def _frontier(results: Results, rows: Sequence[Traded]) -> list[Grid | str]:
         means = _means([row for row in rows if row.workload == workload])
         _draw_frontier(results, workload, means)
         pages.append(f"{workload}: latency in ms against extra requests")
-        heads = ["policy", "budget", "requests +", "p50", "p95", "p99", "p99.9", "mean"]
+        heads = ["policy", "budget", "requests +", "p50", "p95", "p99", "p99.9", "mean", "failed"]
         pages.append(Grid(heads, [_cells(row) for row in means]))
     return pages
 
@@ -89,15 +90,19 @@ def _means(rows: Sequence[Traded]) -> list[Traded]:
 def _cells(row: Traded) -> list[str]:
     latencies = (row.p50, row.p95, row.p99, row.p999, row.mean)
     shown = ["" if math.isnan(value) else short(value) for value in latencies]
-    return [row.policy, percent(row.budget, 0), percent(row.extra), *shown]
+    return [
+        row.policy,
+        percent(row.budget, 0),
+        percent(row.extra),
+        *shown,
+        percent(row.failed, 2) if row.failed > 0 else "",
+    ]
 
 
 def _draw_frontier(results: Results, workload: str, rows: Sequence[Traded]) -> None:
     """p99 and mean against extra load, side by side."""
-    with plots.picture(
-        results, f"frontier-{workload.lower()}", f"{workload}: what a backup buys, and its price", panels=2,
-        below="Virtual time; a point for each budget of 1 to 30 %; extra requests as measured", share_y=False,
-    ) as panels:  # fmt: skip
+    name, title = f"frontier-{workload.lower()}", f"{workload}: what a backup buys, and its price"
+    with plots.picture(results, name, title, panels=2, share_y=False) as panels:
         for axes, statistic in zip(panels, ("p99", "mean"), strict=True):
             policies: dict[str, list[Point]] = {}
             limits: dict[str, list[Point]] = {}
@@ -106,7 +111,15 @@ def _draw_frontier(results: Results, workload: str, rows: Sequence[Traded]) -> N
                 side.setdefault(row.policy, []).append(Point(row.extra, getattr(row, statistic)))
             plots.frontier(axes, Frontier(policies, limits, statistic))
             axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        panels[0].legend(loc="best")
+        _legend_below(panels[0], columns=4)
+
+
+def _legend_below(axes: Axes, columns: int) -> None:
+    """One legend for all panels, below them, where no line is."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def _windows(results: Results, rows: Sequence[Reached]) -> list[Grid | str]:
@@ -136,8 +149,7 @@ def _drift(results: Results, rows: Sequence[Drifted]) -> list[Grid | str]:
     """A table of the three phases, and the day as a picture."""
     results.csv("drift.csv", Drifted._fields, rows)
     title = "A day that changes: static thresholds go stale"
-    below = "W7: the base moves from 3 to 40 ms at 200 s and back at 400 s; static delays without a budget"
-    with plots.picture(results, "drift", title, panels=2, below=below, share_y=False) as (latency, load):
+    with plots.picture(results, "drift", title, panels=2, share_y=False) as (latency, load):
         for number, policy in enumerate(dict.fromkeys(row.policy for row in rows)):
             own = [row for row in rows if row.policy == policy]
             times = [row.from_s + sweeps.BUCKET_S / 2 for row in own]
@@ -153,7 +165,7 @@ def _drift(results: Results, rows: Sequence[Drifted]) -> list[Grid | str]:
         load.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         for axes in (latency, load):
             axes.set_xlabel("seconds into the day")
-        latency.legend(loc="upper left", handlelength=1.6)
+        _legend_below(latency, columns=5)
     return ["W7, phase by phase: p99 in ms, and hedges", _phases(rows)]
 
 
