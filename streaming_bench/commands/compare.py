@@ -18,6 +18,7 @@ from streaming_bench.sockets.rows import Row, run_row, shares
 from streaming_bench.sockets.scene import MODES, ROWS, Scene
 
 _PARTS: Final = ("headers", "episode")
+_MEASURING: Final = 0.95  # of the time; the rest is drawing
 _FEW: Final = 4  # in modes that only show that the same happens again, so many times fewer requests are sent
 
 
@@ -55,10 +56,13 @@ def run(args: argparse.Namespace) -> None:
         seed=args.seed,
     )
     results = Results(args.out, args.argv, args.seed)
-    runs = write_runs(results, _measured(scene, rows(args)))
+    bar = progress.bar()
+    runs = write_runs(results, _measured(scene, rows(args), lambda name, done: bar(name, _MEASURING * done)))
+    bar("tables and pictures", _MEASURING)
     small_print = _small_print(args)
     lines = render(results, runs, small_print)
     results.close(kind="compare", small_print=small_print)
+    bar("done", 1.0)
     print("\n".join(lines))
     print(f"\n{results.folder}: tables.md, figures.json, requests.csv, pictures, manifest.json")
 
@@ -79,9 +83,8 @@ def rows(args: argparse.Namespace) -> list[Row]:
     return found
 
 
-def _measured(scene: Scene, planned: Sequence[Row]) -> list[Run]:
-    bar, spans = progress.bar(), shares(planned)
-    runs = []
+def _measured(scene: Scene, planned: Sequence[Row], bar: progress.Progress) -> list[Run]:
+    spans, runs = shares(planned), []
     with fleet(scene.profiles("flushed"), scene.seed) as replicas:
         for row in planned:
             begin, end = spans[row]

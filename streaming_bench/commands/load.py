@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from providers.catalog import CATALOG
@@ -24,6 +25,8 @@ from streaming_bench.traffic.plan import Traffic, planned, read_trace, spend
 from streaming_bench.traffic.rendering import render
 from streaming_bench.traffic.session import Session, measure
 from streaming_bench.traffic.sizes import TOKENS_MAX, sizes
+
+_REQUESTS: Final = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +64,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
     how.add_argument("--rps", type=positive, metavar="R", help="open loop: so many a second, as a Poisson process")
     how.add_argument("--concurrency", type=count, metavar="N", help="closed loop: so many at a time")
     how.add_argument("--trace", type=Path, metavar="FILE", help="open loop: CSV with at_s[,prompt_tokens,max_tokens]")
-    group.add_argument("--requests", type=count, default=200, metavar="N", help="to each endpoint: 200")
+    group.add_argument("--requests", type=count, metavar="N", help=f"to each endpoint: {_REQUESTS}, or all of a trace")
     tokens = "200, uniform:A,B, lognormal:MEAN,SD, trace:A,B,..."
     group.add_argument("--prompt-tokens", type=length, default="200", metavar="SIZE", help=tokens)
     group.add_argument("--max-tokens", type=length, default="64", metavar="SIZE", help="of each answer, likewise: 64")
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
     """Say what it costs, send it, tell what came of it."""
     trace = read_trace(args.trace) if args.trace else ()
     traffic = Traffic(
-        requests=len(trace) if trace and args.requests == 200 else args.requests,
+        requests=args.requests or len(trace) or _REQUESTS,
         rate_per_s=args.rps,
         prompt_tokens=args.prompt_tokens,
         max_tokens=args.max_tokens,
