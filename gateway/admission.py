@@ -112,17 +112,16 @@ class Place:
     Attributes:
         key_name, cost: what the gate asks (`limits.admission.Waiting`).
         headers: of every answer to it: what the key's limits have left.
-        host: what its request tells of itself.
         account, ticket: what it has taken of its key's limits, None where that has none.
     """
 
     __slots__ = (
         "_begun_s",
         "_caller",
-        "_emit_on",
         "_entrance",
         "_has_begun",
         "_has_slot",
+        "_host",
         "_is_over",
         "_is_waiting",
         "_model",
@@ -133,7 +132,6 @@ class Place:
         "account",
         "cost",
         "headers",
-        "host",
         "key_name",
         "ticket",
     )
@@ -143,18 +141,22 @@ class Place:
         self._model = model
         self._size = size
         self._entrance = entrance
-        self._emit_on = host.emit
+        self._host = host
         self._is_waiting = self._has_slot = self._has_begun = self._is_over = False
         self._begun_s = 0.0
         self._timer: asyncio.Handle | None = None  # ends the waiting, or begins the running
         self._request: Request | None = None
         self._refuse: Refuse | None = None
-        self.host = Host(host.loop, self._emit, host.rand)
         self.key_name = caller.key_name
         self.cost = size.prompt_tokens + size.answer_tokens
         self.headers: Headers = ()
         self.account: Account | None = None
         self.ticket: CallerTicket | None = None
+
+    @property
+    def host(self) -> Host:
+        """What its request tells of itself; not kept: it would be a cycle."""
+        return Host(self._host.loop, self._emit, self._host.rand)
 
     def enter(self) -> None:
         """Take a slot, or begin to wait for one.
@@ -175,7 +177,7 @@ class Place:
         if lost is not None:
             lost.pushed_out()
         wait_s = min(entrance.timeout_s, self._size.deadline_s or math.inf)
-        self._timer = self.host.loop.call_later(wait_s, self._too_late)
+        self._timer = self._host.loop.call_later(wait_s, self._too_late)
 
     def run(self, request: Request, refuse: Refuse) -> None:
         """Start a request, now or when its turn comes.
@@ -192,7 +194,7 @@ class Place:
         """Its turn has come: the slot is its own."""
         self._is_waiting, self._has_slot = False, True
         self._stop_timer()
-        self._timer = self.host.loop.call_soon(self._turn)  # not on the stack of the request that has just ended
+        self._timer = self._host.loop.call_soon(self._turn)  # not on the stack of the request that has just ended
 
     def pushed_out(self) -> None:
         """Another one has its place in the queue."""
@@ -201,16 +203,18 @@ class Place:
 
     def client_gone(self) -> None:
         """The client has left."""
-        if self._has_begun and self._request is not None:
-            self._request.client_gone()
+        if self._has_begun:
+            if self._request is not None:
+                self._request.client_gone()
         elif not self._is_over:
             self.close()
             self._tell(499, "client_gone")
 
     def shut_down(self) -> None:
         """The gateway stops and the drain is over."""
-        if self._has_begun and self._request is not None:
-            self._request.shut_down()
+        if self._has_begun:
+            if self._request is not None:
+                self._request.shut_down()
         elif not self._is_over:
             self._lose(ShuttingDown("the gateway is shutting down and this request was still waiting for its turn"))
 
@@ -219,6 +223,7 @@ class Place:
         if self._is_over:
             return
         self._is_over = True
+        self._request = self._refuse = None  # no cycle outlives a request
         self._stop_timer()
         if self._is_waiting and self._entrance is not None:
             self._is_waiting = False
@@ -237,21 +242,22 @@ class Place:
         try:
             self._start(request)
         except Exception as error:  # nobody else is on the stack to catch it
-            self.host.emit(PartFailed(self.host.loop.time(), "race", type(error).__name__))
+            self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
             request.client_gone()
             refuse(Internal("the gateway failed; its log says where"))
 
     def _start(self, request: Request) -> None:
         self._has_begun = True
-        self._begun_s = self.host.loop.time()
+        self._begun_s = self._host.loop.time()
         request.start()
 
     def _emit(self, event: Event) -> None:
         """What the request tells; its end gives everything back."""
         if isinstance(event, RequestEnded) and not self._is_over:
             self._is_over = True
+            self._request = self._refuse = None
             self._give_back(_used_tokens(event, self._size.prompt_tokens))
-        self._emit_on(event)
+        self._host.emit(event)
 
     def _too_late(self) -> None:
         """It has waited for as long as one may."""
@@ -259,14 +265,15 @@ class Place:
 
     def _lose(self, error: GatewayError) -> None:
         """It ends without having run."""
+        refuse = self._refuse
         self.close()
         self._tell(error.status, error.code)
-        if self._refuse is not None:
-            self._refuse(error)
+        if refuse is not None:
+            refuse(error)
 
     def _give_back(self, used_tokens: float | None) -> None:
         """Give back what it holds; None tokens: no replica has seen it."""
-        now_s = self.host.loop.time()
+        now_s = self._host.loop.time()
         if self.account is not None and self.ticket is not None:
             if used_tokens is None:
                 self._safely(self.account.release, self.ticket, now_s)
@@ -287,11 +294,11 @@ class Place:
         try:
             return function(*args)
         except Exception as error:
-            self._emit_on(PartFailed(self.host.loop.time(), "admission", type(error).__name__))
+            self._host.emit(PartFailed(self._host.loop.time(), "admission", type(error).__name__))
             return None
 
     def _waited_s(self) -> float:
-        return self.host.loop.time() - self._caller.arrived_s
+        return self._host.loop.time() - self._caller.arrived_s
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -301,9 +308,9 @@ class Place:
     def _tell(self, status: int, code: str | None) -> None:
         """Tell observers that it has waited for nothing."""
         caller = self._caller
-        now_s, waited_s = self.host.loop.time(), self._waited_s()
+        now_s, waited_s = self._host.loop.time(), self._waited_s()
         event = RequestRefused(now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s)
-        self._emit_on(event)
+        self._host.emit(event)
 
     def _overloaded(self, why: str) -> Overloaded:
         assert self._entrance is not None

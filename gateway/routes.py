@@ -195,13 +195,18 @@ class RacedRoutes:
         self, race: Race, place: Place | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
     ) -> None:
         running = race if place is None else place
+
+        def refuse(error: GatewayError) -> None:
+            if not outbox.started:
+                respond_error(outbox, error, request_id, api)
+
         self.active.add(running)
         try:
             if place is None:
                 race.start()
             else:
                 outbox.headers = place.headers
-                place.run(race, lambda error: respond_error(outbox, error, request_id, api))
+                place.run(race, refuse)
             await serve(running, outbox, receive)
         except Exception as error:
             self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))

@@ -104,19 +104,21 @@ class Account:
         limit = self.limits.concurrency
         if limit is not None and self.in_flight >= limit:
             return OverLimit(Quantity.CONCURRENCY, limit, self.in_flight + 1, self._turnover.wait_s())
-        if self._requests is not None and (wait_s := self._requests.wait_s(1.0, now_s)) > 0:
-            return OverLimit(Quantity.REQUESTS, self._requests.limit, 1, wait_s)
         tokens = prompt_tokens + answer_tokens
+        requests_s = tokens_s = 0.0
+        if self._requests is not None:
+            requests_s = self._requests.wait_s(1.0, now_s)
         if self._tokens is not None:
             limit = self._tokens.limit
             if prompt_tokens > limit:
                 return OverLimit(Quantity.TOKENS, limit, math.ceil(prompt_tokens), None)
             tokens = min(tokens, limit)
-            if (wait_s := self._tokens.wait_s(tokens, now_s)) > 0:
-                return OverLimit(Quantity.TOKENS, limit, math.ceil(tokens), wait_s)
-            self._tokens.take(tokens, now_s)
-        if self._requests is not None:
-            self._requests.take(1.0, now_s)
+            tokens_s = self._tokens.wait_s(tokens, now_s)
+            if tokens_s > requests_s:
+                return OverLimit(Quantity.TOKENS, limit, math.ceil(tokens), tokens_s)
+        if self._requests is not None and requests_s > 0:
+            return OverLimit(Quantity.REQUESTS, self._requests.limit, 1, requests_s)
+        self._take(tokens, 1.0, now_s)
         self.in_flight += 1
         return CallerTicket(tokens, now_s)
 
@@ -144,11 +146,14 @@ class Account:
             return False
         ticket.is_open = False
         self.in_flight -= 1
+        self._take(tokens, requests, now_s)
+        return True
+
+    def _take(self, tokens: float, requests: float, now_s: float) -> None:
         if self._tokens is not None:
             self._tokens.take(tokens, now_s)
         if self._requests is not None:
             self._requests.take(requests, now_s)
-        return True
 
 
 class _Rate:

@@ -1,0 +1,401 @@
+"""Places in virtual time: whatever ends a request, its slot goes on to the next one, and nobody waits for ever."""
+
+import asyncio
+import gc
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gateway.admission import Admission, Entrance, Place, Size
+from gateway.errors import GatewayError, OverKeyLimit, Overloaded
+from gateway.events import Event, PartFailed, RequestEnded, RequestRefused
+from gateway.limits.admission import Gate
+from gateway.limits.callers import Account, CallerLimits
+from gateway.request import Caller, Host
+from providers.base import Usage
+from running import run_virtual
+from sample_events import REQUEST
+
+FOREVER_S = 1e6
+DONE = replace(REQUEST, usage=Usage(prompt_tokens=10, completion_tokens=5))
+
+
+@dataclass(eq=False)
+class Work:
+    """A request that takes so long once it has begun, and everything that happened to it."""
+
+    house: "House"
+    length_s: float
+    caller: Caller
+    place: Place | None = None
+    host: Host | None = None
+    begun_s: float | None = None
+    ended: list[str] = field(default_factory=list)
+    error: GatewayError | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self.begun_s = self.house.loop.time()
+        self.house.running += 1
+        self.house.most = max(self.house.most, self.house.running)
+        self.timer = self.house.loop.call_later(self.length_s, self.end, "complete")
+
+    def end(self, how: str) -> None:
+        """End, as a race does: once."""
+        if not self.ended and self.begun_s is not None and self.host is not None and self.timer is not None:
+            self.timer.cancel()
+            self.ended.append(how)
+            self.house.running -= 1
+            self.host.emit(DONE)
+
+    def client_gone(self) -> None:
+        """The client left."""
+        self.end("client_gone")
+
+    def shut_down(self) -> None:
+        """The drain is over."""
+        self.end("drained")
+
+    def refuse(self, error: GatewayError) -> None:
+        """It got an error instead."""
+        self.ended.append("refused")
+        self.error = error
+
+    def leave(self) -> None:
+        """What `response.serve` and the routes do when the client goes."""
+        if self.place is not None:
+            self.place.client_gone()
+            self.place.close()
+
+
+class Buggy(Work):
+    """A request that raises when its turn has come."""
+
+    def start(self) -> None:
+        """Raise."""
+        raise ZeroDivisionError
+
+
+class House:
+    """A model "m" with a bound, and what was told of it."""
+
+    def __init__(self, slots: int = 1, places: int = 100, timeout_s: float = 5.0, **limits: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.events: list[Event] = []
+        self.running = self.most = 0
+        self.gate: Gate[Place] = Gate(slots, places)
+        self.account = Account(CallerLimits(**limits))
+        accounts = {"limited": self.account} if limits else {}
+        self.admission = Admission(
+            accounts, {"m": Entrance(self.gate, timeout_s)}, Host(self.loop, self.events.append, lambda: 0.0)
+        )
+
+    def ask(self, length_s: float = 1.0, key: str = "a", size: Size | None = None, kind: type[Work] = Work) -> Work:
+        """A request comes."""
+        work = kind(self, length_s, Caller("r", key, self.loop.time()))
+        try:
+            work.place = self.admission.place(work.caller, "m", size or Size(100.0, 100.0))
+        except GatewayError as error:
+            work.refuse(error)
+            return work
+        work.host = work.place.host
+        work.place.run(work, work.refuse)
+        return work
+
+    @property
+    def told(self) -> list[tuple[int, str | None, float]]:
+        """Status, code and wait of what was refused after it had begun to wait."""
+        return [(e.status, e.code, e.queued_s) for e in self.events if isinstance(e, RequestRefused)]
+
+
+ARRIVALS = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.0, 0.1, 1.0]),  # since the one before
+        st.sampled_from([0.0, 0.5, 3.0, 20.0]),  # length
+        st.sampled_from(["a", "b", "limited"]),
+        st.one_of(st.none(), st.sampled_from([0.0, 0.1, 1.0, 5.0])),  # the client leaves after so long
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60)
+@given(ARRIVALS, st.integers(1, 4), st.integers(0, 8), st.sampled_from([0.5, 5.0]))
+def test_slots_are_never_exceeded_lost_or_waited_for_in_vain(
+    arrivals: list[tuple[float, float, str, float | None]], slots: int, places: int, timeout_s: float
+) -> None:
+    """Whatever comes, ends and leaves: at most N run, each ends once, within its wait, and all is given back."""
+
+    async def main() -> None:
+        house = House(slots, places, timeout_s, concurrency=6)
+        works = []
+        for gap_s, length_s, key, leaves_after_s in arrivals:
+            await asyncio.sleep(gap_s)
+            work = house.ask(length_s, key)
+            works.append(work)
+            if leaves_after_s is not None:
+                house.loop.call_later(leaves_after_s, work.leave)
+        await asyncio.sleep(FOREVER_S)
+        assert house.most <= slots
+        for work in works:
+            left = any(event.status == 499 for event in house.events if isinstance(event, RequestRefused))
+            assert len(work.ended) == 1 or (work.ended == [] and left and work.begun_s is None)
+            assert work.begun_s is None or work.begun_s - work.caller.arrived_s <= timeout_s + 1e-9
+            assert work.begun_s is None or work.caller.queued_s == pytest.approx(work.begun_s - work.caller.arrived_s)
+        assert (house.running, house.gate.in_flight, house.gate.waiting, house.account.in_flight) == (0, 0, 0, 0)
+        assert not any(isinstance(event, PartFailed) for event in house.events)
+
+    run_virtual(main())
+
+
+def test_with_room_nothing_is_scheduled() -> None:
+    """A request that finds a slot begins in the same call, without a timer of its place."""
+
+    async def main() -> None:
+        house = House(slots=2, requests_per_min=5)
+        work = house.ask()
+        assert (work.begun_s, work.caller.queued_s) == (house.loop.time(), 0.0)
+        assert work.place is not None
+        assert work.place._timer is None
+
+    run_virtual(main())
+
+
+def test_the_next_begins_when_one_ends() -> None:
+    """A slot that is given back is used in the same instant, and the wait is told to the request."""
+
+    async def main() -> None:
+        house = House()
+        first, second = house.ask(3.0), house.ask(1.0)
+        await asyncio.sleep(FOREVER_S)
+        assert (first.begun_s, second.begun_s) == (0.0, 3.0)
+        assert second.caller.queued_s == 3.0
+
+    run_virtual(main())
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    """Without a place it is a 503 at once, with the time that all who wait will need and no word against retries."""
+
+    async def main() -> None:
+        house = House(places=2)
+        house.ask(4.0)
+        await asyncio.sleep(4.0)
+        house.ask(4.0), house.ask(4.0), house.ask(4.0)
+        refused = house.ask()
+        assert isinstance(refused.error, Overloaded)
+        headers = dict(refused.error.headers())
+        assert (refused.error.status, headers[b"retry-after"], headers[b"retry-after-ms"]) == (503, b"12", b"12000")
+        assert b"x-should-retry" not in headers
+        assert house.gate.waiting == 2
+        await asyncio.sleep(FOREVER_S)
+
+    run_virtual(main())
+
+
+def test_a_wait_has_an_end() -> None:
+    """After the time-out it is a 503, told once with how long it waited; the slot then goes to who still waits."""
+
+    async def main() -> None:
+        house = House()
+        house.ask(6.0)
+        late = house.ask()
+        await asyncio.sleep(2.0)
+        patient = house.ask()
+        await asyncio.sleep(FOREVER_S)
+        assert isinstance(late.error, Overloaded)
+        assert house.told == [(503, "overloaded", 5.0)]
+        assert (late.begun_s, patient.begun_s) == (None, 6.0)
+
+    run_virtual(main())
+
+
+def test_nobody_waits_longer_than_its_client() -> None:
+    """A client that says how long it waits is not kept longer."""
+
+    async def main() -> None:
+        house = House()
+        house.ask(60.0)
+        work = house.ask(size=Size(1.0, 1.0, deadline_s=0.5))
+        await asyncio.sleep(FOREVER_S)
+        assert isinstance(work.error, Overloaded)
+        assert house.told == [(503, "overloaded", 0.5)]
+
+    run_virtual(main())
+
+
+def test_who_leaves_gives_its_place_up_at_once() -> None:
+    """A client that goes while it waits is not started later, and its place is free in that instant."""
+
+    async def main() -> None:
+        house = House(places=1)
+        house.ask(2.0)
+        gone = house.ask()
+        await asyncio.sleep(1.0)
+        gone.leave()
+        stays = house.ask()
+        await asyncio.sleep(FOREVER_S)
+        assert (gone.begun_s, gone.ended, stays.begun_s) == (None, [], 2.0)
+        assert house.told == [(499, "client_gone", 1.0)]
+
+    run_virtual(main())
+
+
+def test_who_leaves_when_its_turn_has_just_come_passes_the_slot_on() -> None:
+    """Between the turn and the beginning a client may go: the next one gets the slot, and it is not lost."""
+
+    async def main() -> None:
+        house = House()
+        first, gone, following = house.ask(FOREVER_S), house.ask(), house.ask()
+        first.end("complete")  # `gone` has its turn, and begins in the next turn of the loop
+        gone.leave()
+        await asyncio.sleep(0.5)
+        assert (gone.begun_s, following.begun_s) == (None, 0.0)
+        await asyncio.sleep(FOREVER_S)
+        assert house.gate.in_flight == 0
+
+    run_virtual(main())
+
+
+def test_the_drain_ends_all_cleanly() -> None:
+    """When the drain is over those inside are told so, and those that wait get a 503; none begins then."""
+
+    async def main() -> None:
+        house = House()
+        works = [house.ask(60.0), house.ask(), house.ask()]
+        works[0].end("complete")  # the second has its turn, and has not begun
+        for work in works:
+            assert work.place is not None
+            work.place.shut_down()
+        await asyncio.sleep(FOREVER_S)
+        assert [work.begun_s for work in works] == [0.0, None, None]
+        assert [work.error.code if work.error else None for work in works[1:]] == ["gateway_shutting_down"] * 2
+        assert (house.gate.in_flight, house.gate.waiting) == (0, 0)
+
+    run_virtual(main())
+
+
+def test_a_greedy_key_is_pushed_out_of_its_last_place() -> None:
+    """The one that loses its place gets the 503, the one that came gets its turn."""
+
+    async def main() -> None:
+        house = House(places=2)
+        house.ask(1.0)
+        greedy = [house.ask(key="greedy"), house.ask(key="greedy")]
+        modest = house.ask(key="modest")
+        assert [isinstance(work.error, Overloaded) for work in greedy] == [False, True]
+        await asyncio.sleep(FOREVER_S)
+        assert modest.ended == ["complete"]
+
+    run_virtual(main())
+
+
+def test_a_request_that_cannot_begin_gives_its_slot_back() -> None:
+    """A bug in the start of a request that had waited is its client's 500 and nobody else's."""
+
+    async def main() -> None:
+        house = House()
+        first, broken = house.ask(1.0), house.ask(kind=Buggy)
+        following = house.ask(1.0)
+        await asyncio.sleep(1.5)
+        assert first.ended == ["complete"]
+        assert broken.error is not None
+        assert broken.error.status == 500
+        broken.leave()
+        await asyncio.sleep(FOREVER_S)
+        assert following.ended == ["complete"]
+        assert house.gate.in_flight == 0
+
+    run_virtual(main())
+
+
+def test_a_key_over_its_limit_is_told_so() -> None:
+    """A 429 with the key's own numbers; it takes neither a slot nor a place."""
+
+    async def main() -> None:
+        house = House(requests_per_min=2, tokens_per_min=1_000)
+        first = house.ask(key="limited")
+        assert first.place is not None
+        assert dict(first.place.headers) == {
+            b"x-ratelimit-limit-requests": b"2",
+            b"x-ratelimit-remaining-requests": b"1",
+            b"x-ratelimit-reset-requests": b"30s",
+            b"x-ratelimit-limit-tokens": b"1000",
+            b"x-ratelimit-remaining-tokens": b"800",
+            b"x-ratelimit-reset-tokens": b"12s",
+        }
+        house.ask(key="limited")
+        refused = house.ask(key="limited")
+        assert isinstance(refused.error, OverKeyLimit)
+        headers = dict(refused.error.headers())
+        assert (headers[b"retry-after"], headers[b"x-ratelimit-remaining-requests"]) == (b"30", b"0")
+        assert (house.gate.in_flight, house.gate.waiting, house.account.in_flight) == (1, 1, 2)
+        await asyncio.sleep(FOREVER_S)
+        assert house.account.in_flight == 0
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("ended", "left"),
+    [
+        (DONE, 985),  # as reported
+        (replace(DONE, usage=None, events=7), 893),  # the estimated prompt, and what went out
+        (replace(DONE, usage=None, events=0), 1_000),  # nothing came
+    ],
+)
+def test_tokens_are_settled(ended: RequestEnded, left: int) -> None:
+    """A key is charged what was used, as far as it is known; the request itself stays counted."""
+
+    async def main() -> None:
+        house = House(requests_per_min=2, tokens_per_min=1_000)
+        work = house.ask(FOREVER_S, key="limited")
+        assert work.host is not None
+        work.host.emit(ended)
+        requests, tokens = house.account.standing(house.loop.time())
+        assert (requests.remaining, tokens.remaining) == (1, left)
+
+    run_virtual(main())
+
+
+def test_who_was_not_served_is_charged_nothing() -> None:
+    """A wait in vain gives the key's tokens and its request back."""
+
+    async def main() -> None:
+        house = House(requests_per_min=2, tokens_per_min=1_000, places=1)
+        house.ask(FOREVER_S)
+        waits, refused = house.ask(key="limited"), house.ask(key="limited")
+        assert refused.error is not None
+        await asyncio.sleep(5.0)
+        assert waits.error is not None
+        assert [standing.remaining for standing in house.account.standing(5.0)] == [2, 1_000]
+
+    run_virtual(main())
+
+
+def test_no_cycle_outlives_a_request() -> None:
+    """When a request is over its place goes without the garbage collector's help."""
+
+    async def main() -> tuple[int, int]:
+        house = House()
+        for _ in range(3):
+            house.ask(1.0)
+        house.ask(60.0).leave()
+        before = _places()
+        await asyncio.sleep(100.0)
+        return before, _places()
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert run_virtual(main()) == (3, 0)  # one has left
+    finally:
+        gc.enable()
+
+
+def _places() -> int:
+    return sum(isinstance(thing, Place) for thing in gc.get_objects())
