@@ -3,8 +3,8 @@
 The port's page says: 500 requests, lognormal(5, 2) ms, 5 % stragglers ten times as slow, defaults for the rest. One
 request at a time: with more, its default bucket (100 requests/s) could not have paid for the 7 % that it shows. In
 virtual time by default, so that the machine plays no part but by the overhead it is given. Prints one JSON object.
-Started by python_port.py; of this project it may import only what needs no other package. Units: seconds inside,
-milliseconds in the result.
+Started by python_port.py as a script; of this project it loads one file that needs no package, so that nothing that is
+installed here stands in the way of what is installed there. Units: seconds inside, milliseconds in the result.
 """
 
 import argparse
@@ -12,7 +12,9 @@ import asyncio
 import json
 import math
 import random
+import runpy
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import hedge
@@ -20,7 +22,7 @@ import httpx
 from hedge.budget import _token_bucket
 from hedge.transport import HedgedHttpxTransport, _base
 
-from streaming_bench.virtual_loop import VirtualLoop
+_VIRTUAL_LOOP = Path(__file__).parents[1] / "virtual_loop.py"
 
 MEAN_S, SD_S = 0.005, 0.002
 STRAGGLERS, FACTOR = 0.05, 10
@@ -81,5 +83,6 @@ if __name__ == "__main__":
     parser.add_argument("--at-a-time", type=int, default=1)
     parser.add_argument("--real-time", dest="virtual", action="store_false")
     given = parser.parse_args()
-    with asyncio.Runner(loop_factory=VirtualLoop if given.virtual else None) as runner:
+    factory = runpy.run_path(str(_VIRTUAL_LOOP))["VirtualLoop"] if given.virtual else None
+    with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main(given))

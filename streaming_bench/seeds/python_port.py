@@ -4,7 +4,6 @@ Starts the driver there and reads what it prints. The package is no dependency o
 """
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from streaming_bench.seeds.published import PYTHON_PORT
 SETUP: Final = "python -m venv port && port/bin/pip install 'hedge-python[httpx]'"
 
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-_ROOT: Final = Path(__file__).parents[2]
+_DRIVER: Final = Path(__file__).with_name("port_driver.py")
 _RUN_S_MAX: Final = 300.0
 
 
@@ -58,12 +57,12 @@ def _found(name: str, runs: Sequence[dict[str, float]]) -> Found:
 
 
 def _run(python: Path, seed: int, at_a_time: int, *, real_time: bool) -> dict[str, dict[str, float]]:
-    command = [str(python), "-m", "streaming_bench.seeds.port_driver", f"--seed={seed}", f"--at-a-time={at_a_time}"]
+    # -P: what lies beside the driver must not shadow what is installed there.
+    command = [str(python), "-P", str(_DRIVER), f"--seed={seed}", f"--at-a-time={at_a_time}"]
     if real_time:
         command.append("--real-time")
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     try:
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_RUN_S_MAX, check=True)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S_MAX, check=True)
     except OSError as error:
         raise PortError(f"cannot start {python}: {error.strerror}; make it with: {SETUP}") from error
     except subprocess.TimeoutExpired as error:
