@@ -134,6 +134,9 @@ def _kept(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
         value = _value(raws, name)
         if not isinstance(value, str | None):
             yield _type(name, value, want)
+    prompt = _value(raws, "prompt")
+    if not isinstance(prompt, dict | None):
+        yield _type("prompt", prompt, 'an object like {"id": "pmpt_..."}')
     for name in ("store", "background"):
         value = _value(raws, name)
         if not isinstance(value, bool | None):

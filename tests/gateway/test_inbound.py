@@ -823,3 +823,86 @@ def test_an_error_at_the_very_end_is_told_like_any_other() -> None:
     """A decoder that stops behind the last byte gives a refusal, not an exception."""
     error = not_json(b'{"a": tru', "JSON is malformed: invalid character (byte 9)")
     assert (error.status, error.code) == (400, "invalid_json")
+
+
+def response(*members: str) -> str:
+    """A body of the Responses API that is good but for these members."""
+    return "{" + ",".join(('"model":"m"', '"input":"hi"', *members)) + "}"
+
+
+RESPONSES: dict[str, tuple[str, str, str]] = {  # what is wrong -> body, param, code
+    "no input": ('{"model":"m"}', "input", "missing_required_parameter"),
+    "messages instead": ('{"model":"m","messages":[]}', "input", "missing_required_parameter"),
+    "input of a wrong type": ('{"model":"m","input":3}', "input", "invalid_type"),
+    "empty input": ('{"model":"m","input":[]}', "input", "empty_array"),
+    "an item that is none": ('{"model":"m","input":["hi"]}', "input[0]", "invalid_type"),
+    "an item of no type": ('{"model":"m","input":[{"type":1}]}', "input[0].type", "invalid_type"),
+    "instructions": (response('"instructions":["x"]'), "instructions", "invalid_type"),
+    "limit": (response('"max_output_tokens":0'), "max_output_tokens", "integer_below_min_value"),
+    "background": (response('"background":true'), "background", "invalid_value"),
+    "store": (response('"store":"yes"'), "store", "invalid_type"),
+    "prompt": ('{"model":"m","prompt":"x"}', "prompt", "invalid_type"),
+    "stream": (response('"stream":1'), "stream", "invalid_type"),
+    "tools": (response('"tools":{}'), "tools", "invalid_type"),
+    "previous": (response('"previous_response_id":7'), "previous_response_id", "invalid_type"),
+}
+EMBEDDINGS: dict[str, tuple[str, str, str]] = {
+    "no input": ('{"model":"m"}', "input", "missing_required_parameter"),
+    "empty text": ('{"model":"m","input":""}', "input", "empty_string"),
+    "no texts": ('{"model":"m","input":[]}', "input", "empty_array"),
+    "too many texts": (
+        f'{{"model":"m","input":{json.dumps(["a"] * (PROMPTS_MAX + 1))}}}',
+        "input",
+        "array_above_max_length",
+    ),
+    "mixed": ('{"model":"m","input":["a",1]}', "input[1]", "invalid_type"),
+    "half a token": ('{"model":"m","input":[[1,2.5]]}', "input[0]", "invalid_type"),
+    "an object": ('{"model":"m","input":{}}', "input", "invalid_type"),
+    "a stream": ('{"model":"m","input":"a","stream":true}', "stream", "invalid_value"),
+    "no model": ('{"input":"a"}', "model", "missing_required_parameter"),
+}
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "param", "code"),
+    [(Api.RESPONSES, *case) for case in RESPONSES.values()] + [(Api.EMBEDDINGS, *case) for case in EMBEDDINGS.values()],
+)
+def test_a_wrong_field_of_another_api_is_named(api: Api, body: str, param: str, code: str) -> None:
+    """The Responses API and embeddings have their mistakes told as the others do."""
+    error = told(body, api)
+    assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize(
+    ("members", "hedge_off", "kept", "follows"),
+    [
+        ((), None, True, None),
+        (('"store":false',), None, False, None),
+        (('"store":true',), Denial.OFF, True, None),
+        (('"store":false', '"previous_response_id":"resp_1"'), Denial.OFF, False, "resp_1"),
+        (('"store":false', '"conversation":"conv_1"'), Denial.OFF, False, None),
+        (('"store":false', '"tools":[{"type":"web_search"}]'), Denial.OFF, False, None),
+        (('"store":false', '"tools":[{"type":"function"},{"type":"custom"}]'), None, False, None),
+        (('"store":null', '"background":false'), None, True, None),
+    ],
+)
+def test_what_may_be_asked_twice_in_the_responses_api(
+    members: tuple[str, ...], hedge_off: Denial | None, *, kept: bool, follows: str | None
+) -> None:
+    """What is kept, or goes on with that, is never hedged; what might be kept is left to who knows the replicas."""
+    inbound = read(response(*members, '"stream":true', '"max_output_tokens":7'), Api.RESPONSES)
+    assert (inbound.hedge_off, inbound.kept, inbound.follows) == (hedge_off, kept, follows)
+    assert (inbound.call.streaming, inbound.call.assemble, inbound.call.max_tokens) == (True, True, 7)
+
+
+def test_the_prompt_of_a_response_is_what_the_model_reads_first() -> None:
+    """Instructions come before the input, wherever they stand."""
+    assert read(response('"instructions":"be brief"'), Api.RESPONSES).prompt == b'"be brief""hi"'
+
+
+@pytest.mark.parametrize("given", ['"hi"', '["a","b"]', "[1,2,3]", "[[1],[2,3]]"])
+def test_embeddings_are_timed_and_hedged_as_a_whole(given: str) -> None:
+    """They come in one piece, whose time says how fast a replica is, several inputs included."""
+    inbound = read(f'{{"model":"m","input":{given}}}', Api.EMBEDDINGS)
+    assert (inbound.call.streaming, inbound.call.assemble, inbound.call.timed) == (False, False, True)
+    assert (inbound.hedge_off, inbound.prompt) == (None, given.encode())

@@ -10,6 +10,7 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 from pydantic import BaseModel
 
+from gateway.events import ParamsDropped
 from gateway_fixture import serving, until
 from race_scenarios import Settings
 from running import run_real
@@ -173,6 +174,20 @@ def test_what_no_replica_can_do_is_refused_by_name() -> None:
     run_real(main())
 
 
+def test_what_may_be_dropped_is_dropped_and_told() -> None:
+    """Where the configuration allows it, a field without words is left out, and the log names it."""
+
+    async def main() -> None:
+        model = {"drop_params": True}
+        async with serving({"a": REPLICA}, own={"a": CHAT_ONLY}, model=model) as site, async_client(site.url) as client:
+            answer = await client.responses.create(model="m", input="hello", store=True)
+            assert answer.model_dump()["store"] is False  # it says so
+            dropped = [event.params for event in site.events if isinstance(event, ParamsDropped)]
+            assert dropped == [("store",)]
+
+    run_real(main())
+
+
 def test_what_goes_on_with_an_answer_goes_to_its_replica() -> None:
     """A `previous_response_id` is sent to the replica that gave it, and never to a second one."""
 
@@ -190,6 +205,22 @@ def test_what_goes_on_with_an_answer_goes_to_its_replica() -> None:
                 )
                 assert again.headers["x-ttft-replica"] == winner
                 assert site.reached == before + 1
+
+    run_real(main())
+
+
+def test_what_a_provider_keeps_unasked_is_not_hedged() -> None:
+    """At kinds that keep answers, saying nothing of `store` is asking to keep: only `store: false` is hedged."""
+
+    async def main() -> None:
+        slow = {**REPLICA, "ttft": "60ms"}
+        async with (
+            serving({"a": slow, "b": slow}, hedge=RACED, kind="openai") as site,
+            async_client(site.url) as client,
+        ):
+            for store, asked in (({}, 1), ({"store": None}, 2), ({"store": False}, 4)):
+                await client.responses.create(model="m", input="hello", extra_body=store)
+                assert site.reached == asked
 
     run_real(main())
 

@@ -1,0 +1,48 @@
+"""How a stream of the Responses API ends when it cannot be completed."""
+
+import json
+from typing import Any
+
+from gateway.errors import ShuttingDown, UpstreamFailed
+from gateway.responses_ending import ResponsesEnding
+from providers.responses.write import EventWriter
+
+CUT = UpstreamFailed("the connection ended", status=502, code="upstream_cut")
+
+
+def ended(*raws: bytes, error: UpstreamFailed | ShuttingDown = CUT) -> dict[str, Any]:
+    """The last event behind these."""
+    ending = ResponsesEnding("req_1")
+    for raw in raws:
+        ending.note(raw)
+    event = ending.error(error)
+    assert event.startswith(b"event: response.failed\ndata: ")
+    assert event.endswith(b"\n\n")
+    value: dict[str, Any] = json.loads(event.partition(b"data: ")[2])
+    return value
+
+
+def test_it_goes_on_with_what_had_begun() -> None:
+    """Numbers go on behind the last event, and the response is the one that was begun, bursts included."""
+    writer = EventWriter()
+    begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
+    burst = writer.event("response.output_text.delta", delta="a") + writer.event(
+        "response.output_text.delta", delta="b"
+    )
+    event = ended(begun, burst)
+    assert event["sequence_number"] == 4
+    assert (event["response"]["id"], event["response"]["model"]) == ("resp_9", "m")
+    assert event["response"]["status"] == "failed"
+    assert event["response"]["error"]["code"] == "upstream_cut"
+
+
+def test_nothing_had_come() -> None:
+    """A stream that got its 200 and no event has a response of the gateway's own."""
+    event = ended(error=ShuttingDown("bye"))
+    assert (event["sequence_number"], event["response"]["id"]) == (0, "resp_req_1")
+    assert event["response"]["error"]["message"] == "bye"
+
+
+def test_what_cannot_be_read_does_not_matter() -> None:
+    """Events of any other form leave the ending as it would be without them."""
+    assert ended(b"data: {\n\n", b": comment\n\n")["sequence_number"] == 0
