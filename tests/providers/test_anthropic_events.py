@@ -12,7 +12,7 @@ from providers.anthropic.messages import AnthropicMessages
 from providers.base import Frame, FrameKind, Usage
 from providers.errors import BadStatus
 from providers.reasons import is_refusal, is_too_long
-from providers.sse import Splitter, data_of
+from providers.sse import Splitter
 
 CALL = messages_call(stream=True)
 STREAM = [
@@ -23,7 +23,6 @@ STREAM = [
     *tool(2, "toolu_1", "get_weather", "", '{"city":', '"Paris"}'),
     *end("tool_use"),
 ]
-OVERLOADED = event("error", error={"type": "overloaded_error", "message": "Overloaded"})
 
 
 def opening(kind: str, **fields: Any) -> bytes:
@@ -34,59 +33,6 @@ def opening(kind: str, **fields: Any) -> bytes:
 def delta(kind: str, **fields: Any) -> bytes:
     """A piece of a block."""
     return event("content_block_delta", index=0, delta={"type": kind, **fields})
-
-
-def stopped(reason: str | None) -> bytes:
-    """Why the answer ended."""
-    return event("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": 3})
-
-
-# what the event is: with thinking as content, and where only the answer counts, if that differs
-KINDS: list[tuple[bytes, str, str | None]] = [
-    (start(), "preamble", None),
-    (PING, "preamble", None),
-    (opening("text", text=""), "preamble", None),
-    (opening("text", text="A"), "content", None),
-    (opening("thinking", thinking="", signature=""), "preamble", None),
-    (opening("thinking", thinking="Hm", signature=""), "content", "preamble"),
-    (opening("redacted_thinking", data="EvwB"), "content", "preamble"),
-    (opening("tool_use", id="toolu_1", name="f", input={}), "content", None),
-    (opening("server_tool_use", id="srvtoolu_1", name="web_search", input={}), "content", None),
-    (opening("web_search_tool_result", tool_use_id="srvtoolu_1", content=[]), "content", None),
-    (delta("text_delta", text="A"), "content", None),
-    (delta("text_delta", text=" "), "content", None),
-    (delta("text_delta", text=""), "preamble", None),
-    (delta("thinking_delta", thinking="Hm"), "content", "preamble"),
-    (delta("thinking_delta", thinking=""), "preamble", None),
-    (delta("input_json_delta", partial_json='{"a"'), "content", None),
-    (delta("input_json_delta", partial_json=""), "preamble", None),
-    (delta("signature_delta", signature="EqoB"), "preamble", None),
-    (delta("citations_delta", citation={"type": "char_location"}), "content", None),
-    (delta("image_delta", data="x"), "content", None),
-    (event("content_block_stop", index=0), "preamble", None),
-    (stopped("end_turn"), "finish", None),
-    (stopped("max_tokens"), "finish", None),
-    (stopped("pause_turn"), "finish", None),
-    (stopped("refusal"), "refusal", None),
-    (stopped(None), "usage", None),
-    (event("message_stop"), "done", None),
-    (event("something_new", value=1), "preamble", None),
-    (OVERLOADED, "error", None),
-    (b'data: {"error": {"message": "no type"}}\n\n', "error", None),
-    (b": keep-alive\n\n", "comment", None),
-    (b"event: content_block_delta\ndata: {\n\n", "malformed", None),
-    (b"data: [1]\n\n", "malformed", None),
-]
-
-
-@pytest.mark.parametrize("row", KINDS, ids=lambda row: f"{row[1]}: {data_of(row[0])!r}")
-def test_what_an_event_is(row: tuple[bytes, str, str | None]) -> None:
-    """Every event of the table is what the table says, and goes on as it came unless it is broken."""
-    raw, kind, answer = row
-    frame = AnthropicMessages().reader(CALL).read(raw)
-    assert frame.kind.value == kind
-    assert frame.raw == (b"" if kind == "malformed" else raw)
-    assert AnthropicMessages(first_token="answer").reader(CALL).read(raw).kind.value == (answer or kind)
 
 
 def test_the_answer_alone_may_count() -> None:

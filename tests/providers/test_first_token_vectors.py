@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import call_of
+from providers.anthropic.messages import AnthropicMessages
 from providers.base import Api, EventReader, FrameKind, Usage
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
@@ -23,7 +24,12 @@ from providers.responses.native import OpenAIResponses
 FILE = Path(__file__).resolve().parents[2] / "docs" / "first-token-vectors.json"
 ROWS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
 SERVERS = "openai azure vllm sglang tgi ollama llamacpp openrouter groq mistral deepseek gemini together fireworks"
-APIS: Mapping[str, Api] = {"chat": Api.CHAT, "completions": Api.COMPLETIONS, "responses": Api.RESPONSES}
+APIS: Mapping[str, Api] = {
+    "chat": Api.CHAT,
+    "completions": Api.COMPLETIONS,
+    "responses": Api.RESPONSES,
+    "messages": Api.MESSAGES,
+}
 
 
 def _reader(row: Mapping[str, Any], first_token: FirstToken = "any") -> EventReader:
@@ -32,6 +38,8 @@ def _reader(row: Mapping[str, Any], first_token: FirstToken = "any") -> EventRea
     call = call_of({"model": "m", "stream": True, "stream_options": options}, api)
     if api is Api.CHAT:
         return OpenAIChat(first_token=first_token).reader(call)
+    if api is Api.MESSAGES:
+        return AnthropicMessages(first_token=first_token).reader(call)
     if api is Api.RESPONSES:
         return OpenAIResponses(first_token=first_token).reader(call)
     return OpenAICompletions().reader(call)

@@ -16,7 +16,12 @@ from raw_http import answer, request_bytes
 from running import run_real
 
 CHAT, MESSAGES, COUNT = "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"
-KINDS = {"o": "simulated", "a": "anthropic"}
+RESPONSES = "/v1/responses"
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "o": {"apis": ["chat/completions"]},
+    "a": {"kind": "anthropic"},
+    "r": {"apis": ["responses"]},
+}
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 PATIENT: Settings = {"tokens": 6, "gap": "1ms"}
@@ -25,7 +30,12 @@ HASTY = {"hedge": {"policy": "static", "delay": "10ms", "hedge_delay_min": "1ms"
 
 def asked(path: str, *, stream: bool, **more: Any) -> bytes:
     """A request of a client of this API."""
-    body: dict[str, Any] = {"model": "m", "max_tokens": 6, "messages": HELLO, "stream": stream, **more}
+    body: dict[str, Any] = {"model": "m", "stream": stream}
+    if path == RESPONSES:
+        body |= {"max_output_tokens": 6, "input": HELLO, "store": False}
+    else:
+        body |= {"max_tokens": 6, "messages": HELLO}
+    body |= more
     return request_bytes(json.dumps(body).encode(), path)
 
 
@@ -34,11 +44,16 @@ def tools(path: str) -> dict[str, Any]:
     if path == CHAT:
         function = {"name": "weather", "parameters": TOOL_SCHEMA}
         return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    if path == RESPONSES:
+        tool = {"type": "function", "name": "weather", "parameters": TOOL_SCHEMA, "strict": False}
+        return {"tools": [tool], "tool_choice": "required"}
     return {"tools": [{"name": "weather", "input_schema": TOOL_SCHEMA}], "tool_choice": {"type": "any"}}
 
 
 def text_of(path: str, raw: bytes, *, stream: bool) -> str:
     """What an answer says, of one that is valid and complete."""
+    if path == RESPONSES:
+        return _response_text(data_in(raw) if stream else json.loads(raw))
     if not stream:
         body = json.loads(raw)
         if path == CHAT:
@@ -61,9 +76,28 @@ def text_of(path: str, raw: bytes, *, stream: bool) -> str:
     return "".join(each.get("text") or each.get("partial_json") or "" for each in deltas)
 
 
+def _response_text(told: Any) -> str:
+    """The same of a response: the events of a stream, or the response itself."""
+    if isinstance(told, list):
+        assert (told[0]["type"], [each["sequence_number"] for each in told]) == (
+            "response.created",
+            [*range(len(told))],
+        )
+        ended = [each for each in told if each["type"] in ("response.completed", "response.incomplete")]
+        assert ended == told[-1:]
+        pieces = [
+            each.get("delta", "") for each in told if each["type"].endswith(("output_text.delta", "arguments.delta"))
+        ]
+        text = "".join(pieces)
+        assert text == _response_text(told[-1]["response"])
+        return text
+    last = told["output"][-1]
+    return str(last["arguments"] if last["type"] == "function_call" else last["content"][0]["text"])
+
+
 def both(profiles: Mapping[str, Settings], **settings: Any) -> Any:
     """A gateway before these replicas: o speaks OpenAI's API, a Anthropic's."""
-    return serving(profiles, own={name: {"kind": KINDS[name]} for name in profiles}, **settings)
+    return serving(profiles, own={name: KINDS[name] for name in profiles}, **settings)
 
 
 async def said(site: Site, path: str, *, stream: bool, **more: Any) -> tuple[str, dict[str, str]]:
@@ -74,8 +108,8 @@ async def said(site: Site, path: str, *, stream: bool, **more: Any) -> tuple[str
         return text_of(path, raw, stream=stream), got.headers
 
 
-@pytest.mark.parametrize("replica", ["o", "a"])
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("replica", KINDS)
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 def test_every_api_at_every_replica(path: str, replica: str) -> None:
     """Streamed or not, text, reasoning or a tool's call: a client hears what the replica has said, in its own API."""
 
@@ -86,26 +120,26 @@ def test_every_api_at_every_replica(path: str, replica: str) -> None:
             assert streamed == whole
             assert len(whole.split()) == 6
             call, _ = await said(site, path, stream=True, **tools(path))
-            assert call == json.dumps(json.loads((await said(site, path, stream=False, **tools(path)))[0]))
-            assert json.loads(call) == {"city": "word"}
+            whole, _ = await said(site, path, stream=False, **tools(path))
+            assert json.loads(call) == json.loads(whole) == {"city": "word"}
 
     run_real(main())
 
 
-@pytest.mark.parametrize("slow", ["o", "a"])
-@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("slow", KINDS)
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 def test_races_between_kinds(path: str, slow: str) -> None:
     """A race between two kinds of replicas gives one valid answer in the client's API, whichever wins."""
 
     async def main() -> None:
         late: Settings = {**PATIENT, "ttft": "3s"}
-        profiles = {slow: late, "oa".replace(slow, ""): PATIENT}
+        profiles = {name: late if name == slow else PATIENT for name in KINDS}
         async with both(profiles, **HASTY) as site:
             winners = set()
-            for stream in (True, False, True, True):
+            for stream in (True, False, True, False, True):
                 _, headers = await said(site, path, stream=stream)
                 winners.add(headers["x-ttft-replica"])
-            assert winners == {"oa".replace(slow, "")}
+            assert slow not in winners
             await site.until_idle()
 
     run_real(main())
@@ -114,16 +148,16 @@ def test_races_between_kinds(path: str, slow: str) -> None:
 FAILING = ["error_event:0", "503", "429:20s", "empty", "cut_rst:0", "json_error", "silence"]
 
 
-@pytest.mark.parametrize("failing", ["o", "a"])
+@pytest.mark.parametrize("failing", KINDS)
 def test_failures_before_content_go_to_the_other_kind(failing: str, subtests: pytest.Subtests) -> None:
     """What fails before its first content, in either API, costs the client nothing but time."""
 
     async def main() -> None:
-        profiles = {failing: PATIENT, "oa".replace(failing, ""): PATIENT}
+        profiles = {failing: PATIENT, "a" if failing == "o" else "o": PATIENT}
         async with both(profiles, models=len(FAILING), timeouts={"ttft": "100ms"}) as site:
             for number, fault in enumerate(FAILING):
                 site.replicas[failing].configure(faults=[fault])
-                for path in (CHAT, MESSAGES):
+                for path in (CHAT, MESSAGES, RESPONSES):
                     with subtests.test(f"{fault} {path}"):
                         for stream in (True, False):
                             _, headers = await said(site, path, stream=stream, model=f"m{number}")
@@ -132,7 +166,7 @@ def test_failures_before_content_go_to_the_other_kind(failing: str, subtests: py
     run_real(main())
 
 
-@pytest.mark.parametrize("replica", ["o", "a"])
+@pytest.mark.parametrize("replica", KINDS)
 def test_broken_streams_end_with_the_clients_error(replica: str, subtests: pytest.Subtests) -> None:
     """A stream that breaks behind its first content ends with an error in the client's API, and not cleanly."""
 
@@ -150,6 +184,9 @@ def test_broken_streams_end_with_the_clients_error(replica: str, subtests: pytes
                         *before, last = data_in(await got.body())
                     assert (last["type"], last["error"]["type"]) == ("error", "api_error")
                     assert "message_stop" not in [each["type"] for each in before]
+                    async with answer(site.port, asked(RESPONSES, stream=True, model=f"m{number}")) as got:
+                        *before, last = data_in(await got.body())
+                    assert (last["type"], last["sequence_number"]) == ("response.failed", len(before))
 
     run_real(main())
 
