@@ -164,7 +164,7 @@ class Gateway:
             pools.append(Pool(name, made, hedge, self._ledgers))
             self._fleets.append(Fleet([self._client(settings, replica, tasks) for replica in replicas]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
-        keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in _spoken(each) for group in rows for each in group)
+        keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in spoken_by(each) for group in rows for each in group)
         return Model(
             row.name,
             pools,
@@ -186,7 +186,7 @@ class Gateway:
     ) -> Replica:
         kind = CATALOG[row.kind]
         client = self._client(settings, row, tasks)
-        able = protocols(kind, _spoken(row), self._wishes(model, row, kept))
+        able = protocols(kind, spoken_by(row), self._wishes(model, row, kept))
         bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
         url = urlsplit(row.base_url)
         headers = upstream_headers(row, kind, url.netloc)
@@ -375,7 +375,7 @@ def _entrances(rows: Sequence[config.Model]) -> dict[str, Entrance]:
     }
 
 
-def _spoken(row: config.Replica) -> frozenset[Api]:
+def spoken_by(row: config.Replica) -> frozenset[Api]:
     """What a replica speaks itself."""
     return CATALOG[row.kind].apis if row.apis is None else frozenset(map(Api, row.apis))
 

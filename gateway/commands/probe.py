@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit
 
-from gateway.app import tls_context, upstream_headers
+from gateway.app import spoken_by, tls_context, upstream_headers
 from gateway.command_line import ExitCode
 from gateway.commands.config import config_path, tell_problems
 from gateway.commands.environment import read_environment
 from gateway.commands.probe_cancel import COUNTERS, Cancel, Counter, cancel
 from gateway.commands.probe_plan import PROMPT, Target, left_tokens, plan, targets
-from gateway.commands.probe_quirks import Quirk
+from gateway.commands.probe_quirks import OF_CHAT, Quirk
 from gateway.commands.probe_report import Report, as_json, cleaned, details, limits_of, quirks_of, table, times_of
 from gateway.commands.probe_stream import Recording, Tap, begin, fetch, record
 from gateway.commands.terminal import bold, fail
@@ -32,7 +32,7 @@ from gateway.settings import Settings
 from providers.base import Api, Call, HttpSink, Request, Stream
 from providers.catalog import CATALOG
 from providers.errors import ConnectError, UpstreamError
-from providers.openai.chat import OpenAIChat
+from providers.protocols import Wishes, protocols
 from providers.reasons import is_stream_refused
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import Origin, WireClient
@@ -161,7 +161,11 @@ class _Prober:
         self._sent = upstream_headers(row, self._kind, url.netloc)
         self._endpoint = HttpEndpoint(
             self._client,
-            {Api.CHAT: OpenAIChat(ask_usage=False, first_token=target.model.first_token)},
+            protocols(
+                replace(self._kind, asks_usage=False),  # token counts are asked for here, and then not
+                spoken_by(row),
+                Wishes(first_token=target.model.first_token),
+            ),
             url.path,
             self._sent,
             row.model or target.model.name,
@@ -204,7 +208,8 @@ class _Prober:
 
     def _quirks(self, recordings: Sequence[Recording], streams: int) -> list[Quirk]:
         """What was refused counts only where the request was taken without it."""
-        return [*(self._refused if streams else ()), *quirks_of(recordings)]
+        found = [*(self._refused if streams else ()), *quirks_of(recordings)]
+        return found if Api.CHAT in spoken_by(self._row) else [each for each in found if each.name not in OF_CHAT]
 
     async def _asked(self, form: _Form) -> tuple[Recording, _Form]:
         """A recording, and the form in which the replica took the request."""

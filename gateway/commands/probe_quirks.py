@@ -36,6 +36,20 @@ Name = Literal[
     "max_tokens_refused",
 ]
 NAMES: Final[tuple[Name, ...]] = get_args(Name)
+OF_CHAT: Final[frozenset[Name]] = frozenset(
+    {
+        "role_first",
+        "no_choices",
+        "named_events",
+        "no_done",
+        "usage_missing",
+        "usage_unasked",
+        "usage_beside",
+        "reasoning",
+        "unknown_keys",
+    }
+)
+"""What is particular only about streams in OpenAI's form."""
 
 _TRAP_S_MIN = 0.010  # below that it is the network's noise
 _TRAP_SHARE_MIN = 0.1  # of the time to first content

@@ -26,7 +26,7 @@ TEXT = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n'
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
-async def probed(url: str, row: Mapping[str, str], requests: int = 3) -> Report:
+async def probed(url: str, row: Mapping[str, Any], requests: int = 3) -> Report:
     """What is found out about one replica with this in its configuration."""
     replica = {"name": "a", "kind": "simulated", "base_url": url, **row}
     settings = Settings.model_validate({"models": [{"name": "m", "replicas": [replica]}]})
@@ -34,7 +34,7 @@ async def probed(url: str, row: Mapping[str, str], requests: int = 3) -> Report:
     return report
 
 
-def simulated(requests: int = 3, row: Mapping[str, str] | None = None, **profile: Any) -> Report:
+def simulated(requests: int = 3, row: Mapping[str, Any] | None = None, **profile: Any) -> Report:
     """What is found out about a simulated replica."""
 
     async def run() -> Report:
@@ -128,6 +128,14 @@ def test_a_failure_in_between_keeps_what_was_measured() -> None:
     report = run_real(run())
     assert "status 500" in (report.error or "")
     assert 0 < report.streams < 20
+    assert report.times.content_s is not None
+
+
+@pytest.mark.parametrize("row", [{"kind": "anthropic"}, {"kind": "vllm", "apis": ["messages"]}])
+def test_a_replica_of_another_api(row: dict[str, Any]) -> None:
+    """A replica that speaks Anthropic's API is probed in it, with its times and without quirks of ours."""
+    report = simulated(row=row, gap="1ms")
+    assert (report.error, report.streams, names(report)) == (None, 3, [])
     assert report.times.content_s is not None
 
 
