@@ -57,9 +57,9 @@ class Scene:
     miss_ttft: Distribution
     misses: float = 0.2
     gap: str = "4ms"
-    tokens: int = 12
+    tokens: int = 8
     replicas: int = 4
-    rate_per_s: float = 150.0
+    rate_per_s: float = 100.0
     budget: float = 0.2
     static_delay: str = "26ms"
     slowness: float = 8.0
