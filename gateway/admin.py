@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import hmac
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, SlowSender, Unauthorized, UnknownModel
-from gateway.events import Event
+from gateway.events import ConfigReloaded, Event
 from gateway.http_errors import answer_errors
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
@@ -37,7 +37,7 @@ _SEND_S_MAX = 5.0  # a subscriber that takes nothing for this long is let go
 _QUANTILES_MAX = 16  # a picture is computed on the loop, between events of streams
 _SERVED = (
     "GET /metrics, /admin/models, /admin/usage, /admin/admission, /admin/hedging, /admin/events, /healthz "
-    "and POST /admin/hedging"
+    "and POST /admin/hedging, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 
@@ -92,6 +92,7 @@ class Admin:
         describe: all there is to know of a model, as JSON-ready values, with estimates at these quantiles, none for the
             usual ones; None if there is no such model.
         switch: the on-call switch.
+        reload: reads the configuration again; raises `ReloadRefused`.
         usage: who has used what.
         key: asked for as `Authorization: Bearer ...`, None for no key.
 
@@ -107,6 +108,7 @@ class Admin:
         switch: Switch,
         usage: UsageSource,
         *,
+        reload: Callable[[], Awaitable[ConfigReloaded]],
         admission: AdmissionSource = AdmissionState,
         key: str | None = None,
     ) -> None:
@@ -116,6 +118,7 @@ class Admin:
         self._describe = describe
         self._turn = switch
         self._used = usage
+        self._reload = reload
         self._key = key
         self._feed = Feed()
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -128,6 +131,7 @@ class Admin:
         app.add_api_route("/admin/admission", self._admitted, dependencies=guarded)
         app.add_api_route("/admin/hedging", self._hedging, dependencies=guarded)
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=guarded)
+        app.add_api_route("/admin/reload", self._reloaded, methods=["POST"], dependencies=guarded)
         app.add_api_route("/admin/events", self._events, dependencies=guarded)
         answer_errors(app, _SERVED)
 
@@ -176,14 +180,17 @@ class Admin:
         return _json({"on": all(models.values()), "models": models})
 
     async def _switch(self, request: Request) -> Response:
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-            raise Forbidden(f"a page from {origin} may not use the switch of this gateway")
+        _check_origin(request)
         wanted = _read_switch(await _read_body(request))
         if wanted.model is not None and self._describe(wanted.model, ()) is None:
             raise _unknown(wanted.model)
         self._turn(wanted.model, on=wanted.on)
         return await self._hedging()
+
+    async def _reloaded(self, request: Request) -> Response:
+        _check_origin(request)
+        done = await self._reload()
+        return _json({"models": done.models, "replicas": {"kept": done.kept, "new": done.new}})
 
     async def _events(self) -> Response:
         subscription = self._feed.join()
@@ -210,6 +217,13 @@ class _EventStream(EventSourceResponse):
 
 async def _healthz() -> Response:
     return _json({"status": "ok"})
+
+
+def _check_origin(request: Request) -> None:
+    """Whoever opens a page must not change anything here by that."""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise Forbidden(f"a page from {origin} may not change anything on this address")
 
 
 async def _read_body(request: Request) -> bytes:

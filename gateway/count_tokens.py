@@ -8,19 +8,18 @@ and for nothing. Units: tokens.
 import asyncio
 import itertools
 import secrets
-from collections.abc import Mapping
 
 import msgspec
 
-from gateway.bodies import Bodies, ClientLeft
+from gateway.bodies import ClientLeft
 from gateway.client_api import ClientApi
 from gateway.errors import GatewayError, MethodNotAllowed
 from gateway.estimation.tokens import text_tokens
 from gateway.events import RequestRefused
 from gateway.inbound import parse_count
-from gateway.request import Host, Model
+from gateway.request import Host
 from gateway.response import Outbox, Receive, Scope, Send, respond
-from gateway.routes import Keyring, answer_error
+from gateway.routes import Serving, answer_error
 from providers.base import Headers
 
 PATH = "/v1/messages/count_tokens"
@@ -32,26 +31,17 @@ class TokenCounts:
     """The ASGI application for `PATH`.
 
     Args:
-        models: by public name.
-        keyring: who may call, and for which models.
-        bodies: receives request bodies.
+        serving: what the settings say.
         api: how errors look.
         host: its clock, and who hears of refusals.
         tasks: owner of tasks that wait for slow clients.
+
+    Attributes:
+        serving: in force; a request keeps what it began with.
     """
 
-    def __init__(
-        self,
-        models: Mapping[str, Model],
-        keyring: Keyring,
-        bodies: Bodies,
-        api: ClientApi,
-        host: Host,
-        tasks: asyncio.TaskGroup,
-    ) -> None:
-        self._models = models
-        self._keyring = keyring
-        self._bodies = bodies
+    def __init__(self, serving: Serving, api: ClientApi, host: Host, tasks: asyncio.TaskGroup) -> None:
+        self.serving = serving
         self._api = api
         self._host = host
         self._tasks = tasks
@@ -62,15 +52,15 @@ class TokenCounts:
         """Answer one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._host.loop, self._tasks)
-        key_name = None
+        serving, key_name = self.serving, None
         held = 0
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} {PATH} does not exist; use POST", allow="POST")
-            key_name = self._keyring.name(scope["headers"])
-            body = await self._bodies.receive(scope["headers"], receive)
+            key_name = serving.keyring.name(scope["headers"])
+            body = await serving.bodies.receive(scope["headers"], receive)
             held = len(body)
-            answer = _encode({"input_tokens": self._count(key_name, body, scope["headers"])})
+            answer = _encode({"input_tokens": self._count(serving, key_name, body, scope["headers"])})
         except GatewayError as error:
             code = error.code or error.kind
             self._host.emit(RequestRefused(self._host.loop.time(), request_id, key_name, error.status, code))
@@ -84,12 +74,12 @@ class TokenCounts:
                 pass
         finally:
             if held:
-                self._bodies.held.give(held)
+                serving.bodies.held.give(held)
 
-    def _count(self, key_name: str, body: bytes, headers: Headers) -> int:
+    def _count(self, serving: Serving, key_name: str, body: bytes, headers: Headers) -> int:
         """The estimate for one body."""
         name, prompt = parse_count(body, headers)
-        model = self._models.get(name)
-        if model is None or not self._keyring.may_use(key_name, name):
-            raise self._keyring.refusal(key_name, name, self._models)
+        model = serving.models.get(name)
+        if model is None or not serving.keyring.may_use(key_name, name):
+            raise serving.keyring.refusal(key_name, name, serving.models)
         return max(1, round(model.scale.tokens(text_tokens(prompt))))

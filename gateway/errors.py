@@ -7,6 +7,7 @@
     |   +-- UnknownRoute      404
     |   +-- UnsupportedApi    404  the model is here, but not in the API it was asked in
     |   +-- MethodNotAllowed  405
+    |   +-- ReloadRefused     422  on the admin address: the new configuration cannot be used
     +-- Unauthorized          401  no key, or a wrong one
     +-- Forbidden             403
     |   +-- ModelNotAllowed   403  the key may not use this model
@@ -163,6 +164,13 @@ class ModelNotAllowed(Forbidden):
 
     kind = "invalid_request_error"
     code = "model_not_found"
+
+
+class ReloadRefused(BadRequest):
+    """The configuration was read again and cannot be used; the one in force goes on."""
+
+    status = 422
+    code = "config_refused"
 
 
 class SlowSender(GatewayError):

@@ -242,6 +242,24 @@ class HedgingSwitched:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigReloaded:
+    """The configuration was read again; with an error nothing has changed.
+
+    Attributes:
+        models: served now.
+        kept: replicas that are as they were, and have kept what is known of them.
+        new: the others.
+        error: why it was refused, None when it was not; quotes no secret.
+    """
+
+    at_s: float
+    models: int
+    kept: int
+    new: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PartFailed:
     """A part of the brain or an observer raised; the request went on without it."""
 
@@ -268,6 +286,7 @@ Event = (
     | AttemptFailed
     | BreakerChanged
     | HedgingSwitched
+    | ConfigReloaded
     | PartFailed
     | ParamsDropped
 )

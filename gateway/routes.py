@@ -119,20 +119,36 @@ def _key(headers: Headers) -> bytes:
     return key.strip() if scheme.lower() == b"bearer" else given.get(b"x-api-key", b"").strip()
 
 
-class RacedRoutes:
-    """The ASGI application for `paths`.
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the settings say of serving requests.
 
-    Args:
+    Attributes:
         models: by public name.
         keyring: who may call, and for which models.
         bodies: receives request bodies.
         admission: gives requests their places.
         limits: on requests.
+    """
+
+    models: Mapping[str, Model]
+    keyring: Keyring
+    bodies: Bodies
+    admission: Admission
+    limits: Limits
+
+
+class RacedRoutes:
+    """The ASGI application for `paths`.
+
+    Args:
+        serving: what the settings say.
         apis: what is served.
         host: what races share.
         tasks: owner of tasks that wait for slow clients.
 
     Attributes:
+        serving: in force; a request keeps what it began with.
         paths: what is served where.
         active: requests under way, and waiting for their turn.
         refusing: set while the gateway shuts down for good.
@@ -140,20 +156,12 @@ class RacedRoutes:
 
     def __init__(
         self,
-        models: Mapping[str, Model],
-        keyring: Keyring,
-        bodies: Bodies,
-        admission: Admission,
-        limits: Limits,
+        serving: Serving,
         apis: Mapping[Api, ClientApi],
         host: Host,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        self._models = models
-        self._keyring = keyring
-        self._bodies = bodies
-        self._admission = admission
-        self._limits = limits
+        self.serving = serving
         self._apis = apis
         self.paths = {f"/v1/{api.value}": api for api in apis}
         self._host = host
@@ -168,18 +176,18 @@ class RacedRoutes:
         request_id = f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._host.loop, self._tasks)
         api = self.paths[scope["path"]]
-        key_name = None
+        serving, key_name = self.serving, None
         body, arrived_s = b"", 0.0
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST", allow="POST")
             if self.refusing:
                 raise ShuttingDown("the gateway is shutting down; try another one")
-            key_name = self._keyring.name(scope["headers"])
-            body = await self._bodies.receive(scope["headers"], receive)
+            key_name = serving.keyring.name(scope["headers"])
+            body = await serving.bodies.receive(scope["headers"], receive)
             arrived_s = self._host.loop.time()
             caller = Caller(request_id, key_name, arrived_s)
-            race, place = self._race(api, body, scope["headers"], caller, outbox)
+            race, place = self._race(serving, api, body, scope["headers"], caller, outbox)
         except GatewayError as error:
             self._refused(request_id, key_name, error)
             await answer_error(error, outbox, receive, request_id, self._apis[api])
@@ -189,7 +197,7 @@ class RacedRoutes:
             await self._run(race, place, outbox, receive, request_id, self._apis[api])
         finally:
             if body:
-                self._release(len(body), arrived_s)
+                self._release(serving.bodies, len(body), arrived_s)
 
     async def _run(
         self, race: Race, place: Place | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
@@ -219,12 +227,12 @@ class RacedRoutes:
                 place.close()
 
     def _race(
-        self, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
+        self, serving: Serving, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
     ) -> tuple[Race, Place | None]:
         """Everything that needs no waiting between the body and the race, and its place where something is limited."""
-        inbound = parse(api, body, headers, self._limits.bounds, self._limits.passed_headers)
+        inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
         call = inbound.call
-        model = self._model(caller.key_name, call)
+        model = self._model(serving, caller.key_name, call)
         client: EventStream | JsonAnswer
         if call.streaming:
             stream = TellingStream if inbound.tells_usage else EventStream
@@ -233,40 +241,40 @@ class RacedRoutes:
             answer = TellingAnswer if inbound.tells_usage else JsonAnswer
             client = answer(outbox, caller.request_id, self._apis[api], call)
         facts = self._facts(inbound, model)
-        place = self._place(caller, model, call, facts)
+        place = self._place(serving.admission, caller, model, call, facts)
         race = Race(model, call, facts, client, caller, self._host if place is None else place.host)
         outbox.race = race
         return race, place
 
-    def _model(self, key_name: str, call: Call) -> Model:
+    def _model(self, serving: Serving, key_name: str, call: Call) -> Model:
         """The model asked for, if the key may use it and it can be asked in this API."""
-        model = self._models.get(call.model)
-        if model is None or not self._keyring.may_use(key_name, model.name):
-            raise self._keyring.refusal(key_name, call.model, self._models)
+        model = serving.models.get(call.model)
+        if model is None or not serving.keyring.may_use(key_name, model.name):
+            raise serving.keyring.refusal(key_name, call.model, serving.models)
         if call.api not in model.apis:
             able = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
             raise UnsupportedApi(f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {able}")
         return model
 
-    def _place(self, caller: Caller, model: Model, call: Call, facts: Facts) -> Place | None:
+    def _place(self, admission: Admission, caller: Caller, model: Model, call: Call, facts: Facts) -> Place | None:
         """A place for a request; None where nothing is limited."""
-        if not self._admission.binds(caller.key_name, model.name):
+        if not admission.binds(caller.key_name, model.name):
             return None
         answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
         size = Size(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
         try:
-            return self._admission.place(caller, model.name, size)
+            return admission.place(caller, model.name, size)
         except GatewayError:
             raise
         except Exception as error:  # a bug in a limit must not cost the caller an answer
             self._host.emit(PartFailed(self._host.loop.time(), "admission", type(error).__name__))
             return None
 
-    def _release(self, body_bytes: int, arrived_s: float) -> None:
+    def _release(self, bodies: Bodies, body_bytes: int, arrived_s: float) -> None:
         """A request is over: its body's bytes are free again."""
         now_s = self._host.loop.time()
         try:
-            self._bodies.held.ended(body_bytes, now_s - arrived_s)
+            bodies.held.ended(body_bytes, now_s - arrived_s)
         except Exception as error:  # as above
             self._host.emit(PartFailed(now_s, "bodies", type(error).__name__))
 

@@ -3,6 +3,7 @@
     SIGTERM  /readyz says 503; a moment later accepting stops; running streams finish up to drain_timeout; then they
              end with an error event. SIGINT (Ctrl-C) does the same without the moment: a person is waiting.
     again    everything ends at once.
+    SIGHUP   the configuration is read again; running streams go on.
 
 Owns sockets and signals; the object graph is app.py's. Units: seconds.
 """
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from gateway.app import Gateway, build
+from gateway.app import Gateway, Reread, build
+from gateway.errors import ReloadRefused
 from gateway.http_protocol import BoundedHttpProtocol
 from gateway.response import Application
 from gateway.setting_types import Address
@@ -79,6 +81,7 @@ async def run(
     settings: Settings,
     on_ready: Callable[[Addresses], None],
     meanwhile: Callable[[Addresses], Coroutine[object, object, None]] | None = None,
+    reread: Reread | None = None,
 ) -> Ending:
     """Serve until a signal ends it.
 
@@ -86,6 +89,7 @@ async def run(
         settings: checked settings.
         on_ready: called once when requests are accepted and signals are heard.
         meanwhile: started then, and cancelled by the first signal.
+        reread: reads the settings again for a reload; None where there is no file.
 
     Raises:
         ListenError: an address is taken or not ours.
@@ -95,13 +99,13 @@ async def run(
         sockets = [opened.enter_context(await _bind(address)) for address in wanted]
         addresses = Addresses(_name(sockets[0]), _name(sockets[1]) if len(sockets) > 1 else None)
         async with asyncio.TaskGroup() as tasks:
-            gateway = build(settings, tasks)
+            gateway = build(settings, tasks, reread)
             servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
             running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
             sweeping = tasks.create_task(_sweep(servers[0], gateway))
             for server in servers:
                 await server.accepting.wait()
-            with _signals() as signals:
+            with _signals() as signals, _reloads(gateway, tasks):
                 on_ready(addresses)
                 beside = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
@@ -210,6 +214,22 @@ async def _bind(address: Address) -> socket.socket:
 def _name(sock: socket.socket) -> Address:
     host, port = sock.getsockname()[:2]
     return Address(host, port)
+
+
+@contextlib.contextmanager
+def _reloads(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
+    """SIGHUP reloads, while inside."""
+    loop = asyncio.get_running_loop()
+
+    async def reload() -> None:
+        with contextlib.suppress(ReloadRefused):  # the log says why
+            await gateway.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(reload()))
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 @contextlib.contextmanager

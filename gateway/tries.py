@@ -6,7 +6,7 @@ request, tries in a burst, retries a model. It starts nothing and knows no timer
     untried sibling  ->  the same replica again  ->  untried replica of a fallback  ->  any untried replica
                          (no sibling there is: one quick retry; a short Retry-After is waited out)
 
-Units: seconds of the loop's clock; `rand` is uniform in [0, 1).
+Units: seconds of the loop's clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,7 +81,7 @@ class Tries:
         self._waited = False  # for a Retry-After, once
 
     def next(
-        self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: float
+        self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Go | Wait | Nothing:
         """What to do for one more attempt; the first one is not charged to the retry budget.
 
@@ -90,7 +90,7 @@ class Tries:
             attempts: all so far; those that could not be put into words for their replica cost nothing.
             errors: of those that failed, in order.
             now_s: the time.
-            rand: spreads waits.
+            rand: gives random numbers that spread waits.
         """
         sent = _sent(attempts)
         step = _bound(sent, now_s) or self._where(pick, attempts, errors, now_s, rand)
@@ -115,7 +115,7 @@ class Tries:
         return Nothing(spent=True) if isinstance(step, Go) and not self._model.retries.take(now_s) else step
 
     def _where(
-        self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: float
+        self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Go | Wait | Nothing:
         """The order at the top of this file."""
         pools, tried = self._model.pools, [attempt.replica for attempt in attempts]
@@ -135,7 +135,7 @@ class Tries:
         return Nothing(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
 
     def _same(
-        self, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: float
+        self, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Wait | None:
         """No sibling is left: what may soon be better is waited for, before a fallback answers."""
         pool = self._model.pools[self._index]
@@ -152,17 +152,17 @@ class Tries:
                 return wait
         alone = len(here) == 1 and errors and judge(errors[-1]).remedy is Remedy.SAME
         if alone and self._once(Remedy.SAME):
-            wait = Wait(now_s + _RETRY_S_MIN + _RETRY_S_SPREAD * rand)
+            wait = Wait(now_s + _RETRY_S_MIN + _RETRY_S_SPREAD * rand())
             self._again = (here[0].replica, wait.until_s)
             return wait
         return None
 
-    def _wait(self, wait_s: float, now_s: float, rand: float) -> Wait | None:
+    def _wait(self, wait_s: float, now_s: float, rand: Rand) -> Wait | None:
         """Wait out a Retry-After, if it is short and the first one."""
         if self._waited or wait_s > self._model.timeouts.retry_after_s_max:
             return None
         self._waited = True
-        return Wait(now_s + wait_s * (1 + _WAIT_SPREAD * rand))
+        return Wait(now_s + wait_s * (1 + _WAIT_SPREAD * rand()))
 
     def _once(self, remedy: Remedy) -> bool:
         """Whether this remedy is tried for the first time."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit
 
-from gateway.app import spoken_by, tls_context, upstream_headers
 from gateway.command_line import ExitCode
 from gateway.commands.config import config_path, tell_problems
 from gateway.commands.environment import read_environment
@@ -29,6 +28,7 @@ from gateway.config_problems import ConfigError
 from gateway.inbound import parse
 from gateway.inbound_asked import Bounds as RequestBounds
 from gateway.settings import Settings
+from gateway.site import spoken_by, tls_context, upstream_headers
 from providers.base import Api, Call, HttpSink, Request, Stream
 from providers.catalog import CATALOG
 from providers.errors import ConnectError, UpstreamError

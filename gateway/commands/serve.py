@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -38,11 +39,8 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         return demo(parse(["demo"])) if arguments.or_demo else no_file(file)
     try:
         environment = read_environment(os.environ)
-        settings = (
-            load(file, os.environ, environment.settings)
-            if arguments.model is None
-            else _from_options(arguments, os.environ, environment)
-        )
+        read = partial(load, file, os.environ, environment.settings)
+        settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
     except ConfigError as error:
         return tell_problems(error)
 
@@ -61,7 +59,7 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
             print(f"stopping: running requests have {wait_s:g} s; again to end them now", file=sys.stderr, flush=True)
 
     try:
-        return run_until_end(run(settings, on_ready, meanwhile))
+        return run_until_end(run(settings, on_ready, meanwhile, read if arguments.model is None else None))
     except ListenError as error:
         fail(f"{error}; end what listens there, or write another address in `listen` or `admin_listen`")
         return ExitCode.CANNOT_LISTEN

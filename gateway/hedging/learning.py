@@ -5,7 +5,7 @@ when a plan is made again. Which attempts add which sample is decided by the poo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from gateway.estimation.predictor import Predictor
@@ -45,6 +45,15 @@ class Learning:
         self._soon = math.inf  # so many make a plan worth making before its time: twice as many as it was made from
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive one under ""
         self._due_s: dict[str, float] = {}
+
+    def inherit(self, old: "Learning", stay: Collection[str]) -> None:
+        """Go on with what was learned under other settings; stay: replicas that are still the same."""
+        self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
+        self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
+        self.ttft |= {name: old.ttft[name] for name in stay}
+        self.ttfb |= {name: old.ttfb[name] for name in stay}
+        for name in set(old.ttft) - set(stay):
+            self.predictor.forget(name)
 
     def add_headers(self, replica: str, waited_s: float, now_s: float) -> None:
         """Response headers came after waited_s."""

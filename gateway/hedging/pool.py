@@ -63,6 +63,7 @@ class Pool:
         replicas: at least one, with different names.
         settings: how it hedges.
         ledgers: by quota name; shared between pools.
+        heir_of: the pool that this one follows after a reload; what it has learned goes on with the replicas that stay.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Pool:
         replicas: Sequence[Replica],
         settings: HedgeSettings,
         ledgers: Mapping[str, Ledger] | None = None,
+        heir_of: "Pool | None" = None,
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
@@ -84,12 +86,24 @@ class Pool:
         self._numbers = itertools.count()
         self._turn = 0
         self._ramping_until_s = -math.inf  # a replica has just come back
+        if heir_of is not None:
+            self._inherit(heir_of)
         self._mixed = len({replica.apis for replica in replicas}) > 1  # not all can be asked in every API
 
     @property
     def max_hedges(self) -> int:
         """Backups a request may have."""
         return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
+
+    def _inherit(self, old: "Pool") -> None:
+        """Go on where a pool was; its attempts under way share what is taken over, so they still count."""
+        stay = [replica for replica in self.replicas if replica in old._loads]
+        self._loads |= {replica: old._loads[replica] for replica in stay}
+        self.learning.inherit(old.learning, [replica.name for replica in stay])
+        self.hedging_on = old.hedging_on
+        self._ramping_until_s = old._ramping_until_s
+        if (self.settings.budget, self.settings.budget_of) == (old.settings.budget, old.settings.budget_of):
+            self.allowance = old.allowance
 
     # before an attempt
 

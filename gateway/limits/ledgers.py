@@ -15,11 +15,16 @@ class Ledgers(Mapping[str, Ledger]):
 
     Args:
         configured: quotas that the configuration states limits of.
+        before: the ledgers of a configuration that this one follows; what is counted as before goes on with them.
     """
 
-    def __init__(self, configured: Mapping[str, Sequence[Limit]]) -> None:
-        self._ledgers = {name: Ledger(limits) for name, limits in configured.items()}
-        self._implied: dict[tuple[str, str | None, str], str] = {}
+    def __init__(self, configured: Mapping[str, Sequence[Limit]], before: "Ledgers | None" = None) -> None:
+        self._configured = {name: tuple(limits) for name, limits in configured.items()}
+        self._old: tuple[dict[str, Ledger], dict[str, tuple[Limit, ...]]] = ({}, {})
+        if before is not None:
+            self._old = (before._ledgers, before._configured)
+        self._ledgers: dict[str, Ledger] = {name: self._made(name) for name in configured}
+        self._implied: dict[tuple[str, str | None, str], str] = {} if before is None else dict(before._implied)
 
     def __getitem__(self, name: str) -> Ledger:
         return self._ledgers[name]
@@ -32,7 +37,8 @@ class Ledgers(Mapping[str, Ledger]):
 
     def named(self, name: str) -> str:
         """A quota that a replica names, whether or not its limits are configured."""
-        self._ledgers.setdefault(name, Ledger())
+        if name not in self._ledgers:
+            self._ledgers[name] = self._made(name)
         return name
 
     def implied(self, base_url: str, host: str, key: str | None, model: str) -> str:
@@ -47,8 +53,15 @@ class Ledgers(Mapping[str, Ledger]):
         counted = (base_url.rstrip("/"), key, model)
         if counted not in self._implied:
             name, number = f"{host}/{model}", 1
-            while name in self._ledgers:  # another key, or a path of the same host
+            taken = {*self._ledgers, *self._implied.values()}
+            while name in taken:  # another key, or a path of the same host
                 number += 1
                 name = f"{host}/{model}#{number}"
-            self._implied[counted] = self.named(name)
-        return self._implied[counted]
+            self._implied[counted] = name
+        return self.named(self._implied[counted])
+
+    def _made(self, name: str) -> Ledger:
+        """The ledger of before if its configured limits are the same, else a new one."""
+        ledgers, configured = self._old
+        limits = self._configured.get(name, ())
+        return ledgers[name] if name in ledgers and configured.get(name, ()) == limits else Ledger(limits)

@@ -20,6 +20,7 @@ from gateway.events import (
     AttemptFailed,
     AttemptReport,
     BreakerChanged,
+    ConfigReloaded,
     Event,
     HedgeDenied,
     HedgeFired,
@@ -53,6 +54,7 @@ _RARE: dict[type[Event], tuple[str, Level]] = {
     BreakerChanged: ("breaker_changed", "warning"),
     HedgingSwitched: ("hedging_switched", "warning"),
     ParamsDropped: ("params_dropped", "warning"),
+    ConfigReloaded: ("config_reloaded", "warning"),
     PartFailed: ("part_failed", "error"),
 }
 

@@ -33,7 +33,7 @@ GATEWAY = Path(inbound.__file__).parent
 SCHEMAS = CONTRACT["components"]["schemas"]
 HEADERS = CONTRACT["components"]["headers"]
 RATES = {f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")}
-ADMIN_ONLY = {"forbidden", "too_many_subscribers"}  # docs/admin.md has them
+ADMIN_ONLY = {"config_refused", "forbidden", "too_many_subscribers"}  # docs/admin.md has them
 
 
 def test_it_is_an_openapi_document() -> None:

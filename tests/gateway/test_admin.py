@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from sse_starlette.sse import AppStatus
 
 from gateway.admin import Admin
-from gateway.events import BreakerChanged, HedgingSwitched
+from gateway.errors import ReloadRefused
+from gateway.events import BreakerChanged, ConfigReloaded, HedgingSwitched
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import PoolState
 from gateway.observe.usage import UsageTable
@@ -90,11 +91,14 @@ class House:
     key: str | None = None
     off: set[str] = field(default_factory=set)
     models: tuple[str, ...] = ("llama", "org/qwen")
+    fault: str | None = None
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.state)
         self.usage = UsageTable(lambda: SINCE)
-        self.admin = Admin(self.metrics, self.state, self.describe, self.switch, self.usage.report, key=self.key)
+        self.admin = Admin(
+            self.metrics, self.state, self.describe, self.switch, self.usage.report, reload=self.reload, key=self.key
+        )
 
     def state(self) -> Iterable[PoolState]:
         return [pool(model, hedging_on=model not in self.off) for model in self.models]
@@ -106,6 +110,11 @@ class House:
         for name in self.models if model is None else (model,):
             (self.off.discard if on else self.off.add)(name)
         self.admin.on_event(HedgingSwitched(0.0, model, on))
+
+    async def reload(self) -> ConfigReloaded:
+        if self.fault is not None:
+            raise ReloadRefused(self.fault)
+        return ConfigReloaded(0.0, models=2, kept=3, new=1)
 
     def ask(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = NONE, query: bytes = b""
@@ -174,6 +183,17 @@ def test_a_quantile_that_is_none(query: bytes) -> None:
     """What is not a share between 0 and 1, or too many of them, is a 400 that names `q`."""
     answer = House().ask("GET", "/admin/models/llama", query=query)
     assert (answer.status, answer.json["error"]["param"]) == (400, "q")
+
+
+def test_reload() -> None:
+    """A reload says what it came to; one that is refused says why, and a page from elsewhere may not ask for one."""
+    answer = House().ask("POST", "/admin/reload")
+    assert (answer.status, answer.json) == (200, {"models": 2, "replicas": {"kept": 3, "new": 1}})
+    answer = House(fault="gateway.yaml:3:5: no").ask("POST", "/admin/reload")
+    assert (answer.status, answer.json["error"]["code"]) == (422, "config_refused")
+    assert answer.json["error"]["message"] == "gateway.yaml:3:5: no"
+    foreign = {"origin": "https://elsewhere.example", "host": "127.0.0.1:9090"}
+    assert House().refusal("POST", "/admin/reload", headers=foreign) == (403, "forbidden")
 
 
 def test_usage() -> None:

@@ -25,7 +25,7 @@ from gateway.limits.bucket import Limit
 from gateway.limits.callers import Account, CallerLimits
 from gateway.limits.ledger import Ledger
 from gateway.request import Host, Model, Timeouts
-from gateway.routes import Keyring, Limits, RacedRoutes
+from gateway.routes import Keyring, Limits, RacedRoutes, Serving
 from gateway.routing.choose import Routing
 from gateway.routing.replicas import Replica
 from providers.base import Call, Resource, Sink
@@ -91,7 +91,8 @@ class House:
         accounts = {"anonymous": Account(CallerLimits(10**9, 10**9, 10**9))}
         admission = Admission(accounts, {"m": Entrance(Gate(10**9, 0), 1.0)}, host)
         limits = Limits(Bounds(n_max=8, max_tokens_max=100_000), frozenset())
-        self.routes = RacedRoutes({"m": model}, Keyring({}, {}), bodies, admission, limits, client_apis(), host, tasks)
+        serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, limits)
+        self.routes = RacedRoutes(serving, client_apis(), host, tasks)
 
     async def ask(self, text: str, mood: list[Step] = QUICK) -> bytes:
         """One request's answer."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from gateway.events import (
     AttemptFailed,
     BreakerChanged,
+    ConfigReloaded,
     Event,
     HedgeDenied,
     HedgeFired,
@@ -44,6 +45,7 @@ RARE: list[Event] = [
     AttemptFailed(1.0, "r-2", "llama", "a", Outcome.FAILED, "connect", None),
     BreakerChanged(1.0, "llama", "a", "open"),
     HedgingSwitched(1.0, None, on=False),
+    ConfigReloaded(1.0, 1, 2, 0, "no"),
     PartFailed(1.0, "plan", "ValueError"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
 ]

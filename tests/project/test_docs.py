@@ -17,13 +17,15 @@ from starlette.routing import Route
 from contract_file import CONTRACT, errors, operations
 from gateway.admin import Admin
 from gateway.config_file import load
+from gateway.errors import ReloadRefused
+from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SECRETS = {"ANTHROPIC_API_KEY": "sk-ant", "TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
-ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429)}
+ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429), ("config_refused", 422)}
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -129,4 +131,9 @@ def _admin_app() -> FastAPI:
     def switch(model: str | None, *, on: bool) -> None:
         """Turn nothing."""
 
-    return Admin(Metrics(lambda: ()), lambda: (), lambda _name, _quantiles: None, switch, UsageTable().report).app
+    async def reload() -> ConfigReloaded:
+        """Read nothing."""
+        raise ReloadRefused("there is nothing to read")
+
+    metrics, usage = Metrics(lambda: ()), UsageTable()
+    return Admin(metrics, lambda: (), lambda _name, _quantiles: None, switch, usage.report, reload=reload).app

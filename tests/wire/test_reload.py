@@ -1,0 +1,181 @@
+"""Reloading over real sockets: what changes, what goes on, what is refused."""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app import Gateway, build
+from gateway.config_file import load
+from gateway.errors import ReloadRefused
+from gateway.events import ConfigReloaded, Event
+from gateway.plain_routes import contract
+from gateway.settings import Settings
+from gateway_fixture import until
+from providers.simulated.profile import parse_profile
+from providers.simulated.server import SimulatedServer
+from raw_http import answer, asking
+from running import run_real
+from spawned import started
+
+contract()  # read the file while no loop is running
+
+
+class House:
+    """A gateway whose configuration file can be written again, and two replicas."""
+
+    def __init__(self, file: Path, urls: dict[str, str]) -> None:
+        self.file = file
+        self.urls = urls
+        self.gateway: Gateway
+        self.events: list[Event] = []
+
+    def write(self, **changes: Any) -> None:
+        """The configuration, with changes at the top level."""
+        rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in self.urls.items()]
+        config = {"listen": "127.0.0.1:0", "admin_listen": "off", "models": [{"name": "m", "replicas": rows}]}
+        self.file.write_text(json.dumps({**config, **changes}), encoding="utf-8")
+
+    def read(self) -> Settings:
+        """As the command does."""
+        return load(self.file, {})
+
+    def replica(self, name: str) -> Any:
+        """A replica as it stands now."""
+        return self.gateway._site.replicas["m", name]
+
+
+@contextlib.asynccontextmanager
+async def house(folder: Path) -> AsyncIterator[House]:
+    """A gateway without sockets of its own, over two simulated servers."""
+    servers = [SimulatedServer(parse_profile({"ttft": "5ms"}), number) for number in range(2)]
+    for server in servers:
+        await server.start()
+    made = House(folder / "gateway.yaml", dict(zip("ab", (server.url for server in servers), strict=True)))
+    made.write()
+    async with asyncio.TaskGroup() as tasks:
+        made.gateway = build(await asyncio.to_thread(made.read), tasks, made.read)
+        made.gateway._hub.listeners.append(made.events.append)
+        yield made
+        made.gateway.close()
+    for server in servers:
+        await server.close()
+
+
+def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
+    """Replicas, what was learned of them and their breakers go on; a changed one begins anew, and nobody else does."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            pool = home.gateway._site.models["m"].pools[0]
+            kept, changed = home.replica("a"), home.replica("b")
+            kept.breaker.trip(0.0)
+            pool.learning.add_content("a", 0.5, None, 0.0)
+            pool.learning.add_content("b", 0.5, None, 0.0)
+            rows: list[dict[str, object]] = [
+                {"name": name, "kind": "simulated", "base_url": url} for name, url in home.urls.items()
+            ]
+            rows[1]["headers"] = {"x-team": "new"}
+            home.write(models=[{"name": "m", "replicas": rows}, {"name": "n", "replicas": rows[:1]}])
+            done = await home.gateway.reload()
+            assert (done.models, done.kept, done.new) == (2, 1, 2)
+            assert home.replica("a") is kept
+            assert home.replica("b") is not changed
+            learned = home.gateway._site.models["m"].pools[0].learning
+            assert [learned.ttft[name].event_count(0.0) for name in "ab"] == [1, 0]
+            assert home.gateway._routes.serving.models.keys() == {"m", "n"}
+
+    run_real(main())
+
+
+def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
+    """The same file again keeps every replica, every connection and the on-call switch."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            home.gateway._switch(None, on=False)
+            clients = dict(home.gateway._site.clients)
+            allowance = home.gateway._site.models["m"].pools[0].allowance
+            done = await home.gateway.reload()
+            assert (done.kept, done.new) == (2, 0)
+            pool = home.gateway._site.models["m"].pools[0]
+            assert not pool.hedging_on
+            assert pool.allowance is allowance
+            assert home.gateway._site.clients == clients
+
+    run_real(main())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"listen": "127.0.0.1:1"}, "listen changed"), ({"models": []}, "models"), ({"nonsense": 1}, "nonsense")],
+)
+def test_a_bad_configuration_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    """The old one goes on, and who asked is told what is wrong, as is the log."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            site = home.gateway._site
+            home.write(**change)
+            with pytest.raises(ReloadRefused, match=why):
+                await home.gateway.reload()
+            assert home.gateway._site is site
+            told = [event for event in home.events if isinstance(event, ConfigReloaded)]
+            assert len(told) == 1
+            assert why in (told[0].error or "")
+
+    run_real(main())
+
+
+def test_keys_are_read_again(tmp_path: Path) -> None:
+    """After a reload a key file's new content is the key, and the old one is not."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            secret = tmp_path / "team-a"
+            for key in ("first", "second"):
+                secret.write_text(key + "-key-of-the-team\n", encoding="utf-8")
+                home.write(keys=[{"name": "team-a", "key_file": "team-a"}])
+                await home.gateway.reload()
+                keyring = home.gateway._routes.serving.keyring
+                given = [(b"authorization", f"Bearer {key}-key-of-the-team".encode())]
+                assert keyring.name(given) == "team-a"
+
+    run_real(main())
+
+
+def test_sighup_drops_no_stream(tmp_path: Path) -> None:
+    """A process that is told by SIGHUP serves the new models at once, and a stream that had begun ends whole."""
+
+    async def main() -> None:
+        server = SimulatedServer(parse_profile({"ttft": "5ms", "gap": "10ms"}), 0)
+        await server.start()
+        row = {"name": "a", "kind": "simulated", "base_url": server.url}
+        file = tmp_path / "gateway.yaml"
+
+        def write(*names: str) -> None:
+            models = [{"name": name, "replicas": [row]} for name in names]
+            config = {"listen": "127.0.0.1:0", "admin_listen": "off", "models": models}
+            file.write_text(json.dumps(config), encoding="utf-8")
+
+        write("old")
+        async with started("serve", "--config", str(file)) as gateway:
+            await gateway.ready(gateway.process.stderr)
+            async with answer(gateway.port, asking(model="old", max_tokens=60)) as got:
+                write("new")
+                gateway.process.send_signal(signal.SIGHUP)
+                await gateway.says(gateway.process.stdout, b"config_reloaded")
+                async with answer(gateway.port, asking(model="new", max_tokens=2)) as other:
+                    assert (await other.body()).endswith(b"data: [DONE]\n\n")
+                async with answer(gateway.port, asking(model="old", max_tokens=2)) as gone:
+                    assert gone.status == 404
+                assert (await got.body()).endswith(b"data: [DONE]\n\n")
+        await until(lambda: not server.stats.in_flight)
+        await server.close()
+
+    run_real(main())
