@@ -201,6 +201,7 @@ def test_rare_events() -> None:
         ("debug", "attempt_failed"),
         ("warning", "breaker_changed"),
         ("warning", "hedging_switched"),
+        ("warning", "config_reloaded"),
         ("error", "part_failed"),
         ("warning", "params_dropped"),
     ]

@@ -52,7 +52,7 @@ def test_a_raced_request_says_what_it_cost_if_asked() -> None:
         profiles = {"a": REPLICA, "b": REPLICA}
         async with serving(profiles, alike=True, hedge=RACED, keys=[{"name": "team-a", "key": KEY}]) as site:
             assert site.gateway is not None
-            for replica in site.gateway._models["m"].pools[0].replicas:
+            for replica in site.gateway._site.models["m"].pools[0].replicas:
                 replica.prices = Prices(2.0, 1.0, 8.0)
             got, body = await ask(site, asked(ON))
             *events, note, done, end = body.split(b"\n\n")
