@@ -334,9 +334,7 @@ class Race:
         now_s, attempts = self._now(), self._attempts
         if self._recovery is not None:
             return self._carry_on(self._recovery)
-        step = self._safely(
-            "tries", self._tries.next, None, self._pick, attempts, self._errors, now_s, self._host.rand()
-        )
+        step = self._safely("tries", self._tries.next, None, self._pick, attempts, self._errors, now_s, self._host.rand)
         if step is None:
             step = self._anywhere()
         if isinstance(step, Go):

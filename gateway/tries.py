@@ -30,6 +30,10 @@ _RETRY_S_SPREAD: Final = 0.2  # and at random up to this much later: a thousand 
 _WAIT_SPREAD: Final = 0.1  # of a Retry-After: those who were told the same must not come back together
 
 
+Rand = Callable[[], float]
+"""Uniform in [0, 1); asked only where waits are spread."""
+
+
 class Pick(Protocol):
     """Asks a pool for a replica."""
 
