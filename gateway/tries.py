@@ -108,15 +108,16 @@ class Tries:
     def carry_on(
         self, attempts: Sequence[Attempt], where: Callable[[], Go | None], now_s: float
     ) -> Go | Wait | Nothing:
-        """The same for an attempt that carries a broken stream on, within the same bounds.
+        """The same for an attempt that carries a broken stream on, within the same bounds on tries.
+
+        The retry budget is not asked: what broke is load that is gone, so carrying it on adds none.
 
         Args:
             attempts: all so far.
             where: tells where to, None for nowhere.
             now_s: the time.
         """
-        step = _bound(_sent(attempts), now_s) or where() or Nothing()
-        return Nothing(spent=True) if isinstance(step, Go) and not self._model.retries.take(now_s) else step
+        return _bound(_sent(attempts), now_s) or where() or Nothing()
 
     def _where(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand

@@ -214,7 +214,7 @@ def test_no_more_bodies_than_there_is_room(*, expects: bool) -> None:
         limits = {"request_body_max": f"{_BODY}B", "request_bodies_max": f"{2 * _BODY}B"}
         async with serving({"a": {"ttft": "1ms", "tokens": 3}}, limits=limits) as site:
             assert site.gateway is not None
-            held = site.gateway._held
+            held = site.gateway._site.held
             start = request_bytes(b"", headers={"content-length": str(_BODY)})
             pairs = [await connect(site.port) for _ in range(2)]
             for number, (_, writer) in enumerate(pairs, 1):
