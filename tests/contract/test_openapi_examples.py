@@ -29,6 +29,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 FAULTS = {  # model -> what its only replica does
     MODEL: "",
     "limited": "429:openai,1s",
+    "waits": "429:openai,60s",
     "resets": "reset",
     "empty": "done",
     "teapot": "status:418",
@@ -106,6 +107,7 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "unknown_url": Asked({}, "/v1/images"),
     "method_not_allowed": Asked(method="GET"),
     "request_too_large": Asked(b"[" + b" " * 10_000_001),
+    "upstream_rate_limited": chat(model="waits"),
     "upstream_error": chat(model="absent"),
     "upstream_cut": chat(model="resets"),
     "upstream_empty": chat(model="empty"),
@@ -229,6 +231,8 @@ def test_an_error_example_is_what_is_answered(served: Served, error: NamedError)
     if error.code in OTHERWISE:
         return
     asked = ERRORS.get(f"{error.code} {error.status}") or ERRORS.get(error.code)
+    if error.code == "upstream_rate_limited":
+        send(served, chat(model="waits"))  # is told to wait, for those that come later
     answer = send(served, asked) if asked is not None else send_bytes(served, BYTES[error.code])
     check_answer(error.response, answer)
     body = answer.json()["error"]
