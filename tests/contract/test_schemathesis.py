@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from contract_file import CONTRACT
+from providers.base import Api
 from served import gateway, replicas
 
 _MODEL = "llama-70b"
@@ -26,7 +27,7 @@ def test_nothing_contradicts_the_contract(tmp_path: Path) -> None:
     file.write_text(json.dumps(_contract()), encoding="utf-8")
     profile = {"ttft": "1ms", "tokens": 3, "tokens_max": 20}
     with replicas(a=profile, b=profile) as urls:
-        apis = ["chat/completions", "completions", "messages"]  # translated, not all that may be sent makes sense
+        apis = [api.value for api in Api]  # translated, not all that may be sent makes sense
         rows = [{"name": name, "kind": "simulated", "base_url": url, "apis": apis} for name, url in urls.items()]
         config = {"keys": [{"name": "contract", "key": _KEY}], "models": [{"name": _MODEL, "replicas": rows}]}
         with gateway(config, tmp_path) as served:
