@@ -16,6 +16,7 @@ from providers.errors import (
     EmptyAnswer,
     ErrorFrame,
     ProtocolError,
+    StreamRefused,
     TimedOut,
     Unsuited,
     UpstreamError,
@@ -33,6 +34,7 @@ class Remedy(enum.Enum):
 
     NONE = "none"
     SAME = "same"  # it was transient: the same replica may answer a moment later
+    ASK_ANEW = "ask_anew"  # it minded how it was asked: the same replica is asked in another way, before all else
     FALLBACK = "fallback"  # only another model may take it: the prompt is too long for this one
 
 
@@ -56,6 +58,8 @@ def judge(error: UpstreamError) -> Verdict:
     status = error.status
     if isinstance(error, Unsuited):
         return Verdict(Outcome.UNSUITED, answers=False)
+    if isinstance(error, StreamRefused):
+        return Verdict(Outcome.REJECTED, answers=True, remedy=Remedy.ASK_ANEW)
     if is_refusal(error):
         return Verdict(Outcome.REFUSED, answers=True)
     if status is not None and 400 <= status < 500:

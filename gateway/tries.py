@@ -4,6 +4,7 @@ Owns the order (siblings, the same replica once more, fallbacks, replicas whose 
 request, tries in a burst, retries a model. It starts nothing and knows no timer: the race does what it says.
 
     untried sibling  ->  the same replica again  ->  untried replica of a fallback  ->  any untried replica
+    (before all: the same replica, where it will be asked in another way)
                          (no sibling there is: one quick retry; a short Retry-After is waited out)
 
 Units: seconds of the loop's clock.
@@ -20,7 +21,7 @@ from gateway.hedging.quotas import COOL_DOWN_S
 from gateway.hedging.terms import Facts
 from gateway.request import Model
 from gateway.routing.replicas import Replica
-from providers.errors import UpstreamError
+from providers.errors import StreamRefused, UpstreamError
 
 TRIES_MAX: Final = 4  # upstream attempts a request; an SDK's own retries multiply whatever we do
 TRIES_IN_BURST: Final = 3
@@ -74,7 +75,7 @@ class Tries:
         facts: about the request.
     """
 
-    __slots__ = ("_again", "_facts", "_index", "_model", "_remedied", "_waited")
+    __slots__ = ("_again", "_asked_anew", "_facts", "_index", "_model", "_remedied", "_waited")
 
     def __init__(self, model: Model, facts: Facts) -> None:
         self._model = model
@@ -82,6 +83,7 @@ class Tries:
         self._index = 0  # of the pool in use
         self._again: tuple[Replica, float] | None = None  # the same replica, not before then
         self._remedied: frozenset[Remedy] = frozenset()  # each is tried once
+        self._asked_anew = 0  # how many attempts were repeated because a server minded how it was asked
         self._waited = False  # for a Retry-After, once
 
     def next(
@@ -127,6 +129,10 @@ class Tries:
         if self._again is not None:
             same, at_s = self._again
             return Wait(at_s) if now_s < at_s else Go(pools[self._index], same)
+        anew = [attempt for attempt in attempts if attempt.error == StreamRefused.label]
+        if len(anew) > self._asked_anew:
+            self._asked_anew = len(anew)
+            return Go(anew[-1].pool, anew[-1].replica)
         if errors and judge(errors[-1]).remedy is Remedy.FALLBACK:  # its siblings would say the same
             behind = pools[self._index + 1 :] if self._once(Remedy.FALLBACK) else ()
             return self._first(pick, behind, behind, tried) or Nothing()

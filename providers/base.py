@@ -118,6 +118,7 @@ class Call(msgspec.Struct, frozen=True):
         assemble: a non-streaming call may be asked as a stream and assembled (False for parameters that do not stream).
         headers: allow-listed client headers to pass on.
         repeatable: sending it twice does nothing twice but generate: nothing is kept, no tool runs at the provider.
+        options: `stream_options` may be sent; False for a server that has refused it.
     """
 
     api: Api
@@ -132,6 +133,7 @@ class Call(msgspec.Struct, frozen=True):
     assemble: bool = True
     headers: tuple[tuple[bytes, bytes], ...] = ()
     repeatable: bool = True
+    options: bool = True
 
     @property
     def timed(self) -> bool:
@@ -210,7 +212,7 @@ class WireProtocol(Protocol):
         """The path below the base URL."""
 
     def build(self, call: Call, model: str, *, stream: bool) -> bytes:
-        """The request body for a replica that calls the model `model`; as a stream or not.
+        """The request body for a replica that calls the model `model`; as a stream or not, whatever the client asked.
 
         Raises:
             Unsuited: this protocol cannot say what the client asks for.

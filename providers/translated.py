@@ -16,6 +16,7 @@ import msgspec
 
 from providers.base import Api, Assembler, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
 from providers.errors import Unsuited, UpstreamError
+from providers.openai.request import written
 from providers.sse import events_of
 from providers.tolerant_json import dumps
 
@@ -170,14 +171,7 @@ class _Reader:
 
 def _said(call: Call, api: Api, fields: Mapping[str, object]) -> Call:
     """A call of another API with these fields for its body."""
-    pieces, spans, at = [b"{"], {}, 1
-    for key, value in fields.items():
-        name, said = dumps(key), dumps(value)
-        start = at + (len(pieces) > 1) + len(name) + 1
-        pieces.append(b"%s%s:%s" % (b"," if len(pieces) > 1 else b"", name, said))
-        at = start + len(said)
-        spans[key] = (start, at)
-    body = b"".join([*pieces, b"}"])
+    body, spans = written({key: dumps(value) for key, value in fields.items()})
     return msgspec.structs.replace(
         call, api=api, body=body, spans=spans, insert_at=1, streaming=False, include_usage=False
     )

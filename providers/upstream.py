@@ -7,6 +7,9 @@ races, retries or other replicas. Units: seconds, bytes.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from providers.base import (
     Api,
@@ -21,7 +24,8 @@ from providers.base import (
     Stream,
     WireProtocol,
 )
-from providers.errors import ConnectionCut, ProtocolError, Unsuited, UpstreamError
+from providers.errors import ConnectionCut, ProtocolError, StreamRefused, Unsuited, UpstreamError
+from providers.manners import USUAL, WHOLE, Manner, Manners
 from providers.sse import Splitter
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
@@ -66,6 +70,7 @@ class HttpEndpoint:
         self._protocols = protocols
         self._model = model
         self._bounds = bounds
+        self._manners = Manners()
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # no compression between us
         self._heads = {
@@ -76,16 +81,20 @@ class HttpEndpoint:
     def open(self, call: Call, sink: Sink) -> Stream:
         """Send the call; see `Endpoint.open`."""
         protocol = self._protocols[call.api]
-        streamed = call.streaming or call.assemble
+        in_events = call.streaming or call.assemble
+        manner = USUAL if in_events else WHOLE
+        if self._manners and in_events:
+            manner = self._manners.of(call, asyncio.get_running_loop().time())
+        asked = call if manner.options else msgspec.structs.replace(call, options=False)
         try:
-            body = protocol.build(call, self._model, stream=streamed)
+            body = protocol.build(asked, self._model, stream=manner.stream)
         except Unsuited as error:
             return _Refused(error, sink)
         head = self._heads[call.api]
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
-        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[streamed], len(body))
-        stream = _HttpStream(protocol, call, self._bounds, sink, streamed=streamed)
+        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[manner.stream], len(body))
+        stream = _HttpStream(protocol, call, self._bounds, sink, manner, self._manners)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
 
@@ -107,6 +116,7 @@ class _Refused:
 
 
 _CONTENT = FrameKind.CONTENT  # looked up once: it is asked for every event
+_TOLD_MAX: Final = 40  # of a header's value
 _ACCEPT = {True: b"text/event-stream", False: b"application/json"}
 
 
@@ -117,23 +127,30 @@ class _HttpStream:
         "_body",
         "_bounds",
         "_call",
+        "_compression",
         "_headers",
+        "_in_events",
         "_linger",
+        "_manner",
+        "_manners",
         "_protocol",
         "_reader",
         "_sink",
         "_splitter",
         "_status",
-        "_streamed",
         "exchange",
     )
 
     exchange: Stream
 
-    def __init__(self, protocol: WireProtocol, call: Call, bounds: Bounds, sink: Sink, *, streamed: bool) -> None:
+    def __init__(
+        self, protocol: WireProtocol, call: Call, bounds: Bounds, sink: Sink, manner: Manner, manners: Manners
+    ) -> None:
         self._protocol = protocol
         self._call = call
-        self._streamed = streamed
+        self._in_events = call.streaming or call.assemble  # how the sink wants the answer, however it is asked for
+        self._manner = manner
+        self._manners = manners
         self._bounds = bounds
         self._sink: Sink | None = sink
         self._splitter: Splitter | None = None  # set while the body is read as events
@@ -141,6 +158,7 @@ class _HttpStream:
         self._body = bytearray()  # the body, while it is not read as events
         self._status = 0
         self._headers: Headers = ()
+        self._compression = b""
         self._linger: asyncio.TimerHandle | None = None
 
     # Stream
@@ -162,7 +180,12 @@ class _HttpStream:
         if self._sink is None:
             return
         self._status, self._headers = status, headers
-        if status == 200 and self._streamed and not _is_json(headers):
+        self._compression = _compression(headers)
+        if status == 200 and self._compression:
+            what = self._compression[:_TOLD_MAX].decode("latin-1")
+            self._fail(ProtocolError(f"the upstream has compressed its answer ({what}), which it was asked not to"))
+            return
+        if status == 200 and self._in_events and not _is_json(headers):
             self._splitter = Splitter(self._bounds.event_bytes_max)
             self._reader = self._protocol.reader(self._call)
         self._sink.on_headers(status, headers)
@@ -186,7 +209,7 @@ class _HttpStream:
         if self._sink is None:
             return
         if self._status != 200 and self._status:
-            self._end(self._protocol.error(self._status, self._headers, bytes(self._body)))
+            self._end(self._refused(self._protocol.error(self._status, self._headers, bytes(self._body))))
         elif self._reader is not None:
             # A connection lost behind the last finish_reason has cost the answer nothing.
             cut = error or ConnectionCut("the upstream's stream ended before the answer was finished")
@@ -230,7 +253,8 @@ class _HttpStream:
     def _gather(self, data: bytes) -> None:
         """Keep a body that is read as a whole: an error's beginning, or an answer up to its bound."""
         if self._status != 200:
-            self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
+            if not self._compression:  # what an error says is then not known, but its status is
+                self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
         elif len(self._body) + len(data) > self._bounds.body_bytes_max:
             self._fail(ProtocolError(f"the upstream's answer is over {self._bounds.body_bytes_max} bytes"))
         else:
@@ -246,13 +270,19 @@ class _HttpStream:
                 error = _unreadable(failure)
         self._end(error)
 
+    def _refused(self, error: UpstreamError) -> UpstreamError:
+        """An error status; a refusal of how it was asked is told as such where there is another way to ask."""
+        now_s = asyncio.get_running_loop().time()
+        other = self._manners.refused(self._call, self._manner, error, now_s)
+        return StreamRefused(error) if other else error
+
     def _last_frames(self) -> Sequence[Frame]:
         """Of a stream, what closes it where no event did; of a JSON body, all of it."""
         if self._reader is not None:
             last = self._reader.close()
             return () if last is None else (last,)
         body = bytes(self._body)
-        if self._streamed:
+        if self._in_events:
             return self._protocol.reader(self._call).read_body(body)
         return (self._protocol.whole(self._call, body),)
 
@@ -268,6 +298,12 @@ class _HttpStream:
 
 def _unreadable(error: Exception) -> ProtocolError:
     return ProtocolError(f"the upstream's answer could not be read ({type(error).__name__})")
+
+
+def _compression(headers: Headers) -> bytes:
+    """How the body is compressed, nothing where it is not."""
+    value = next((value for name, value in headers if name == b"content-encoding"), b"")
+    return b"" if value.lower() == b"identity" else value
 
 
 def _is_json(headers: Headers) -> bool:

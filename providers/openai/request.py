@@ -4,11 +4,12 @@ Only the spans of `model`, `stream` and `stream_options` are touched, so whateve
 upstream as it was written. Knows nothing of HTTP, answers or which provider it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from providers.base import Call
+from providers.tolerant_json import dumps
 
 _ASK_USAGE = b'{"include_usage":true}'
 _encode = msgspec.json.Encoder().encode
@@ -24,10 +25,14 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> bytes:
         stream: ask for a stream.
         ask_usage: with a stream, ask for token counts, too (not every server knows `stream_options`).
     """
+    if call.streaming and not stream:
+        call = _without(call, ("stream", "stream_options"))
+    elif not call.options:
+        call = _without(call, ("stream_options",))
     values = {"model": _encode(model)}
     if stream and not call.streaming:
         values["stream"] = b"true"
-    if stream and ask_usage and not call.include_usage:
+    if stream and ask_usage and call.options and not call.include_usage:
         values["stream_options"] = _usage_asked(call)
     return _replaced(call, values)
 
@@ -60,6 +65,32 @@ def edited(call: Call, values: Mapping[str, bytes]) -> Call:
         at, comma = end, b""
     pieces.append(call.body[at:])
     return msgspec.structs.replace(call, body=b"".join(pieces), spans=spans)
+
+
+def written(fields: Mapping[str, bytes]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """The JSON object with these fields, and the span of each value in it.
+
+    Args:
+        fields: JSON by key.
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    pieces, at = [b"{"], 1
+    for key, value in fields.items():
+        before = b"%b%b:" % (b"," if spans else b"", dumps(key))
+        start = at + len(before)
+        at = start + len(value)
+        spans[key] = (start, at)
+        pieces += (before, value)
+    return b"".join([*pieces, b"}"]), spans
+
+
+def _without(call: Call, keys: Collection[str]) -> Call:
+    """The call without some of its top-level keys."""
+    if not any(key in call.spans for key in keys):
+        return call
+    ordered = sorted(call.spans.items(), key=lambda entry: entry[1])
+    body, spans = written({key: call.body[start:end] for key, (start, end) in ordered if key not in keys})
+    return msgspec.structs.replace(call, body=body, spans=spans, insert_at=1)
 
 
 def _usage_asked(call: Call) -> bytes:

@@ -147,6 +147,7 @@ _INVALID = "invalid_request_error"
 _OVERLOADED = "The server is overloaded or not ready yet."
 _TOO_LONG = "This model's maximum context length is 8192 tokens. Please reduce the length of the messages."
 _POLICY = "Your request was rejected as a result of our safety system."
+_NO_STREAM = "Streaming is not supported by this server."
 _ERROR = "The server had an error while processing your request"
 _COUNT_1 = Args(count=1)
 _COUNT_3 = Args(count=3)
@@ -170,6 +171,10 @@ FAULTS: dict[str, Fault] = {
     "status": Fault("any status", "count", Args(count=418), script=_status),
     "context_length": Fault("400", script=_problem(400, _INVALID, "context_length_exceeded", _TOO_LONG, "messages")),
     "content_policy": Fault("400", script=_problem(400, _INVALID, "content_policy_violation", _POLICY)),
+    "no_stream": Fault(
+        "400 where a stream is asked for",
+        script=lambda script, _: script if script.json else refuse(Problem(400, _INVALID, None, _NO_STREAM, "stream")),
+    ),
     "early_413": Fault(
         "answered before the request body was read",
         script=_problem(413, _INVALID, "request_too_large", "The request is too large."),

@@ -8,7 +8,7 @@ from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.limits.budget import RetryBudget
 from gateway.request import Timeouts
-from providers.errors import BadStatus, ConnectionCut
+from providers.errors import BadStatus, ConnectionCut, StreamRefused
 from scripted import Scripted, Step, answer, run_race, status
 
 OFF = HedgeSettings(policy=Policy.OFF)
@@ -79,6 +79,20 @@ def test_a_prompt_that_is_too_long_goes_to_a_fallback_once() -> None:
     for refused in (nowhere, alone):
         assert refused.client.error is not None
         assert (refused.client.error.status, refused.client.error.code) == (400, "context_length_exceeded")
+
+
+def test_a_replica_that_minds_how_it_is_asked_is_asked_in_another_way() -> None:
+    """The same replica comes before its siblings, once a refusal; where that does not help, the caller learns why."""
+    refused: list[Step] = [(0.01, StreamRefused(BadStatus("no streams here", status=400, param="stream")))]
+    told = run_race(Scripted(refused, refused, GOOD), Scripted(GOOD), hedge=OFF)
+    assert [attempt.replica for attempt in told.report.attempts] == ["a", "a", "a"]
+    assert (told.client.got, told.pools[0].replicas[0].breaker.failures) == (COMPLETE, 0)
+    never = run_race(Scripted(refused, status(0.01, 400)), Scripted(GOOD), hedge=OFF)
+    assert [attempt.replica for attempt in never.report.attempts] == ["a", "a"]
+    assert never.client.error is not None
+    assert never.client.error.status == 400
+    slow = run_race(Scripted(refused, answer(20.0)), Scripted(GOOD), hedge=OFF)
+    assert [attempt.replica for attempt in slow.report.attempts] == ["a", "a", "b"]
 
 
 def test_a_pool_whose_breakers_are_open_is_passed_over() -> None:

@@ -96,3 +96,12 @@ def test_nothing_else_changes(*, rest: dict[str, object], stream: bool, options:
     body = {**rest, "model": "m", "stream": stream, "stream_options": options}
     built = json.loads(OpenAIChat().build(call_of(body), "up", stream=True))
     assert built == {**body, "model": "up", "stream": True, "stream_options": {**options, "include_usage": True}}
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=5), st.booleans())
+def test_a_server_that_refuses_streams_or_options_is_not_sent_them(others: dict[str, object], stream: bool) -> None:
+    """Asked as a whole, a streaming call has no word of streaming; without options, none of them; all else stays."""
+    asked = {**others, "model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    built = json.loads(OpenAIChat().build(call_of(asked, options=False), "up", stream=stream))
+    kept = {key: value for key, value in others.items() if key not in ("stream", "stream_options")}
+    assert built == {**kept, "model": "up", **({"stream": True} if stream else {})}

@@ -57,6 +57,7 @@ def test_fault_changes_the_events(fault: str, expected: list[str], end: End) -> 
         ("status:418", 418, None),
         ("context_length", 400, "context_length_exceeded"),
         ("content_policy", 400, "content_policy_violation"),
+        ("no_stream", 400, None),
         ("early_413", 413, "request_too_large"),
     ],
 )

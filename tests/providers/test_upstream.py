@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 
 from openai_calls import STREAMED
 from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request
-from providers.errors import ConnectionCut, ProtocolError, UpstreamError
+from providers.errors import BadStatus, ConnectionCut, ProtocolError, StreamRefused, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.upstream import Bounds, HttpEndpoint
+from running import run_virtual
 
 SSE: Headers = [(b"content-type", b"text/event-stream")]
 
@@ -32,11 +33,12 @@ class Client:
     """An HTTP client that is played by the test."""
 
     sinks: list[HttpSink] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     exchange: Exchange = field(default_factory=Exchange)
 
     def send(self, request: Request, sink: HttpSink) -> Exchange:
         """Keep the sink."""
-        assert b"accept: text/event-stream" in request.head
+        self.requests.append(request)
         self.sinks.append(sink)
         return self.exchange
 
@@ -90,3 +92,51 @@ def test_a_bug_behind_a_read_ends_its_attempt_at_once() -> None:
     sink.on_close(None)
     assert client.exchange.aborted
     assert [type(end) for end in heard.ends] == [ProtocolError]
+
+
+JSON: Headers = [(b"content-type", b"application/json")]
+ANSWER = b'{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}'
+
+
+def test_a_server_that_cannot_stream_is_asked_for_the_whole() -> None:
+    """After a 400 that names streaming the next call is sent without it, and its JSON answer comes as a stream."""
+
+    async def main() -> None:
+        client, first, second = Client(), Heard(), Heard()
+        endpoint = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", [(b"host", b"h")], "m", Bounds())
+        endpoint.open(STREAMED, first)
+        client.sinks[0].on_response(400, JSON)
+        client.sinks[0].on_body(b'{"error":{"message":"no streaming here","param":"stream"}}')
+        client.sinks[0].on_close(None)
+        assert isinstance(first.ends[0], StreamRefused)
+        endpoint.open(STREAMED, second)
+        assert client.requests[1].body == b'{"model":"m"}'
+        assert b"accept: application/json" in client.requests[1].head
+        client.sinks[1].on_response(200, JSON)
+        client.sinks[1].on_body(ANSWER)
+        client.sinks[1].on_close(None)
+        assert [frame.kind.value for frame in second.frames] == ["content", "finish", "done"]
+        assert second.ends == [None]
+
+    run_virtual(main())
+
+
+def test_a_compressed_answer_is_an_error_that_says_so() -> None:
+    """It was asked not to be; of an error status only the words are lost."""
+
+    async def main() -> None:
+        client, heard, failed = Client(), Heard(), Heard()
+        endpoint = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", [(b"host", b"h")], "m", Bounds())
+        endpoint.open(STREAMED, heard)
+        client.sinks[0].on_response(200, [*SSE, (b"content-encoding", b"gzip")])
+        assert isinstance(heard.ends[0], ProtocolError)
+        assert "gzip" in heard.ends[0].message
+        assert client.exchange.aborted
+        endpoint.open(STREAMED, failed)
+        client.sinks[1].on_response(429, [(b"content-encoding", b"br"), (b"retry-after", b"7")])
+        client.sinks[1].on_body(bytes(range(256)))
+        client.sinks[1].on_close(None)
+        assert isinstance(failed.ends[0], BadStatus)
+        assert (failed.ends[0].status, failed.ends[0].retry_after_s) == (429, 7.0)
+
+    run_virtual(main())

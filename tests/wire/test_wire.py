@@ -2,85 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from providers.base import Headers, Request, Stream
-from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
+from providers.base import Request, Stream
+from providers.errors import ConnectError, ConnectionCut, ProtocolError
 from providers.exchange import HEADERS_BYTES_MAX, Exchange
 from providers.wire import Origin, WireClient
 from running import run_real
-
-GET = Request(b"POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 2\r\n\r\n", b"{}")
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-@dataclass
-class Recorder:
-    """A sink that keeps everything."""
-
-    status: int | None = None
-    headers: Headers = ()
-    body: bytes = b""
-    pieces: int = 0
-    error: UpstreamError | None = None
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    first: asyncio.Event = field(default_factory=asyncio.Event)
-    closes: int = 0
-
-    def on_response(self, status: int, headers: Headers) -> None:
-        self.status, self.headers = status, list(headers)
-
-    def on_body(self, data: bytes) -> None:
-        self.body += data
-        self.pieces += 1
-        self.first.set()
-
-    def on_close(self, error: UpstreamError | None) -> None:
-        self.error = error
-        self.closes += 1
-        self.over.set()
-
-
-@dataclass
-class Server:
-    """A scripted server: one script a connection, in turn; the last one repeats."""
-
-    port: int
-    accepted: int = 0
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@contextlib.asynccontextmanager
-async def serving(*scripts: Script) -> AsyncIterator[Server]:
-    """Listen on a free port until all connections are over."""
-    server = Server(0)
-    handlers: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        handlers.add(task)
-        script = scripts[min(server.accepted, len(scripts) - 1)]
-        server.accepted += 1
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await script(reader, writer)
-        server.gone.set()
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0)
-    server.port = listener.sockets[0].getsockname()[1]
-    try:
-        yield server
-    finally:
-        listener.close()
-        if handlers:
-            await asyncio.wait(handlers)
+from scripted_http import ASK, CHUNKED, OK, Recorder, Server, answering, exchange, read_request, serving, until
 
 
 @contextlib.asynccontextmanager
@@ -90,46 +22,6 @@ async def client_of(server: Server) -> AsyncIterator[WireClient]:
         client = WireClient(Origin("127.0.0.1", server.port), tasks)
         yield client
         client.close()
-
-
-async def read_request(reader: asyncio.StreamReader) -> None:
-    """Read one `GET`."""
-    await reader.readuntil(b"\r\n\r\n")
-    await reader.readexactly(2)
-
-
-def answering(*answers: bytes, then: Callable[[asyncio.StreamWriter], None] | None = None) -> Script:
-    """Each request on the connection gets the next answer; `then` runs after the last."""
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
-            await read_request(reader)
-            writer.write(answer)
-            await writer.drain()
-        if then is not None:
-            then(writer)
-        else:
-            await reader.read()
-
-    return script
-
-
-async def exchange(client: WireClient) -> Recorder:
-    """Send one request and wait for its end."""
-    sink = Recorder()
-    client.send(GET, sink)
-    await sink.over.wait()
-    return sink
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """Look once a millisecond until something has happened; the test's timeout bounds it."""
-    while not happened():
-        await asyncio.sleep(0.001)
-
-
-OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
-CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n3;x=y\r\ncde\r\n0\r\ntrailer: t\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -318,7 +210,7 @@ def test_aborting_closes_the_socket_and_silences_the_sink() -> None:
         begun = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi")
         async with serving(begun) as server, client_of(server) as client:
             sink = Recorder()
-            stream: Stream = client.send(GET, sink)
+            stream: Stream = client.send(ASK, sink)
             await sink.first.wait()
             stream.abort()
             stream.abort()
@@ -335,7 +227,7 @@ def test_aborting_while_connecting_leaves_nothing() -> None:
     async def main() -> None:
         async with serving(answering(OK)) as server, client_of(server) as client:
             sink = Recorder()
-            client.send(GET, sink).abort()
+            client.send(ASK, sink).abort()
             assert (await exchange(client)).body == b"hi"
             assert sink.closes == 0
 
@@ -395,7 +287,7 @@ def test_a_paused_stream_stops_the_server() -> None:
     async def main() -> None:
         async with serving(script) as server, client_of(server) as client:
             sink = Recorder()
-            stream = client.send(GET, sink)
+            stream = client.send(ASK, sink)
             await sink.first.wait()
             stream.pause()
             await asyncio.sleep(0.2)
@@ -423,7 +315,7 @@ def test_a_connection_whose_answer_ended_while_paused_is_read_again() -> None:
     async def main() -> None:
         async with serving(answering(OK, OK)) as server, client_of(server) as client:
             sink = Pausing()
-            sink.stream = client.send(GET, sink)
+            sink.stream = client.send(ASK, sink)
             await sink.over.wait()
             async with asyncio.timeout(5):
                 assert (await exchange(client)).body == b"hi"
@@ -440,7 +332,7 @@ def test_idle_connections_are_bounded() -> None:
             client = WireClient(Origin("127.0.0.1", server.port, idle_max=2), tasks)
             sinks = [Recorder() for _ in range(5)]
             for sink in sinks:
-                client.send(GET, sink)
+                client.send(ASK, sink)
             for sink in sinks:
                 await sink.over.wait()
             await until(lambda: client.connections <= 2)
@@ -456,7 +348,7 @@ def test_connections_are_bounded() -> None:
         async with serving(answering(b"")) as server, asyncio.TaskGroup() as tasks:
             client = WireClient(Origin("127.0.0.1", server.port, connections_max=1), tasks)
             first = Recorder()
-            stream = client.send(GET, first)
+            stream = client.send(ASK, first)
             await until(lambda: client.connections > 0)
             assert isinstance((await exchange(client)).error, ConnectError)
             stream.abort()
@@ -470,10 +362,10 @@ def test_a_spare_connection_is_ready_for_the_next_request() -> None:
     async def main() -> None:
         async with serving(answering(b""), answering(OK, OK)) as server, asyncio.TaskGroup() as tasks:
             client = WireClient(Origin("127.0.0.1", server.port, spare=True), tasks)
-            loser = client.send(GET, Recorder())
+            loser = client.send(ASK, Recorder())
             await until(lambda: server.accepted == 2 and client.connections == 2 and not client._sparing)
             sink = Recorder()
-            winner = client.send(GET, sink)
+            winner = client.send(ASK, sink)
             assert isinstance(winner, Exchange)
             assert winner.connecting is None
             loser.abort()
@@ -538,11 +430,11 @@ def test_whoever_waits_for_a_connection_takes_the_first_that_is_free(monkeypatch
                 return await connect(*args, **named)
 
             first, second = Recorder(), Recorder()
-            client.send(GET, first)
+            client.send(ASK, first)
             await until(lambda: client.connections == 1)
             monkeypatch.setattr(client._loop, "create_connection", slowly)
-            client.send(GET, Recorder()).abort()
-            client.send(GET, second)
+            client.send(ASK, Recorder()).abort()
+            client.send(ASK, second)
             answered.set()
             await second.over.wait()
             assert (first.status, second.status, server.accepted) == (200, 200, 1)
