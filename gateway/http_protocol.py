@@ -1,20 +1,21 @@
-"""uvicorn's HTTP protocol with bounds: on header and trailer bytes, the time they take, and answers nobody reads.
+"""uvicorn's HTTP protocol with bounds: on head and trailers, on requests in advance, on answers that nobody reads.
 
-Everything else is uvicorn's. What is refused here never becomes a request, and still gets an OpenAI error body.
-Units: seconds, bytes.
+Everything else is uvicorn's. What is refused here never becomes a request, and still gets an OpenAI error body: in its
+turn, behind the answers to requests that came before it on the connection. Units: seconds, bytes.
 """
 
 import asyncio
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.errors import BadRequest, GatewayError
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 HEAD_S_MAX = 10.0
+PIPELINED_MAX = 16  # requests in advance of their turn; each costs kilobytes, and a read may bring thousands
 UNREAD_S_MAX = 60.0  # a client that takes nothing of its answer for so long is let go
 
 
@@ -54,9 +55,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._taken_s = self.loop.time()  # when the client last took something, or there was nothing to take
         self._loose_bytes = 0  # since the last piece of a body: trailers, which are kept, too
         self._refusal: GatewayError | None = None
+        self._farewell: bytes | None = None  # the last answer, once those before it are out; nothing is read any more
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
 
     def data_received(self, data: bytes) -> None:
+        if self._farewell is not None:
+            return
         self._read_bytes = len(data)
         self._loose_bytes += len(data)
         super().data_received(data)
@@ -84,15 +88,43 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 raise _Refused  # httptools stops, and uvicorn calls send_400_response
         self.head_since_s = None
         super().on_headers_complete()
+        if len(self.pipeline) > PIPELINED_MAX:
+            message = f"over {PIPELINED_MAX} requests were sent before the first of them was answered; wait for answers"
+            self._refusal = BadRequest(message, code="invalid_http")
+            raise _Refused
+
+    def on_response_complete(self) -> None:
+        is_last = not self.pipeline
+        super().on_response_complete()
+        if is_last:
+            self._part()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not a request, in OpenAI's shape."""
+        """Refuse what is not a request, in OpenAI's shape and in its turn."""
         error = self._refusal or BadRequest(f"this is not an HTTP/1.1 request: {msg}", code="invalid_http")
         self._refusal = None
+        if self._farewell is not None:
+            return
         body = error.body()
         head = b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\n" % error.status
-        self.transport.write(head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
-        self.transport.close()
+        self._farewell = head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
+        last: RequestResponseCycle | None = self.cycle
+        if last is None or last.response_complete:
+            self._part()
+        elif last.more_body and self.pipeline:
+            self.pipeline.popleft()  # it is what is refused, and has not begun
+        elif last.more_body:  # it is what is refused, and its body is being read
+            last.disconnected = True
+            last.message_event.set()
+            if last.response_started:
+                self._farewell = b""  # one answer is enough
+            self._part()
+
+    def _part(self) -> None:
+        """Say the last word; everything before it has been answered."""
+        if self._farewell is not None and not self.transport.is_closing():
+            self.transport.write(self._farewell)
+            self.transport.close()
 
     def check(self, now_s: float) -> None:
         """End a connection whose headers take too long, or that takes nothing of its answer; called every second."""

@@ -110,6 +110,7 @@ class Connection(asyncio.Protocol):
         "_header_bytes",
         "_headers",
         "_keep",
+        "_loose_bytes",
         "_owner",
         "_parser",
         "_pieces",
@@ -141,6 +142,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = 0
+        self._loose_bytes = 0  # since the last piece of a body: the parser keeps headers and trailers until they end
         self._status = 0
         self._begun = False  # a byte of the response has come
         self._complete = False
@@ -190,6 +192,11 @@ class Connection(asyncio.Protocol):
             self._surplus = True
         if self._pieces:
             self._deliver()
+        elif not self._complete:
+            self._loose_bytes += len(data)
+            if self._loose_bytes > HEADERS_BYTES_MAX:
+                self._fail(ProtocolError(f"the upstream sent over {HEADERS_BYTES_MAX} bytes that belong to no body"))
+                return
         if self._complete:
             self._finish()
 
@@ -228,7 +235,11 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200:  # 1xx: the real answer follows
+        if status < 100:
+            self._fail(ProtocolError(f"the upstream's status {status} is none"))
+        elif status < 200:  # the real answer follows
+            if self._framed and any(name in _FRAMING and value != b"0" for name, value in self._headers):
+                self._fail(ProtocolError(f"the upstream sent a body with its informational answer {status}"))
             self._headers = []
             self._framed = False
         elif self._exchange is not None and not self._surplus:
@@ -249,6 +260,7 @@ class Connection(asyncio.Protocol):
         """Push the body's pieces in this read as one: a server's burst of chunks is one step for all who follow."""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
+        self._loose_bytes = 0
         if data and self._exchange is not None:
             self._exchange.sink.on_body(data)
 
@@ -266,6 +278,9 @@ class Connection(asyncio.Protocol):
             exchange.over(None)
 
     def _fail(self, error: UpstreamError) -> None:
+        if self._complete:  # what is wrong stands behind the answer
+            self._surplus = True
+            return
         exchange, self._exchange = self._exchange, None
         self.closing = True
         self.transport.abort()

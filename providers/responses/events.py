@@ -121,12 +121,12 @@ class ResponsesReader:
 
     def _ended(self, kind: str, response: object, raw: bytes) -> Frame:
         self.complete = self.closed = True
-        failed = failure_of(response if isinstance(response, dict) else {"status": kind.rpartition(".")[2]})
+        told: dict[str, object] = response if isinstance(response, dict) else {"status": kind.rpartition(".")[2]}
+        failed = failure_of(told)
         if failed is not None:
             return Frame(FrameKind.ERROR, raw, None, failed)
-        assert isinstance(response, dict)
-        filtered = reason_of(response) == "content_filter"
-        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage_of(response.get("usage")))
+        filtered = reason_of(told) == "content_filter"
+        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage_of(told.get("usage")))
 
 
 def failure_of(answer: object) -> ErrorFrame | None:

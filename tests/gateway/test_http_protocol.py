@@ -6,7 +6,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.http_protocol import HEAD_BYTES_MAX, UNREAD_S_MAX, BoundedHttpProtocol
+from gateway.http_protocol import HEAD_BYTES_MAX, HEAD_S_MAX, PIPELINED_MAX, UNREAD_S_MAX, BoundedHttpProtocol
 from gateway.response import Receive, Scope, Send
 from running import run_virtual
 
@@ -30,7 +30,8 @@ class _Transport(asyncio.Transport):
         self.closed = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
+        if not self.closed:
+            self.written += data
 
     def close(self) -> None:
         self.closed = True
@@ -43,6 +44,64 @@ class _Transport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         pass
+
+
+_GET = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+def _answered(*pieces: bytes, after_s: float = 0.0) -> _Transport:
+    """What a connection was sent by an application that takes 5 s for an answer; a look at it after some time."""
+
+    async def application(scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": scope["raw_path"][:2], "more_body": True})
+        await asyncio.sleep(5)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main() -> _Transport:
+        config = uvicorn.Config(application, lifespan="off", ws="none", log_config=None, interface="asgi3")
+        config.load()
+        protocol = BoundedHttpProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+        transport = _Transport()
+        protocol.connection_made(transport)
+        for piece in pieces:
+            protocol.data_received(piece)
+            await asyncio.sleep(0.1)
+        protocol.check(asyncio.get_running_loop().time() + after_s)
+        await asyncio.sleep(1000)
+        protocol.connection_lost(None)
+        return transport
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_refusal_waits_for_the_answers_before_it(requests: int, *, split: bool) -> None:
+    """What is not HTTP is told so behind the answers to whole requests before it, never in the middle of one."""
+    pieces = [*(_GET % number for number in range(requests)), b"nonsense\r\n\r\n"]
+    transport = _answered(*(pieces if split else [b"".join(pieces)]))
+    answers = transport.written.split(b"HTTP/1.1 ")[1:]
+    assert [answer[:3] for answer in answers[:requests]] == [b"200"] * requests
+    assert all(answer.endswith(b"\r\n\r\n/%dok" % number) for number, answer in enumerate(answers[:requests]))
+    assert answers[requests].startswith(b"400 ")
+    assert transport.closed
+
+
+def test_a_late_head_does_not_break_the_answer_before_it() -> None:
+    """The next request's head may be as late as it likes: it is refused once the answer that is under way has ended."""
+    transport = _answered(_GET % 1, b"GET /2 HT", after_s=HEAD_S_MAX + 1)
+    _, first, second = transport.written.split(b"HTTP/1.1 ")
+    assert first.endswith(b"\r\n\r\n/1ok")
+    assert second.startswith(b"408 ")
+
+
+def test_requests_in_advance_are_bounded() -> None:
+    """Of thousands of requests in one read those are answered that are kept, and the connection ends."""
+    transport = _answered(b"".join(_GET % (number % 10) for number in range(5_000)))
+    answers = transport.written.split(b"HTTP/1.1 ")[1:]
+    assert [answer[:3] for answer in answers] == [*[b"200"] * (1 + PIPELINED_MAX), b"400"]
+    assert transport.closed
 
 
 def _sent(first: bytes, piece: bytes) -> _Transport:

@@ -1,0 +1,199 @@
+"""Any bytes on a client's connection: whole answers or none, the same requests however the bytes are cut.
+
+A second reading by another HTTP implementation, h11, says where a request ends: two that disagree on that are how
+requests are smuggled.
+"""
+
+import asyncio
+import re
+from typing import Final, NamedTuple
+
+import h11
+import httptools
+import uvicorn
+from uvicorn.server import ServerState
+
+from fuzz.pieces import cuts
+from gateway.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
+from gateway.response import Application, Receive, Scope, Send
+from streaming_bench.virtual_loop import VirtualLoop
+
+WORDS: Final = (
+    b"GET / HTTP/1.1\r\n",
+    b"POST /a HTTP/1.1\r\nhost: x\r\n",
+    b"HTTP/1.0\r\n",
+    b"host: x\r\n",
+    b"content-length: 5\r\n",
+    b"content-length: +5\r\n",
+    b"content-length: 0x5\r\n",
+    b"content-length : 5\r\n",
+    b"transfer-encoding: chunked\r\n",
+    b"transfer-encoding: identity, chunked\r\n",
+    b"transfer-encoding: xchunked\r\n",
+    b"expect: 100-continue\r\n",
+    b"connection: close\r\n",
+    b"upgrade: websocket\r\nconnection: upgrade\r\n",
+    b"\r\n\r\n",
+    b"\n\n",
+    b"\r\n folded\r\n",
+    b"5\r\nhello\r\n",
+    b"5;ext=1\r\nhello\r\n",
+    b"0\r\n\r\n",
+    b"-5\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\0",
+)
+_ANSWER: Final = re.compile(rb"(?=HTTP/1\.1 \d{3} )")
+
+
+class Seen(NamedTuple):
+    """One request as the application got it."""
+
+    method: str
+    target: bytes
+    body: bytes
+
+
+class _Transport(asyncio.Transport):
+    """Keeps what is written, and runs no socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def check(data: bytes) -> None:
+    """Send it in several ways, then compare."""
+    whole, *others = [_served(pieces) for pieces in cuts(data)]
+    requests, written = whole
+    for other in others:
+        assert other == whole
+    answers = _answers(written, [request.method for request in requests])
+    assert len(requests) <= answers <= len(requests) + 1  # one more where something was refused
+    for ours, theirs in zip(requests, _by_h11(data), strict=False):
+        assert ours.method == theirs.method
+        assert ours.body == theirs.body
+        assert ours.target == theirs.target or not theirs.target.startswith(b"/")  # its path is all that is looked at
+
+
+def _served(pieces: list[bytes]) -> tuple[list[Seen], bytes]:
+    """What the application was asked, and what was written."""
+    seen: list[Seen] = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        seen.append(Seen(scope["method"], target, body))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main() -> bytes:
+        protocol = BoundedHttpProtocol(_config(application), ServerState(), {}, asyncio.get_running_loop())
+        transport = _Transport()
+        protocol.connection_made(transport)
+        for piece in pieces:
+            if transport.closed:
+                break
+            protocol.data_received(piece)
+            assert protocol._head_bytes <= HEAD_BYTES_MAX or transport.closed
+            for _ in range(8):  # the application answers what it can
+                await asyncio.sleep(0)
+        for _ in range(200):  # requests in a row take their turns
+            await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        await asyncio.sleep(1000)
+        return transport.written
+
+    failures: list[dict[str, object]] = []
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.get_loop().set_exception_handler(lambda _, context: failures.append(context))
+        written = runner.run(main())
+    assert not failures, failures
+    return seen, written
+
+
+def _config(application: Application) -> uvicorn.Config:
+    config = uvicorn.Config(
+        application,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        interface="asgi3",
+        server_header=False,
+        date_header=False,
+    )
+    config.load()
+    return config
+
+
+class _Counter:
+    """Counts complete responses."""
+
+    count = 0
+
+    def on_message_complete(self) -> None:
+        self.count += 1
+
+
+def _answers(written: bytes, methods: list[str]) -> int:
+    """How many whole responses these bytes are; anything else in them fails."""
+    if "HEAD" in methods or "CONNECT" in methods:  # their answers have no body, which only who asked knows
+        return len(methods)
+    counter = _Counter()
+    for answer in _ANSWER.split(written)[1:]:
+        httptools.HttpResponseParser(counter).feed_data(answer)
+    return counter.count - written.count(b"HTTP/1.1 100 ")
+
+
+def _by_h11(data: bytes) -> list[Seen]:
+    """The requests as h11 reads them, up to the first that it does not take."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+    connection.receive_data(data)
+    seen: list[Seen] = []
+    request, body = None, b""
+    try:
+        while True:
+            event = connection.next_event()
+            if isinstance(event, h11.Request):
+                request, body = event, b""
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage):
+                assert request is not None
+                seen.append(Seen(request.method.decode(), request.target, body))
+                connection.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+                connection.send(h11.EndOfMessage())
+                connection.start_next_cycle()
+            else:
+                return seen
+    except h11.ProtocolError:
+        return seen

@@ -1,0 +1,48 @@
+"""Bounds on what an upstream may send around a body; whatever else it may send is fuzzed (tests/fuzz/exchanges.py)."""
+
+import pytest
+
+from fuzz.exchanges import read
+from providers.exchange import HEADERS_BYTES_MAX
+
+_OK = b"HTTP/1.1 200 OK\r\n"
+_CHUNKED = _OK + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"
+_PIECE = b"x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        _OK + b"x-endless: ",
+        _OK + b"x-endless",
+        _CHUNKED + b"0\r\nx-endless: ",
+        _CHUNKED + b"5;",
+        b"HTTP/1.1 103 Early Hints\r\nx-endless: ",
+    ],
+    ids=["header", "header name", "trailer", "chunk extension", "early hint"],
+)
+def test_what_is_no_body_is_bounded(begun: bytes) -> None:
+    """The parser keeps a header until it ends, so one that does not end is the end of the connection."""
+    fed: list[int] = []
+    pieces = (fed.append(len(piece)) or piece for piece in [begun, *[_PIECE] * 1000])
+    seen = read(pieces)
+    assert seen.closes == ["ProtocolError"]
+    assert sum(fed) < 2 * HEADERS_BYTES_MAX
+
+
+def test_chunk_headers_of_their_own_add_up_to_nothing() -> None:
+    """A server that writes a chunk's size and its data one after the other may do so for as long as it likes."""
+    count = HEADERS_BYTES_MAX // 4
+    seen = read([_CHUNKED, *[b"1\r\n", b"x", b"\r\n"] * count, b"0\r\n\r\n"])
+    assert seen.closes == [""]
+    assert seen.body == b"hello" + b"x" * count
+
+
+@pytest.mark.parametrize("length", [b"0", b"2"])
+def test_an_informational_answer_has_no_body(length: bytes) -> None:
+    """A length of nothing is passed over; a body is refused, because it would be taken for the answer's."""
+    seen = read(
+        [b"HTTP/1.1 100 Continue\r\ncontent-length: " + length + b"\r\n\r\n", _OK + b"content-length: 2\r\n\r\nok"]
+    )
+    assert seen.closes == ["" if length == b"0" else "ProtocolError"]
+    assert seen.body == (b"ok" if length == b"0" else b"")
