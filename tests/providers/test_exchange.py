@@ -1,5 +1,7 @@
 """Bounds on what an upstream may send around a body; whatever else it may send is fuzzed (tests/fuzz/exchanges.py)."""
 
+import itertools
+
 import pytest
 
 from fuzz.exchanges import read
@@ -23,11 +25,10 @@ _PIECE = b"x" * 10_000
 )
 def test_what_is_no_body_is_bounded(begun: bytes) -> None:
     """The parser keeps a header until it ends, so one that does not end is the end of the connection."""
-    fed: list[int] = []
-    pieces = (fed.append(len(piece)) or piece for piece in [begun, *[_PIECE] * 1000])
-    seen = read(pieces)
+    endless = iter([_PIECE] * 1000)
+    seen = read(itertools.chain([begun], endless))
     assert seen.closes == ["ProtocolError"]
-    assert sum(fed) < 2 * HEADERS_BYTES_MAX
+    assert len(_PIECE) * (1000 - len(list(endless))) < 2 * HEADERS_BYTES_MAX
 
 
 def test_chunk_headers_of_their_own_add_up_to_nothing() -> None:
