@@ -188,6 +188,12 @@ class EventReader(Protocol):
     def read(self, event: bytes) -> Frame:
         """Classify one whole SSE event (its closing blank line included), and give the client's bytes for it."""
 
+    def run(self, data: bytes) -> tuple[int, int]:
+        """How many bytes at the start of data are whole content events like those before, and how many events that is.
+
+        Such events may be forwarded as they are without being read one by one. (0, 0): what comes must be read.
+        """
+
     def close(self) -> Frame | None:
         """The body is over, complete and without a closing event: what a client must still get, None for nothing."""
 

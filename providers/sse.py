@@ -33,6 +33,20 @@ class Splitter:
         self._scan = 0  # no event ends before this place of the buffer
         self._has_cr = False  # a CR has been seen: only then is there more to look for than LF LF
 
+    @property
+    def between(self) -> bool:
+        """No event has begun: what comes next is the start of one."""
+        return not self._buffer
+
+    def first(self, data: bytes) -> int:
+        """Where the first event of the next bytes ends, if that is plain to see; 0: feed them.
+
+        They are not taken: whoever cuts the event off feeds the rest. Asked only between events.
+        """
+        end = data.find(b"\n\n") + 2
+        plain = 2 < end <= self._max and data[0] != _LF and not self._has_cr and data.find(b"\r", 0, end) < 0
+        return end if plain else 0
+
     def feed(self, data: bytes) -> Sequence[bytes]:
         """Take the next bytes.
 

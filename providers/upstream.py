@@ -115,6 +115,7 @@ class _Refused:
         self._timer.cancel()
 
 
+_HEAD = 4  # role, reasoning's beginning, and one that has a text
 _CONTENT = FrameKind.CONTENT  # looked up once: it is asked for every event
 _TOLD_MAX: Final = 40  # of a header's value
 _ACCEPT = {True: b"text/event-stream", False: b"application/json"}
@@ -130,6 +131,7 @@ class _HttpStream:
         "_compression",
         "_headers",
         "_in_events",
+        "_in_runs",
         "_linger",
         "_manner",
         "_manners",
@@ -151,6 +153,7 @@ class _HttpStream:
         self._in_events = call.streaming or call.assemble  # how the sink wants the answer, however it is asked for
         self._manner = manner
         self._manners = manners
+        self._in_runs = call.streaming  # a client that assembles takes events one by one
         self._bounds = bounds
         self._sink: Sink | None = sink
         self._splitter: Splitter | None = None  # set while the body is read as events
@@ -197,7 +200,7 @@ class _HttpStream:
             self._gather(data)
             return
         try:
-            self._read(self._splitter.feed(data))
+            self._read_stream(self._splitter, data)
         except ProtocolError as error:
             self._fail(error)
         except Exception as error:  # a bug must cost one attempt, not a client's minutes
@@ -218,6 +221,26 @@ class _HttpStream:
             self._close(error)
 
     # inside
+
+    def _read_stream(self, splitter: Splitter, data: bytes) -> None:
+        """Push what is in the next bytes: runs of content events as they are, all others one by one."""
+        reader = self._reader
+        assert reader is not None
+        if self._in_runs and splitter.between:
+            for _ in range(_HEAD):  # where a stream begins, its first events teach what a run is
+                size, count = reader.run(data)
+                if size:
+                    rest = data[size:]
+                    self._push(Frame(_CONTENT, data[:size] if rest else data, None, None, count))
+                    data = rest
+                    break
+                size = splitter.first(data)
+                if not size or size == len(data):
+                    break
+                self._read((data[:size],))
+                data = data[size:]
+        if data:
+            self._read(splitter.feed(data))
 
     def _read(self, events: Sequence[bytes]) -> None:
         """Push whole events until the closing one, or until the sink has had enough."""

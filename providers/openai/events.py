@@ -82,6 +82,7 @@ class ChunkReader:
     __slots__ = (
         "_before",
         "_behind",
+        "_between",
         "_choices",
         "_chunks",
         "_finished",
@@ -101,7 +102,7 @@ class ChunkReader:
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else frozenset[str]()
         self._chunks = chunks
-        self._before = self._behind = b"\0"  # no event ends so
+        self._before = self._behind = self._between = b"\0"  # no event ends so
         self._lessons = _LESSONS
 
     def read(self, event: bytes) -> Frame:
@@ -124,6 +125,23 @@ class ChunkReader:
             return frame
         return self._read_fields(event)
 
+    def run(self, data: bytes) -> tuple[int, int]:
+        """Content events that differ from the last one in nothing but their text; see `EventReader.run`."""
+        before, behind = self._before, self._behind
+        if not data.startswith(before):
+            return 0, 0
+        texts = data[len(before) :].split(self._between)
+        last = texts[-1]
+        end = last.find(behind)
+        if end < 0:
+            texts.pop()  # another kind of event, or not whole
+        else:
+            texts[-1] = last[:end]
+        text = b"".join(texts)
+        if not texts or b"" in texts or not text.isascii() or not _PLAIN(text):
+            return 0, 0
+        return len(text) + len(texts) * (len(before) + len(behind)), len(texts)
+
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
         answer = loads(body)
@@ -145,6 +163,7 @@ class ChunkReader:
         found = _TEXT.search(event)
         if found is not None and b'"finish_reason":"' not in event and b'"finish_reason": "' not in event:
             self._before, self._behind = event[: found.start(1)], event[found.end(1) :]
+            self._between = self._behind + self._before
 
     def _read_fields(self, event: bytes) -> Frame:
         """An event that is not one line of the usual JSON."""

@@ -82,6 +82,10 @@ class ResponsesReader:
             found = _Event(str(value.get("type")), *map(value.get, ("delta", "response", "item", "error")))
         return self._classified(found, data, raw)
 
+    def run(self, data: bytes) -> tuple[int, int]:
+        """Every event is looked at; see `EventReader.run`."""
+        return 0, 0
+
     def close(self) -> None:
         """A terminal event ends every complete answer."""
 

@@ -1,11 +1,17 @@
 """An endpoint over a scripted HTTP client: every way a response can go becomes frames and one end."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import hypothesis.strategies as st
+from hypothesis import given
 
 from openai_calls import STREAMED
 from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request
 from providers.errors import BadStatus, ConnectionCut, ProtocolError, StreamRefused, UpstreamError
 from providers.openai.chat import OpenAIChat
+from providers.sse import Splitter
 from providers.upstream import Bounds, HttpEndpoint
 from running import run_virtual
 
@@ -71,15 +77,56 @@ def _open(protocol: OpenAIChat) -> tuple[Client, HttpSink, Heard]:
     return client, client.sinks[0], heard
 
 
-def test_a_burst_of_content_is_one_frame_with_all_its_bytes() -> None:
-    """Content events that come in one read are pushed as one frame that holds and counts them."""
+def test_a_burst_of_content_is_few_frames_with_all_its_bytes() -> None:
+    """Content events that come in one read are pushed as they are, counted: the first, which teaches, and the rest."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
     _, sink, heard = _open(OpenAIChat())
     sink.on_response(200, SSE)
     sink.on_body(event * 3)
-    assert [(frame.kind, frame.raw, frame.events) for frame in heard.frames] == [(FrameKind.CONTENT, event * 3, 3)]
+    told = [(frame.kind, frame.raw, frame.events) for frame in heard.frames]
+    assert told == [(FrameKind.CONTENT, event, 1), (FrameKind.CONTENT, event * 2, 2)]
     sink.on_close(None)
     assert isinstance(heard.ends[0], ConnectionCut)
+
+
+_CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'
+_PIECES = st.one_of(
+    st.text("ab c", max_size=3).map(lambda text: _CHUNK % json.dumps(text).encode()),
+    st.text(max_size=3).map(lambda text: _CHUNK % json.dumps(text).encode()),
+    st.sampled_from(
+        [
+            b": a comment\n\n",
+            b"\n",
+            b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n',
+            _CHUNK.replace(b"\n", b"\r\n") % b'"x"',
+            _CHUNK.replace(b"null", b'"stop"') % b'"x"',
+            b"data: no JSON\n\n",
+        ]
+    ),
+)
+
+
+@given(st.lists(_PIECES, max_size=12), st.data())
+def test_runs_are_the_same_events(events: list[bytes], data: st.DataObject) -> None:
+    """However the bytes come, the sink gets what it would get from a reader that reads every event."""
+    whole = b"".join(events)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    _, sink, heard = _open(OpenAIChat())
+    sink.on_response(200, SSE)
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        sink.on_body(whole[start:end])
+    splitter, reader = Splitter(10_000), OpenAIChat().reader(STREAMED)
+    frames = [reader.read(event) for event in splitter.feed(whole)]
+    assert _told(heard.frames) == _told(frames)
+
+
+def _told(frames: Sequence[Frame]) -> list[tuple[FrameKind, bytes, int]]:
+    """Kinds, bytes and counts, of neighbours of one kind together."""
+    told: list[tuple[FrameKind, bytes, int]] = []
+    for frame in frames:
+        before = told.pop() if told and told[-1][0] is frame.kind else (frame.kind, b"", 0)
+        told.append((frame.kind, before[1] + frame.raw, before[2] + frame.events))
+    return told
 
 
 def test_a_bug_behind_a_read_ends_its_attempt_at_once() -> None:
