@@ -146,7 +146,7 @@ def disagreements(told: dict[str, Sums]) -> list[str]:
 
 
 def _rounded(sums: Sums) -> Sums:
-    return {standing: (round(cost, 6), tokens) for standing, (cost, tokens) in sums.items() if cost or tokens}
+    return {standing: (round(cost, 9), tokens) for standing, (cost, tokens) in sums.items() if cost or tokens}
 
 
 def traffic(count: int, seed: int) -> Accounted:
