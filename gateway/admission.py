@@ -14,7 +14,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from gateway.errors import GatewayError, Internal, Overloaded, ShuttingDown
 from gateway.events import Event, PartFailed, RequestEnded, RequestRefused
@@ -39,7 +39,6 @@ class Request(Protocol):
 
 
 Refuse = Callable[[GatewayError], None]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +226,7 @@ class Place:
         self._stop_timer()
         if self._is_waiting and self._entrance is not None:
             self._is_waiting = False
-            self._safely(self._entrance.gate.quit, self)
+            self.host.safely("admission", self._entrance.gate.quit, None, self)
         self._give_back(None)
 
     # inside
@@ -276,26 +275,18 @@ class Place:
         now_s = self._host.loop.time()
         if self.account is not None and self.ticket is not None:
             if used_tokens is None:
-                self._safely(self.account.release, self.ticket, now_s)
+                self.host.safely("admission", self.account.release, None, self.ticket, now_s)
             else:
-                self._safely(self.account.settle, self.ticket, used_tokens, now_s)
+                self.host.safely("admission", self.account.settle, None, self.ticket, used_tokens, now_s)
         if self._has_slot and self._entrance is not None:
             self._has_slot = False
             gate = self._entrance.gate
             if used_tokens is None:
-                following = self._safely(gate.pass_on)
+                following = self.host.safely("admission", gate.pass_on, None)
             else:
-                following = self._safely(gate.leave, now_s - self._begun_s)
+                following = self.host.safely("admission", gate.leave, None, now_s - self._begun_s)
             if following is not None:
                 following.granted()
-
-    def _safely(self, function: Callable[..., _T], *args: object) -> _T | None:
-        """Ask a pure part; if it raises, the request goes on or ends without it."""
-        try:
-            return function(*args)
-        except Exception as error:
-            self._host.emit(PartFailed(self._host.loop.time(), "admission", type(error).__name__))
-            return None
 
     def _waited_s(self) -> float:
         return self._host.loop.time() - self._caller.arrived_s

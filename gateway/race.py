@@ -12,37 +12,30 @@ Units: seconds of the loop's clock.
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from gateway.attempt import Attempt
+from gateway.attempts import Attempts
 from gateway.errors import GatewayError, RateLimited, ShuttingDown
 from gateway.events import (
     AttemptFailed,
     BreakerChanged,
-    HedgeDenied,
-    HedgeFired,
-    PartFailed,
     RecoveryResult,
     Role,
 )
 from gateway.failover import Remedy, answer, judge, last_word
 from gateway.hedging.charges import Charge
-from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.pool import Pool
-from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
+from gateway.hedging.outcomes import Outcome
+from gateway.hedging.terms import Facts
 from gateway.recovery import Recovery, watch
-from gateway.report import Course, beyond_boundary, charges, ended, response_headers, usage_header, why_started
+from gateway.report import Course, charges, ended, response_headers, usage_header
 from gateway.request import Caller, Client, Host, Model
-from gateway.routing.replicas import BreakerState, Replica
-from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait
+from gateway.routing.replicas import BreakerState
+from gateway.tries import Nothing, Wait
 from providers.base import Call, Headers
-from providers.errors import Diverged, ProtocolError, TimedOut, UpstreamError
+from providers.errors import Diverged, TimedOut, UpstreamError
 
 _DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
 _CUT_SHORT = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
-
-_T = TypeVar("_T")
 
 
 class Race:
@@ -50,16 +43,11 @@ class Race:
 
     __slots__ = (
         "_attempts",
-        "_beyond",
         "_call",
         "_caller",
         "_client",
-        "_denials",
-        "_denied_why",
-        "_errors",
         "_facts",
         "_final_s",
-        "_hedges",
         "_host",
         "_keep_alive_at_s",
         "_model",
@@ -70,7 +58,6 @@ class Race:
         "_start_s",
         "_timer",
         "_timer_at_s",
-        "_tries",
         "_winner",
     )
 
@@ -81,21 +68,15 @@ class Race:
         self._client = client
         self._caller = caller
         self._host = host
-        self._attempts: list[Attempt] = []
+        self._attempts = Attempts(model, call, facts, caller, host)
         self._winner: Attempt | None = None
-        self._errors: list[UpstreamError] = []
-        self._denials: list[Denial] = []
-        self._denied_why: str | None = None
-        self._hedges = 0
         self._recovery: Recovery | None = None  # of the stream that goes out
-        self._beyond: tuple[str, ...] = ()  # replicas left untried because of a boundary
         self._over = False
         self._paused = False
         self._start_s = self._final_s = self._keep_alive_at_s = 0.0
         self._retry_at_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = math.inf
-        self._tries = Tries(model, facts)
 
     # the client's calls
 
@@ -109,7 +90,7 @@ class Race:
         else:
             self._final_s = now_s + min(timeouts.total_s, patience_s)
             self._keep_alive_at_s = math.inf
-        self._safely("budget", self._model.retries.earn, None, now_s)
+        self._host.safely("budget", self._model.retries.earn, None, now_s)
         self._next(Role.PRIMARY)
 
     def client_gone(self) -> None:
@@ -141,31 +122,31 @@ class Race:
 
     def usage(self) -> tuple[bytes, bytes] | None:
         """What it has used and cost so far, as a header; None where that cannot be told."""
-        return self._safely("usage", usage_header, None, self._course())
+        return self._host.safely("usage", usage_header, None, self._course())
 
     # the attempts' calls
 
     def on_headers(self, attempt: Attempt, headers: Headers) -> None:
         """Response headers came: news for the ledger of a quota, and for the policy that takes them for an answer."""
         if attempt.replica.read_limits is not None:
-            self._safely("limits", attempt.observe_limits, None, headers)
+            self._host.safely("limits", attempt.observe_limits, None, headers)
         if attempt.pool.races_at_headers:
             attempt.hedge_at_s = math.inf
 
     def on_content(self, attempt: Attempt) -> None:
         """First content: this attempt wins, the others are cancelled now."""
-        for other in self._attempts:
+        for other in self._attempts.sent:
             if other is not attempt:
                 self._close(other, Outcome.LOST)
         if not attempt.refused:
-            state = self._safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+            state = self._host.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
             self._moved(attempt, state)
         self._win(attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
         """A complete answer."""
         if attempt.empty:
-            if any(other.live for other in self._attempts):
+            if self._attempts.any_live:
                 return  # nothing was generated: it wins only if no other attempt is left
             self._win(attempt)
         if self._recovery is not None and not self._recovery.ends(self._now()):
@@ -186,7 +167,7 @@ class Race:
         if won or attempt.role is Role.RECOVERY:
             self._lost_winner(attempt, error)
             return
-        others = any(other.live for other in self._attempts)
+        others = self._attempts.any_live
         final = verdict.answers and verdict.remedy is Remedy.NONE
         if final and (outcome is Outcome.REFUSED or attempt.role is not Role.BACKUP or not others):
             self._refuse(answer(error))
@@ -208,7 +189,9 @@ class Race:
             return
         self._keep_alive_at_s = math.inf
         self._client.begin(response_headers(self._course()))
-        self._recovery = self._safely("recovery", watch, None, self._model, self._call, attempt, self._client.write)
+        self._recovery = self._host.safely(
+            "recovery", watch, None, self._model, self._call, attempt, self._client.write
+        )
         attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
 
     def _lost_winner(self, attempt: Attempt, error: UpstreamError) -> None:
@@ -227,7 +210,7 @@ class Race:
         recovery, winner = self._recovery, self._winner
         if recovery is None or winner is None:
             return  # it is over
-        new = self._safely("recovery", recovery.join, None, raw, self._now())
+        new = self._host.safely("recovery", recovery.join, None, raw, self._now())
         if new is None:
             self._diverged(winner, recovery)
         elif new:
@@ -245,7 +228,7 @@ class Race:
 
     def _nothing_live(self) -> None:
         """No attempt may still bring content: a valid empty answer, else another try, else the error."""
-        empty = next((attempt for attempt in self._attempts if attempt.empty and attempt.outcome is None), None)
+        empty = next((attempt for attempt in self._attempts.sent if attempt.empty and attempt.outcome is None), None)
         if empty is not None:
             self.on_finished(empty)
         elif self._retry_at_s == math.inf:
@@ -255,8 +238,8 @@ class Race:
         """No attempt is under way and none can be started."""
         if self._recovery is not None and self._recovery.error is not None:
             self._refuse(answer(self._recovery.error))
-        elif self._errors:
-            self._refuse(last_word(self._errors, spent=nothing.spent))
+        elif self._attempts.errors:
+            self._refuse(last_word(self._attempts.errors, spent=nothing.spent))
         else:
             waiting = "every replica of this model was told by its provider to wait"
             self._refuse(RateLimited(waiting, retry_after_s=nothing.wait_s))
@@ -273,7 +256,7 @@ class Race:
         """End every attempt with one outcome, and the request."""
         if self._over:
             return
-        for attempt in self._attempts:
+        for attempt in self._attempts.sent:
             self._close(attempt, outcome)
         self._end(status, error)
 
@@ -281,27 +264,28 @@ class Race:
         self._over = True
         usage = self._winner.usage if self._winner is not None and self._winner.role is not Role.RECOVERY else None
         if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
-            self._safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
+            self._host.safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
         if self._timer is not None:
             self._timer.cancel()
-        for attempt in self._attempts:
+        for attempt in self._attempts.sent:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
         if self._recovery is not None:
             self._recovery.settle(RecoveryResult.ABANDONED, self._now())
         course, unknown = self._course(), list[Charge]()
-        billed = self._safely("accounting", charges, unknown, course)
-        self._host.emit(ended(course, self._call, billed, self._now(), status, error, self._beyond))
-        self._attempts, self._winner, self._recovery = [], None, None  # no cycle outlives a request
+        billed = self._host.safely("accounting", charges, unknown, course)
+        self._host.emit(ended(course, self._call, billed, self._now(), status, error, self._attempts.beyond))
+        self._attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 
     def _course(self) -> Course:
+        attempts = self._attempts
         return Course(
             self._caller,
             self._facts,
-            self._attempts,
+            attempts.sent,
             self._winner,
-            self._hedges,
-            self._denials,
-            self._denied_why,
+            attempts.hedges,
+            attempts.denials,
+            attempts.denied_why,
             self._recovery,
         )
 
@@ -311,7 +295,9 @@ class Race:
             outcome = Outcome.TTFT_TIMEOUT
         if attempt.close(outcome, error):
             retry_after_s = error.retry_after_s if error is not None else None
-            state = self._safely("outcome", attempt.pool.on_end, None, attempt, outcome, self._now(), retry_after_s)
+            state = self._host.safely(
+                "outcome", attempt.pool.on_end, None, attempt, outcome, self._now(), retry_after_s
+            )
             self._moved(attempt, state)
 
     def _moved(self, attempt: Attempt, state: BreakerState | None) -> None:
@@ -320,7 +306,7 @@ class Race:
             self._host.emit(BreakerChanged(self._now(), self._model.name, attempt.replica.name, state.value))
 
     def _fail_attempt(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
-        self._errors.append(error)
+        self._attempts.errors.append(error)
         self._close(attempt, outcome, error)
         now_s, name, replica = self._now(), self._model.name, attempt.replica.name
         self._host.emit(
@@ -331,119 +317,21 @@ class Race:
 
     def _next(self, role: Role) -> bool:
         """Start an attempt, now or after a wait; if there is nothing left to try or to wait for, refuse the request."""
-        now_s, attempts = self._now(), self._attempts
-        if self._recovery is not None:
-            return self._carry_on(self._recovery)
-        step = self._safely("tries", self._tries.next, None, self._pick, attempts, self._errors, now_s, self._host.rand)
-        if step is None:
-            step = self._anywhere()
-        if isinstance(step, Go):
-            if not attempts or attempts[-1].pool is not step.pool:
-                self._safely("budget", step.pool.earn, None, self._facts, step.replica, now_s)
-            self._launch(step.pool, step.replica, role, why_started(role, self._errors))
+        attempts, recovery = self._attempts, self._recovery
+        step = attempts.next(self, role) if recovery is None else attempts.carry_on(self, recovery)
+        if isinstance(step, Attempt):
+            self._started(step)
         elif isinstance(step, Wait):
             self._retry_at_s = step.until_s
             self._arm(step.until_s)
-        elif not any(attempt.live for attempt in attempts):
-            tried = [attempt.replica for attempt in attempts]
-            self._beyond = self._safely("routing", beyond_boundary, (), self._model.pools, tried)
+        elif recovery is not None or not attempts.any_live:
             self._give_up(step)
         return not isinstance(step, Nothing)
 
-    def _carry_on(self, recovery: Recovery) -> bool:
-        """The same for an attempt that carries a broken stream on."""
-        now_s, rand = self._now(), self._host.rand()
-
-        def where() -> Go | None:
-            return recovery.next(self._attempts, self._facts, now_s, rand)
-
-        step: Go | Wait | Nothing = Nothing()
-        if not recovery.given_up:
-            step = self._safely("tries", self._tries.carry_on, step, self._attempts, where, now_s)
-        if isinstance(step, Go):
-            recovery.begins()
-            self._launch(step.pool, step.replica, Role.RECOVERY, why_started(Role.RECOVERY, self._errors))
-        elif isinstance(step, Wait):
-            self._retry_at_s = step.until_s
-            self._arm(step.until_s)
-        else:
-            self._give_up(step)
-        return not isinstance(step, Nothing)
-
-    def _pick(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
-        """Ask a pool for a replica; should it raise, any that may be reached will do."""
-        pick = pool.pick_any if desperate else pool.pick
-        try:
-            return pick(self._facts, tried, self._now(), self._host.rand())
-        except Exception as error:  # as in _safely
-            self._host.emit(PartFailed(self._now(), "routing", type(error).__name__))
-        # A boundary that cannot be told is not crossed; only a primary has none to cross.
-        reachable = self._safely("routing", pool.reachable, [] if tried else list(pool.replicas), tried)
-        return next(iter(reachable), None)
-
-    def _anywhere(self) -> Go | Nothing:
-        """Where to without knowing the order: it could not be told."""
-        tried = [attempt.replica for attempt in self._attempts]
-        for pool in self._model.pools if len(tried) < TRIES_MAX else ():
-            replica = self._pick(pool, tried, desperate=False)
-            if replica is not None:
-                return Go(pool, replica)
-        return Nothing()
-
-    def _launch(
-        self, pool: Pool, replica: Replica, role: Role, reason: str, tickets: HedgeTickets | None = None
-    ) -> None:
-        """Send one attempt and arm its times."""
-        host, timeouts = self._host, self._model.timeouts
-        attempt = Attempt(self, pool, replica, role, reason, host.loop)
-        self._attempts.append(attempt)
-        asked = self._recovery.asked if self._recovery is not None else None
-        call, facts = asked or (self._call, self._facts)
-        self._safely("routing", pool.on_sent, None, attempt, facts, tickets)
-        try:
-            attempt.open(call)
-        except Exception as error:  # a bug must cost this attempt, not the race
-            host.emit(PartFailed(self._now(), "open", type(error).__name__))
-            failure = ProtocolError("the request could not be sent to the upstream")
-            host.loop.call_soon(attempt.on_end, failure)
-        start_s = attempt.start_s
-        if self._call.timed:  # else the whole answer comes at once: only its end is timed
-            overdue_s = timeouts.ttft_s + timeouts.ttft_per_token_s * facts.prompt_tokens
-            if self._facts.deadline_s is not None and not self._call.streaming:  # leave time for another attempt
-                overdue_s = min(overdue_s, self._facts.deadline_s / 2)
-            attempt.overdue_at_s = start_s + overdue_s
-            attempt.give_up_at_s = start_s + max(timeouts.ttft_last_s, attempt.overdue_at_s - start_s)
-        if asked is not None:  # nothing races it: what would win would have to be joined, too
-            attempt.give_up_at_s, attempt.overdue_at_s = attempt.overdue_at_s, math.inf
-        elif self._facts.hedge_off is None and self._hedges < pool.max_hedges:
-            delay_s = self._safely("plan", pool.delay_s, math.inf, attempt, self._facts)
-            attempt.hedge_after_s = delay_s
-            attempt.hedge_at_s = start_s + delay_s
+    def _started(self, attempt: Attempt) -> None:
+        """Wait for it."""
         due_s = min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
         self._arm(min(due_s, self._final_s, self._keep_alive_at_s))
-
-    def _consider_hedge(self, attempt: Attempt, now_s: float) -> None:
-        """An attempt is late: ask the pool, then act."""
-        pool = attempt.pool
-        attempt.hedge_at_s = math.inf
-        if self._hedges >= pool.max_hedges or len(self._attempts) >= TRIES_MAX:
-            return
-        tried = [other.replica for other in self._attempts]
-        live = [other for other in self._attempts if other.live]
-        broken: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
-        rand = self._host.rand()
-        decision = self._safely("gate", pool.decide, broken, self._facts, attempt, live, tried, now_s, rand)
-        waited_s, request_id, name = now_s - attempt.start_s, self._caller.request_id, self._model.name
-        if isinstance(decision, Denied):
-            self._denied_why = decision.why
-            attempt.hedge_at_s = now_s + decision.again_after_s
-            if decision.reason not in self._denials:
-                self._denials.append(decision.reason)
-                self._host.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
-            return
-        self._hedges += 1
-        self._launch(pool, decision.replica, Role.BACKUP, decision.why, decision.tickets)
-        self._host.emit(HedgeFired(now_s, request_id, name, attempt.replica.name, decision.replica.name, waited_s))
 
     # what time brings
 
@@ -486,7 +374,7 @@ class Race:
 
     def _check_waiting(self, now_s: float) -> None:
         """No winner yet: whatever is due of each attempt, then of the request."""
-        for attempt in tuple(self._attempts):
+        for attempt in tuple(self._attempts.sent):
             if not attempt.live:
                 continue
             if now_s >= attempt.give_up_at_s:
@@ -495,12 +383,14 @@ class Race:
                 attempt.overdue_at_s = math.inf
                 attempt.overdue = self._next(Role.FAILOVER)
             elif now_s >= attempt.hedge_at_s:
-                self._consider_hedge(attempt, now_s)
+                backup = self._attempts.hedge(self, attempt, now_s)
+                if backup is not None:
+                    self._started(backup)
             if self._over:
                 return
         if now_s >= self._retry_at_s:
             self._retry_at_s = math.inf
-            self._next(Role.FAILOVER if self._attempts else Role.PRIMARY)
+            self._next(Role.FAILOVER if self._attempts.sent else Role.PRIMARY)
 
     @property
     def _keep_alive_s(self) -> float:
@@ -513,15 +403,7 @@ class Race:
             return min(self._winner.last_s + self._model.timeouts.stall_s, self._final_s, self._keep_alive_at_s)
         times_s = [
             min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
-            for attempt in self._attempts
+            for attempt in self._attempts.sent
             if attempt.live
         ]
         return min(self._final_s, self._retry_at_s, self._keep_alive_at_s, *times_s)
-
-    def _safely(self, part: str, function: Callable[..., _T], default: _T, *args: object) -> _T:
-        """Ask a part of the brain; if it raises, the race goes on without it."""
-        try:
-            return function(*args)
-        except Exception as error:  # whatever it is, it must not cost the caller an answer
-            self._host.emit(PartFailed(self._now(), part, type(error).__name__))
-            return default

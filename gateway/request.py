@@ -1,24 +1,26 @@
 """What a race is given: the model it asks, the caller it serves, the client it writes to, the host it runs on.
 
-Data and one Protocol; no behaviour. Units: seconds of the loop's clock.
+Data, one Protocol, and how a host asks what may fail. Units: seconds of the loop's clock.
 """
 
 import asyncio
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from gateway.errors import GatewayError
 from gateway.estimation.tokens import TokenScale
-from gateway.events import Event
+from gateway.events import Event, PartFailed
 from gateway.hedging.pool import Pool
 from gateway.limits.budget import RetryBudget
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from providers.base import Api, Recoverer
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,14 @@ class Host:
     loop: asyncio.AbstractEventLoop
     emit: Callable[[Event], None]
     rand: Callable[[], float]
+
+    def safely(self, part: str, function: Callable[..., _T], default: _T, *args: object) -> _T:
+        """Ask a part of the brain; if it raises, that is told, and the request goes on with the default."""
+        try:
+            return function(*args)
+        except Exception as error:  # whatever it is, it must not cost the caller an answer
+            self.emit(PartFailed(self.loop.time(), part, type(error).__name__))
+            return default
 
 
 class Caller(msgspec.Struct, gc=False):
