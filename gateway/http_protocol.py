@@ -5,6 +5,7 @@ turn, behind the answers to requests that came before it on the connection. Unit
 """
 
 import asyncio
+import logging
 from typing import Any
 
 from uvicorn.config import Config
@@ -12,6 +13,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from gateway.errors import BadRequest, GatewayError
+
+_LOG = logging.getLogger(__name__)
+_LOG.setLevel(logging.ERROR)  # uvicorn warns of each bad request: a line of the log for whoever likes to send one
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 HEAD_S_MAX = 10.0
@@ -49,6 +53,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.logger = _LOG
         self._head_bytes = 0
         self._read_bytes = 0
         self._unsent_bytes = 0

@@ -29,6 +29,7 @@ GOODBYE_S = 1.0  # for the error events of streams that outlived the drain
 _LAST_S = 0.3  # for whatever is left when all must end at once; uvicorn looks ten times a second
 _SWEEP_S = 1.0
 _BACKLOG = 4096
+_UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel: it would keep megabytes for who does not read
 _KEEP_ALIVE_S = 75  # idle client connections; longer than a load balancer's 60 s, so that it closes first
 
 
@@ -201,6 +202,8 @@ async def _bind(address: Address) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
             sock.bind(where)
             sock.listen(_BACKLOG)
         except OSError:

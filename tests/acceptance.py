@@ -15,7 +15,7 @@ from gateway.hedging.charges import Standing
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
-from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
+from stream_scenarios import BROKEN, ODD_BYTES, UNREAD_BYTES_MAX, broken, compared, slowed, unread
 from streaming_bench.quota import LimitHeaders
 
 
@@ -93,6 +93,17 @@ def streams() -> Iterator[Line]:
     yield Line("their hashes equal in the end", "16", str(slow.equal), slow.equal == 16)
 
 
+def unreading() -> Iterator[Line]:
+    """What clients cost that stop reading and stay."""
+    seen = run_real(unread(1000, process=True))
+    yield Line("of 1000 streams that nobody reads, upstreams going on", "0", str(seen.moving), seen.moving == 0)
+    taken, most = f"{seen.taken_bytes_max / 1e6:.1f} at most", f"<= {UNREAD_BYTES_MAX / 1e6:g}"
+    yield Line("taken of one of them, kernels included", most, taken, seen.taken_bytes_max <= UNREAD_BYTES_MAX)
+    each = seen.rss_bytes / 1e6 / 1000
+    yield Line("memory of the gateway for each", "<= 0.5", f"{each:.2f}", each <= 0.5)
+    yield Line("cancelled when their clients left", "1000", str(seen.cancelled), seen.cancelled == 1000)
+
+
 def breaking() -> Iterator[Line]:
     """Broken streams that the SDK took for whole ones."""
     for fault in BROKEN:
@@ -149,7 +160,7 @@ def ledgers() -> Iterator[Line]:
         yield Line(f"reserved = settled + released, seed {seed}", "to the token", measured, seen.totals.under_way == 0)
 
 
-PARTS = (tails, closing, failures, leaving, streams, breaking, accounts, recovery, quotas, ledgers)
+PARTS = (tails, closing, failures, leaving, streams, unreading, breaking, accounts, recovery, quotas, ledgers)
 
 
 def main() -> int:

@@ -1,0 +1,180 @@
+"""Clients that mean harm, on real sockets: each gets a short answer or none, and whoever comes next is served.
+
+What smuggles a request is refused rather than guessed at: a proxy in front might guess otherwise.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway import http_protocol
+from gateway_fixture import Site, serving, until
+from raw_http import ASK, CHAT, connect
+from running import run_real
+from stream_scenarios import UNREAD_BYTES_MAX, unread
+
+_BODY = json.dumps({**ASK, "stream": False}).encode()
+_POST = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n".encode()
+_LENGTH = b"content-length: %d\r\n" % len(_BODY)
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+_CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_BODY), _BODY)
+_NEXT = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"  # what is smuggled
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) \w+")
+_ANSWER_MAX = 8_000  # bytes
+
+REFUSED: dict[str, bytes] = {
+    "two lengths": _POST + b"content-length: 5\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "a list of lengths": _POST + b"content-length: %d, 5\r\n\r\n" % len(_BODY) + _BODY,
+    "length and chunks": _POST + _LENGTH + _CHUNKED + b"\r\n" + _CHUNKS + _NEXT,
+    "chunks and length": _POST + _CHUNKED + _LENGTH + b"\r\n" + _CHUNKS + _NEXT,
+    "a negative length": _POST + b"content-length: -5\r\n\r\n" + _BODY,
+    "a length with a sign": _POST + b"content-length: +%d\r\n\r\n" % len(_BODY) + _BODY,
+    "a length in hex": _POST + b"content-length: 0x10\r\n\r\n" + _BODY,
+    "a length beyond numbers": _POST + b"content-length: 99999999999999999999999\r\n\r\n",
+    "an empty length": _POST + b"content-length:\r\n\r\n" + _BODY,
+    "space before the colon": _POST + b"content-length : %d\r\n\r\n" % len(_BODY) + _BODY,
+    "a folded header": _POST + b"x-a: b\r\n c: d\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "a folded framing": _POST + b"transfer-encoding:\r\n chunked\r\n\r\n" + _CHUNKS,
+    "bare LF": _POST.replace(b"\r\n", b"\n") + _LENGTH.replace(b"\r\n", b"\n") + b"\n" + _BODY,
+    "bare CR": _POST + b"x-a: b\rcontent-length: 5\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "another transfer coding": _POST + b"transfer-encoding: gzip\r\n\r\n" + _CHUNKS,
+    "chunked in other words": _POST + b"transfer-encoding: xchunked\r\n\r\n" + _CHUNKS,
+    "chunked, and then something": _POST + b"transfer-encoding: chunked, identity\r\n\r\n" + _CHUNKS,
+    "a negative chunk": _POST + _CHUNKED + b"\r\n-5\r\n" + _BODY,
+    "a chunk beyond numbers": _POST + _CHUNKED + b"\r\nfffffffffffffffff\r\n" + _BODY,
+    "a chunk that is longer than it says": _POST + _CHUNKED + b"\r\n5\r\n" + _BODY + b"\r\n0\r\n\r\n",
+    "chunks with bare LF": _POST + _CHUNKED + b"\r\n" + _CHUNKS.replace(b"\r\n", b"\n"),
+    "an endless chunk extension": _POST + _CHUNKED + b"\r\n5;" + b"x" * 1_000_000,
+    "a NUL in a header": _POST + b"x-a: b\0c\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "a NUL in the target": b"GET /healthz\0 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a header without a name": _POST + b": x\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "a header without a colon": _POST + b"nonsense\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "a target in two words": b"GET /healthz /x HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a huge request line": b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a huge method": b"X" * 200_000 + b" / HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a header bomb": _POST + b"x-bomb: " + b"x" * 1_000_000 + b"\r\n\r\n",
+    "many headers": _POST + b"".join(b"x-%d: y\r\n" % number for number in range(50_000)) + b"\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12\4\0\0\0\0\0",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
+    "a tunnel": b"CONNECT elsewhere:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "HTTP/0.9": b"GET /\r\n\r\n",
+    "HTTP/3.7": b"GET / HTTP/3.7\r\nhost: x\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.9\r\n",
+    "NULs": b"\0" * 1000,
+}
+SERVED: dict[str, tuple[bytes, list[int]]] = {
+    "no length and no chunks": (_POST + b"\r\n", [400]),
+    "an absolute target": (b"GET http://elsewhere/healthz HTTP/1.1\r\nhost: x\r\n\r\n", [200]),
+    "HTTP/1.0": (b"GET /healthz HTTP/1.0\r\n\r\n", [200]),
+    "HTTP/1.0 with a body": (_POST.replace(b"1.1", b"1.0") + _LENGTH + b"\r\n" + _BODY, [200]),
+    "chunk extensions": (
+        _POST + _CHUNKED + b'\r\n%x;a=b;c="d"\r\n%b\r\n0\r\nx-t: 1\r\n\r\n' % (len(_BODY), _BODY),
+        [200],
+    ),
+    "a change of protocol": (b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", [200]),
+    "a body that looks like a request": (_POST + b"content-length: %d\r\n\r\n" % len(_NEXT) + _NEXT, [400]),
+    "a body where none belongs": (
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello" + _NEXT,
+        [200, 200],
+    ),
+    "requests in a row": (_NEXT * 10, [200] * 10),
+    "too many requests in a row": (_NEXT * 3_000, [200] * (1 + http_protocol.PIPELINED_MAX) + [400]),
+    "a request, and then nonsense": (_NEXT + b"nonsense\r\n\r\n", [200, 400]),
+}
+
+
+@contextlib.asynccontextmanager
+async def _gateway(body_s: float = 30) -> AsyncIterator[Site]:
+    limits, timeouts = {"request_body_max": "100kB"}, {"request_body": f"{body_s}s"}
+    async with serving({"a": {"ttft": "1ms", "tokens": 1}}, limits=limits, timeouts=timeouts) as site:
+        yield site
+
+
+async def _said(port: int, payload: bytes, answers: int | None = None) -> bytes:
+    """What comes back until the connection ends, or until there are so many answers and nothing more for a moment."""
+    reader, writer = await connect(port)
+    said = b""
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        writer.write(payload)
+        async with asyncio.timeout(10) as limit:
+            while (piece := await reader.read(65_536)) and len(said) < 100 * _ANSWER_MAX:
+                said += piece
+                if len(_statuses(said)) == answers:
+                    limit.reschedule(asyncio.get_running_loop().time() + 0.05)
+    writer.transport.abort()
+    return said
+
+
+def _statuses(said: bytes) -> list[int]:
+    return [int(status) for status in _STATUS.findall(said)]
+
+
+async def _works(port: int) -> None:
+    assert _statuses(await _said(port, _POST + _LENGTH + b"connection: close\r\n\r\n" + _BODY)) == [200]
+
+
+def test_what_is_ambiguous_or_no_http_is_refused(subtests: pytest.Subtests) -> None:
+    """One short 4xx or a closed connection, no request behind it is taken for one, and no replica hears of any."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            for name, payload in REFUSED.items():
+                with subtests.test(name):
+                    said = await _said(site.port, payload)
+                    assert len(said) <= _ANSWER_MAX
+                    assert all(400 <= status < 500 for status in _statuses(said))
+                    assert len(_statuses(said)) <= 1
+                    assert said.startswith(b"HTTP/1.1") or not said
+            assert site.reached == 0
+            await _works(site.port)
+
+    run_real(main())
+
+
+def test_who_sends_slowly_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of heads and bodies that trickle are told so and let go, and meanwhile others are served."""
+    monkeypatch.setattr(http_protocol, "HEAD_S_MAX", 0.5)
+
+    async def main() -> None:
+        async with _gateway(body_s=0.5) as site, asyncio.TaskGroup() as tasks:
+            pairs = [await connect(site.port) for _ in range(200)]
+            for number, (_, writer) in enumerate(pairs):
+                payload = _POST + _LENGTH + b"\r\n" + _BODY
+                writer.write(payload[: 30 if number % 2 else -1])
+            reading = [tasks.create_task(reader.read()) for reader, _ in pairs]
+            await _works(site.port)
+            assert not any(task.done() for task in reading)
+            async with asyncio.timeout(20):
+                assert [_statuses(await task) for task in reading] == [[408]] * len(pairs)
+            assert site.reached == 1
+            for _, writer in pairs:
+                writer.transport.abort()
+            await until(lambda: not site.gateway or not site.gateway.active)
+            await _works(site.port)
+
+    run_real(main())
+
+
+def test_who_does_not_read_stops_the_upstream() -> None:
+    """What a client does not take is not taken from its replica either, beyond a bound."""
+    result = run_real(unread(2))
+    assert result.moving == 0
+    assert result.taken_bytes_max < UNREAD_BYTES_MAX
+    assert result.cancelled == 2
+
+
+def test_what_is_odd_but_clear_is_served(subtests: pytest.Subtests) -> None:
+    """Each request of a connection gets its own answer, in order."""
+
+    async def main() -> None:
+        async with _gateway() as site:
+            for name, (payload, statuses) in SERVED.items():
+                with subtests.test(name):
+                    assert _statuses(await _said(site.port, payload, len(statuses))) == statuses
+            await _works(site.port)
+
+    run_real(main())
