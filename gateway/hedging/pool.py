@@ -372,7 +372,6 @@ class Pool:
         ]
         if not candidates:
             return None
-        candidates = self.quotas.with_room(candidates, facts, now_s)
         best = self._best(facts, candidates, now_s, rand)
         if best.quota is None or best.quota != asking.replica.quota:
             return best

@@ -60,12 +60,6 @@ class Quotas:
             return candidates
         return [one for one in candidates if self.headroom(one, now_s) >= _HEADROOM_MIN] or candidates
 
-    def with_room(self, candidates: list[Replica], facts: Facts, now_s: float) -> list[Replica]:
-        """Those whose quota has room for a hedge, or all of them: one that is refused is refused by the gate."""
-        if not self.of:
-            return candidates
-        return [one for one in candidates if self.has_room(one, facts, now_s)] or candidates
-
     def has_room(self, replica: Replica, facts: Facts, now_s: float) -> bool:
         """Whether its quota has room for a hedge."""
         ledger = self.of.get(replica)
