@@ -17,6 +17,7 @@ from gateway.config_rules import Finding, Row, broken_rules, path, replicas, row
 from gateway.config_yaml import Document, Loc, Place, read_yaml
 from gateway.setting_types import secret_fault, with_v1
 from gateway.settings import Settings, sections
+from gateway.tls import TlsFault, TlsFiles, tls_context
 
 _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
@@ -157,6 +158,7 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
         return None, findings
     if isinstance(data, dict):
         findings += _take_secrets(data, folder)
+        findings += _take_tls(data, folder)
     settings = None
     try:
         settings = Settings.model_validate(data)
@@ -195,6 +197,25 @@ def _take_secrets(data: Row, folder: Path) -> list[Finding]:
         if fault:  # the name is not quoted: it may be the secret itself, written in the wrong place
             findings.append(((*loc, f"{field}_file"), fault))
         row[field] = "?" if fault else secret
+    return findings
+
+
+def _take_tls(data: Row, folder: Path) -> list[Finding]:
+    """Make paths of TLS files absolute, and try the files."""
+    findings: list[Finding] = []
+    for loc, row in (replica for at, model in rows(data, (), "models") for replica in replicas(model, at)):
+        way = row.get("connection")
+        if not isinstance(way, dict):
+            continue
+        for field in TlsFiles._fields:
+            if isinstance(way.get(field), str):
+                way[field] = str((folder / way[field]).absolute())
+        files = TlsFiles(*(file if isinstance(file := way.get(field), str) else None for field in TlsFiles._fields))
+        try:
+            if any(files) and str(row.get("base_url")).startswith("https:"):
+                tls_context(files)
+        except TlsFault as fault:
+            findings.append(((*loc, "connection", fault.field), fault.text))
     return findings
 
 

@@ -14,7 +14,7 @@ from gateway.config_yaml import Loc
 from gateway.settings import Section, sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
-_SECRET = frozenset({"key", "api_key", "headers"})
+_SECRET = frozenset({"key", "api_key", "proxy", "headers"})
 _MAY_HOLD_SECRET = re.compile("[@?#]")  # the user, query or fragment of a URL
 
 _WORDS = {  # pydantic's type of error -> what is wrong, what to write

@@ -4,6 +4,7 @@ Looks at the data as it stands in the file, before it is checked value by value,
 for absent: so these problems are reported together with those. Pure. Messages never quote a secret.
 """
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
@@ -12,6 +13,9 @@ from pydantic_core import PydanticCustomError
 from gateway.config_yaml import Loc
 from gateway.setting_types import Address, parse_address, parse_size
 from gateway.settings import Limits, Settings
+
+_azure_deployment = re.compile(r"/openai/deployments/[^/]+/?$").search
+_azure_host = re.compile(r"^https?://[^/]+\.azure\.(com|us|cn)(:\d+)?(/|$)").match
 
 Finding = tuple[Loc, str]
 """A path and what is wrong there."""
@@ -49,6 +53,8 @@ def broken_rules(data: Row) -> list[Finding]:
         *_bodies(data),
         *_listening(data),
         *_hedging(data, models),
+        *(finding for loc, replica in every_replica for finding in _connection(replica, loc)),
+        *(finding for loc, replica in every_replica for finding in _azure(replica, loc)),
         *_prices([*models, *every_replica]),
         *_spend(data, models),
     ]
@@ -170,6 +176,45 @@ def _hedging(data: Row, models: list[tuple[Loc, Row]]) -> Iterator[Finding]:
             yield (*loc, "policy"), "policy static needs a delay; write `delay: 250ms` beside it, or another policy"
         if "delay" in hedge and loc not in static and (hedge is not shared or not static):
             yield (*loc, "delay"), "only policy static uses a delay; write `policy: static`, or remove this line"
+
+
+def _connection(replica: Row, loc: Loc) -> Iterator[Finding]:
+    """A way that leads to the replica's address."""
+    way, url = replica.get("connection"), replica.get("base_url")
+    if not isinstance(way, dict) or not isinstance(url, str):
+        return
+    files = [field for field in ("ca_file", "cert_file", "key_file") if way.get(field) is not None]
+    if files and url.startswith("http") and not url.startswith("https:"):
+        text = "nothing is encrypted on the way to an http:// address; write https:// in base_url, or remove this line"
+        yield (*loc, "connection", files[0]), text
+    elif "key_file" in files and "cert_file" not in files:
+        yield (*loc, "connection", "key_file"), "a key needs its certificate; write `cert_file: ...` beside it"
+    if way.get("proxy") is not None and url.startswith("http+unix:"):
+        yield (*loc, "connection", "proxy"), "no proxy leads to a unix socket; remove this line"
+
+
+def _azure(replica: Row, loc: Loc) -> Iterator[Finding]:
+    """Azure's two forms of address, and the version that one of them needs."""
+    url, version = replica.get("base_url"), replica.get("api_version")
+    if replica.get("kind") != "azure":
+        if version is not None and isinstance(replica.get("kind"), str):
+            yield (*loc, "api_version"), "only kind azure has an api_version; remove this line"
+        return
+    if not isinstance(url, str):
+        return
+    if _azure_deployment(url):
+        if version is None:
+            text = (
+                "an address with /deployments/ needs `api_version: 2024-10-21` (or a later one) beside it; "
+                "or write the newer form, which ends in /openai/v1"
+            )
+            yield (*loc, "base_url"), text
+    elif _azure_host(url) and not url.rstrip("/").endswith("/openai/v1"):
+        text = (
+            "an address at Azure ends in /openai/v1 (the deployment's name is then the replica's `model`), "
+            "or in /openai/deployments/NAME with `api_version: 2024-10-21` beside it"
+        )
+        yield (*loc, "base_url"), text
 
 
 def _prices(priced: list[tuple[Loc, Row]]) -> Iterator[Finding]:

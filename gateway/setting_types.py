@@ -23,6 +23,7 @@ _SIZE = re.compile(r"([0-9]{1,12})(B|[kMG]B|[KMG]iB)")
 _SHARE = re.compile(rf"({_NUMBER})%")
 _BARE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _API_PATHS = ("/chat/completions", "/completions", "/responses", "/messages", "/embeddings", "/models")
+_UNIX = "http+unix://%2Frun%2Fvllm.sock/v1"
 _OWN_HEADERS = frozenset(
     [
         "host",
@@ -221,13 +222,35 @@ def _base_url(value: str) -> str:
         raise refusal("this is not a URL", example) from None
     if "@" in url.netloc or ("//" not in value and "@" in value):
         raise refusal("a URL with a user or password in it ends up in logs", "the key in api_key, the URL without it")
-    if "://" not in value:
+    if url.scheme in ("unix", "http+unix"):
+        if url.scheme == "unix" or not re.fullmatch("%2[Ff].+", url.netloc):
+            raise refusal("a unix socket is written with %2F for each / of its path", _UNIX)
+    elif "://" not in value:
         raise refusal("a base_url begins with http:// or https://", with_v1(f"http://{value}"))
-    if url.scheme not in ("http", "https") or not url.hostname:
+    elif url.scheme not in ("http", "https") or not url.hostname:
         raise refusal("a base_url is http:// or https:// and a host", example)
+    elif "%" in url.netloc:
+        raise refusal("a host has no %: an IPv6 address with a zone cannot be used", "a name, or an address without it")
+    if "api-version=" in url.query:
+        raise refusal("a base_url has no ?", "the part before it, and beside it `api_version: ...`")
     if url.query or url.fragment or value.endswith(("?", "#")):
         raise refusal("a base_url has no ? or #", "the part before it (a key belongs in api_key)")
     return _check_path(value, url.path)
+
+
+def _proxy_url(value: SecretStr) -> SecretStr:
+    example = "for example http://proxy.internal:3128"
+    text = value.get_secret_value()
+    try:
+        url = urlsplit(text)
+        host = url.hostname if url.port != 0 else None
+    except ValueError:
+        raise refusal("this is not a URL", example) from None
+    if url.scheme not in ("http", "https") or not host or not re.fullmatch(r"[!-~]+", text):
+        raise refusal("a proxy is http:// (or https://), a host and a port", example)
+    if url.path.strip("/") or url.query or url.fragment:
+        raise refusal("a proxy has nothing behind its port", example)
+    return value
 
 
 def _check_path(value: str, path: str) -> str:
@@ -282,6 +305,8 @@ Switch = Annotated[bool, BeforeValidator(_boolean)]
 Name = Annotated[str, AfterValidator(_name)]
 
 Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _: "****", return_type=str)]
+ProxyUrl = Annotated[SecretStr, AfterValidator(_proxy_url), PlainSerializer(lambda _: "****", return_type=str)]
+"""The URL of an HTTP proxy; a secret, because it may hold a password."""
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), PlainSerializer(lambda _: "****", return_type=str)]
 
@@ -297,5 +322,5 @@ OptionalAddress = Annotated[
 ]
 """An address, or None for `off`."""
 
-BaseUrl = Annotated[str, AfterValidator(_base_url), _text(r"https?://.+", "http://10.0.0.1:8000/v1")]
-"""An http or https URL up to and including `/v1`, without a closing slash."""
+BaseUrl = Annotated[str, AfterValidator(_base_url), _text(r"(https?|http\+unix)://.+", "http://10.0.0.1:8000/v1")]
+"""An http or https URL, or that of a unix socket, up to and including `/v1`, without a closing slash."""

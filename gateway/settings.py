@@ -24,6 +24,7 @@ from gateway.setting_types import (
     Name,
     Number,
     OptionalAddress,
+    ProxyUrl,
     Secret,
     Share,
     Size,
@@ -31,7 +32,7 @@ from gateway.setting_types import (
     no_boolean,
     refusal,
 )
-from providers.catalog import CATALOG
+from providers.catalog import CATALOG, Auth
 
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
 Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
@@ -41,6 +42,9 @@ Recovery = Literal["off", "auto", "replay", "continue"]
 CrossBoundary = Literal["never", "failover", "always"]
 
 ApiName = Literal["chat/completions", "completions", "responses", "messages", "embeddings"]
+
+AuthName = Literal["bearer", "api-key", "x-api-key"]
+AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
 
 DEFAULT_POLICY: Policy = "adaptive"
 
@@ -105,6 +109,21 @@ class Prices(Section):
     """Generated tokens, reasoning included."""
 
 
+class Connection(Section):
+    """How a replica is connected to. Paths of files are relative to the configuration file."""
+
+    http2: Switch = False
+    """Whether HTTP/2 is spoken: where TLS agrees to it, and always without TLS."""
+    proxy: ProxyUrl | None = Field(default=None, examples=["http://proxy.internal:3128"])
+    """An HTTP proxy on the way."""
+    ca_file: str | None = Field(default=None, examples=["/etc/ssl/internal-ca.pem"])
+    """The authorities to trust instead of the system's, in PEM form."""
+    cert_file: str | None = Field(default=None, examples=["/run/secrets/gateway.crt"])
+    """The gateway's own certificate, in PEM form."""
+    key_file: str | None = Field(default=None, examples=["/run/secrets/gateway.key"])
+    """Its key, without a password; not needed where the key stands in `cert_file`."""
+
+
 class Replica(Section):
     """One endpoint that can answer for a model. With `api_key_file`, `api_key` is the file's content."""
 
@@ -118,6 +137,12 @@ class Replica(Section):
     """The key sent to it."""
     api_key_file: str | None = None
     """A file that holds the key, instead of `api_key`; relative to the configuration file."""
+    auth: AuthName | None = None
+    """How the key is sent, where that differs from what is usual for its kind."""
+    api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]{1,40}$", examples=["2024-10-21"])
+    """Azure's `api-version`."""
+    connection: Connection = Field(default=Connection(), examples=["{ca_file: /etc/ssl/internal-ca.pem}"])
+    """How it is connected to."""
     apis: tuple[ApiName, ...] | None = Field(default=None, min_length=1, examples=["[chat/completions, embeddings]"])
     """The APIs that it speaks itself, where that differs from what is usual for its kind."""
     max_tokens_default: Count = 32_000

@@ -6,11 +6,10 @@ Requests under way go on with the objects they began with. Nothing is decided he
 """
 
 import asyncio
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -35,13 +34,13 @@ from gateway.routes import Keyring, Limits, Serving
 from gateway.routing.affinity import Affinity
 from gateway.routing.choose import Crossing, Routing
 from gateway.routing.replicas import Replica
+from gateway.upstreams import UpstreamClient, client_to, endpoint_at, origin_of, spoken_by
 from gateway.version import gateway_version
-from providers.base import Api, Headers, Resource
-from providers.catalog import CATALOG, Auth, Kind
+from providers.base import Api, Resource
+from providers.catalog import CATALOG, Kind
 from providers.openai.transcript import OpenAIRecoverer
+from providers.origin import Origin
 from providers.protocols import Wishes, protocols
-from providers.upstream import Bounds, HttpEndpoint
-from providers.wire import Origin, WireClient
 
 _GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
 _GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows others down (docs/hedging.md, W5)
@@ -77,7 +76,7 @@ class Site:
     entrances: dict[str, Entrance]
     held: HeldBytes
     ledgers: Ledgers
-    clients: dict[Origin, WireClient]
+    clients: dict[Origin, UpstreamClient]
     fleets: list["Fleet"]
     replicas: dict[tuple[str, str], Replica]
 
@@ -114,7 +113,7 @@ class _Builder:
         self._host = host
         self._before = before
         self._ledgers = _ledgers(settings.quotas, None if before is None else before.ledgers)
-        self._clients: dict[Origin, WireClient] = {}
+        self._clients: dict[Origin, UpstreamClient] = {}
         self._fleets: list[Fleet] = []
         self._replicas: dict[tuple[str, str], Replica] = {}
 
@@ -182,7 +181,9 @@ class _Builder:
 
     def _same(self, model: config.Model, row: config.Replica) -> Replica | None:
         before = self._before
-        if before is None or _concerning(self._settings, model, row) not in (
+        if before is None or self._origin(row) not in before.clients:  # its certificates may be new ones
+            return None
+        if _concerning(self._settings, model, row) not in (
             _concerning(before.settings, old_model, old_row)
             for old_model in before.settings.models
             if old_model.name == model.name
@@ -198,10 +199,7 @@ class _Builder:
         settings, kind = self._settings, CATALOG[row.kind]
         client = self._client(row)
         able = protocols(kind, spoken_by(row), self._wishes(model, row, kept))
-        bounds = Bounds(event_bytes_max=settings.limits.event_max_bytes)
-        url = urlsplit(row.base_url)
-        headers = upstream_headers(row, kind, url.netloc)
-        endpoint = HttpEndpoint(client, able, url.path, headers, row.model or model.name, bounds)
+        endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         cancel_stops = kind.cancel_stops_billing is True
         return Replica(
@@ -228,19 +226,19 @@ class _Builder:
         key = None if row.api_key is None else row.api_key.get_secret_value()
         return self._ledgers.implied(row.base_url, urlsplit(row.base_url).hostname or "", key, row.model or model.name)
 
-    def _client(self, row: config.Replica) -> WireClient:
+    def _client(self, row: config.Replica) -> UpstreamClient:
         """The client to a replica's origin, which replicas share that are at one address."""
-        url = urlsplit(row.base_url)
-        tls = tls_context() if url.scheme == "https" else None
-        port = url.port or (443 if tls else 80)
-        origin = Origin(url.hostname or "", port, tls, self._settings.timeouts.connect_s, spare=True)
+        origin = self._origin(row)
         client = self._clients.get(origin)
         if client is None and self._before is not None:
             client = self._before.clients.get(origin)
         if client is None:
-            client = WireClient(origin, self._tasks)
+            client = client_to(origin, self._tasks)
         self._clients[origin] = client
         return client
+
+    def _origin(self, row: config.Replica) -> Origin:
+        return origin_of(row, self._settings.timeouts.connect_s, spare=True)
 
     def _wishes(self, model: config.Model, row: config.Replica, kept: Affinity) -> Wishes:
         """What a replica's protocols are told of the configuration."""
@@ -262,7 +260,7 @@ class _Builder:
 class Fleet:
     """The clients of one pool."""
 
-    def __init__(self, clients: Sequence[WireClient]) -> None:
+    def __init__(self, clients: Sequence[UpstreamClient]) -> None:
         self._clients = clients
         self._sent = 0
 
@@ -356,26 +354,3 @@ def _entrances(rows: Sequence[config.Model]) -> dict[str, Entrance]:
         for row in rows
         if row.concurrency is not None
     }
-
-
-def spoken_by(row: config.Replica) -> frozenset[Api]:
-    """What a replica speaks itself."""
-    return CATALOG[row.kind].apis if row.apis is None else frozenset(map(Api, row.apis))
-
-
-def upstream_headers(row: config.Replica, kind: Kind, host: str) -> Headers:
-    """What every request to a replica carries."""
-    headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{_VERSION}".encode())]
-    if row.api_key is not None:
-        key = row.api_key.get_secret_value().encode()
-        bearer = kind.auth is Auth.BEARER
-        headers.append((kind.auth.value.encode(), b"Bearer " + key if bearer else key))
-    headers += (header for header in kind.headers if header[0].decode() not in map(str.lower, row.headers))
-    headers += [(name.lower().encode(), value.get_secret_value().encode()) for name, value in row.headers.items()]
-    return headers
-
-
-@cache
-def tls_context() -> ssl.SSLContext:
-    """One context for all upstreams: loading the certificates takes 20 ms."""
-    return ssl.create_default_context()

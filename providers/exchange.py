@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # asyncio sets TCP_NODELAY
         sock = transport.get_extra_info("socket")
-        if sock is not None and hasattr(socket, "TCP_WINDOW_CLAMP"):
+        if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_WINDOW_CLAMP"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _WINDOW_BYTES_MAX)
         self._owner.opened()
 

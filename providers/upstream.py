@@ -55,6 +55,7 @@ class HttpEndpoint:
         headers: sent with every request: host, authorization and the like.
         model: what the replica calls the model.
         bounds: limits on what may come back.
+        query: stands behind every path, with its question mark.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class HttpEndpoint:
         headers: Headers,
         model: str,
         bounds: Bounds,
+        query: str = "",
     ) -> None:
         self._client = client
         self._protocols = protocols
@@ -74,7 +76,7 @@ class HttpEndpoint:
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # no compression between us
         self._heads = {
-            api: b"POST %s HTTP/1.1\r\n" % (path + protocol.path(api)).encode() + lines + fixed
+            api: b"POST %s HTTP/1.1\r\n" % f"{path}{protocol.path(api)}{query}".encode() + lines + fixed
             for api, protocol in protocols.items()
         }
 

@@ -13,46 +13,17 @@ Cancelling is closing: `abort()` drops the socket at once, nothing is drained. U
 """
 
 import asyncio
-import os
-import ssl
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 from providers.base import HttpSink, Request, Stream
 from providers.errors import ConnectError
 from providers.exchange import Connection, Exchange
+from providers.origin import Origin, too_many, too_slow, unreachable
 
 _SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
 _SPREAD: Final = 0.2  # of their age: connections opened together do not end together
 _SPREAD_STEPS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where to connect.
-
-    Attributes:
-        host: name or address literal, without brackets.
-        port: TCP port.
-        tls: context for TLS, None for plain TCP.
-        connect_s: bound on DNS, TCP and TLS together.
-        idle_s: a kept-alive connection unused for longer is closed; below the 75 s of nginx and of most load balancers.
-        idle_max: idle connections kept; more are closed.
-        age_s: a connection is used again for about so long; so are the addresses that DNS gave.
-        spare: keep a connection ready beyond those in use.
-        connections_max: open connections; a request beyond fails with ConnectError.
-    """
-
-    host: str
-    port: int
-    tls: ssl.SSLContext | None = None
-    connect_s: float = 3.0
-    idle_s: float = 60.0
-    idle_max: int = 1024
-    age_s: float = 300.0
-    spare: bool = False
-    connections_max: int = 16384
 
 
 class WireClient:
@@ -190,21 +161,27 @@ class WireClient:
         """
         origin = self._origin
         if self._open >= origin.connections_max:
-            raise ConnectError(f"{self._open} connections to this upstream are open already")
+            raise too_many(self._open)
         try:
             async with asyncio.timeout(origin.connect_s):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self), origin.host, origin.port, ssl=origin.tls
-                )
+                connection = await self._connect()
         except TimeoutError:
-            raise ConnectError(f"no connection to the upstream within {origin.connect_s:g} s") from None
-        except ssl.SSLError as error:
-            text = f"TLS with the upstream failed: {error.reason or type(error).__name__}"
-            raise ConnectError(text) from error
-        except OSError as error:
-            raise ConnectError(f"cannot connect to the upstream: {reason(error)}") from error
+            raise too_slow(origin.connect_s) from None
+        except OSError as error:  # TLS's are some, too
+            raise unreachable(error) from error
         spread = _SPREAD * (self._opened % _SPREAD_STEPS) / _SPREAD_STEPS
         connection.fresh_until_s = self._loop.time() + origin.age_s * (1 - spread)
+        return connection
+
+    async def _connect(self) -> Connection:
+        """To the unix socket, or to host and port; TLS names the host (not where it is an address) and no protocol."""
+        origin, loop = self._origin, self._loop
+        if origin.socket is not None:
+            _, connection = await loop.create_unix_connection(lambda: Connection(self), origin.socket)
+        else:
+            _, connection = await loop.create_connection(
+                lambda: Connection(self), origin.host, origin.port, ssl=origin.tls
+            )
         return connection
 
     def _close_oldest(self) -> None:
@@ -218,8 +195,3 @@ class WireClient:
         while self._idle and (self._idle[0].closing or self._idle[0].idle_since_s < oldest_s):
             self._close_oldest()
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
-
-
-def reason(error: OSError) -> str:
-    """Why a connection failed, in the system's words and without the address that asyncio puts into its own."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or type(error).__name__

@@ -25,18 +25,23 @@ class Recorder:
 
     status: int | None = None
     headers: Headers = ()
-    body: bytes = b""
+    got: bytearray = field(default_factory=bytearray)
     pieces: int = 0
     error: UpstreamError | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     first: asyncio.Event = field(default_factory=asyncio.Event)
     closes: int = 0
 
+    @property
+    def body(self) -> bytes:
+        """All of the body so far."""
+        return bytes(self.got)
+
     def on_response(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, list(headers)
 
     def on_body(self, data: bytes) -> None:
-        self.body += data
+        self.got += data
         self.pieces += 1
         self.first.set()
 

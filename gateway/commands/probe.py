@@ -28,14 +28,14 @@ from gateway.config_problems import ConfigError
 from gateway.inbound import parse
 from gateway.inbound_asked import Bounds as RequestBounds
 from gateway.settings import Settings
-from gateway.site import spoken_by, tls_context, upstream_headers
+from gateway.upstreams import endpoint_at, needs_httpx, origin_of, spoken_by, upstream_headers
 from providers.base import Api, Call, HttpSink, Request, Stream
 from providers.catalog import CATALOG
 from providers.errors import ConnectError, UpstreamError
+from providers.httpx_client import HttpxClient
 from providers.protocols import Wishes, protocols
 from providers.reasons import is_stream_refused
-from providers.upstream import Bounds, HttpEndpoint
-from providers.wire import Origin, WireClient
+from providers.wire import WireClient
 
 _AT_ONCE_MAX = 4  # replicas; more would be in each other's way, here or on their machines
 _MODELS_TOLD_MAX = 10
@@ -105,7 +105,7 @@ def _show(reports: Sequence[Report], *, as_document: bool) -> None:
         print("", *details(report), sep="\n")
 
 
-class _Client(WireClient):
+class _WireClient(WireClient):
     """The gateway's client, made to tell a recording of connections and bytes; see `probe_stream.Client`."""
 
     recording: Recording | None = None
@@ -115,6 +115,19 @@ class _Client(WireClient):
 
     def opened(self) -> None:
         super().opened()
+        if self.recording is not None:
+            self.recording.on_connected()
+
+
+class _HttpxClient(HttpxClient):
+    """The same of the general client."""
+
+    recording: Recording | None = None
+
+    def send(self, request: Request, sink: HttpSink) -> Stream:
+        return super().send(request, sink if self.recording is None else Tap(self.recording, sink))
+
+    def opened(self) -> None:
         if self.recording is not None:
             self.recording.on_connected()
 
@@ -154,23 +167,17 @@ class _Prober:
         self._target = target
         self._row = row = target.row
         self._kind = CATALOG[row.kind]
-        self._url = url = urlsplit(row.base_url)
-        tls = tls_context() if url.scheme == "https" else None
-        origin = Origin(url.hostname or "", url.port or (443 if tls else 80), tls, settings.timeouts.connect_s)
-        self._client = _Client(origin, tasks)
-        self._sent = upstream_headers(row, self._kind, url.netloc)
-        self._endpoint = HttpEndpoint(
-            self._client,
-            protocols(
-                replace(self._kind, asks_usage=False),  # token counts are asked for here, and then not
-                spoken_by(row),
-                Wishes(first_token=target.model.first_token),
-            ),
-            url.path,
-            self._sent,
-            row.model or target.model.name,
-            Bounds(event_bytes_max=settings.limits.event_max_bytes),
+        self._path = urlsplit(row.base_url).path
+        origin = origin_of(row, settings.timeouts.connect_s)
+        self._client: _WireClient | _HttpxClient = (_HttpxClient if needs_httpx(origin) else _WireClient)(origin, tasks)
+        self._sent = upstream_headers(row)
+        able = protocols(
+            replace(self._kind, asks_usage=False),  # token counts are asked for here, and then not
+            spoken_by(row),
+            Wishes(first_token=target.model.first_token),
         )
+        name, bytes_max = target.model.name, settings.limits.event_max_bytes
+        self._endpoint = endpoint_at(self._client, row, able, name, bytes_max)
         self._refused: list[Quirk] = []
 
     def close(self) -> None:
@@ -235,7 +242,7 @@ class _Prober:
     async def _left(self, form: _Form, gap_s: float) -> Cancel:
         """Begin one more answer and leave it."""
         counter = COUNTERS.get(self._row.kind)
-        path = self._url.path.removesuffix("/v1")
+        path = self._path.removesuffix("/v1")
 
         async def count() -> float | None:
             self._client.recording = None
@@ -269,7 +276,7 @@ class _Prober:
 
     async def _models(self) -> str:
         """What the replica says that it serves."""
-        document = await fetch(self._client, f"{self._url.path}/models", self._sent)
+        document = await fetch(self._client, f"{self._path}/models", self._sent)
         try:
             names = [str(row["id"]) for row in json.loads(document or b"")["data"]]
         except (ValueError, LookupError, TypeError):

@@ -19,8 +19,9 @@ from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, Reque
 from providers.catalog import CATALOG, Auth
 from providers.errors import UpstreamError
 from providers.openai.chat import OpenAIChat
+from providers.origin import Origin
 from providers.upstream import Bounds, HttpEndpoint
-from providers.wire import Origin, WireClient
+from providers.wire import WireClient
 from streaming_bench.measured import Record
 
 _CONTENT: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)

@@ -1,0 +1,78 @@
+"""An HTTP/2 server in a few lines, for tests of HTTP clients: one script for all its streams.
+
+Each request is answered by what the test's function says, in pieces; flow control is h2's own. Units: bytes.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import h2.config
+import h2.connection
+import h2.events
+
+
+@dataclass
+class Http2Server:
+    """What it answers, and what it has seen.
+
+    Attributes:
+        pieces: of each answer's body; the stream ends behind them unless `endless`.
+        endless: it never ends.
+        status: of each answer.
+        reset: streams are reset behind their pieces.
+        requests: headers and body of each request.
+        sent: bytes of bodies that went out.
+    """
+
+    pieces: Sequence[bytes] = (b"hi",)
+    endless: bool = False
+    status: str = "200"
+    reset: bool = False
+    requests: list[tuple[dict[bytes, bytes], bytes]] = field(default_factory=list)
+    sent: int = 0
+
+    async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection; a script of scripted_http."""
+        connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
+        connection.initiate_connection()
+        asked: dict[int, tuple[dict[bytes, bytes], bytes]] = {}
+        waiting: dict[int, memoryview] = {}
+        while True:
+            writer.write(connection.data_to_send())
+            await writer.drain()
+            data = await reader.read(65536)
+            if not data:
+                return
+            for event in connection.receive_data(data):
+                if isinstance(event, h2.events.RequestReceived):
+                    asked[event.stream_id] = (dict(event.headers), b"")
+                elif isinstance(event, h2.events.DataReceived):
+                    headers, body = asked[event.stream_id]
+                    asked[event.stream_id] = (headers, body + event.data)
+                    connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                elif isinstance(event, h2.events.StreamEnded):
+                    self.requests.append(asked.pop(event.stream_id))
+                    connection.send_headers(event.stream_id, [(":status", self.status), ("X-Case", "mixed")])
+                    waiting[event.stream_id] = memoryview(b"".join(self.pieces))
+            await self._write(connection, waiting, writer)
+
+    async def _write(
+        self, connection: h2.connection.H2Connection, waiting: dict[int, memoryview], writer: asyncio.StreamWriter
+    ) -> None:
+        """Send what the windows allow."""
+        for stream, body in list(waiting.items()):
+            rest = body
+            while rest and (room := min(connection.local_flow_control_window(stream), 16384)) > 0:
+                connection.send_data(stream, bytes(rest[:room]))
+                self.sent += len(rest[:room])
+                rest = rest[room:]
+                writer.write(connection.data_to_send())
+                await writer.drain()
+            waiting[stream] = rest
+            if not rest and not self.endless:
+                del waiting[stream]
+                if self.reset:
+                    connection.reset_stream(stream)
+                else:
+                    connection.end_stream(stream)
