@@ -374,9 +374,10 @@ def test_other_content() -> None:
     logprob = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
     likely = told(chunk({"content": "a"}, logprobs={"content": [logprob]}), chunk({}, "stop"))[-1]["response"]["output"]
     assert likely[0]["content"][0]["logprobs"] == [logprob]
-    source = {"type": "url_citation", "url_citation": {"url": "u", "title": "t", "start_index": 0, "end_index": 1}}
+    place = {"url": "u", "title": "t", "start_index": 0, "end_index": 1}
+    source = {"type": "url_citation", "url_citation": place}
     cited = told(chunk({"content": "a"}), chunk({"annotations": [source]}), chunk({}, "stop"))[-1]["response"]["output"]
-    assert cited[0]["content"][0]["annotations"] == [{"type": "url_citation", **source["url_citation"]}]  # type: ignore[dict-item]
+    assert cited[0]["content"][0]["annotations"] == [{"type": "url_citation", **place}]
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "so"}]
     mistral = told(chunk({"content": parts}), chunk({}, "stop"))[-1]["response"]["output"]
     assert [item["content"][0]["text"] for item in mistral] == ["hm", "so"]

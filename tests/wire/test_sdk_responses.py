@@ -18,7 +18,7 @@ from sdk_clients import HELLO, async_client
 
 RACED: Settings = {"policy": "static", "delay": "1ms", "hedge_delay_min": "1ms", "budget": "100%"}
 REPLICA: Settings = {"ttft": "8ms", "gap": "500us", "tokens": 8}
-PARAMETERS = {"type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}}
+PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}}
 WEATHER = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": False}
 ASKS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
@@ -103,7 +103,7 @@ def test_the_sdks_own_helpers_work(spoken: str) -> None:
             called = await client.responses.create(model="m", input="hello", tools=tools, tool_choice="required")
             (call,) = called.output
             assert isinstance(call, ResponseFunctionToolCall)
-            assert json.loads(call.arguments).keys() == PARAMETERS["properties"].keys()  # type: ignore[attr-defined]
+            assert json.loads(call.arguments).keys() == PARAMETERS["properties"].keys()
             back: Any = [
                 {"role": "user", "content": "hello"},
                 call.model_dump(exclude_none=True),
