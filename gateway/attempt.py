@@ -60,7 +60,8 @@ class Attempt:
         hedge_at_s, overdue_at_s, give_up_at_s: the race's times for it, infinite when not armed.
         hedge_after_s: the first hedge_at_s, after its own start; infinite when it was never armed.
         sent: what the pool expected of it, None if it could not say.
-        overdue: it passed its ttft_timeout and another attempt was started.
+        timeout_at_s: when its ttft_timeout is over, infinite where nothing is timed.
+        overdue: another attempt was started because it was late for its ttft_timeout, or for its client's patience.
         retry_after_s: how long it was told to wait by a 429 or 503, None when it was not.
     """
 
@@ -95,6 +96,7 @@ class Attempt:
         "sent",
         "start_s",
         "status",
+        "timeout_at_s",
         "upstream_request_id",
         "usage",
     )
@@ -124,7 +126,8 @@ class Attempt:
         self.overdue = False
         self.outcome: Outcome | None = None
         self.sent: Sent | None = None
-        self.hedge_at_s = self.hedge_after_s = self.overdue_at_s = self.give_up_at_s = math.inf
+        self.hedge_at_s = self.hedge_after_s = math.inf
+        self.overdue_at_s = self.timeout_at_s = self.give_up_at_s = math.inf
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
         self._forward: Callable[[bytes], None] | None = None

@@ -18,7 +18,7 @@ from gateway.recovery import Recovery
 from gateway.report import beyond_boundary, why_started
 from gateway.request import Caller, Host, Model
 from gateway.routing.replicas import Replica
-from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait
+from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait, bounded
 from providers.base import Call
 from providers.errors import ProtocolError, UpstreamError
 
@@ -65,9 +65,9 @@ class Attempts:
         self.beyond: tuple[str, ...] = ()
 
     @property
-    def any_live(self) -> bool:
-        """One may still bring content."""
-        return any(attempt.live for attempt in self.sent)
+    def live(self) -> list[Attempt]:
+        """Those that may still bring content."""
+        return [attempt for attempt in self.sent if attempt.live]
 
     def next(self, racer: Racer, role: Role) -> Attempt | Wait | Nothing:
         """Send one more attempt where that is possible now.
@@ -110,10 +110,13 @@ class Attempts:
         """An attempt is late: ask its pool whether to race it, then do so; None when it says no."""
         pool, host = late.pool, self._host
         late.hedge_at_s = math.inf
-        if self.hedges >= pool.max_hedges or len(self.sent) >= TRIES_MAX:
+        if self.hedges >= pool.max_hedges:
             return None
-        tried = [other.replica for other in self.sent]
-        live = [other for other in self.sent if other.live]
+        bound = bounded(self.sent, now_s)
+        if bound is not None:
+            late.hedge_at_s = bound.until_s if isinstance(bound, Wait) else math.inf
+            return None
+        tried, live = [other.replica for other in self.sent], self.live
         broken: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
         decision = host.safely("gate", pool.decide, broken, self._facts, late, live, tried, now_s, host.rand())
         waited_s, request_id, name = now_s - late.start_s, self._caller.request_id, self._model.name
@@ -186,6 +189,7 @@ class Attempts:
         """When another attempt is started beside it, and when it is given up."""
         timeouts, facts = self._model.timeouts, self._facts
         overdue_s = timeouts.ttft_s + timeouts.ttft_per_token_s * prompt_tokens
+        attempt.timeout_at_s = attempt.start_s + overdue_s
         if facts.deadline_s is not None and not self._call.streaming:  # leave time for another attempt
             overdue_s = min(overdue_s, facts.deadline_s / 2)
         attempt.overdue_at_s = attempt.start_s + overdue_s

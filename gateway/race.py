@@ -12,6 +12,7 @@ Units: seconds of the loop's clock.
 
 import asyncio
 import math
+from collections.abc import Sequence
 
 from gateway.attempt import Attempt
 from gateway.attempts import Attempts
@@ -35,6 +36,7 @@ from providers.base import Call, Headers
 from providers.errors import Diverged, TimedOut, UpstreamError
 
 _DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
+_KEEP_ALIVE_S_MIN = 0.1  # whatever a client says of its patience: signs of life are no stream
 _CUT_SHORT = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
 
 
@@ -146,7 +148,7 @@ class Race:
     def on_finished(self, attempt: Attempt) -> None:
         """A complete answer."""
         if attempt.empty:
-            if self._attempts.any_live:
+            if self._attempts.live:
                 return  # nothing was generated: it wins only if no other attempt is left
             self._win(attempt)
         if self._recovery is not None and not self._recovery.ends(self._now()):
@@ -167,12 +169,14 @@ class Race:
         if won or attempt.role is Role.RECOVERY:
             self._lost_winner(attempt, error)
             return
-        others = self._attempts.any_live
+        live = self._attempts.live
         final = verdict.answers and verdict.remedy is Remedy.NONE
-        if final and (outcome is Outcome.REFUSED or attempt.role is not Role.BACKUP or not others):
+        if final and (outcome is Outcome.REFUSED or not live or _speaks_for(attempt, live)):
             self._refuse(answer(error))
-        elif not others:
+        elif not live:
             self._nothing_live()
+        elif all(other.overdue for other in live) and self._retry_at_s == math.inf:
+            self._next(Role.FAILOVER)  # what is left has had its time: it is not what the client waits for
 
     # winning and ending
 
@@ -291,8 +295,8 @@ class Race:
 
     def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End one attempt, once, and settle what it took."""
-        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:
-            outcome = Outcome.TTFT_TIMEOUT
+        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # not by a client's impatience
+            outcome = Outcome.TTFT_TIMEOUT if self._now() >= attempt.timeout_at_s else outcome
         if attempt.close(outcome, error):
             retry_after_s = error.retry_after_s if error is not None else None
             state = self._host.safely(
@@ -323,8 +327,8 @@ class Race:
             self._started(step)
         elif isinstance(step, Wait):
             self._retry_at_s = step.until_s
-            self._arm(step.until_s)
-        elif recovery is not None or not attempts.any_live:
+            self._arm(min(step.until_s, self._final_s, self._keep_alive_at_s))
+        elif recovery is not None or not attempts.live:
             self._give_up(step)
         return not isinstance(step, Nothing)
 
@@ -396,7 +400,7 @@ class Race:
     def _keep_alive_s(self) -> float:
         """How long a waiting client may hear nothing."""
         patience_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
-        return min(self._model.timeouts.keepalive_interval_s, patience_s)
+        return min(self._model.timeouts.keepalive_interval_s, max(_KEEP_ALIVE_S_MIN, patience_s))
 
     def _next_due(self) -> float:
         if self._winner is not None:
@@ -407,3 +411,8 @@ class Race:
             if attempt.live
         ]
         return min(self._final_s, self._retry_at_s, self._keep_alive_at_s, *times_s)
+
+
+def _speaks_for(failed: Attempt, live: Sequence[Attempt]) -> bool:
+    """Whether those that still live would say the same of the request: no backup's word, and the same model's."""
+    return failed.role is not Role.BACKUP and any(other.pool is failed.pool for other in live)

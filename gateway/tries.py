@@ -98,10 +98,9 @@ class Tries:
             now_s: the time.
             rand: gives random numbers that spread waits.
         """
-        sent = _sent(attempts)
-        step = _bound(sent, now_s) or self._where(pick, attempts, errors, now_s, rand)
+        step = bounded(attempts, now_s) or self._where(pick, attempts, errors, now_s, rand)
         if isinstance(step, Go):
-            if sent and not self._model.retries.take(now_s):
+            if _sent(attempts) and not self._model.retries.take(now_s):
                 return Nothing(spent=True)
             self._again = None
             self._index = self._model.pools.index(step.pool)
@@ -119,7 +118,7 @@ class Tries:
             where: tells where to, None for nowhere.
             now_s: the time.
         """
-        return _bound(_sent(attempts), now_s) or where() or Nothing()
+        return bounded(attempts, now_s) or where() or Nothing()
 
     def _where(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
@@ -191,18 +190,19 @@ class Tries:
         return None
 
 
-def _sent(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Those that count."""
-    return [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUITED]
-
-
-def _bound(sent: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
-    """What keeps another attempt from being sent now, None when nothing does."""
+def bounded(attempts: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
+    """What keeps another attempt, a backup too, from being sent now, None when nothing does."""
+    sent = _sent(attempts)
     if len(sent) >= TRIES_MAX:
         return Nothing()
     if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
         return Wait(free_at_s)
     return None
+
+
+def _sent(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Those that count."""
+    return [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUITED]
 
 
 def _wait_s(attempt: Attempt) -> float | None:

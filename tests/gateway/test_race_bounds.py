@@ -1,0 +1,93 @@
+"""Bounds and rules of a race where two of them meet: lateness and failure, waits and deadlines, backups and bursts."""
+
+import pytest
+
+from gateway.hedging.outcomes import Outcome
+from gateway.hedging.plan import Policy
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts
+from providers.errors import ConnectError
+from scripted import Scripted, Step, answer, run_race, status
+
+OFF = HedgeSettings(policy=Policy.OFF)
+SILENT: list[Step] = [(0.001, "headers")]
+REFUSED: list[Step] = [(0.001, ConnectError("refused"))]
+
+
+def test_what_is_overdue_is_not_waited_for_while_others_may_be_tried() -> None:
+    """Where the attempt that was to replace an overdue one fails, the next is sent at once, not after 120 s."""
+    told = run_race(Scripted(SILENT), Scripted(REFUSED), Scripted(answer(0.1)), hedge=OFF)
+    assert told.report.winner == "c"
+    assert told.report.ttft_s == pytest.approx(10.1, abs=0.01)
+    assert [attempt.outcome for attempt in told.report.attempts][:2] == [Outcome.TTFT_TIMEOUT, Outcome.FAILED]
+
+
+def test_a_failed_backup_is_no_reason_to_hurry() -> None:
+    """A primary that is not overdue is waited for when its backup fails: that was an extra, and is not made up for."""
+    told = run_race(Scripted(answer(5.0)), Scripted(REFUSED), Scripted(answer(0.1)))
+    assert told.report.winner == "a"
+    assert len(told.report.attempts) == 2
+
+
+def test_backups_keep_to_the_bound_on_bursts() -> None:
+    """Three attempts in three seconds, and the fourth may not be a backup before that either."""
+    down = status(0.1, 500)
+    replicas = [Scripted(down), Scripted(down), Scripted(SILENT), Scripted(answer(0.1))]
+    told = run_race(*replicas)
+    assert [attempt.start_s for attempt in told.report.attempts] == pytest.approx([0.0, 0.1, 0.2, 3.0])
+    assert told.report.winner == "d"
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_wait_for_a_provider_is_no_longer_than_the_client_waits(streaming: bool) -> None:
+    """A Retry-After that is waited out before anything was sent ends neither deadlines nor signs of life."""
+
+    def prepare(pools: list[Pool]) -> None:
+        pools[0].replicas[0].breaker.cool_down(2.5)
+
+    facts = Facts(deadline_s=1.0)
+    told = run_race(Scripted(answer(0.1)), streaming=streaming, facts=facts, prepare=prepare)
+    if streaming:
+        assert told.client.alive_s == pytest.approx([0.8, 1.6, 2.4])
+        assert told.client.finished
+    else:
+        assert told.client.error is not None
+        assert told.end_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("deadline_s", [5e-324, 0.001, 1e308])
+def test_signs_of_life_are_bounded_whatever_a_client_says(deadline_s: float) -> None:
+    """A client that says it waits a millisecond gets ten comments a second, not a thousand."""
+    told = run_race(Scripted(answer(5.0)), facts=Facts(deadline_s=deadline_s))
+    assert told.client.finished
+    assert len(told.client.alive_s) <= 51
+
+
+@pytest.mark.parametrize(("deadline_s", "outcome"), [(0.2, Outcome.LOST), (21.0, Outcome.TTFT_TIMEOUT)])
+def test_an_impatient_client_counts_against_no_replica(deadline_s: float, outcome: Outcome) -> None:
+    """Only its ttft_timeout makes a replica late; a client that leaves it less time says nothing about it."""
+    silent = [Scripted(SILENT), Scripted(SILENT)]
+    told = run_race(*silent, streaming=False, facts=Facts(deadline_s=deadline_s), hedge=OFF)
+    assert told.client.error is not None
+    assert [attempt.outcome for attempt in told.report.attempts] == [outcome, Outcome.LOST]
+    failures = [replica.breaker.failures for replica in told.pools[0].replicas]
+    assert failures == [int(outcome is Outcome.TTFT_TIMEOUT), 0]
+
+
+def test_another_models_word_on_a_request_does_not_end_its_race() -> None:
+    """A fallback's 400 is told only where nothing else may answer: the model that was asked may well take it."""
+    slow, strict = Scripted(answer(11.0)), Scripted(status(0.1, 400))
+    told = run_race(slow, fallbacks=[strict], hedge=OFF)
+    assert told.report.winner == "a"
+    told = run_race(Scripted(status(0.1, 501)), fallbacks=[strict], hedge=OFF)
+    assert told.client.error is not None
+    assert told.client.error.status == 400
+
+
+def test_a_siblings_word_on_a_request_ends_its_race() -> None:
+    """An overdue replica is of the same model: its sibling's 400 is the answer, at once."""
+    told = run_race(Scripted(SILENT), Scripted(status(0.1, 400)), hedge=OFF)
+    assert told.client.error is not None
+    assert told.client.error.status == 400
+    assert told.end_s == pytest.approx(10.1, abs=0.01)
