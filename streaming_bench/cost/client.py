@@ -1,0 +1,177 @@
+"""The load client of the cost bench: so many streams at a time against one port, each answer looked at when it is over.
+
+It knows no API: it sends prepared bytes and takes an answer for whole when it has its status, its tokens and the end of
+a chunked body. What it costs does not matter, since only the gateway's CPU time is measured. Units: seconds.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+_MARK: Final = b'"content":"token'  # in every token's event, and in no other
+_END: Final = b"\r\n0\r\n\r\n"
+_FINE: Final = b"HTTP/1.1 200"
+_RAMP_STEPS: Final = 12  # streams do not all begin at once,
+_RAMP_STEP_S: Final = 0.1  # but so many at a time
+_WAIT_S_MAX: Final = 60.0  # for what is under way
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is sent.
+
+    Attributes:
+        streams: at a time.
+        tokens: of each answer.
+        gap_ms: between its tokens, 0 for none.
+        length_s: after this no request is begun; 0: each stream is asked for once.
+        prompt_bytes: of each request.
+        models: asked in turn.
+        key: the caller's.
+    """
+
+    streams: int
+    tokens: int
+    gap_ms: int = 0
+    length_s: float = 0.0
+    prompt_bytes: int = 200
+    models: Sequence[str] = ("m0",)
+    key: str = "none"
+
+    def requests(self) -> list[bytes]:
+        """As bytes, one for each model."""
+        return [self._request(model) for model in self.models]
+
+    def _request(self, model: str) -> bytes:
+        words = ("tell me more about it, please; " * (self.prompt_bytes // 31 + 1))[: self.prompt_bytes]
+        messages = [{"role": "user", "content": words}]
+        fields = {"model": model, "max_tokens": self.tokens, "stream": True, "messages": messages}
+        body = json.dumps(fields).encode()
+        head = f"host: bench\r\nauthorization: Bearer {self.key}\r\ncontent-length: {len(body)}"
+        return b"POST /v1/chat/completions HTTP/1.1\r\n" + head.encode() + b"\r\n\r\n" + body
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came of it.
+
+    Attributes:
+        requests: complete answers.
+        errors: others.
+        tokens: in complete answers.
+        ttfts_s: of these, request sent to first token.
+        gaps_s: between two reads of a paced stream, the longest of each answer.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    tokens: int = 0
+    ttfts_s: list[float] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+
+
+class _Client:
+    """What all streams of a run share."""
+
+    def __init__(self, load: Load) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.load = load
+        self.seen = Seen()
+        self._requests = load.requests()
+        self._sent = 0
+        self._ends_s = self.loop.time() + load.length_s
+        self._live = load.streams
+        self.over = asyncio.Event()
+
+    def next(self) -> bytes | None:
+        """The next request, None when it is time to stop."""
+        if self._sent >= self.load.streams and self.loop.time() >= self._ends_s:
+            return None
+        self._sent += 1
+        return self._requests[self._sent % len(self._requests)]
+
+    def ended(self) -> None:
+        """One stream asks no more."""
+        self._live -= 1
+        if not self._live:
+            self.over.set()
+
+
+class _Stream(asyncio.Protocol):
+    """One connection, with one request after the other."""
+
+    def __init__(self, client: _Client) -> None:
+        self._client = client
+        self._got = bytearray()
+        self._sent_s = self._read_s = 0.0
+        self._ttft_s: float | None = None
+        self._gap_s = 0.0
+        self._over = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._ask()
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        now_s = self._client.loop.time()
+        if self._ttft_s is None:
+            if _MARK in self._got:
+                self._ttft_s = now_s - self._sent_s
+        else:
+            self._gap_s = max(self._gap_s, now_s - self._read_s)
+        self._read_s = now_s
+        if self._got.endswith(_END) or not self._got.startswith(_FINE):
+            self._ended()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._over:
+            self._client.seen.errors += 1
+            self._stop()
+
+    def _ask(self) -> None:
+        request = self._client.next()
+        if request is None:
+            self._stop()
+            return
+        self._got.clear()
+        self._ttft_s, self._gap_s = None, 0.0
+        self._sent_s = self._client.loop.time()
+        self._transport.write(request)
+
+    def _ended(self) -> None:
+        seen, tokens = self._client.seen, self._got.count(_MARK)
+        if self._got.startswith(_FINE) and tokens == self._client.load.tokens and self._ttft_s is not None:
+            seen.requests += 1
+            seen.tokens += tokens
+            seen.ttfts_s.append(self._ttft_s)
+            seen.gaps_s.append(self._gap_s)
+        else:
+            seen.errors += 1
+        self._ask()
+
+    def _stop(self) -> None:
+        self._over = True
+        self._transport.close()
+        self._client.ended()
+
+
+async def send(load: Load, port: int) -> Seen:
+    """Send it all, and wait for the answers; what has not come after a minute has failed."""
+    client = _Client(load)
+    left, step = load.streams, max(50, load.streams // _RAMP_STEPS)
+    while left:
+        count = min(step, left)
+        left -= count
+        connects = [client.loop.create_connection(lambda: _Stream(client), "127.0.0.1", port) for _ in range(count)]
+        await asyncio.gather(*connects)
+        if left:
+            await asyncio.sleep(_RAMP_STEP_S)
+    try:
+        async with asyncio.timeout(_WAIT_S_MAX + load.length_s):
+            await client.over.wait()
+    except TimeoutError:
+        client.seen.errors += client.load.streams
+    return client.seen

@@ -1,0 +1,42 @@
+"""The cost bench in small: its back end and its client agree with the gateway, and its table says what was measured."""
+
+from pathlib import Path
+
+import pytest
+
+from streaming_bench.cost import record
+from streaming_bench.cost.client import Load
+from streaming_bench.cost.processes import KEY, Machine, backend, gateway, limited
+from streaming_bench.cost.rows import Row, sample
+from streaming_bench.failures import BenchError
+
+ROWS = [Row("requests", "us", 120.0, 80.0, 100.0, 20.0), Row("memory", "MB", 64.0)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="CPU times are read from /proc")
+def test_every_answer_is_whole_and_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer through a gateway has all its tokens, paced or not; the gateway took CPU time; a wrong key fails."""
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)  # this process runs other tests, too
+    machine = Machine()
+    with backend(2) as back, gateway(machine, limited(back.ports)) as target:
+        for gap_ms in (0, 3):
+            seen, cpu_s, user_share, rss_mb, upstream = sample(Load(8, 5, gap_ms, key=KEY), target, back)
+            assert (seen.requests, seen.errors, seen.tokens, upstream) == (8, 0, 40, 8)
+            assert len(seen.ttfts_s) == 8
+            assert cpu_s > 0
+            assert 0 <= user_share <= 1
+            assert rss_mb > 1
+        with pytest.raises(BenchError, match="8 of 8 answers failed"):
+            sample(Load(8, 5, key="another"), target, back)
+
+
+def test_a_run_is_compared_with_the_kept_one(tmp_path: Path) -> None:
+    """The table has the ratio of each figure to nginx and to the kept run, and nothing where there is neither."""
+    file = tmp_path / "kept.json"
+    assert record.read(file) == {}
+    record.write(file, [ROWS[0]._replace(ours=240.0)], {"cores": 2})
+    requests, memory = record.table(ROWS, record.read(file))[2:]
+    assert [cell.strip() for cell in requests.split("|")] == [
+        "", "requests", "us", "120", "80.0 + 40.0", "100", "20.0 + 80.0", "1.20", "240", "0.50", "",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in memory.split("|")] == ["", "memory", "MB", "64.0", *[""] * 6, ""]
