@@ -192,6 +192,8 @@ class Hedge(Section):
     """The delay until enough requests have been seen to know better."""
     gain_min: Number | None = None
     """How much time a hedge must be expected to save, in units of the backup's own expected TTFT."""
+    hidden_reasoning: Switch = False
+    """Whether to hedge also where answers begin with reasoning that is not shown."""
     routing: Routing = "predicted"
     """What chooses the replica that is asked first."""
 

@@ -287,6 +287,7 @@ def _hedge(row: config.Hedge, crossing: Crossing) -> HedgeSettings:
         gain_min=row.gain_min,
         routing=Routing(row.routing),
         crossing=crossing,
+        hidden_reasoning=row.hidden_reasoning,
     )
 
 

@@ -43,12 +43,17 @@ class FrameKind(enum.Enum):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts as the upstream reported them; None where it said nothing."""
+    """Token counts as the upstream reported them; None where it said nothing.
+
+    Attributes:
+        hidden_tokens: those of reasoning, where no event has shown any of it.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    hidden_tokens: int | None = None
 
 
 class Resource(enum.Enum):

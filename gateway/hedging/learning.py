@@ -19,6 +19,7 @@ _RENEW_S: Final = 0.5  # a plan is made again at most this often,
 _RENEW_SHARE: Final = 0.05  # and only after so many new samples
 _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are answers
 _ANSWERS_RENEW_S: Final = 5.0
+_HIDDEN_SEEN_MAX: Final = 20  # answers that the share of hidden reasoning is about
 _NEVER: Final = plan_fixed(Policy.OFF, math.inf)
 
 
@@ -40,6 +41,8 @@ class Learning:
         self.answer_tokens = _ANSWER_TOKENS  # p90 of recent answers
         self._answers = Window()
         self._answers_due_s = -math.inf
+        self.hidden_share = 0.0  # of recent answers, those with reasoning that was not shown
+        self._hidden_seen = 0
         self._contents = 0  # first contents so far
         self._samples = 0  # ratios since the plan was made
         self._soon = math.inf  # so many make a plan worth making before its time: twice as many as it was made from
@@ -73,6 +76,11 @@ class Learning:
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_censored(waited_s / predicted_s, now_s)
+
+    def add_hidden(self, *, hidden: bool) -> None:
+        """An answer is complete that was told the tokens of; some of them were reasoning that nobody was shown."""
+        self._hidden_seen = min(self._hidden_seen + 1, _HIDDEN_SEEN_MAX)
+        self.hidden_share += (hidden - self.hidden_share) / self._hidden_seen
 
     def add_answer(self, tokens: int, now_s: float) -> None:
         """An answer had so many tokens."""

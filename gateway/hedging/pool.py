@@ -41,6 +41,7 @@ from providers.base import RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
 _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
+_HIDDEN_SHARE_MAX: Final = 0.2  # of recent answers; beyond it a pool is not hedged
 _UNSEEN_S: Final = 5.0  # a replica without a request for so long gets the next primary,
 _UNSEEN_RATIO: Final = 1.5  # unless it is predicted to be that much slower than the best
 
@@ -104,6 +105,11 @@ class Pool:
         self._ramping_until_s = old._ramping_until_s
         if (self.settings.budget, self.settings.budget_of) == (old.settings.budget, old.settings.budget_of):
             self.allowance = old.allowance
+
+    @property
+    def thinks_unseen(self) -> bool:
+        """Its first tokens follow reasoning that is not shown, and a backup would have to think as long."""
+        return self.learning.hidden_share > _HIDDEN_SHARE_MAX and not self.settings.hidden_reasoning
 
     # before an attempt
 
@@ -179,7 +185,7 @@ class Pool:
 
     def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
         """How long to wait for this attempt's first content before a hedge is considered."""
-        if len(self.replicas) < 2:
+        if len(self.replicas) < 2 or self.thinks_unseen:
             return math.inf
         settings, now_s = self.settings, attempt.start_s
         if settings.policy is not Policy.OFF and self.is_suspect(attempt.replica, now_s):
@@ -203,6 +209,8 @@ class Pool:
         rand: float,
     ) -> Hedge | Denied:
         """Whether to race a late attempt, and where; a hedge is paid for by then."""
+        if self.thinks_unseen:
+            return Denied(Denial.OFF, math.inf, "its answers begin with reasoning that is not shown")
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
         replica = self._backup(facts, asking, tried, now_s, rand)
@@ -417,7 +425,7 @@ class Pool:
 
     def _earns(self, facts: Facts) -> bool:
         """Whether a request earns credits: only one that may be hedged."""
-        return facts.hedge_off is None and len(self.replicas) > 1
+        return facts.hedge_off is None and len(self.replicas) > 1 and not self.thinks_unseen
 
     def _earning(self) -> float:
         """How fast credits are earned: slower where the whole fleet is slow."""
@@ -441,6 +449,8 @@ class Pool:
         usage = attempt.usage
         if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
+            if bill is Bill.SETTLE:
+                self.learning.add_hidden(hidden=bool(usage.hidden_tokens))
         self.quotas.close(attempt, bill, now_s)
 
     def _unanswered(self, attempt: AttemptView, sent: Sent, sample: Sample, now_s: float) -> None:

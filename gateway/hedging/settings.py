@@ -26,6 +26,7 @@ class HedgeSettings:
         gain_min: what a backup must be expected to save, as a multiple of its own TTFT; None: by the replica's kind.
         routing: how the replica of a primary is chosen; a backup's is always the one predicted fastest.
         crossing: which later attempts of a request may leave the side of a boundary that it was sent to.
+        hidden_reasoning: hedge also where answers begin with reasoning that is not shown.
     """
 
     policy: Policy = Policy.ADAPTIVE
@@ -39,3 +40,4 @@ class HedgeSettings:
     gain_min: float | None = None
     routing: Routing = Routing.PREDICTED
     crossing: Crossing = Crossing.NEVER
+    hidden_reasoning: bool = False

@@ -88,6 +88,7 @@ class ChunkReader:
         "_finished",
         "_ignored",
         "_lessons",
+        "_reasoned",
         "_strip_usage",
         "closed",
         "complete",
@@ -104,6 +105,7 @@ class ChunkReader:
         self._chunks = chunks
         self._before = self._behind = self._between = b"\0"  # no event ends so
         self._lessons = _LESSONS
+        self._reasoned = False  # an event has shown reasoning
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
@@ -185,18 +187,18 @@ class ChunkReader:
         if isinstance(chunk.x_groq, dict):
             usage, error = usage or chunk.x_groq.get("usage"), error or chunk.x_groq.get("error")
         if error:
-            return Frame(_ERROR, raw, usage_of(usage), _frame_error(error, event))
+            return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
         choices = chunk.choices
         if not choices:
-            return self._without_choices(chunk, usage_of(usage), event, raw)
+            return self._without_choices(chunk, self._usage(usage), event, raw)
         kind = self._kind(choices[0])
         if len(choices) > 1:
             kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
         usage = usage or choices[0].usage
         if kind is _ERROR:
             told = next((choice.error for choice in choices if choice.error), "finish_reason is 'error'")
-            return Frame(_ERROR, raw, usage_of(usage), _frame_error(told, event))
-        return Frame(kind, raw, usage_of(usage) if usage else None)
+            return Frame(_ERROR, raw, self._usage(usage), _frame_error(told, event))
+        return Frame(kind, raw, self._usage(usage) if usage else None)
 
     def _without_choices(self, chunk: _Chunk, usage: Usage | None, event: bytes, raw: bytes) -> Frame:
         """Token counts, Azure's filter results, or an error that does not call itself one."""
@@ -223,7 +225,11 @@ class ChunkReader:
             kind = _CONTENT
         if isinstance(choice.delta, dict):
             for key, value in choice.delta.items():
-                if not value or key == "role" or key in self._ignored:
+                if not value or key == "role":
+                    continue
+                if key in _REASONING:
+                    self._reasoned = True
+                if key in self._ignored:
                     continue
                 if key == "refusal":
                     return _REFUSAL
@@ -231,6 +237,13 @@ class ChunkReader:
                 if key not in _KNOWN and len(self.unknown_keys) < _UNKNOWN_MAX:
                     self.unknown_keys.add(key)
         return kind
+
+    def _usage(self, value: object) -> Usage | None:
+        """Token counts; reasoning that was counted and never shown is told as hidden."""
+        usage = usage_of(value)
+        if usage is None or self._reasoned or not usage.reasoning_tokens:
+            return usage
+        return msgspec.structs.replace(usage, hidden_tokens=usage.reasoning_tokens)
 
 
 def usage_of(value: object) -> Usage | None:

@@ -1,0 +1,57 @@
+"""Answers that begin with reasoning nobody is shown: found out, and then not hedged unless that is wanted."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gateway.hedging.pool import Pool
+from openai_calls import STREAMED
+from providers.base import Frame, FrameKind, Usage
+from providers.openai.chat import OpenAIChat
+from scripted import DONE, FINISH, HEDGED, Outcome, Scripted, Step, run_race, text
+
+_CHUNK = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize("shown", [{}, {"reasoning_content": "Hm"}, {"reasoning": "Hm"}])
+def test_reasoning_that_no_event_shows_is_hidden(shown: dict[str, str]) -> None:
+    """Counted and not streamed is hidden; counted and streamed is not."""
+    reader = OpenAIChat().reader(STREAMED)
+    usage = {"prompt_tokens": 9, "completion_tokens": 50, "completion_tokens_details": {"reasoning_tokens": 40}}
+    for chunk in ({"choices": [{"index": 0, "delta": shown}]}, _CHUNK):
+        reader.read(b"data: %b\n\n" % json.dumps(chunk).encode())
+    frame = reader.read(b"data: %b\n\n" % json.dumps({"choices": [], "usage": usage}).encode())
+    assert frame.usage == Usage(9, 50, None, 40, None if shown else 40)
+
+
+def _run(*, hidden: bool, answers: int, wanted: bool) -> Outcome:
+    """A late request, behind some answers of its pool."""
+    late: list[Step] = [(1.0, text("a")), (1.0, FINISH), (1.0, DONE), (1.0, None)]
+
+    def before(pools: list[Pool]) -> None:
+        for _ in range(answers):
+            pools[0].learning.add_hidden(hidden=hidden)
+
+    hedge = replace(HEDGED, hidden_reasoning=wanted)
+    return run_race(Scripted(late), Scripted(late), hedge=hedge, prepare=before)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "answers", "wanted", "attempts"),
+    [(True, 3, False, 1), (True, 3, True, 2), (False, 3, False, 2), (True, 0, False, 2)],
+)
+def test_a_pool_that_thinks_unseen_is_not_hedged(*, hidden: bool, answers: int, wanted: bool, attempts: int) -> None:
+    """What its answers reported decides, and the setting overrides it."""
+    assert len(_run(hidden=hidden, answers=answers, wanted=wanted).report.attempts) == attempts
+
+
+def test_what_answers_report_is_learned_and_forgotten() -> None:
+    """A usage with hidden tokens counts once its answer is complete; twenty others make up for it."""
+    frame = Frame(FrameKind.USAGE, b"", Usage(9, 50, None, 40, 40))
+    told = run_race(Scripted([(0.01, text("a")), (0.01, frame), (0.01, FINISH), (0.01, DONE), (0.01, None)]))
+    learning = told.pools[0].learning
+    assert learning.hidden_share == 1.0
+    for _ in range(40):
+        learning.add_hidden(hidden=False)
+    assert learning.hidden_share < 0.2

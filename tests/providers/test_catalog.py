@@ -1,0 +1,66 @@
+"""The catalogue: every row as docs/providers.md tells it, with its own limit headers and its own first frames."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_limit_headers import SETS
+
+from openai_calls import call_of
+from providers.base import Api, FrameKind
+from providers.catalog import CATALOG, Auth, Kind
+from providers.protocols import Wishes, protocols
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+VECTORS = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
+NO_LIMITS = {"deepseek", "gemini", "llamacpp", "ollama", "sglang", "simulated", "tgi", "vllm"}
+HELD_BACK = (FrameKind.PREAMBLE, FrameKind.COMMENT, FrameKind.USAGE)
+_AUTH = {Auth.BEARER: "bearer", Auth.API_KEY: "`api-key`", Auth.X_API_KEY: "`x-api-key`"}
+_STOPS = {True: "yes", False: "no", None: "not known"}
+
+
+def row_of(name: str, kind: Kind) -> str:
+    """A line of the table."""
+    yes = {True: "yes", False: ""}
+    apis = ", ".join(f"`{api.value}`" for api in Api if api in kind.apis)
+    cells = [
+        f"`{name}`",
+        _AUTH[kind.auth],
+        apis,
+        yes[kind.limits is not None],
+        _STOPS[kind.cancel_stops_billing],
+        yes[kind.counts_max_tokens],
+        yes[kind.prefills],
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def test_the_table_is_the_catalogue() -> None:
+    """docs/providers.md has the line of every kind, and of no other."""
+    text = (DOCS / "providers.md").read_text(encoding="utf-8")
+    section = text.split("## The catalogue\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [row_of(name, kind) for name, kind in CATALOG.items()]
+
+
+def test_every_kind_has_its_limit_headers_or_none() -> None:
+    """Whoever states limits is tested with a real set of its headers; the others are known to state none."""
+    tested = {name.split(",")[0] for name in SETS}
+    assert {name for name, kind in CATALOG.items() if kind.limits is None} == NO_LIMITS
+    assert {name for name, kind in CATALOG.items() if kind.limits is not None} - {"compatible"} <= tested
+
+
+@pytest.mark.parametrize("name", sorted({*CATALOG} - {"compatible", "simulated"}))
+def test_first_frames_of_every_kind(name: str) -> None:
+    """As this kind is configured, what its server sends before any content is held back, and its first text is not."""
+    kind = CATALOG[name]
+    api = Api.CHAT if Api.CHAT in kind.apis else Api.MESSAGES
+    protocol = protocols(kind, kind.apis, Wishes())[api]
+    rows = [row for row in VECTORS if row["server"] == name and row.get("api", "chat") == api.value.split("/")[0]]
+    before = [row for row in rows if row["kind"] in ("preamble", "comment")]
+    first = [row for row in rows if row["kind"] == "content"]
+    assert first
+    reader = protocol.reader(call_of({"model": "m", "stream": True}, api))
+    for row in before:
+        assert reader.read(row["event"].encode()).kind in HELD_BACK, row["what"]
+    assert all(reader.read(row["event"].encode()).kind is FrameKind.CONTENT for row in first)
