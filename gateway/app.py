@@ -165,11 +165,11 @@ class Gateway:
         key_name = keyring.name(request.scope["headers"])
         return [name for name in self._site.models if keyring.may_use(key_name, name)]
 
-    def _states(self) -> Iterator[PoolState]:
+    def _states(self) -> Iterator[PoolState | None]:
         now_s = self._host.loop.time()
         for model in self._site.models.values():
             for pool in model.pools:
-                yield pool_state(model.name, pool, now_s)
+                yield from pool_state(model.name, pool, now_s)
 
     def _admission_state(self) -> AdmissionState:
         site = self._site

@@ -13,6 +13,7 @@ from accounted import SHARE, disagreements, traffic
 from cut_scenarios import cuts, differing
 from gateway.hedging.charges import Standing
 from quota_scenarios import SEEDS, books, refused
+from hot_path import Fleet, cost, longest_slice
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
 from stream_scenarios import BROKEN, ODD_BYTES, UNREAD_BYTES_MAX, broken, compared, slowed, unread
@@ -123,6 +124,21 @@ def accounts() -> Iterator[Line]:
         yield Line("price of hedging", f"<= {SHARE:.0%} of the spend", f"{share:.1%}", share <= SHARE)
 
 
+def growth() -> Iterator[Line]:
+    """What a request costs among many replicas and models, in calls and in CPU time; and how long a scrape holds on."""
+    few = Fleet()
+    for what, many, most in (
+        ("200 replicas, against 3", Fleet(replicas=200), 1.3),
+        ("500 models, against 1", Fleet(models=500), 1.1),
+    ):
+        calls = cost(many, 1000).calls / cost(few, 1000).calls
+        pairs = [(cost(many, 1000, timed=True).cpu_s, cost(few, 1000, timed=True).cpu_s) for _ in range(3)]
+        cpu = min(of_many for of_many, _ in pairs) / min(of_few for _, of_few in pairs)
+        yield Line(what, f"<= {most:g}x", f"{calls:.2f}x the calls, {cpu:.2f}x the CPU", calls <= most and cpu <= most)
+    slice_s = longest_slice(Fleet(models=50), 1500, timed=True).cpu_s
+    yield Line("longest slice of a scrape, 50 models of 3", "<= 5 of CPU", f"{1000 * slice_s:.1f}", slice_s <= 0.005)
+
+
 def recovery() -> Iterator[Line]:
     """Streams that broke at random, and what their clients got."""
     for kind, way in (("compatible", "asked again"), ("simulated", "continued")):
@@ -160,7 +176,7 @@ def ledgers() -> Iterator[Line]:
         yield Line(f"reserved = settled + released, seed {seed}", "to the token", measured, seen.totals.under_way == 0)
 
 
-PARTS = (tails, closing, failures, leaving, streams, unreading, breaking, accounts, recovery, quotas, ledgers)
+PARTS = (tails, closing, failures, leaving, streams, unreading, breaking, accounts, growth, recovery, quotas, ledgers)
 
 
 def main() -> int:

@@ -81,16 +81,17 @@ def replicas(**profiles: Mapping[str, object]) -> Iterator[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def gateway(config: Mapping[str, object], folder: Path) -> Iterator[Served]:
+def gateway(config: Mapping[str, object], folder: Path, module: str = "gateway") -> Iterator[Served]:
     """A gateway process while inside.
 
     Args:
         config: its configuration; the addresses are any free ones.
         folder: for its files.
+        module: what is started.
     """
     file = folder / "gateway.yaml"
     file.write_text(json.dumps({"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", **config}), encoding="utf-8")
-    command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
+    command = [sys.executable, "-m", module, "serve", "--config", str(file)]
     environment = {**os.environ, "NO_COLOR": "1"}
     with (
         (folder / "gateway.log").open("wb") as log,

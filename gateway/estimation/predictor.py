@@ -29,7 +29,18 @@ _TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
 class Predictor:
     """Predicts the TTFT of one pool's replicas, which it knows by name from their first sample on."""
 
-    __slots__ = ("_coefficients", "_first", "_fit", "_folded_s", "_levels", "_raw", "_samples", "_scales", "_unfitted")
+    __slots__ = (
+        "_coefficients",
+        "_first",
+        "_fit",
+        "_folded_s",
+        "_levels",
+        "_median",
+        "_raw",
+        "_samples",
+        "_scales",
+        "_unfitted",
+    )
 
     def __init__(self) -> None:
         self._raw: list[tuple[str, float, float, float, bool]] = []
@@ -40,6 +51,7 @@ class Predictor:
         self._coefficients = (0.0, 0.0, 0.0)
         self._levels: dict[str, float] = {}  # logarithms
         self._scales: dict[str, float] = {}  # the same as factors
+        self._median: float | None = None  # of them, once it was asked for
         self._folded_s = -math.inf
 
     @property
@@ -55,7 +67,9 @@ class Predictor:
     @property
     def level_median(self) -> float:
         """The middle level, 1 before there is one: how slow the fleet is against its own law."""
-        return statistics.median(self._scales.values()) if self._scales else 1.0
+        if self._median is None:
+            self._median = statistics.median(self._scales.values()) if self._scales else 1.0
+        return self._median
 
     def predict(self, replica: str, uncached: float, pending: float, now_s: float) -> float | None:
         """Expected TTFT in seconds, or None before the pool's first sample.
@@ -89,6 +103,7 @@ class Predictor:
         """Drop what is known of a replica that is gone."""
         self._levels.pop(replica, None)
         self._scales.pop(replica, None)
+        self._median = None
 
     def fold(self, now_s: float) -> None:
         """Let levels drift until now_s and take in what was appended; `predict` does it when it is due."""
@@ -106,6 +121,7 @@ class Predictor:
             self._coefficients = self._fit.solve_nonnegative()
             self._unfitted = 0
         self._scales = {replica: math.exp(level) for replica, level in self._levels.items()}
+        self._median = None
 
     def _begin(self) -> None:
         """Take the first samples: b is their median; once there are enough they enter the fit, if they belong to it."""

@@ -9,7 +9,7 @@ Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0,
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,6 +37,7 @@ from gateway.routing.choose import (
     usable,
 )
 from gateway.routing.replicas import SLOW_START_S, BreakerState, Replica
+from gateway.routing.ring import Ring
 from providers.base import RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
@@ -84,6 +85,7 @@ class Pool:
         self.learning = Learning([replica.name for replica in replicas], settings)
         self._loads = {replica: _Load() for replica in replicas}
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
+        self._ring = Ring(self.replicas)
         self._numbers = itertools.count()
         self._turn = 0
         self._ramping_until_s = -math.inf  # a replica has just come back
@@ -121,26 +123,39 @@ class Pool:
         self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
     ) -> Replica | None:
         """Where an attempt goes that is no hedge, None when nothing here may be used now; `prefills`: only to such."""
-        candidates = usable(self._unrefused(facts, tried, now_s), now_s)
-        if prefills:
-            candidates = [replica for replica in candidates if replica.prefills]
-        return self._picked(facts, candidates, now_s, rand)
+        groups, rand = self._groups(facts, rand)
+        for group in groups:
+            candidates = usable(self._unrefused(facts, group, tried, now_s), now_s)
+            if prefills:
+                candidates = [replica for replica in candidates if replica.prefills]
+            if candidates:
+                return self._picked(facts, candidates, now_s, rand)
+        return None
 
     def pick_any(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """The same when nothing else is left: open breakers are ignored, because a shut pool helps nobody."""
-        return self._picked(facts, self._unrefused(facts, tried, now_s), now_s, rand)
+        groups, rand = self._groups(facts, rand)
+        for group in groups:
+            candidates = self._unrefused(facts, group, tried, now_s)
+            if candidates:
+                return self._picked(facts, candidates, now_s, rand)
+        return None
 
     def wait_s(self, facts: Facts, tried: Collection[Replica], now_s: float) -> float | None:
         """How long until a replica may be used that was not tried, if all of them have to wait; else None.
 
         They wait for a provider's Retry-After, or for room at an enforced limit.
         """
-        waits_s = [self.quotas.wait_s(replica, facts, now_s) for replica in self._in_reach(facts, tried)]
+        waits_s = [self.quotas.wait_s(replica, facts, now_s) for replica in self._in_reach(facts, self.replicas, tried)]
         return min(waits_s, default=0.0) or None
 
-    def _picked(self, facts: Facts, candidates: list[Replica], now_s: float, rand: float) -> Replica | None:
-        if not candidates:
-            return None
+    def _groups(self, facts: Facts, rand: float) -> tuple[Iterator[Sequence[Replica]], float]:
+        """Which replicas to look at for a primary or failover, and a random number for the choice among them."""
+        if self.settings.routing is Routing.ROUND_ROBIN:
+            return self._ring.in_turn(self._turn), rand
+        return self._ring.random(rand, facts.prefixes)
+
+    def _picked(self, facts: Facts, candidates: list[Replica], now_s: float, rand: float) -> Replica:
         if now_s < self._ramping_until_s:
             candidates, rand = ramped(candidates, now_s, rand)
         healthy = [replica for replica in candidates if not self.is_suspect(replica, now_s)]
@@ -182,6 +197,7 @@ class Pool:
         late_from_s = math.inf if predicted_s is None or not facts.timed else predicted_s
         load.waits.sent(attempt.sent.number, late_from_s, now_s)
         load.memory.remember(facts.prefixes, now_s)
+        self._ring.sent(replica, facts.prefixes)
 
     def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
         """How long to wait for this attempt's first content before a hedge is considered."""
@@ -319,17 +335,17 @@ class Pool:
 
     # inside
 
-    def _in_reach(self, facts: Facts, tried: Collection[Replica]) -> list[Replica]:
+    def _in_reach(self, facts: Facts, group: Sequence[Replica], tried: Collection[Replica]) -> list[Replica]:
         """Of those in reach, who can serve the request; what is pinned to a replica begins there and nowhere else."""
         if facts.pinned is not None and facts.pinned not in tried:
-            return [replica for replica in self.replicas if replica is facts.pinned]
-        return reachable(self._able(facts), tried, self.settings.crossing)
+            return [facts.pinned] if facts.pinned in self._loads else []
+        return reachable(self._able(facts, group), tried, self.settings.crossing)
 
-    def _able(self, facts: Facts) -> Sequence[Replica]:
+    def _able(self, facts: Facts, group: Sequence[Replica]) -> Sequence[Replica]:
         """Replicas that can be asked in the API that the client speaks."""
         if not self._mixed:
-            return self.replicas
-        return [replica for replica in self.replicas if facts.api is None or facts.api in replica.apis]
+            return group
+        return [replica for replica in group if facts.api is None or facts.api in replica.apis]
 
     def _routed(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         """Where a primary or failover goes, of those that may be used."""
@@ -373,12 +389,17 @@ class Pool:
         self, facts: Facts, asking: AttemptView, tried: Collection[Replica], now_s: float, rand: float
     ) -> Replica | None:
         """Where a hedge would go: lowest predicted TTFT among the healthy, another quota where nearly equal."""
-        candidates = [
-            replica
-            for replica in backups(self._able(facts), tried, now_s, self.settings.crossing)
-            if replica.hedgeable and not self.is_suspect(replica, now_s)
-        ]
-        if not candidates:
+        groups, rand = self._ring.random(rand, facts.prefixes)
+        healthy = (
+            [
+                replica
+                for replica in backups(self._able(facts, group), tried, now_s, self.settings.crossing)
+                if replica.hedgeable and not self.is_suspect(replica, now_s)
+            ]
+            for group in groups
+        )
+        candidates = next(filter(None, healthy), None)
+        if candidates is None:
             return None
         best = self._best(facts, candidates, now_s, rand)
         if best.quota is None or best.quota != asking.replica.quota:
@@ -400,9 +421,11 @@ class Pool:
             return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
         return self.allowance.why_not(cost)
 
-    def _unrefused(self, facts: Facts, tried: Collection[Replica], now_s: float) -> list[Replica]:
+    def _unrefused(
+        self, facts: Facts, group: Sequence[Replica], tried: Collection[Replica], now_s: float
+    ) -> list[Replica]:
         """Replicas within reach that need not wait for their provider."""
-        return self.quotas.unrefused(self._in_reach(facts, tried), facts, now_s)
+        return self.quotas.unrefused(self._in_reach(facts, group, tried), facts, now_s)
 
     def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:
         return self.learning.plan(asking.replica.name, now_s)

@@ -4,7 +4,7 @@ Reads pools, changes nothing. Units: seconds in `PoolState`, milliseconds in wha
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.bodies import HeldBytes
@@ -25,16 +25,20 @@ _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _CURVE_POINTS = 32
 
 
-def pool_state(model: str, pool: Pool, now_s: float) -> PoolState:
-    """A picture for metrics."""
-    return PoolState(
+def pool_state(model: str, pool: Pool, now_s: float) -> Iterator[PoolState | None]:
+    """A picture for metrics, after a None for each replica: nobody has to work at it at a stretch."""
+    replicas = []
+    for replica in pool.replicas:
+        replicas.append(_replica_state(pool, replica, now_s))
+        yield None
+    yield PoolState(
         model=model,
         pool=pool.name,
         policy=pool.settings.policy.value,
         hedging_on=pool.hedging_on,
         budget_level=pool.allowance.requests.credit,
         budget_cap=pool.allowance.requests.cap,
-        replicas=tuple(_replica_state(pool, replica, now_s) for replica in pool.replicas),
+        replicas=tuple(replicas),
         quotas=quota_states(pool, now_s),
     )
 

@@ -28,7 +28,7 @@ from gateway.observe.tallies import MODEL, REPLICA, Line, Tallies
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
-_SLICE_LINES = 128  # about 1 ms
+_SLICE_LINES = 64  # about 1 ms
 
 _BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
 

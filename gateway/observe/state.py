@@ -8,9 +8,8 @@ Units: seconds; budget levels in credits (one credit is one hedge).
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
-_SLICE_POOLS = 16  # read between two turns of the loop, about 1 ms: each works out the quantiles of its replicas
+_SLICE_PARTS = 8  # read between two turns of the loop, about 1 ms: each works out the quantiles of a replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +160,16 @@ class AdmissionState:
 
 AdmissionSource = Callable[[], AdmissionState]
 
-StateSource = Callable[[], Iterable[PoolState]]
-"""Gives every pool, those of a model in a row. Its items are taken over several turns of the loop."""
+StateSource = Callable[[], Iterable[PoolState | None]]
+"""Gives every pool, those of a model in a row, and None while it works on one: taken over several turns of the loop."""
 
 
 async def read_pools(source: StateSource) -> list[PoolState]:
     """Read every pool without holding up the loop for long."""
     pools: list[PoolState] = []
-    items = iter(source())
-    while batch := list(islice(items, _SLICE_POOLS)):
-        pools += batch
-        await asyncio.sleep(0)
+    for number, part in enumerate(source()):
+        if part is not None:
+            pools.append(part)
+        if number % _SLICE_PARTS == _SLICE_PARTS - 1:
+            await asyncio.sleep(0)
     return pools

@@ -99,5 +99,7 @@ def test_a_quota_tells_what_is_left_and_how_that_is_known() -> None:
             "tokens": {"reserved": 100, "settled": 0, "released": 0},
         }
     ]
-    (state,) = pool_state("m", pool, 0.0).quotas
-    assert (state.quota, state.cooling_s, [limit.left for limit in state.limits]) == ("main", 5.0, [59.0, 900.0])
+    *_, state = pool_state("m", pool, 0.0)
+    assert state is not None
+    (quota,) = state.quotas
+    assert (quota.quota, quota.cooling_s, [limit.left for limit in quota.limits]) == ("main", 5.0, [59.0, 900.0])

@@ -1,0 +1,249 @@
+"""What a request costs in calls: the whole gateway between two pretended sockets, in virtual time, counted exactly.
+
+Calls of functions, Python's and C's, are what a CPU-bound gateway spends its time on, and are the same on every machine
+and in every run, which times are not. Upstreams are bytes on timers. Units: calls a request or chunk; CPU seconds.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.app import Gateway
+from gateway.plain_routes import contract
+from gateway.settings import Settings
+from streaming_bench.virtual_loop import VirtualLoop
+
+contract()  # read the file while no loop is running
+
+_WARM = 40  # requests of each model before any is counted: plans, predictions and connections are there then
+_ASKED = 3  # models that are asked, of however many
+_TTFT_S, _GAP_S = 0.05, 0.001
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What the gateway is in front of.
+
+    Attributes:
+        models: how many, each with its own replicas.
+        replicas: of each model.
+        words: of an answer; each comes alone.
+        routing: see `hedge.routing`.
+    """
+
+    models: int = 1
+    replicas: int = 3
+    words: int = 10
+    routing: str = "predicted"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something costs, one of both.
+
+    Attributes:
+        calls: of functions.
+        cpu_s: CPU time.
+    """
+
+    calls: float = 0.0
+    cpu_s: float = 0.0
+
+
+def cost(fleet: Fleet, count: int, *, timed: bool = False) -> Cost:
+    """Send requests one after the other and measure; with `timed` CPU time, else calls."""
+
+    async def measured(gateway: Gateway) -> Cost:
+        for number in range(_WARM * min(fleet.models, _ASKED) + fleet.replicas):
+            await _ask(gateway, f"m{number % min(fleet.models, _ASKED)}")
+        began_s = time.process_time()
+        with contextlib.nullcontext([0]) if timed else _counted() as calls:
+            for number in range(count):
+                await _ask(gateway, f"m{number % min(fleet.models, _ASKED)}")
+        cpu_s = time.process_time() - began_s
+        return Cost(calls[0] / count, cpu_s / count if timed else 0.0)
+
+    return _with_gateway(fleet, measured)
+
+
+def longest_slice(fleet: Fleet, asked: int, *, timed: bool = False) -> Cost:
+    """Of a scrape of the metrics, what it does between two turns of the loop, at most.
+
+    Args:
+        fleet: what the metrics are of.
+        asked: requests before, of all models in turn: they make series.
+        timed: the least of five scrapes in CPU time, else one in calls.
+    """
+
+    async def measured(gateway: Gateway) -> Cost:
+        for number in range(asked):
+            await _ask(gateway, f"m{number % fleet.models}")
+        if not timed:
+            return Cost(calls=max(_slices(gateway)))
+        return Cost(cpu_s=min(max(_slices(gateway, timed=True)) for _ in range(5)))
+
+    return _with_gateway(fleet, measured)
+
+
+def _slices(gateway: Gateway, *, timed: bool = False) -> Iterator[float]:
+    """What each step of a scrape costs."""
+    scrape = gateway._metrics.render()
+    with contextlib.suppress(StopIteration):
+        while True:
+            began_s = time.process_time()
+            with contextlib.nullcontext([0]) if timed else _counted() as calls:
+                scrape.send(None)
+            yield time.process_time() - began_s if timed else calls[0]
+
+
+def _with_gateway(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, object, Cost]]) -> Cost:
+    """Measure something of a gateway before such a fleet."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+
+        async def connect(factory: Callable[[], Any], *_where: object, **_how: object) -> tuple[asyncio.Transport, Any]:
+            protocol = factory()
+            transport = _Upstream(loop, protocol, fleet.words)
+            protocol.connection_made(transport)
+            return transport, protocol
+
+        vars(loop)["create_connection"] = connect  # every address leads to an upstream
+        return runner.run(_run(fleet, measured))
+
+
+async def _run(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, object, Cost]]) -> Cost:
+    async with asyncio.TaskGroup() as tasks:
+        gateway = Gateway(_settings(fleet), tasks)
+        gateway._writer.close()  # its thread would be counted now and then
+        object.__setattr__(gateway._host, "rand", random.Random(1).random)
+        result = await measured(gateway)
+        gateway.close()
+        await asyncio.sleep(100)
+    return result
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[list[int]]:
+    """Counts calls while inside."""
+    calls = [0]
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        if event in ("call", "c_call"):
+            calls[0] += 1
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+def _settings(fleet: Fleet) -> Settings:
+    """As a file would say it."""
+    config = {
+        "listen": "127.0.0.1:0",
+        "admin_listen": "off",
+        "models": [
+            {
+                "name": f"m{model}",
+                "hedge": {"routing": fleet.routing},
+                "replicas": [
+                    {
+                        "name": f"r{number}",
+                        "kind": "vllm",
+                        "base_url": f"http://r{number}.m{model}.test/v1",
+                        "model": "u",
+                    }
+                    for number in range(fleet.replicas)
+                ],
+            }
+            for model in range(fleet.models)
+        ],
+    }
+    return Settings.model_validate(config)
+
+
+async def _ask(gateway: Gateway, model: str) -> None:
+    """One streamed request, as a server calls the application; returns when its answer has gone out."""
+    body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "hello"}]}).encode()
+    over = asyncio.Event()
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+            if not message.get("more_body"):
+                over.set()
+
+    headers = [(b"host", b"x"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
+    await gateway.application(scope, receive, send)
+    assert sent[-1].endswith(b"data: [DONE]\n\n") or sent[-2].endswith(b"data: [DONE]\n\n"), sent
+
+
+class _Upstream(asyncio.Transport):
+    """Answers each request that is written to it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Any, words: int) -> None:
+        super().__init__()
+        self._loop = loop
+        self._protocol = protocol
+        self._events = [
+            _chunk({"role": "assistant", "content": ""}),
+            *(_chunk({"content": f"w{n} "}) for n in range(words)),
+        ]
+        self._closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._loop.call_later(0.001, self._send, _HEAD + self._events[0])
+        for number, event in enumerate(self._events[1:]):
+            self._loop.call_later(_TTFT_S + number * _GAP_S, self._send, event)
+        last = _chunk({}, "stop") + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        self._loop.call_later(_TTFT_S + len(self._events) * _GAP_S, self._send, last)
+
+    def _send(self, data: bytes) -> None:
+        if not self._closed:
+            self._protocol.data_received(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+def _chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    data = json.dumps({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "u", "choices": [choice]})
+    return _framed(b"data: %b\n\n" % data.encode())
+
+
+def _framed(event: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(event), event)

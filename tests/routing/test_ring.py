@@ -1,0 +1,71 @@
+"""Groups of a large pool: all of it in the end, evenly, and nothing else for a small one."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.hedging.plan import Policy
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts
+from gateway.routing.choose import Routing
+from gateway.routing.replicas import Replica
+from gateway.routing.ring import WHOLE_MAX, Ring
+from scripted import Scripted
+
+
+def fleet(size: int) -> list[Replica]:
+    """So many replicas."""
+    return [Replica(f"r{number}", Scripted()) for number in range(size)]
+
+
+@given(size=st.integers(1, 60), rand=st.floats(0, 1, exclude_max=True))
+def test_groups_are_the_pool(size: int, rand: float) -> None:
+    """Whatever the random number, each replica is in one group; a small pool is one group in its own order."""
+    replicas = fleet(size)
+    groups, left = Ring(replicas).random(rand)
+    seen = [replica for group in groups for replica in group]
+    assert Counter(map(id, seen)) == Counter(map(id, replicas))
+    assert 0 <= left < 1
+    assert size > WHOLE_MAX or (seen == replicas and left == rand)
+
+
+def test_the_first_group_is_anybody() -> None:
+    """Over all random numbers each replica is in the first group as often as any other."""
+    ring = Ring(fleet(50))
+    seen = Counter(replica.name for step in range(500) for replica in next(ring.random((step + 0.5) / 500)[0]))
+    assert len(seen) == 50
+    assert set(seen.values()) == {80}
+
+
+def test_a_cached_prompt_is_found_again() -> None:
+    """Whoever was sent the longest known beginning of a prompt last is looked at first, wherever it stands."""
+    replicas = fleet(100)
+    ring = Ring(replicas)
+    ring.sent(replicas[3], (1, 2))
+    ring.sent(replicas[70], (1, 2, 3))
+    for step in range(20):
+        assert replicas[70] in next(ring.random(step / 20, (1, 2, 3, 4))[0])
+        assert replicas[70] in next(ring.random(step / 20, (1, 2, 9))[0])
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+def test_the_only_one_left_is_found(routing: Routing) -> None:
+    """Where all but one of many may not be used, that one is, at the first and at every later attempt."""
+    replicas = fleet(100)
+    pool = Pool("m", replicas, HedgeSettings(policy=Policy.OFF, routing=routing))
+    for replica in replicas:
+        if replica is not replicas[42]:
+            replica.breaker.cool_down(1e9)
+    for step in range(50):
+        assert pool.pick(Facts(), (), 1.0, step / 50) is replicas[42]
+    assert pool.pick(Facts(), (replicas[42],), 1.0, 0.5) is None
+
+
+def test_round_robin_visits_many_in_order() -> None:
+    """Each of many gets its turn, in the configured order."""
+    replicas = fleet(40)
+    pool = Pool("m", replicas, HedgeSettings(policy=Policy.OFF, routing=Routing.ROUND_ROBIN))
+    assert [pool.pick(Facts(), (), 1.0, 0.3) for _ in range(80)] == replicas * 2
