@@ -12,8 +12,8 @@ from typing import NamedTuple
 from accounted import SHARE, disagreements, traffic
 from cut_scenarios import cuts, differing
 from gateway.hedging.charges import Standing
-from quota_scenarios import SEEDS, books, refused
 from hot_path import Fleet, cost, longest_slice
+from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
 from stream_scenarios import BROKEN, ODD_BYTES, UNREAD_BYTES_MAX, broken, compared, slowed, unread
