@@ -36,16 +36,21 @@ def _events() -> bytes:
 @contextlib.asynccontextmanager
 async def _upstream() -> AsyncIterator[str]:
     """A server that gives every request the same stream; its base URL."""
+    answering: set[asyncio.Task[None] | None] = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + _events())
+        answering.add(asyncio.current_task())
+        with contextlib.suppress(asyncio.IncompleteReadError):  # a spare that nobody needed
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+            writer.write(head + _events())
         writer.close()
         await writer.wait_closed()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        await asyncio.wait([task for task in answering if task is not None])
 
 
 def test_parallel_tool_calls_stay_apart() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from openai_calls import call_of
 from providers.base import Api, Endpoint, Frame, FrameKind, Headers
-from providers.errors import UpstreamError
+from providers.errors import BadStatus, StreamRefused, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.origin import Origin
 from providers.simulated.endpoint import SimulatedEndpoint
@@ -59,7 +59,11 @@ class Heard:
 
 
 def _essence(error: UpstreamError | None) -> tuple[object, ...] | None:
-    return None if error is None else (type(error), error.kind, error.code, error.retry_after_s)
+    """What an error says; that a server may be asked in another way is known of servers on sockets only."""
+    if error is None:
+        return None
+    kind = BadStatus if isinstance(error, StreamRefused) else type(error)
+    return (kind, error.kind, error.code, error.retry_after_s)
 
 
 async def _hear(endpoint: Endpoint, fault: str, *, streaming: bool) -> tuple[object, ...]:
