@@ -1,0 +1,43 @@
+"""docs/compatibility.md has what scripts/sdk-matrix checks, as it stands; the run itself needs package registries."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from checks import ANSWERS, ERRORS, SDKS, Sdk
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+CLIENTS = ROOT / "tests" / "sdks"
+
+
+def test_the_page_describes_every_check() -> None:
+    """Each check has its row, in these words."""
+    assert [check for check, what in {**ANSWERS, **ERRORS}.items() if f"| {check} | {what} |\n" not in PAGE] == []
+
+
+def test_the_tables_have_every_check_and_nothing_failed() -> None:
+    """A row for each check and kind of replica; no cell says no."""
+    first, second, errors = re.findall(r"^\| (?:replicas of the kind|error, raised).*\n(?:\|.*\n)+", PAGE, re.MULTILINE)
+    for table, checks in ((first, ANSWERS), (second, ANSWERS), (errors, ERRORS)):
+        head, _, *rows = table.strip().splitlines()
+        assert head.split(" | ")[1:] == [*(sdk.name for sdk in SDKS[:-1]), f"{SDKS[-1].name} |"]
+        assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [*checks]
+    assert "**no**" not in PAGE
+
+
+@pytest.mark.parametrize("sdk", SDKS, ids=lambda sdk: sdk.name)
+def test_the_tables_are_of_the_versions_in_the_script(sdk: Sdk) -> None:
+    """The page names the packages that the script installs."""
+    assert f"`{' '.join(sdk.packages)}`" in PAGE
+
+
+@pytest.mark.parametrize("sdk", SDKS, ids=lambda sdk: sdk.name)
+def test_a_client_makes_only_checks_of_the_list(sdk: Sdk) -> None:
+    """What a client calls its checks is what the list calls them, each once."""
+    made = re.findall(r'^@?check\("([^"]+)"', (CLIENTS / sdk.client).read_text(encoding="utf-8"), re.MULTILINE)
+    assert made
+    assert len(made) == len(set(made))
+    assert set(made) <= {*ANSWERS, *ERRORS}
+    assert set(made) >= {*ERRORS, "answer", "stream", "tools", "structured output", "cancel while waiting"}
