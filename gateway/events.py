@@ -20,6 +20,8 @@ from providers.base import Api, Usage
 class Role(enum.Enum):
     """Why an attempt was started; the value is the metric label."""
 
+    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+
     PRIMARY = "primary"
     BACKUP = "backup"  # a hedge: the primary is late
     FAILOVER = "failover"  # an attempt before it failed
@@ -28,6 +30,8 @@ class Role(enum.Enum):
 
 class Result(enum.Enum):
     """How the race went, for the header `x-ttft-result` and metrics."""
+
+    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     PRIMARY = "primary"  # nothing was raced, the answer came from the primary (or a failover)
     BACKUP_WON = "backup_won"

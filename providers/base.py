@@ -21,6 +21,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 class Api(enum.Enum):
     """The API a client called; the value is the path below `/v1` and the metric label."""
 
+    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
     RESPONSES = "responses"

@@ -119,11 +119,13 @@ class Connection(asyncio.Protocol):
         "_status",
         "_surplus",
         "_until_eof",
+        "_whole",
         "closing",
         "fresh_until_s",
         "idle",
         "idle_since_s",
         "kept",
+        "on_body",
         "transport",
     )
 
@@ -138,6 +140,7 @@ class Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self.fresh_until_s = 0.0  # its owner's: older connections are not used again
         self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # httptools calls it for every chunk: no function of ours
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
 
@@ -150,6 +153,7 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._keep = False
         self._surplus = False  # bytes behind the end of the response
+        self._whole = 0  # pieces that belong to it, where there is a surplus
         self._framed = False  # a header says where the body ends (RFC 9112, 6.3)
         self._until_eof = False  # neither length nor chunks: the end of the connection is the end of the body
 
@@ -195,6 +199,8 @@ class Connection(asyncio.Protocol):
                 self._fail(ProtocolError(f"the upstream's answer is not HTTP/1.1: {error}"))
                 return
             self._surplus = True
+        if self._surplus:
+            del self._pieces[self._whole :]
         if self._pieces:
             self._deliver()
         elif not self._complete:
@@ -252,13 +258,10 @@ class Connection(asyncio.Protocol):
             self._until_eof = not self._framed and status not in _BODILESS
             self._exchange.sink.on_response(status, self._headers)
 
-    def on_body(self, data: bytes) -> None:
-        if not self._surplus:
-            self._pieces.append(data)
-
     def on_message_complete(self) -> None:
-        if self._status:
+        if self._status and not self._surplus:
             self._complete = True
+            self._whole = len(self._pieces)
             self._keep = self._parser.should_keep_alive()  # known only until the parser moves on
 
     def _deliver(self) -> None:

@@ -22,6 +22,8 @@ from providers.base import Usage
 class Standing(enum.Enum):
     """Where an attempt stood when its request was over; the value is the metric and log label."""
 
+    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+
     WINNER = "winner"  # its answer went out
     LOSER = "loser"  # raced and lost, or a backup of a race that nobody won: the price of hedging
     FAILED = "failed"  # it failed, before or after its answer had begun

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 class Outcome(enum.Enum):
     """How one attempt ended, as far as statistics care."""
 
+    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+
     FINISHED = "finished"  # the winner, complete
     LOST = "lost"  # another attempt won
     CLIENT_GONE = "client_gone"  # the client left

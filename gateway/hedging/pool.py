@@ -431,7 +431,7 @@ class Pool:
         return self.learning.plan(asking.replica.name, now_s)
 
     def _predict(self, facts: Facts, replica: Replica, now_s: float) -> float | None:
-        uncached = self._uncached(facts, replica, now_s)
+        uncached = self._uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         return self.learning.predictor.predict(replica.name, uncached, self._loads[replica].pending, now_s)
 
     def _predicted(self, attempt: AttemptView) -> float:
