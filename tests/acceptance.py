@@ -132,7 +132,7 @@ def growth() -> Iterator[Line]:
         ("500 models, against 1", Fleet(models=500), 1.1),
     ):
         calls = cost(many, 1000).calls / cost(few, 1000).calls
-        pairs = [(cost(many, 1000, timed=True).cpu_s, cost(few, 1000, timed=True).cpu_s) for _ in range(3)]
+        pairs = [(cost(many, 1000, timed=True).cpu_s, cost(few, 1000, timed=True).cpu_s) for _ in range(5)]
         cpu = min(of_many for of_many, _ in pairs) / min(of_few for _, of_few in pairs)
         yield Line(what, f"<= {most:g}x", f"{calls:.2f}x the calls, {cpu:.2f}x the CPU", calls <= most and cpu <= most)
     slice_s = longest_slice(Fleet(models=50), 1500, timed=True).cpu_s

@@ -216,7 +216,7 @@ def main() -> int:
         urls = opened.enter_context(replicas(**_PROFILES))
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
         rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in urls.items()]
-        hedge: dict[str, Any] = {"policy": "adaptive", "budget": "20%", "hedge_delay_min": "5ms"}
+        hedge: dict[str, Any] = {"policy": "static", "delay": "100ms", "budget": "20%"}
         config = {"models": [{"name": "m", "replicas": rows, "hedge": hedge}]}
         served = opened.enter_context(gateway(config, folder, module="counted_gateway"))
         result = asyncio.run(soak(served, folder, given.requests, given.seed, given.idle))
