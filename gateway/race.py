@@ -140,7 +140,9 @@ class Race:
         for other in self._attempts.sent:
             if other is not attempt:
                 self._close(other, Outcome.LOST)
-        if not attempt.refused:
+        if attempt.refused:
+            self._host.safely("content", attempt.pool.on_refusal, None, attempt)
+        else:
             state = self._host.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
             self._moved(attempt, state)
         self._win(attempt)

@@ -181,10 +181,10 @@ class RacedRoutes:
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST", allow="POST")
-            if self.refusing:
-                raise ShuttingDown("the gateway is shutting down; try another one")
+            self._be_open()
             key_name = serving.keyring.name(scope["headers"])
             body = await serving.bodies.receive(scope["headers"], receive)
+            self._be_open()  # still: it may have waited for its body while the others were ended
             arrived_s = self._host.loop.time()
             caller = Caller(request_id, key_name, arrived_s)
             race, place = self._race(serving, api, body, scope["headers"], caller, outbox)
@@ -198,6 +198,10 @@ class RacedRoutes:
         finally:
             if body:
                 self._release(serving.bodies, len(body), arrived_s)
+
+    def _be_open(self) -> None:
+        if self.refusing:
+            raise ShuttingDown("the gateway is shutting down; try another one")
 
     async def _run(
         self, race: Race, place: Place | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi

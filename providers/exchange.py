@@ -126,6 +126,7 @@ class Connection(asyncio.Protocol):
         "idle_since_s",
         "kept",
         "on_body",
+        "stale_until_s",
         "transport",
     )
 
@@ -139,6 +140,7 @@ class Connection(asyncio.Protocol):
         self.idle = False  # it stands in its owner's pool
         self.idle_since_s = 0.0
         self.fresh_until_s = 0.0  # its owner's: older connections are not used again
+        self.stale_until_s = 0.0  # its owner's: until then its end says that it had ended before its exchange began
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # httptools calls it for every chunk: no function of ours
         self._reset()
@@ -222,7 +224,7 @@ class Connection(asyncio.Protocol):
             return
         if self._until_eof and exc is None:
             exchange.over(None)
-        elif self.kept and not self._begun:
+        elif self.kept and not self._begun and asyncio.get_running_loop().time() < self.stale_until_s:
             exchange.again()
         else:
             where = "in the middle of its answer" if self._status else "without an answer"

@@ -17,7 +17,7 @@ import httpx
 
 from providers.base import Headers, HttpSink, Request, Stream
 from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
-from providers.origin import Origin, too_many, too_slow, unreachable
+from providers.origin import STALE_S, Origin, too_many, too_slow, unreachable
 
 _SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
 _STEPS: Final = 3  # to a connection: TCP, the proxy's word, TLS
@@ -99,13 +99,13 @@ class HttpxClient:
 
     async def _converse(self, line: "_Line", exchange: "_Exchange", asked: httpx.Request) -> bool:
         """Send and receive on one connection; False: it was a kept one, and dead before a byte of the answer came."""
-        kept, whole = line.used, False
+        kept, whole, stale_until_s = line.used, False, self._loop.time() + STALE_S
         line.used = True
         try:
             try:
                 response = await self._head(line, exchange, asked, kept=kept)
             except (httpx.NetworkError, httpx.RemoteProtocolError):
-                if kept:
+                if kept and self._loop.time() < stale_until_s:
                     return False
                 raise
             headers = [(name.lower(), value) for name, value in response.headers.raw]

@@ -6,8 +6,12 @@ Units: seconds.
 import os
 import ssl
 from dataclasses import dataclass, field
+from typing import Final
 
 from providers.errors import ConnectError
+
+STALE_S: Final = 2.0
+"""A kept-alive connection that ends so soon after a request was written had been closed before: some round trips."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ from providers.sse import Splitter
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # after the closing event the body's last chunk may take this long before the connection is dropped
+_TRAILING_S = 10.0  # after the last finish_reason the rest may take this long: token counts, the closing event
+_ERROR_BODY_S = 3.0  # after an error status what it says may take this long: its request is to be tried elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class _HttpStream:
         "_linger",
         "_manner",
         "_manners",
+        "_paused",
         "_protocol",
         "_reader",
         "_sink",
@@ -164,19 +167,23 @@ class _HttpStream:
         self._status = 0
         self._headers: Headers = ()
         self._compression = b""
-        self._linger: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._linger: asyncio.TimerHandle | None = None  # ends what need not be waited for
 
     # Stream
 
     def pause(self) -> None:
+        self._paused = True
         self.exchange.pause()
 
     def resume(self) -> None:
+        self._paused = False
         self.exchange.resume()
 
     def abort(self) -> None:
         if self._sink is not None:
             self._sink = None
+            self._stop_lingering()
             self.exchange.abort()
 
     # HttpSink
@@ -193,6 +200,8 @@ class _HttpStream:
         if status == 200 and self._in_events and not _is_json(headers):
             self._splitter = Splitter(self._bounds.event_bytes_max)
             self._reader = self._protocol.reader(self._call)
+        elif status != 200:
+            self._wait_for_rest(_ERROR_BODY_S)
         self._sink.on_headers(status, headers)
 
     def on_body(self, data: bytes) -> None:
@@ -209,16 +218,14 @@ class _HttpStream:
             self._fail(_unreadable(error))
 
     def on_close(self, error: UpstreamError | None) -> None:
-        if self._linger is not None:
-            self._linger.cancel()
+        self._stop_lingering()
         if self._sink is None:
             return
         if self._status != 200 and self._status:
-            self._end(self._refused(self._protocol.error(self._status, self._headers, bytes(self._body))))
+            self._end(self._refused())
         elif self._reader is not None:
             # A connection lost behind the last finish_reason has cost the answer nothing.
-            cut = error or ConnectionCut("the upstream's stream ended before the answer was finished")
-            self._close(None if self._reader.complete else cut)
+            self._close(None if self._is_whole else error or _cut())
         else:
             self._close(error)
 
@@ -261,6 +268,8 @@ class _HttpStream:
             if reader.closed:
                 self._done()
                 return
+            if reader.complete and self._linger is None and self._sink is not None:
+                self._wait_for_rest(_TRAILING_S)
         if burst:
             self._push(Frame(_CONTENT, burst[0] if len(burst) == 1 else b"".join(burst), None, None, len(burst)))
 
@@ -270,16 +279,41 @@ class _HttpStream:
 
     def _done(self) -> None:
         """The closing event came: over for the sink, while the body's end may follow and free the connection."""
-        loop = asyncio.get_running_loop()
-        self._linger = loop.call_later(_LINGER_S, self.exchange.abort)
+        self._stop_lingering()
+        if self._sink is None:  # it has had enough
+            return
+        self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self.exchange.abort)
         self.exchange.resume()  # nobody will any more
-        self._end(None)
+        self._end(None if self._is_whole else _cut())
+
+    @property
+    def _is_whole(self) -> bool:
+        """Nothing of the answer is missing."""
+        return self._reader is not None and self._reader.complete
+
+    def _wait_for_rest(self, rest_s: float) -> None:
+        """All that has to come is here, or an error's status: what may follow is waited for so long."""
+        self._linger = asyncio.get_running_loop().call_later(rest_s, self._rest_is_late, rest_s)
+
+    def _rest_is_late(self, rest_s: float) -> None:
+        if self._paused:  # it may be there, and is not read
+            self._wait_for_rest(rest_s)
+            return
+        self.exchange.abort()
+        self.on_close(None)
+
+    def _stop_lingering(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
 
     def _gather(self, data: bytes) -> None:
         """Keep a body that is read as a whole: an error's beginning, or an answer up to its bound."""
         if self._status != 200:
             if not self._compression:  # what an error says is then not known, but its status is
                 self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
+            if len(self._body) == ERROR_BODY_BYTES_MAX:
+                self._fail(self._refused())
         elif len(self._body) + len(data) > self._bounds.body_bytes_max:
             self._fail(ProtocolError(f"the upstream's answer is over {self._bounds.body_bytes_max} bytes"))
         else:
@@ -295,8 +329,9 @@ class _HttpStream:
                 error = _unreadable(failure)
         self._end(error)
 
-    def _refused(self, error: UpstreamError) -> UpstreamError:
+    def _refused(self) -> UpstreamError:
         """An error status; a refusal of how it was asked is told as such where there is another way to ask."""
+        error = self._protocol.error(self._status, self._headers, bytes(self._body))
         now_s = asyncio.get_running_loop().time()
         other = self._manners.refused(self._call, self._manner, error, now_s)
         return StreamRefused(error) if other else error
@@ -312,6 +347,7 @@ class _HttpStream:
         return (self._protocol.whole(self._call, body),)
 
     def _fail(self, error: UpstreamError) -> None:
+        self._stop_lingering()
         self.exchange.abort()
         self._end(error)
 
@@ -319,6 +355,10 @@ class _HttpStream:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.on_end(error)
+
+
+def _cut() -> ConnectionCut:
+    return ConnectionCut("the upstream's stream ended before the answer was finished")
 
 
 def _unreadable(error: Exception) -> ProtocolError:

@@ -3,8 +3,8 @@
 A request leaves on a pooled connection in the caller's own loop turn; the response is pushed to an `HttpSink` on the
 stack that reads the socket (exchange.py). There is no task, queue or lock per request: only a new connection takes a
 task, which belongs to the task group the client was given. Knows nothing of SSE, models or retries, but for one: a
-kept-alive connection that the server closed under our request before a single byte came back is replaced once, because
-the server cannot have begun to answer (RFC 9112, 9.3.1).
+kept-alive connection that the server closed under our request, at once and before a single byte came back, is replaced:
+the server had closed it before it saw the request (RFC 9112, 9.3.1). One that is closed later may have worked on it.
 
 A spare connection is kept ready, so that a backup, or whoever comes after a cancelled loser, waits for no handshake.
 Connections are not used for ever: new ones see what DNS says now.
@@ -19,7 +19,7 @@ from typing import Final
 from providers.base import HttpSink, Request, Stream
 from providers.errors import ConnectError
 from providers.exchange import Connection, Exchange
-from providers.origin import Origin, too_many, too_slow, unreachable
+from providers.origin import STALE_S, Origin, too_many, too_slow, unreachable
 
 _SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
 _SPREAD: Final = 0.2  # of their age: connections opened together do not end together
@@ -56,6 +56,7 @@ class WireClient:
             connection = idle.pop()
             connection.idle = False
             if not connection.closing:
+                connection.stale_until_s = self._loop.time() + STALE_S
                 connection.start(exchange)
                 if not idle:
                     self.warm()
@@ -115,6 +116,7 @@ class WireClient:
             exchange = next(iter(self._waiting))
             del self._waiting[exchange]
             exchange.connecting = None  # what is being connected for it will be a spare
+            connection.stale_until_s = now_s + STALE_S
             connection.start(exchange)
             return
         if len(self._idle) >= self._origin.idle_max:
@@ -169,6 +171,8 @@ class WireClient:
             raise too_slow(origin.connect_s) from None
         except OSError as error:  # TLS's are some, too
             raise unreachable(error) from error
+        except Exception as error:  # a name that cannot be looked up, no thread to do it: nothing to end a gateway for
+            raise ConnectError(f"cannot connect to the upstream: {type(error).__name__}") from error
         spread = _SPREAD * (self._opened % _SPREAD_STEPS) / _SPREAD_STEPS
         connection.fresh_until_s = self._loop.time() + origin.age_s * (1 - spread)
         return connection

@@ -273,6 +273,13 @@ class Pool:
                 self.learning.add_content(replica.name, ttft_s, sent.predicted_s, now_s)
         return self._succeeded(replica, now_s)
 
+    def on_refusal(self, attempt: AttemptView) -> None:
+        """A policy refusal came first: it has answered, which says nothing of how fast it is."""
+        if attempt.sent is not None:
+            load = self._loads[attempt.replica]
+            load.pending = max(0.0, load.pending - attempt.sent.uncached)
+            load.waits.failed(attempt.sent.number)
+
     def on_end(
         self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
     ) -> BreakerState | None:

@@ -2,7 +2,7 @@
 
 Content is a `*.delta` with a non-empty delta; a `*.done`, an image or a finished item counts where no delta came before
 it, for servers that send those alone. The stream ends with one of three events that carry the whole response:
-completed, incomplete or failed; there is no `[DONE]`, but one that some servers append is passed on.
+completed, incomplete or failed; there is no `[DONE]`, and one in place of them ends no answer.
 
 Knows nothing of requests, races or translation. Units: bytes, tokens.
 """
@@ -71,8 +71,8 @@ class ResponsesReader:
         if not data:
             return Frame(FrameKind.COMMENT, raw)
         if data.startswith(b"[DONE]"):
-            self.complete = self.closed = True
-            return Frame(FrameKind.DONE, raw)
+            self.closed = True
+            return Frame(FrameKind.DONE, b"")  # SDKs would take it for the end of a whole answer
         try:
             found = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

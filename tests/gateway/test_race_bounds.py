@@ -1,5 +1,8 @@
 """Bounds and rules of a race where two of them meet: lateness and failure, waits and deadlines, backups and bursts."""
 
+import asyncio
+import itertools
+
 import pytest
 
 from gateway.hedging.outcomes import Outcome
@@ -7,10 +10,16 @@ from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.hedging.terms import Facts
+from gateway.race import Race
+from gateway.request import Caller, Host, Model, Timeouts
+from gateway.routing.replicas import Replica
+from providers.base import Api, Call, Frame, FrameKind
 from providers.errors import ConnectError
-from scripted import Scripted, Step, answer, run_race, status
+from running import run_virtual
+from scripted import DONE, RecordingClient, Scripted, Step, answer, run_race, status
 
 OFF = HedgeSettings(policy=Policy.OFF)
+BIG = Facts(prompt_tokens=1000.0)
 SILENT: list[Step] = [(0.001, "headers")]
 REFUSED: list[Step] = [(0.001, ConnectError("refused"))]
 
@@ -91,3 +100,35 @@ def test_a_siblings_word_on_a_request_ends_its_race() -> None:
     assert told.client.error is not None
     assert told.client.error.status == 400
     assert told.end_s == pytest.approx(10.1, abs=0.01)
+
+
+def test_a_refusal_leaves_nothing_waiting() -> None:
+    """A replica whose answer is a policy refusal is neither busy with it nor late for it afterwards."""
+    refusal = Frame(FrameKind.REFUSAL, b"I cannot")
+    told = run_race(Scripted([(0.1, "headers"), (0.1, refusal), (0.2, DONE), (0.2, None)]), Scripted(SILENT), facts=BIG)
+    pool = told.pools[0]
+    assert told.report.attempts[0].outcome is Outcome.REFUSED
+    assert pool.pending_tokens(pool.replicas[0]) == 0
+    assert pool._loads[pool.replicas[0]].waits.overdue_s(1e6) == 0
+
+
+def test_replicas_that_refuse_go_on_being_asked() -> None:
+    """Refusals do not make a replica suspect, however many there were: they say nothing about how fast it is."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        refusal = Frame(FrameKind.REFUSAL, b"I cannot")
+        refusing = Scripted([(0.1, "headers"), (0.1, refusal), (0.2, DONE), (0.2, None)])
+        pool = Pool("m", [Replica("a", refusing), Replica("b", Scripted(answer(0.1)))], OFF)
+        model = Model("m", [pool], Timeouts())
+        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
+        host = Host(loop, lambda _event: None, itertools.cycle([0.0, 0.5]).__next__)
+        for n in range(40):
+            client = RecordingClient()
+            Race(model, call, BIG, client, Caller(f"req_{n}", "key", loop.time()), host).start()
+            await client.over.wait()
+            await asyncio.sleep(1.0)
+        assert not pool.is_suspect(pool.replicas[0], loop.time())
+        assert len(refusing.streams) >= 10
+
+    run_virtual(main())

@@ -1,16 +1,19 @@
 """An endpoint over a scripted HTTP client: every way a response can go becomes frames and one end."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from openai_calls import STREAMED
-from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request
+from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request, Stream, WireProtocol
 from providers.errors import BadStatus, ConnectionCut, ProtocolError, StreamRefused, UpstreamError
 from providers.openai.chat import OpenAIChat
+from providers.responses.native import OpenAIResponses
 from providers.sse import Splitter
 from providers.upstream import Bounds, HttpEndpoint
 from running import run_virtual
@@ -71,16 +74,17 @@ class Heard:
         self.ends.append(error)
 
 
-def _open(protocol: OpenAIChat) -> tuple[Client, HttpSink, Heard]:
+def _open(protocol: WireProtocol) -> tuple[Client, HttpSink, Heard, Stream]:
     client, heard = Client(), Heard()
-    HttpEndpoint(client, {Api.CHAT: protocol}, "/v1", [(b"host", b"h")], "m", Bounds()).open(STREAMED, heard)
-    return client, client.sinks[0], heard
+    endpoint = HttpEndpoint(client, {Api.CHAT: protocol}, "/v1", [(b"host", b"h")], "m", Bounds())
+    stream = endpoint.open(STREAMED, heard)
+    return client, client.sinks[0], heard, stream
 
 
 def test_a_burst_of_content_is_few_frames_with_all_its_bytes() -> None:
     """Content events that come in one read are pushed as they are, counted: the first, which teaches, and the rest."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
-    _, sink, heard = _open(OpenAIChat())
+    _, sink, heard, _ = _open(OpenAIChat())
     sink.on_response(200, SSE)
     sink.on_body(event * 3)
     told = [(frame.kind, frame.raw, frame.events) for frame in heard.frames]
@@ -111,10 +115,16 @@ def test_runs_are_the_same_events(events: list[bytes], data: st.DataObject) -> N
     """However the bytes come, the sink gets what it would get from a reader that reads every event."""
     whole = b"".join(events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
-    _, sink, heard = _open(OpenAIChat())
-    sink.on_response(200, SSE)
-    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
-        sink.on_body(whole[start:end])
+
+    async def main() -> Heard:
+        _, sink, heard, stream = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+            sink.on_body(whole[start:end])
+        stream.abort()
+        return heard
+
+    heard = run_virtual(main())
     splitter, reader = Splitter(10_000), OpenAIChat().reader(STREAMED)
     frames = [reader.read(event) for event in splitter.feed(whole)]
     assert _told(heard.frames) == _told(frames)
@@ -131,7 +141,7 @@ def _told(frames: Sequence[Frame]) -> list[tuple[FrameKind, bytes, int]]:
 
 def test_a_bug_behind_a_read_ends_its_attempt_at_once() -> None:
     """An exception costs one attempt: the connection is dropped and the sink hears of an error, once."""
-    client, sink, heard = _open(OpenAIChat())
+    client, sink, heard, _ = _open(OpenAIChat())
     sink.on_response(200, SSE)
     heard.broken = True  # stands for any bug behind a read
     sink.on_body(b"data: {}\n\n")
@@ -185,5 +195,100 @@ def test_a_compressed_answer_is_an_error_that_says_so() -> None:
         client.sinks[1].on_close(None)
         assert isinstance(failed.ends[0], BadStatus)
         assert (failed.ends[0].status, failed.ends[0].retry_after_s) == (429, 7.0)
+
+    run_virtual(main())
+
+
+_SAID = _CHUNK % b'"hi"'
+_FINISHED = b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+
+
+async def _pass(seconds: float) -> None:
+    """Let virtual time go by."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, over.set)
+    await over.wait()
+
+
+def test_an_answer_is_whole_with_its_last_finish_reason() -> None:
+    """A server that says nothing more, and does not end, has cost the answer nothing: no stall, and nothing is open."""
+
+    async def main() -> None:
+        client, sink, heard, _ = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        sink.on_body(_SAID)
+        await _pass(60)
+        assert heard.ends == []  # before that, silence is a stall, and not this file's business
+        sink.on_body(_FINISHED)
+        await _pass(9)
+        assert heard.ends == []
+        await _pass(2)
+        assert heard.ends == [None]
+        assert client.exchange.aborted
+
+    run_virtual(main())
+
+
+def test_what_is_not_read_is_not_late() -> None:
+    """While a slow client has its stream paused, what follows the finish_reason may be there: it is waited for."""
+
+    async def main() -> None:
+        _, sink, heard, stream = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        sink.on_body(_SAID)
+        sink.on_body(_FINISHED)
+        stream.pause()
+        await _pass(100)
+        assert heard.ends == []
+        stream.resume()
+        sink.on_body(b"data: [DONE]\n\n")
+        assert heard.frames[-1].kind is FrameKind.DONE
+        assert heard.ends == [None]
+
+    run_virtual(main())
+
+
+def test_nothing_is_heard_behind_the_end() -> None:
+    """Whoever ends a stream behind its finish_reason hears nothing of what is late then."""
+
+    async def main() -> None:
+        _, sink, heard, stream = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        sink.on_body(_SAID)
+        sink.on_body(_FINISHED)
+        stream.abort()
+        await _pass(100)
+        assert heard.ends == []
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("body", [b"", b'{"error":{"message":"overl', b"x" * 100_000], ids=["none", "half", "endless"])
+def test_an_error_status_is_known_in_time(body: bytes) -> None:
+    """What an error says is waited for as long as it is short and comes soon; its status and Retry-After are enough."""
+
+    async def main() -> None:
+        client, sink, heard, _ = _open(OpenAIChat())
+        sink.on_response(503, [*JSON, (b"retry-after", b"7")])
+        sink.on_body(body)
+        await _pass(0 if len(body) > 64 * 1024 else 3.1)
+        (error,) = heard.ends
+        assert isinstance(error, BadStatus)
+        assert (error.status, error.retry_after_s) == (503, 7.0)
+        assert client.exchange.aborted
+
+    run_virtual(main())
+
+
+def test_a_response_without_its_last_event_is_cut() -> None:
+    """A [DONE] in place of `response.completed` is no end of an answer, and is not passed on as if it were."""
+
+    async def main() -> None:
+        _, sink, heard, _ = _open(OpenAIResponses())
+        sink.on_response(200, SSE)
+        sink.on_body(b'data: {"type":"response.output_text.delta","delta":"hi"}\n\n')
+        sink.on_body(b"data: [DONE]\n\n")
+        assert isinstance(heard.ends[0], ConnectionCut)
+        assert b"[DONE]" not in b"".join(frame.raw for frame in heard.frames)
 
     run_virtual(main())

@@ -182,6 +182,16 @@ def test_a_new_connection_that_dies_is_an_error(kind: str) -> None:
     run_real(main())
 
 
+def test_a_name_that_cannot_be_looked_up_is_an_error(kind: str) -> None:
+    """Whatever the resolver raises costs the request its connection, and nobody else anything."""
+
+    async def main() -> None:
+        async with serving(answering(OK)) as server, client_of(kind, server, host="a..b", spare=True) as client:
+            assert isinstance((await exchange(client)).error, (ConnectError, ProtocolError))
+
+    run_real(main())
+
+
 def test_aborting_closes_the_socket_and_silences_the_sink(kind: str) -> None:
     """After abort() the server sees the end at once, and the sink hears nothing more."""
 

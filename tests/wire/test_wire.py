@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from providers.base import Request, Stream
+from providers.errors import ConnectionCut
 from providers.exchange import Exchange
 from providers.origin import Origin
 from providers.wire import WireClient
@@ -58,6 +59,24 @@ def test_a_kept_connection_that_died_is_replaced_unseen() -> None:
             await exchange(client)
             sink = await exchange(client)
             assert (sink.body, sink.error, server.accepted) == (b"abcde", None, 2)
+
+    run_real(main())
+
+
+def test_a_kept_connection_that_dies_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that had the time to work on a request is not sent it again unseen: that might be paid for twice."""
+
+    async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(OK)
+        await read_request(reader)
+
+    async def main() -> None:
+        async with serving(dies, answering(CHUNKED)) as server, client_of(server) as client:
+            await exchange(client)
+            monkeypatch.setattr("providers.wire.STALE_S", 0.0)
+            assert isinstance((await exchange(client)).error, ConnectionCut)
+            assert server.accepted == 1
 
     run_real(main())
 
