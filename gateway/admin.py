@@ -253,7 +253,9 @@ def _quantiles(values: Sequence[str]) -> list[float]:
     """What `?q=0.5,0.97` or `?q=0.5&q=0.97` asks for."""
     texts = [text.strip() for value in values for text in value.split(",")]
     if len(texts) > _QUANTILES_MAX:
-        raise BadRequest(f"found {len(texts)} quantiles; ask for at most {_QUANTILES_MAX} at once", param="q")
+        raise BadRequest(
+            f"found {len(texts)} quantiles; ask for at most {_QUANTILES_MAX} at once", param="q", code="invalid_value"
+        )
     return [_quantile(text) for text in texts]
 
 
@@ -263,7 +265,9 @@ def _quantile(text: str) -> float:
     except ValueError:
         q = math.nan
     if not 0.0 < q < 1.0:
-        raise BadRequest(f"found q={text[:20]!r}; write a share between 0 and 1, such as q=0.97", param="q")
+        raise BadRequest(
+            f"found q={text[:20]!r}; write a share between 0 and 1, such as q=0.97", param="q", code="invalid_value"
+        )
     return q
 
 

@@ -32,7 +32,10 @@ _ADVICE = (  # what PyYAML says, what is usually behind it
         "there is a `:` too many; indent with care, and put a value with `: ` in quotes",
     ),
     ("could not find expected ':'", "there is a line without `:`; write `name: value`"),
-    ("unexpected end of stream|expected ',' or ", "something is not closed before here: a quote, a [ or a {"),
+    (
+        "unexpected end of stream|<stream end>|expected ',' or ",
+        "something is not closed before here: a quote, a [ or a {",
+    ),
     ("expected <block end>", "the indentation does not fit the lines before; items of one list begin in one column"),
     (
         "cannot start any token|expected the node content",

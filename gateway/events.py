@@ -136,7 +136,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
         ttft_s: arrival to first content at the gateway, None when there was none.
         total_s: arrival to the end.
         usage: the winner's token counts, None when it did not report them.
-        events: content events forwarded.
+        events: content events forwarded; of a stream that broke for good, those before it broke.
         malformed: malformed events skipped.
         beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
         recoveries: how its stream was carried on where it broke, each attempt.

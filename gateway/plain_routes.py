@@ -80,7 +80,7 @@ def plain_app(
 
     @app.get("/docs")
     async def docs() -> HTMLResponse:
-        return get_swagger_ui_html(openapi_url="openapi.json", title="ttft-gateway")
+        return get_swagger_ui_html(openapi_url="openapi.json", title="ttft-gateway", swagger_favicon_url="data:,")
 
     answer_errors(app, _SERVED)
     app.add_middleware(_RequestIds)

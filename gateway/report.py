@@ -15,6 +15,7 @@ from gateway.hedging.charges import Billed, Charge, Standing, charge, costs, sta
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
+from gateway.limits.prices import money
 from gateway.recovery import Recovery
 from gateway.request import Caller
 from gateway.routing.replicas import Replica
@@ -95,7 +96,7 @@ def usage_header(course: Course) -> tuple[bytes, bytes]:
         {"replica": attempt.replica.name, **msgspec.to_builtins(each)}
         for attempt, each in zip(course.attempts, billed, strict=True)
     ]
-    return (b"x-ttft-usage", _encode({"attempts": told, **({"cost": sum(cost.values())} if cost else {})}))
+    return (b"x-ttft-usage", _encode({"attempts": told, **({"cost": money(sum(cost.values()))} if cost else {})}))
 
 
 def _charge(course: Course, attempt: Attempt) -> Charge:
@@ -141,9 +142,9 @@ def ended(
     """
     caller, facts, attempts, winner, _, denials, denied_why, recovery = course
     start_s = attempts[0].start_s if attempts else now_s
-    content_s = winner.content_s if winner is not None else None
+    shown = winner if winner is not None or not call.streaming else _broken(attempts)
+    content_s, events = (shown.content_s, shown.events) if shown is not None else (None, 0)
     usage = winner.usage if winner is not None else None
-    events = winner.events if winner is not None else 0
     if winner is not None and recovery is not None:
         content_s, usage, events = recovery.content_s, recovery.usage(usage), events + recovery.carried_tokens
     return RequestEnded(
@@ -171,6 +172,11 @@ def ended(
         recoveries=() if recovery is None else tuple(recovery.reports),
         never_hedged=_never_hedged(facts, attempts[0].pool) if attempts else None,
     )
+
+
+def _broken(attempts: Sequence[Attempt]) -> Attempt | None:
+    """Whose stream the client had when it broke for good; what is not streamed goes out whole or not at all."""
+    return next((attempt for attempt in attempts if attempt.outcome is Outcome.CUT), None)
 
 
 def _never_hedged(facts: Facts, pool: Pool) -> Denial | None:

@@ -53,7 +53,7 @@ def _seconds(value: object) -> float:
     if isinstance(value, str) and (match := _DURATION.fullmatch(text)):
         return round(float(match[1]) * _SECONDS[match[2]], 6)
     if _BARE.fullmatch(text):
-        raise refusal("a duration needs a unit (ms, s, m or h)", f"{text}s")
+        raise refusal("a duration needs a unit (ms, s, m or h)", f"{text}ms or {text}s")
     raise refusal("this is not a duration", "a number and a unit, such as 250ms, 15s, 10m or 1h")
 
 

@@ -66,7 +66,7 @@ def _module(parser: argparse.ArgumentParser, command: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        parser.error(f"{command} draws pictures and needs matplotlib: pip install 'ttft-gateway[bench]'")
+        parser.error(f"{command} draws pictures and needs matplotlib: pip install matplotlib, or scripts/setup-env dev")
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ def test_the_command_line_can_set_other_things() -> None:
         ),
         (
             {"others": {"drain_timeout": 5}},
-            "settings: drain_timeout: found the number 5, but a duration needs a unit (ms, s, m or h); write 5s",
+            "settings: drain_timeout: found the number 5, but a duration needs a unit (ms, s, m or h); write 5ms or 5s",
         ),
     ],
     ids=["URL", "none", "kind", "model", "other"],

@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.hedging.outcomes import MEANING, Bill, Outcome
+from gateway.limits.prices import money
 from gateway.routing.replicas import Replica
 from providers.base import Usage
 
@@ -160,7 +161,7 @@ class Sum(msgspec.Struct, omit_defaults=True, gc=False):
             else:
                 self.billed_nothing += 1
         if charge.cost is not None:
-            self.cost = (self.cost or 0.0) + charge.cost
+            self.cost = money((self.cost or 0.0) + charge.cost)
         elif charge.billed is not Billed.NOTHING:
             self.unpriced += 1
 
@@ -170,6 +171,8 @@ class Sum(msgspec.Struct, omit_defaults=True, gc=False):
             value = getattr(other, name)
             if value is not None:
                 setattr(self, name, (getattr(self, name) or 0) + value)
+        if self.cost is not None:
+            self.cost = money(self.cost)
 
 
 def costs(charges: Iterable[Charge]) -> dict[Standing, float]:
@@ -177,5 +180,5 @@ def costs(charges: Iterable[Charge]) -> dict[Standing, float]:
     found: dict[Standing, float] = {}
     for each in charges:
         if each.cost is not None:
-            found[each.standing] = found.get(each.standing, 0.0) + each.cost
+            found[each.standing] = money(found.get(each.standing, 0.0) + each.cost)
     return found

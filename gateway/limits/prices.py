@@ -28,4 +28,9 @@ class Prices:
         """Money for one attempt; prompt_tokens includes the cached ones."""
         cached = min(cached_tokens, prompt_tokens)
         prompt = self.prompt * (prompt_tokens - cached) + self.cached_prompt * cached
-        return round((prompt + self.completion * completion_tokens) / _PER, _DIGITS)
+        return money((prompt + self.completion * completion_tokens) / _PER)
+
+
+def money(amount: float) -> float:
+    """An amount, or a sum of amounts, without the noise of binary fractions."""
+    return round(amount, _DIGITS)

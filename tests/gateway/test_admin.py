@@ -180,9 +180,10 @@ def test_a_model_at_any_quantile(query: bytes, asked: list[float]) -> None:
     [b"q=", b"q=high", b"q=97", b"q=0", b"q=1", b"q=nan", b"q=-0.5", b"q=0.5,", b"q=0.5&q=2", b"q=.5" + 16 * b",.5"],
 )
 def test_a_quantile_that_is_none(query: bytes) -> None:
-    """What is not a share between 0 and 1, or too many of them, is a 400 that names `q`."""
+    """What is not a share between 0 and 1, or too many of them, is a 400 that names `q` and has a code."""
     answer = House().ask("GET", "/admin/models/llama", query=query)
-    assert (answer.status, answer.json["error"]["param"]) == (400, "q")
+    error = answer.json["error"]
+    assert (answer.status, error["param"], error["code"]) == (400, "q", "invalid_value")
 
 
 def test_reload() -> None:

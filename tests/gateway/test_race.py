@@ -189,6 +189,8 @@ def test_a_cut_winner_never_ends_cleanly() -> None:
         assert not told.client.finished
         assert told.report.attempts[0].outcome is Outcome.CUT
         assert told.report.status >= 500
+        assert (told.report.winner, told.report.events) == (None, 1)
+        assert told.report.ttft_s == pytest.approx(0.01)
 
 
 def test_one_malformed_event_is_skipped_and_counted() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.limits.prices import Prices
+from gateway.limits.prices import Prices, money
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,8 @@ def test_prices_are_per_million_and_cached_tokens_have_their_own(
 ) -> None:
     """A prompt's tokens cost their price, the cached ones among them theirs, generated ones theirs, per million."""
     assert Prices(prompt=2.5, cached_prompt=1.25, completion=10.0).cost(prompt, cached, completion) == cost
+
+
+def test_sums_of_money_have_no_noise() -> None:
+    """What adds up in tenths of a cent is shown so: 0.1 + 0.2 is 0.3."""
+    assert money(0.1 + 0.2) == 0.3
