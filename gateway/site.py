@@ -34,7 +34,7 @@ from gateway.routes import Keyring, Limits, Serving
 from gateway.routing.affinity import Affinity
 from gateway.routing.choose import Crossing, Routing
 from gateway.routing.replicas import Replica
-from gateway.upstreams import UpstreamClient, client_to, endpoint_at, origin_of, spoken_by
+from gateway.upstreams import UpstreamClient, client_to, endpoint_at, origin_of, secrets_of, spoken_by
 from gateway.version import gateway_version
 from providers.base import Api, Resource
 from providers.catalog import CATALOG, Kind
@@ -215,6 +215,7 @@ class _Builder:
             prices=_prices(row.prices or model.prices),
             apis=frozenset(able),
             prefills=kind.prefills,
+            secrets=secrets_of(row),
         )
 
     def _quota(self, row: config.Replica, kind: Kind, model: config.Model) -> str | None:

@@ -17,6 +17,7 @@ from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import WireClient
 
 _VERSION = gateway_version()  # reads a file, so not on the loop
+_SECRET_CHARS_MIN = 8
 
 UpstreamClient = WireClient | HttpxClient
 
@@ -73,6 +74,12 @@ def spoken_by(row: config.Replica) -> frozenset[Api]:
     apis = CATALOG[row.kind].apis
     # Azure serves the Responses API below /openai/v1 only.
     return apis - {Api.RESPONSES} if row.kind == "azure" and "/deployments/" in row.base_url else apis
+
+
+def secrets_of(row: config.Replica) -> tuple[str, ...]:
+    """What a replica must not quote; a short value would be found in words that have nothing to do with it."""
+    values = [*([] if row.api_key is None else [row.api_key]), *row.headers.values()]
+    return tuple(text for value in values if len(text := value.get_secret_value()) >= _SECRET_CHARS_MIN)
 
 
 def upstream_headers(row: config.Replica) -> Headers:

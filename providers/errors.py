@@ -15,6 +15,8 @@
 Texts may come from the upstream: they go to the client, never to a log. Units: seconds, HTTP status codes.
 """
 
+from collections.abc import Sequence
+
 
 class UpstreamError(Exception):
     """An attempt failed.
@@ -49,6 +51,14 @@ class UpstreamError(Exception):
         self.code = code
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
+
+    def hide(self, secrets: Sequence[str]) -> None:
+        """Take secrets out of the upstream's words: some servers quote the key that they do not like."""
+        for secret in secrets:
+            self.message = self.message.replace(secret, "****")
+            self.kind = self.kind and self.kind.replace(secret, "****")
+            self.param = self.param and self.param.replace(secret, "****")
+            self.code = self.code and self.code.replace(secret, "****")
 
 
 class ConnectError(UpstreamError):

@@ -1,0 +1,58 @@
+"""Upstreams that quote the gateway's key back: nobody else gets to read it."""
+
+import pytest
+
+from gateway import settings as config
+from gateway.hedging.pool import Pool
+from gateway.upstreams import secrets_of
+from providers.base import Frame, FrameKind
+from providers.errors import BadStatus, ErrorFrame, UpstreamError
+from scripted import Scripted, Step, run_race, text
+
+KEY = "sk-of-the-gateway"
+
+
+def row(**given: object) -> config.Replica:
+    """A replica as a file has it."""
+    return config.Replica.model_validate({"name": "a", "kind": "vllm", "base_url": "http://h:1/v1", **given})
+
+
+def test_what_is_secret_of_a_replica() -> None:
+    """Its key and the values of its headers are, but for values so short that they are found in any text."""
+    assert secrets_of(row()) == ()
+    assert secrets_of(row(api_key="none")) == ()
+    assert secrets_of(row(api_key=KEY, headers={"x-tenant": "tenant-secret", "x-n": "1"})) == (KEY, "tenant-secret")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0.01, BadStatus(f"bad key {KEY}", status=400, kind=KEY, param=KEY, code=f"no_{KEY}"))],
+        [
+            (0.01, text("a")),
+            (
+                0.02,
+                Frame(FrameKind.ERROR, b"e", error=ErrorFrame(f"{KEY}!", status=500, kind=KEY, param=KEY, code=KEY)),
+            ),
+        ],
+    ],
+    ids=["status", "stream"],
+)
+def test_a_key_that_is_quoted_reaches_nobody(steps: list[Step]) -> None:
+    """The client's error and the report have no word of it, before the first content and behind it."""
+
+    def prepare(pools: list[Pool]) -> None:
+        pools[0].replicas[0].secrets = (KEY,)
+
+    told = run_race(Scripted(steps), prepare=prepare)
+    assert told.client.error is not None
+    assert "****" in told.client.error.message
+    assert KEY not in told.client.error.body().decode()
+    assert KEY not in repr(told.report)
+
+
+def test_an_error_without_words_has_none() -> None:
+    """Hiding invents nothing: what is absent stays absent."""
+    error = UpstreamError("cut")
+    error.hide((KEY,))
+    assert (error.message, error.kind, error.param, error.code) == ("cut", None, None, None)
