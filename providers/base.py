@@ -44,7 +44,7 @@ class FrameKind(enum.Enum):
     MALFORMED = "malformed"  # data that is not JSON
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
+class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Token counts as the upstream reported them; None where it said nothing.
 
     Attributes:
