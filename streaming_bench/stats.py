@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _LEVEL: Final = 0.95
 _RESAMPLES: Final = 1_000
+_BLOCKS_MIN: Final = 5  # of fewer the bootstrap draws hardly anything new; of one it finds an interval without width
 
 
 class Estimate(NamedTuple):
@@ -71,7 +72,7 @@ class Blocks(NamedTuple):
 
 
 def ratio(above: Blocks, below: Blocks, seed: int, *, paired: bool) -> Estimate:
-    """A statistic of one sample over that of another, with a bootstrap interval.
+    """A statistic of one sample over that of another, with a bootstrap interval; of under five blocks there is none.
 
     Args:
         above: what is divided.
@@ -81,14 +82,16 @@ def ratio(above: Blocks, below: Blocks, seed: int, *, paired: bool) -> Estimate:
     """
     rng = np.random.default_rng(seed)
     one, other = ([np.asarray(block, dtype=float) for block in sample.blocks] for sample in (above, below))
+    everything, rest = np.arange(len(one)), np.arange(len(other))
+    value = _statistic(one, everything, above.share) / _statistic(other, rest, below.share)
+    if min(len(one), len(other)) < _BLOCKS_MIN:
+        return Estimate(value, -math.inf, math.inf)
     found = np.empty(_RESAMPLES)
     for i in range(_RESAMPLES):
         chosen = rng.integers(len(one), size=len(one))
         others = chosen if paired else rng.integers(len(other), size=len(other))
         found[i] = _statistic(one, chosen, above.share) / _statistic(other, others, below.share)
     low, high = np.nanquantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    everything, rest = np.arange(len(one)), np.arange(len(other))
-    value = _statistic(one, everything, above.share) / _statistic(other, rest, below.share)
     return Estimate(value, float(low), float(high))
 
 

@@ -69,3 +69,11 @@ def test_blocks_lose_nothing(count: int, size: int) -> None:
     blocks = blocks_of(values, size)
     assert [value for block in blocks for value in block] == values
     assert all(len(block) >= size for block in blocks) or len(blocks) == 1
+
+
+@pytest.mark.parametrize(("blocks", "known"), [(1, False), (4, False), (5, True)])
+def test_few_blocks_know_no_interval(blocks: int, known: bool) -> None:
+    """A ratio of fewer than five blocks has a value and no interval: one block would give one without width."""
+    sample = Blocks([[1.0, 2.0, 3.0 + block] for block in range(blocks)], None)
+    found = ratio(sample, sample, 1, paired=True)
+    assert (found.value, found.known) == (1.0, known)
