@@ -9,6 +9,7 @@ read the whole request is heard when it closes. Units: seconds.
 """
 
 import asyncio
+import contextlib
 import re
 from collections import deque
 from typing import Final
@@ -181,7 +182,7 @@ class HttpxClient:
 
     def _close_oldest(self) -> None:
         self._open -= 1
-        self._tasks.create_task(self._idle.popleft().transport.aclose())
+        self._tasks.create_task(_closed(self._idle.popleft()))
 
     def _sweep(self) -> None:
         """Close what has been idle for too long; runs only while something is idle."""
@@ -189,6 +190,12 @@ class HttpxClient:
         while self._idle and self._idle[0].idle_since_s < oldest_s:
             self._close_oldest()
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
+
+
+async def _closed(line: "_Line") -> None:
+    """Close an idle connection; whatever is wrong with it is nobody's error, and must not end the tasks beside it."""
+    with contextlib.suppress(Exception):
+        await line.transport.aclose()
 
 
 class _Line:
