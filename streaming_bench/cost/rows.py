@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from streaming_bench.cost.client import Load, Seen, send
 from streaming_bench.cost.processes import KEY, Backend, Machine, Target, gateway, limited, nginx, settings
-from streaming_bench.cost.usage import usage
+from streaming_bench.cost.usage import core, usage
 from streaming_bench.failures import BenchError
 
 GATEWAY: Final[str] = "gateway"
@@ -34,6 +34,7 @@ class Sample(NamedTuple):
     user_share: float
     rss_mb: float
     upstream: int
+    foreign: float  # share of its core that other work took
 
 
 class Row(NamedTuple):
@@ -46,6 +47,7 @@ class Row(NamedTuple):
         user: of that, the program's own part; None where it is no CPU time.
         nginx: the same figure for nginx; None where there is none.
         nginx_user: likewise.
+        foreign: share of the core that other work took meanwhile, at most; it makes caches cold and figures high.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Row(NamedTuple):
     user: float | None = None
     nginx: float | None = None
     nginx_user: float | None = None
+    foreign: float = 0.0
 
 
 Samples = Mapping[str, Sequence[Sample]]
@@ -67,14 +70,16 @@ def sample(load: Load, target: Target, back: Backend) -> Sample:
         BenchError: answers failed.
     """
     requests = back.pace(load.gap_ms)
-    before = usage(target.pid)
+    before, core_before = usage(target.pid), core(target.pid)
     seen, rss_mb = asyncio.run(_send(load, target))
-    after = usage(target.pid)
+    after, core_after = usage(target.pid), core(target.pid)
     if seen.errors > seen.requests // 1000:
         raise BenchError(f"{seen.errors} of {seen.errors + seen.requests} answers failed under {load}")
     user_s, kernel_s = after.user_s - before.user_s, after.kernel_s - before.kernel_s
     share = user_s / (user_s + kernel_s) if user_s + kernel_s else 0.0
-    return Sample(seen, after.cpu_s - before.cpu_s, share, rss_mb, back.pace(load.gap_ms) - requests)
+    cpu_s, busy_s = after.cpu_s - before.cpu_s, core_after.busy_s - core_before.busy_s
+    foreign = max(0.0, busy_s - cpu_s) / max(0.01, busy_s + core_after.idle_s - core_before.idle_s)
+    return Sample(seen, cpu_s, share, rss_mb, back.pace(load.gap_ms) - requests, foreign)
 
 
 async def _send(load: Load, target: Target) -> tuple[Seen, float]:
@@ -109,7 +114,8 @@ def per(
     """A row of CPU time: the median over the rounds, for each request or token."""
     own, own_user = _cost(samples[ours], count)
     theirs, theirs_user = _cost(samples[NGINX], count) if NGINX in samples else (None, None)
-    return Row(name, unit, own, own_user, theirs, theirs_user)
+    foreign = max(each.foreign for of in samples.values() for each in of)
+    return Row(name, unit, own, own_user, theirs, theirs_user, foreign)
 
 
 def _cost(samples: Sequence[Sample], count: Callable[[Seen], int]) -> tuple[float, float]:

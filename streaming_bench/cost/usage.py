@@ -41,6 +41,22 @@ def usage(pid: int) -> Usage:
     return found
 
 
+class Core(NamedTuple):
+    """What the cores have done that a process may run on, all programs together."""
+
+    busy_s: float
+    idle_s: float
+
+
+def core(pid: int) -> Core:
+    """So far."""
+    names = {f"cpu{number}" for number in os.sched_getaffinity(pid)}
+    lines = [line.split() for line in Path("/proc/stat").read_text("ascii").splitlines()]
+    ticks = [list(map(int, line[1:9])) for line in lines if line and line[0] in names]
+    idle = sum(line[3] + line[4] for line in ticks)
+    return Core((sum(map(sum, ticks)) - idle) * _TICK_S, idle * _TICK_S)
+
+
 def _stat(pid: int) -> list[str]:
     """The fields of proc(5) behind the name, which may hold anything."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -20,12 +20,13 @@ def test_every_answer_is_whole_and_asked_for_once(monkeypatch: pytest.MonkeyPatc
     machine = Machine()
     with backend(2) as back, gateway(machine, limited(back.ports)) as target:
         for gap_ms in (0, 3):
-            seen, cpu_s, user_share, rss_mb, upstream = sample(Load(8, 5, gap_ms, key=KEY), target, back)
+            seen, cpu_s, user_share, rss_mb, upstream, foreign = sample(Load(8, 5, gap_ms, key=KEY), target, back)
             assert (seen.requests, seen.errors, seen.tokens, upstream) == (8, 0, 40, 8)
             assert len(seen.ttfts_s) == 8
             assert cpu_s > 0
             assert 0 <= user_share <= 1
             assert rss_mb > 1
+            assert 0 <= foreign <= 1
         with pytest.raises(BenchError, match="8 of 8 answers failed"):
             sample(Load(8, 5, key="another"), target, back)
 
