@@ -268,10 +268,10 @@ class _HttpStream:
             if reader.closed:
                 self._done()
                 return
-            if reader.complete and self._linger is None and self._sink is not None:
-                self._wait_for_rest(_TRAILING_S)
         if burst:
             self._push(Frame(_CONTENT, burst[0] if len(burst) == 1 else b"".join(burst), None, None, len(burst)))
+        if reader.complete and self._linger is None and self._sink is not None:  # the rest mostly came in the same read
+            self._wait_for_rest(_TRAILING_S)
 
     def _push(self, frame: Frame) -> None:
         if self._sink is not None:

@@ -103,7 +103,8 @@ class ChunkReader:
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else frozenset[str]()
         self._chunks = chunks
-        self._before = self._behind = self._between = b"\0"  # no event ends so
+        self._before = self._behind = b"\0"  # no event ends so
+        self._between = b""  # the two together, once there was a content event
         self._lessons = _LESSONS
         self._reasoned = False  # an event has shown reasoning
 
@@ -130,7 +131,7 @@ class ChunkReader:
     def run(self, data: bytes) -> tuple[int, int]:
         """Content events that differ from the last one in nothing but their text; see `EventReader.run`."""
         before, behind = self._before, self._behind
-        if not data.startswith(before):
+        if not self._between or not data.startswith(before):
             return 0, 0
         texts = data[len(before) :].split(self._between)
         last = texts[-1]
@@ -142,7 +143,7 @@ class ChunkReader:
         text = b"".join(texts)
         if not texts or b"" in texts or not text.isascii() or not _PLAIN(text):
             return 0, 0
-        return len(text) + len(texts) * (len(before) + len(behind)), len(texts)
+        return len(text) + len(texts) * len(self._between), len(texts)
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""

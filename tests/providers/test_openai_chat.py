@@ -136,3 +136,9 @@ def test_events_that_differ_only_in_their_text_are_read_like_any_other(texts: li
         ascii_only = data.draw(st.booleans())
         event = b"data: " + json.dumps(chunk, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") + b"\n\n"
         assert remembering.read(event) == OpenAIChat().reader(STREAMED).read(event)
+
+
+@pytest.mark.parametrize("data", [b"\0no event\0", b"\0", b"", b"data: {"])
+def test_nothing_is_a_run_before_there_was_content(data: bytes) -> None:
+    """Whatever bytes a stream begins with, they pass unread only once an event has shown what content is."""
+    assert OpenAIChat().reader(STREAMED).run(data) == (0, 0)
