@@ -16,16 +16,16 @@ def draws(seed: int, count: int = 800) -> tuple[Values, Values]:
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 50), st.floats(0.0, 1.0), st.floats(0.0, 12.0))
-def test_no_threshold_is_better(seed: int, share: float, delay_s: float) -> None:
+@given(st.integers(0, 50), st.integers(0, 8), st.floats(0.0, 12.0))
+def test_no_threshold_is_better(seed: int, eighths: int, delay_s: float) -> None:
     """Whoever hedges a share of those who are late at any delay has no better p99 or mean at his own load."""
     first, second = draws(seed)
-    asks = (first > delay_s) & (np.random.default_rng(seed + 1).random(len(first)) < share)
-    took = np.where(asks, np.minimum(first, delay_s + second), first)
-    load = float(asks.mean())
+    hedged = np.where(first > delay_s, np.minimum(first, delay_s + second), first)
+    took = np.concatenate([hedged] * eighths + [first] * (8 - eighths))  # each request in all its ways: nobody is lucky
+    load = eighths / 8 * float((first > delay_s).mean())
     best, knowing = best_single(first, second, load + 0.02), clairvoyant(first, second, load + 0.02)
     assert best.mean_s <= float(took.mean()) * 1.01
-    assert best.p99_s <= float(np.quantile(took, 0.99)) * 1.05
+    assert best.p99_s <= float(np.quantile(took, 0.99, method="higher")) * 1.05
     assert knowing.p99_s <= best.p99_s * 1.001
     assert knowing.mean_s <= best.mean_s * 1.001
 
