@@ -4,8 +4,8 @@ For the replicas that need it; a request costs a task and more CPU than on the w
 a connection carries one request at a time, over HTTP/2, too. So an abort closes the connection, which every server and
 proxy understands, a slow client's answer holds up nobody else's, and what is buffered for it is bounded by one socket.
 An HTTP/2 connection is used again for the next request, an HTTP/1.1 one is not: httpx would take bytes behind one
-answer for the beginning of the next. The environment's proxies count for nothing. A server that answers before it has
-read the whole request is heard when it closes. Units: seconds.
+answer for the beginning of the next. The environment's proxies count for nothing. What is used of httpx is its network
+layer, httpcore, because it can be given a stream of ours (httpx_stream.py). Units: seconds.
 """
 
 import asyncio
@@ -14,10 +14,12 @@ import re
 from collections import deque
 from typing import Final
 
+import httpcore
 import httpx
 
 from providers.base import Headers, HttpSink, Request, Stream
 from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
+from providers.httpx_stream import ListeningBackend
 from providers.origin import STALE_S, Origin, too_many, too_slow, unreachable
 
 _SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
@@ -25,7 +27,6 @@ _STEPS: Final = 3  # to a connection: TCP, the proxy's word, TLS
 _PROXY_REFUSES: Final = 407
 _TOLD_MAX: Final = 200  # of a proxy's words
 _says_cut = re.compile(r"disconnected|closed connection|StreamReset|ConnectionTerminated").search
-_ONE: Final = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=None)
 
 
 class HttpxClient:
@@ -47,9 +48,8 @@ class HttpxClient:
         self._open = 0
         self._closed = False
         self._sweeper: asyncio.TimerHandle | None = None
-        self._base = httpx.URL(
-            scheme="http" if origin.tls is None else "https", host=origin.host.partition("%")[0], port=origin.port
-        )
+        self._scheme = b"http" if origin.tls is None else b"https"
+        self._host = origin.host.partition("%")[0].encode()
         self.sent = 0
 
     def send(self, request: Request, sink: HttpSink) -> Stream:
@@ -98,22 +98,21 @@ class HttpxClient:
         except Exception as error:  # httpx's own errors, and whatever the libraries below it let through
             exchange.over(_told(error))
 
-    async def _converse(self, line: "_Line", exchange: "_Exchange", asked: httpx.Request) -> bool:
+    async def _converse(self, line: "_Line", exchange: "_Exchange", asked: httpcore.Request) -> bool:
         """Send and receive on one connection; False: it was a kept one, and dead before a byte of the answer came."""
         kept, whole, stale_until_s = line.used, False, self._loop.time() + STALE_S
         line.used = True
         try:
             try:
                 response = await self._head(line, exchange, asked, kept=kept)
-            except (httpx.NetworkError, httpx.RemoteProtocolError):
+            except (httpcore.NetworkError, httpcore.RemoteProtocolError):
                 if kept and self._loop.time() < stale_until_s:
                     return False
                 raise
-            headers = [(name.lower(), value) for name, value in response.headers.raw]
-            exchange.sink.on_response(response.status_code, headers)
-            assert isinstance(response.stream, httpx.AsyncByteStream)
+            headers = [(name.lower(), value) for name, value in response.headers]
+            exchange.sink.on_response(response.status, headers)
             await exchange.flowing.wait()
-            async for data in response.stream:
+            async for data in response.aiter_stream():
                 exchange.sink.on_body(data)
                 await exchange.flowing.wait()
             await response.aclose()
@@ -122,7 +121,9 @@ class HttpxClient:
             await self._give_back(line, again=whole)
         return True
 
-    async def _head(self, line: "_Line", exchange: "_Exchange", asked: httpx.Request, *, kept: bool) -> httpx.Response:
+    async def _head(
+        self, line: "_Line", exchange: "_Exchange", asked: httpcore.Request, *, kept: bool
+    ) -> httpcore.Response:
         """Connect where that is needed, send, and wait for the final response head.
 
         Nothing is cancelled while TCP or TLS are being set up, each of them bounded: anyio would leave the socket open.
@@ -145,22 +146,22 @@ class HttpxClient:
         asked.extensions = {"timeout": timeouts, "trace": trace}
         try:
             async with asyncio.timeout(_STEPS * connect_s) as connecting:
-                response = await line.transport.handle_async_request(asked)
-        except (TimeoutError, httpx.ConnectTimeout):
+                response = await line.pool.handle_async_request(asked)
+        except (TimeoutError, httpcore.ConnectTimeout):
             raise too_slow(connect_s) from None
-        if response.status_code == _PROXY_REFUSES:
+        if response.status == _PROXY_REFUSES:
             raise ConnectError("the proxy refused: status 407, it wants a user and password (http://user:password@...)")
-        if response.status_code < 200:
+        if response.status < 200:
             raise ProtocolError("the upstream switched protocols")
         return response
 
-    def _asked(self, request: Request) -> httpx.Request:
-        """The request in httpx's form; its head is our own, so it is well formed."""
+    def _asked(self, request: Request) -> httpcore.Request:
+        """The request in httpcore's form; its head is our own, so it is well formed."""
         first, *lines = request.head[:-4].split(b"\r\n")
         method, target, _ = first.split(b" ")
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
-        url = self._base.copy_with(raw_path=target)
-        return httpx.Request(method.decode(), url, headers=headers, content=request.body)
+        url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._origin.port, target=target)
+        return httpcore.Request(method, url, headers=headers, content=request.body)
 
     def _line(self) -> "_Line":
         if self._open >= self._origin.connections_max:
@@ -178,7 +179,7 @@ class HttpxClient:
                 self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
             return
         self._open -= 1
-        await line.transport.aclose()
+        await line.pool.aclose()
 
     def _close_oldest(self) -> None:
         self._open -= 1
@@ -195,24 +196,25 @@ class HttpxClient:
 async def _closed(line: "_Line") -> None:
     """Close an idle connection; whatever is wrong with it is nobody's error, and must not end the tasks beside it."""
     with contextlib.suppress(Exception):
-        await line.transport.aclose()
+        await line.pool.aclose()
 
 
 class _Line:
-    """One connection, as a transport of httpx that has no other."""
+    """One connection, as a pool of httpcore that has no other."""
 
-    __slots__ = ("fresh_until_s", "idle_since_s", "transport", "used")
+    __slots__ = ("fresh_until_s", "idle_since_s", "pool", "used")
 
     def __init__(self, origin: Origin, fresh_until_s: float) -> None:
         plain_http2 = origin.http2 and origin.tls is None  # nobody to agree with: the server is told to know
-        self.transport = httpx.AsyncHTTPTransport(
-            verify=origin.tls or False,
-            trust_env=False,
+        self.pool = httpcore.AsyncConnectionPool(
+            ssl_context=origin.tls,
+            proxy=None if origin.proxy is None else _proxy(origin.proxy),
+            max_connections=1,
+            max_keepalive_connections=1,
             http1=not plain_http2,
             http2=origin.http2,
-            limits=_ONE,
-            proxy=None if origin.proxy is None else httpx.Proxy(origin.proxy),
             uds=origin.socket,
+            network_backend=ListeningBackend(),
         )
         self.used = False
         self.fresh_until_s = fresh_until_s
@@ -270,13 +272,19 @@ class _Deaf:
 _DEAF = _Deaf()
 
 
+def _proxy(url: str) -> httpcore.Proxy:
+    """Its address, and the user and password in it."""
+    proxy = httpx.Proxy(url)
+    return httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth)
+
+
 def _told(error: Exception) -> UpstreamError:
-    """One of httpx's errors as ours."""
-    if isinstance(error, httpx.ProxyError):
+    """One of httpcore's errors as ours."""
+    if isinstance(error, httpcore.ProxyError):
         return ConnectError(f"the proxy refused: {str(error)[:_TOLD_MAX]}")
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpcore.ConnectError):
         return unreachable(_cause(error))
-    if isinstance(error, httpx.NetworkError) or _says_cut(str(error)):
+    if isinstance(error, httpcore.NetworkError) or _says_cut(str(error)):
         return ConnectionCut("the upstream closed the connection before its answer was complete")
     return ProtocolError(f"the upstream's answer is not HTTP: {str(error)[:_TOLD_MAX] or type(error).__name__}")
 

@@ -1,41 +1,25 @@
 """What every HTTP client must do, against scripted servers on real sockets: one suite, all clients.
 
-Framing, cuts, cancelling, back-pressure, bounds and every kind of address; TLS with authorities made here. What only
-one of them does (a pool that knows its connections, HTTP/2, proxies) has tests of its own.
+Framing, cuts, cancelling, back-pressure, bounds and every kind of address; TLS with authorities made here. Connections
+that are used again, half closed or answered early: test_http_connections.py. What only one of them does (a pool that
+knows its connections, HTTP/2, proxies) has tests of its own.
 """
 
 import asyncio
-import contextlib
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 import trustme
 
+from http_clients import CLIENTS, REUSES, client_of
 from providers.base import Stream
 from providers.errors import ConnectError, ConnectionCut, ProtocolError
-from providers.httpx_client import HttpxClient
 from providers.origin import Origin
-from providers.wire import WireClient
 from running import run_real
-from scripted_http import ASK, CHUNKED, OK, Recorder, Server, answering, exchange, read_request, serving, until
+from scripted_http import ASK, CHUNKED, OK, Recorder, answering, exchange, read_request, serving, until
 
-CLIENTS: dict[str, Callable[[Origin, asyncio.TaskGroup], WireClient | HttpxClient]] = {
-    "wire": WireClient,
-    "httpx": HttpxClient,
-}
 pytestmark = pytest.mark.parametrize("kind", CLIENTS)
-
-
-@contextlib.asynccontextmanager
-async def client_of(kind: str, server: Server, **origin: Any) -> AsyncIterator[WireClient | HttpxClient]:
-    """A client of that server, closed at the end."""
-    async with asyncio.TaskGroup() as tasks:
-        client = CLIENTS[kind](Origin(**{"host": "127.0.0.1", "port": server.port, **origin}), tasks)
-        yield client
-        client.close()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +41,7 @@ def test_a_complete_answer_arrives_whole(kind: str, answer: bytes, body: bytes) 
                 sink = await exchange(client)
                 assert sink.error is None
                 assert sink.body == body
-            assert server.accepted == (1 if kind == "wire" else 2)  # httpx is not trusted with what may follow
+            assert server.accepted == (1 if REUSES[kind] else 2)
 
     run_real(main())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from providers.base import Request, Stream
+from providers.base import Stream
 from providers.errors import ConnectionCut
 from providers.exchange import Exchange
 from providers.origin import Origin
@@ -23,27 +23,6 @@ async def client_of(server: Server) -> AsyncIterator[WireClient]:
         client = WireClient(Origin("127.0.0.1", server.port), tasks)
         yield client
         client.close()
-
-
-def test_bytes_that_nobody_asked_for_close_an_idle_connection() -> None:
-    """What a server sends on an idle connection is never taken for the next answer."""
-    gone = asyncio.Event()
-
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(OK)
-        await asyncio.sleep(0.02)
-        writer.write(OK)
-        await reader.read()
-        gone.set()
-
-    async def main() -> None:
-        async with serving(script, answering(CHUNKED)) as server, client_of(server) as client:
-            await exchange(client)
-            await gone.wait()
-            assert (await exchange(client)).body == b"abcde"
-
-    run_real(main())
 
 
 def test_a_kept_connection_that_died_is_replaced_unseen() -> None:
@@ -77,27 +56,6 @@ def test_a_kept_connection_that_dies_later_is_an_error(monkeypatch: pytest.Monke
             monkeypatch.setattr("providers.wire.STALE_S", 0.0)
             assert isinstance((await exchange(client)).error, ConnectionCut)
             assert server.accepted == 1
-
-    run_real(main())
-
-
-def test_an_early_answer_counts_although_the_request_is_not_out() -> None:
-    """A server may refuse before it has read the body; the connection is then not used again."""
-
-    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
-        await writer.drain()
-        await asyncio.sleep(0.05)
-
-    async def main() -> None:
-        big = 8_000_000
-        request = Request(b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: %d\r\n\r\n" % big, b"x" * big)
-        async with serving(refuses) as server, client_of(server) as client:
-            sink = Recorder()
-            client.send(request, sink)
-            await sink.over.wait()
-            assert (sink.status, sink.body) == (413, b"big")
 
     run_real(main())
 
