@@ -24,6 +24,7 @@ _FOLD_S: Final = 0.5  # predictions lag behind the samples by this much at most
 _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples worth a new fit; 500 count in it
 _TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
+_TOKENS_MIN: Final = 1.0  # less is what rounding leaves of a sum, and a time divided by it would be a law
 
 
 class Predictor:
@@ -135,7 +136,7 @@ class Predictor:
             for ttft_s, u, p in self._first:
                 y = max(_TTFT_MIN_S, ttft_s)
                 if abs(math.log(y / b)) <= _RESIDUAL_MAX:
-                    self._fit.add(y, 1.0, u, p)
+                    self._fit.add(y, 1.0, _counted(u), _counted(p))
             self._first.clear()
 
     def _take(self) -> None:
@@ -151,11 +152,15 @@ class Predictor:
             if is_event or residual > 0.0:
                 residuals.setdefault(replica, []).append(residual)
             if is_event and abs(residual) <= _RESIDUAL_MAX:
-                self._fit.add(y * math.exp(level_mean - level), 1.0, uncached, pending)
+                self._fit.add(y * math.exp(level_mean - level), 1.0, _counted(uncached), _counted(pending))
                 self._samples += 1
                 self._unfitted += 1
         for replica, values in residuals.items():
             levels[replica] += _level_move(values)
+
+
+def _counted(tokens: float) -> float:
+    return tokens if tokens >= _TOKENS_MIN else 0.0
 
 
 def _level_move(residuals: list[float]) -> float:

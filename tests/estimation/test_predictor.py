@@ -188,3 +188,15 @@ def test_a_forgotten_replica_starts_at_one() -> None:
     predictor.forget("b")
     assert "b" not in predictor.levels
     assert predicted(predictor, "b", 0.0, 0.0, 50.0) == pytest.approx(predictor.coefficients[0])
+
+
+@pytest.mark.parametrize("dust", [(1e-14, 0.0), (0.0, 1e-14), (3e-17, 2e-15)])
+def test_what_rounding_leaves_of_tokens_teaches_nothing(dust: tuple[float, float]) -> None:
+    """Sums of tokens that were added and taken away again end beside 0: no time is explained by that."""
+    predictor = Predictor()
+    for n in range(200):
+        slow = n % 10 == 0
+        uncached, pending = dust if slow else (0.0, 0.0)
+        predictor.add("a", 0.075 if slow else 0.05, uncached, pending, n / 5)
+        predictor.fold(n / 5)
+    assert 0.04 < predicted(predictor, "a", 100.0, 100.0, 40.0) < 0.1
