@@ -14,7 +14,7 @@ from providers.base import Headers, HttpSink, Request
 from providers.errors import ConnectionCut, ProtocolError, UpstreamError
 
 HEADERS_BYTES_MAX = 64 * 1024  # as nginx and Node bound theirs, with room to spare
-_WINDOW_BYTES_MAX = 512 * 1024  # what an upstream may send beyond what is read; the kernel would take 6 MB
+_UNREAD_BYTES_MAX = 256 * 1024  # that the kernel keeps of an upstream; Linux doubles it, and would take 6 MB unasked
 _FRAMING = (b"content-length", b"transfer-encoding")
 _BODILESS = (204, 304)
 
@@ -182,8 +182,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # asyncio sets TCP_NODELAY
         sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_WINDOW_CLAMP"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, _WINDOW_BYTES_MAX)
+        if sock is not None:  # TCP_WINDOW_CLAMP would not do: newer kernels raise it again by themselves
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES_MAX)
         self._owner.opened()
 
     def data_received(self, data: bytes) -> None:

@@ -5,6 +5,7 @@ Over real sockets, with the gateway in a process of its own; replicas and client
 in the table: milliseconds and megabytes.
 """
 
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -16,8 +17,9 @@ from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
-from stream_scenarios import BROKEN, ODD_BYTES, UNREAD_BYTES_MAX, broken, compared, slowed, unread
+from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.quota import LimitHeaders
+from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
 
 
 class Line(NamedTuple):
@@ -95,14 +97,33 @@ def streams() -> Iterator[Line]:
 
 
 def unreading() -> Iterator[Line]:
-    """What clients cost that stop reading and stay."""
-    seen = run_real(unread(1000, process=True))
-    yield Line("of 1000 streams that nobody reads, upstreams going on", "0", str(seen.moving), seen.moving == 0)
-    taken, most = f"{seen.taken_bytes_max / 1e6:.1f} at most", f"<= {UNREAD_BYTES_MAX / 1e6:g}"
-    yield Line("taken of one of them, kernels included", most, taken, seen.taken_bytes_max <= UNREAD_BYTES_MAX)
-    each = seen.rss_bytes / 1e6 / 1000
-    yield Line("memory of the gateway for each", "<= 0.5", f"{each:.2f}", each <= 0.5)
-    yield Line("cancelled when their clients left", "1000", str(seen.cancelled), seen.cancelled == 1000)
+    """What clients cost that stop reading for 20 s, and what those get who read meanwhile."""
+    _open_files(8192)  # two sockets a stream at this end
+    count, leaving = 1000, 100
+    seen = run_real(unread(count, leaving=leaving, stall_s=10.0, process=True))
+    stopped = count + leaving
+    yield Line(f"of {stopped} streams that nobody reads, upstreams going on", "0", str(seen.moving), seen.moving == 0)
+    median, most = percentile(seen.taken_bytes, 0.5), seen.taken_bytes[-1]
+    taken = f"median {median / 1e6:.2f}, max {most / 1e6:.2f}"
+    bound = f"<= {UNREAD_BYTES_MAX / 1e6:g}"
+    yield Line("what an upstream could write, kernels included", bound, taken, most <= UNREAD_BYTES_MAX)
+    before, peak, after = (rss / 1e6 for rss in seen.rss_bytes)
+    each = (peak - before) / stopped
+    memory = f"{each:.2f}; in all {before:.0f} before, {peak:.0f} at the peak, {after:.0f} after"
+    yield Line("memory of the gateway for each", "<= 0.5", memory, each <= 0.5)
+    p50, p99 = (f"{1000 * percentile(seen.delays_s, share):.1f}" for share in (0.5, 0.99))
+    got = f"{seen.missing} of {seen.missing + len(seen.delays_s)}; delay p50 {p50}, p99 {p99}"
+    yield Line(f"tokens that {READERS} reading clients missed meanwhile", "0", got, seen.missing == 0)
+    yield Line("answers whole, once they are read", str(count), str(seen.whole), seen.whole == count)
+    yield Line("cancelled when their clients left", str(leaving), str(seen.cancelled), seen.cancelled == leaving)
+
+
+def _open_files(count: int) -> None:
+    """Let this process have so many, or as many as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def breaking() -> Iterator[Line]:

@@ -14,7 +14,7 @@ import openai
 from gateway_fixture import Site, serving, until
 from providers.simulated.stats import Ended
 from race_scenarios import Settings, spread
-from raw_http import answer, asking, connect, head
+from raw_http import answer, asking
 from sdk_clients import async_client, read, read_async, sync_client
 
 ODD_BYTES = (
@@ -46,9 +46,7 @@ STALL: Settings = {"stall": "200ms"}
 _RACING: Settings = {"policy": "static", "delay": "5ms", "hedge_delay_min": "1ms", "budget": "100%"}
 _WITH_USAGE = {"include_usage": True}  # else the gateway takes out the chunk that only it has asked for
 _PAGE = 4096
-UNREAD_BYTES_MAX = 5_000_000  # of one answer, in the gateway and in the kernel's buffers on both sides
 _LONG = 12_000  # tokens; with logprobs they make 15 MB
-_EVENT_BYTES = 1250  # of each of them
 _SEND_BYTES = 64 * 1024  # of the replica's sockets, so that the kernel takes little; it would take 4 MB
 
 
@@ -152,63 +150,6 @@ async def slowed(count: int, *, stall_s: float, process: bool = False) -> Slowed
         result.paused = site.replicas["a"].stats.paused
         read_on.set()
     result.taken_bytes_max = max(taken) * result.whole_bytes // _LONG
-    return result
-
-
-@dataclass
-class Unread:
-    """Clients that took the beginning of their answers and then nothing.
-
-    Attributes:
-        taken_bytes_max: the most that a replica could write of one answer, kernel buffers included.
-        moving: answers that went on after that.
-        rss_bytes: how much the gateway's memory grew; 0 where it is not a process of its own.
-        cancelled: attempts that had ended when the clients had left.
-    """
-
-    taken_bytes_max: int = 0
-    moving: int = 0
-    rss_bytes: int = 0
-    cancelled: int = 0
-
-
-async def unread(count: int, *, process: bool = False) -> Unread:
-    """Clients that stop reading, all at once, and in the end leave.
-
-    Args:
-        count: of clients.
-        process: where the gateway runs.
-    """
-    result = Unread()
-    profile: Settings = {"ttft": "5ms", "tokens": _LONG, "tokens_max": _LONG}
-    payload = asking(stream_options=_WITH_USAGE, temperature=0, logprobs=True, top_logprobs=20)
-    hedge = {"policy": "off"}
-    async with serving({"a": profile}, process=process, hedge=hedge, timeouts={"stall": "60s"}) as site:
-        listener = site.replicas["a"]._listener
-        assert listener is not None
-        listener.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
-        before_bytes, pairs = _rss_bytes(site), []
-        for _ in range(count):
-            reader, writer = await connect(site.port, receive_bytes=_PAGE)
-            writer.write(payload)
-            pairs.append((reader, writer))
-            await asyncio.sleep(0.005)
-        for reader, writer in pairs:
-            await head(reader, writer, 0.0)  # the reader keeps some more, and then pauses its socket
-        taken: list[int] = []
-        while taken != (now := [record.content_events for record in site.records()]):
-            taken = now
-            await asyncio.sleep(0.5)
-        await asyncio.sleep(0.5)
-        result.moving = sum(
-            before != record.content_events for before, record in zip(taken, site.records(), strict=True)
-        )
-        result.rss_bytes = _rss_bytes(site) - before_bytes
-        result.taken_bytes_max = max(taken) * _EVENT_BYTES
-        for _, writer in pairs:
-            writer.transport.abort()
-        await site.until_idle()
-        result.cancelled = sum(record.ended is Ended.CANCELLED for record in site.records())
     return result
 
 

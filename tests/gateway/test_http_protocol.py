@@ -1,6 +1,7 @@
 """Bounds on what is not a request's body, on a transport that is only pretended."""
 
 import asyncio
+import socket
 
 import pytest
 import uvicorn
@@ -17,8 +18,8 @@ _PIECE = 16 * 1024
 class _Transport(asyncio.Transport):
     """Keeps what is written."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, sock: socket.socket | None = None) -> None:
+        super().__init__({"socket": sock})
         self.written = b""
         self.closed = False
         self.unsent = 0
@@ -151,23 +152,33 @@ def test_a_body_is_not_bounded_as_a_head_is() -> None:
     assert transport.written == b""
 
 
-@pytest.mark.parametrize(("unsent", "closed"), [((9, 9), True), ((9, 8), False), ((0, 0), False)])
-def test_a_client_that_takes_nothing_is_let_go(unsent: tuple[int, int], *, closed: bool) -> None:
+@pytest.mark.parametrize(
+    ("unsent", "takes", "closed"),
+    [((9, 9), 0, True), ((9, 8), 0, False), ((0, 0), 0, False), ((9, 9), 1, False)],
+    ids=["nothing is taken", "of the transport", "all is", "of the kernel's"],
+)
+def test_a_client_that_takes_nothing_is_let_go(unsent: tuple[int, int], takes: int, *, closed: bool) -> None:
     """An answer of which nothing is taken for a minute is dropped with its connection; a slow reader is not."""
 
     async def application(_scope: Scope, _receive: Receive, _send: Send) -> None:
         """Never called."""
 
-    async def main() -> bool:
+    async def main(ours: socket.socket, client: socket.socket) -> bool:
         config = uvicorn.Config(application, lifespan="off", ws="none", log_config=None, interface="asgi3")
         config.load()
         protocol = BoundedHttpProtocol(config, ServerState(), {}, asyncio.get_running_loop())
-        transport = _Transport()
+        transport = _Transport(ours)
         protocol.connection_made(transport)
         protocol.head_since_s = None  # its request has come
+        for piece in (b"a", b"b", b"c"):
+            ours.send(piece)
         for now_s, left in ((0.0, unsent[0]), (UNREAD_S_MAX, unsent[1]), (UNREAD_S_MAX + 1, unsent[1])):
             transport.unsent = left
             protocol.check(now_s)
+            if takes:
+                client.recv(takes)
         return transport.closed
 
-    assert run_virtual(main()) is closed
+    ours, client = socket.socketpair()
+    with ours, client:
+        assert run_virtual(main(ours, client)) is closed
