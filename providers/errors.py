@@ -54,11 +54,17 @@ class UpstreamError(Exception):
 
     def hide(self, secrets: Sequence[str]) -> None:
         """Take secrets out of the upstream's words: some servers quote the key that they do not like."""
-        for secret in secrets:
-            self.message = self.message.replace(secret, "****")
-            self.kind = self.kind and self.kind.replace(secret, "****")
-            self.param = self.param and self.param.replace(secret, "****")
-            self.code = self.code and self.code.replace(secret, "****")
+        self.message = hidden(self.message, secrets)
+        self.kind = self.kind and hidden(self.kind, secrets)
+        self.param = self.param and hidden(self.param, secrets)
+        self.code = self.code and hidden(self.code, secrets)
+
+
+def hidden(text: str, secrets: Sequence[str]) -> str:
+    """What an upstream said, without the secrets in it."""
+    for secret in secrets:
+        text = text.replace(secret, "****")
+    return text
 
 
 class ConnectError(UpstreamError):

@@ -7,7 +7,7 @@ from gateway.hedging.pool import Pool
 from gateway.upstreams import secrets_of
 from providers.base import Frame, FrameKind
 from providers.errors import BadStatus, ErrorFrame, UpstreamError
-from scripted import Scripted, Step, run_race, text
+from scripted import Scripted, Step, answer, run_race, text
 
 KEY = "sk-of-the-gateway"
 
@@ -56,3 +56,14 @@ def test_an_error_without_words_has_none() -> None:
     error = UpstreamError("cut")
     error.hide((KEY,))
     assert (error.message, error.kind, error.param, error.code) == ("cut", None, None, None)
+
+
+def test_a_key_in_an_upstreams_request_id_reaches_nobody() -> None:
+    """A replica that makes up its request ids of the key it was sent tells it to neither the client nor the log."""
+
+    def prepare(pools: list[Pool]) -> None:
+        pools[0].replicas[0].secrets = ("up-1",)  # what the scripted replica gives as its id
+
+    told = run_race(Scripted(answer(0.01)), prepare=prepare)
+    assert told.client.headers[b"x-upstream-request-id"] == b"****"
+    assert "up-1" not in repr(told.report)
