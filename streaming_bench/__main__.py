@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
+from streaming_bench.drawing import INSTALL, lacks_matplotlib
 from streaming_bench.failures import BenchError
 from streaming_bench.toml_table import ScenarioError
 
@@ -64,9 +65,9 @@ def _module(parser: argparse.ArgumentParser, command: str) -> ModuleType:
     try:
         return importlib.import_module(f"streaming_bench.commands.{command}")
     except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
+        if not lacks_matplotlib(error):
             raise
-        parser.error(f"{command} draws pictures and needs matplotlib: pip install matplotlib, or scripts/setup-env dev")
+        parser.error(f"{command} draws pictures and needs matplotlib: {INSTALL}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from streaming_bench.figures import ALWAYS, NEVER, answered, figures
 from streaming_bench.measured import Run
 from streaming_bench.plots import bars, cdf, log_ms, over_time, picture, rate_over_time, scatter, shaded
 from streaming_bench.results import Results
+from streaming_bench.sockets.scene import MODES
 
 
 def of_load(results: Results, runs: Sequence[Run], below: str) -> None:
@@ -20,6 +21,22 @@ def of_load(results: Results, runs: Sequence[Run], below: str) -> None:
         axes.legend(loc="lower right")
     ttfb_beside_ttft(results, runs, below)
     timeline(results, runs, "Time to first token over time", below)
+
+
+def of_compare(results: Results, runs: Sequence[Run], below: str) -> None:
+    """What `compare` draws: distributions and costs in each header mode, TTFB beside TTFT, and the slow episode."""
+    headers = [run for run in runs if run.facts["part"] == "headers"]
+    by_mode = {mode: [run for run in headers if run.facts["mode"] == mode] for mode in MODES}
+    full = {MODES[mode]: members for mode, members in by_mode.items() if len(members) > 2}
+    if full:
+        distributions(results, full, below)
+        costs(results, next(iter(full.values())), below)
+    plain = [run for members in by_mode.values() for run in members if run.facts["policy"] == "direct"]
+    if plain:
+        ttfb_beside_ttft(results, [_named(run, MODES[str(run.facts["mode"])]) for run in plain], below)
+    slow = [run for run in runs if run.facts["part"] == "episode"]
+    if slow:
+        episode(results, [_named(run, str(run.facts["policy"])) for run in slow], below)
 
 
 def ttfb_beside_ttft(results: Results, runs: Sequence[Run], below: str) -> None:
@@ -101,3 +118,8 @@ def episode(results: Results, runs: Sequence[Run], below: str) -> None:
     begin_s, end_s = (float(str(runs[0].facts[name])) for name in ("slow_from_s", "slow_to_s"))
     title = "Half of the replicas are eight times slower for a while"
     timeline(results, runs, title, below, "episode", share=0.9, slow_s=(begin_s, end_s))
+
+
+def _named(run: Run, name: str) -> Run:
+    """The same run under another name."""
+    return Run(name, run.facts, run.records)

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     results.close(kind="compare", small_print=small_print)
     bar("done", 1.0)
     print("\n".join(lines))
-    print(f"\n{results.folder}: tables.md, figures.json, requests.csv, pictures, manifest.json")
+    print(f"\n{results.folder}: tables.md and more, as manifest.json lists it")
 
 
 def rows(args: argparse.Namespace) -> list[Row]:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,7 @@ from providers.catalog import CATALOG
 from providers.simulated.units import UnitError, duration
 from streaming_bench import arguments, progress
 from streaming_bench.failures import BenchError
-from streaming_bench.measured import write_runs
+from streaming_bench.measured import Run, write_runs
 from streaming_bench.results import Results
 from streaming_bench.traffic.client import Planned, Target
 from streaming_bench.traffic.plan import Traffic, planned, read_trace, spend
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> None:
         outcome = runner.run(measure(session))
     if outcome.cut:
         print(f"\nended early ({outcome.cut}): this is what there is", file=sys.stderr)
+    _check_answered(outcome.runs, targets)
     for found, target in zip(outcome.runs, targets.values(), strict=True):
         found.facts |= {"target": _shown(target), "model": target.model}
     small_print = _small_print(args, requests)
@@ -109,7 +111,15 @@ def run(args: argparse.Namespace) -> None:
     print("\n".join(render(results, runs, small_print)))
     if results is not None:
         results.close(kind="load", small_print=small_print, ended_early=outcome.cut)
-        print(f"\n{results.folder}: tables.md, figures.json, requests.csv, pictures, manifest.json")
+        print(f"\n{results.folder}: tables.md and more, as manifest.json lists it")
+
+
+def _check_answered(runs: Sequence[Run], targets: Mapping[str, Target]) -> None:
+    """Tables of nothing but failures would only hide them."""
+    failed = {_shown(targets[run.name]): Counter(record.error for record in run.records) for run in runs}
+    if any(failed.values()) and not any(errors[""] for errors in failed.values()):
+        said = (f"{url}: {count:,} x {error}" for url, errors in failed.items() for error, count in errors.items())
+        raise BenchError(f"no request was answered ({'; '.join(said)}); docs/bench.md says what the classes mean")
 
 
 def _targets(args: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Target]:

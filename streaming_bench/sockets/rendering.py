@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from streaming_bench import show
+from streaming_bench.drawing import draw
 from streaming_bench.figures import ALWAYS, NEVER, WAITS, Figures, compared, figures
 from streaming_bench.grid import Grid, percent
 from streaming_bench.measured import Run
-from streaming_bench.pictures import costs, distributions, episode, ttfb_beside_ttft
 from streaming_bench.results import Results
 from streaming_bench.sockets.scene import MODES
 
@@ -26,7 +26,7 @@ def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]
     told += ["## In short", *(f"- {sentence}" for sentence in (*sentences, *warnings))]
     results.json("figures.json", {"runs": [{**run.facts, **figures(run).json()} for run in runs]})
     results.markdown("tables.md", "Policies over real sockets", *told)
-    _draw(results, runs, small_print)
+    warnings += draw("of_compare", results, runs, small_print)
     return _printed(groups, [*sentences, *warnings])
 
 
@@ -80,23 +80,3 @@ def _sentences(runs: Sequence[Run]) -> list[str]:
         times = show.interval(compared(found["adaptive"], found["off"], "ttft", 0.95), "x")
         said.append(f"{mode}: adaptive has {times} the p95 TTFT of off at {percent(loads['adaptive'])} extra load")
     return said
-
-
-def _draw(results: Results, runs: Sequence[Run], small_print: str) -> None:
-    headers = [run for run in runs if run.facts["part"] == "headers"]
-    by_mode = {mode: [run for run in headers if run.facts["mode"] == mode] for mode in MODES}
-    full = {MODES[mode]: members for mode, members in by_mode.items() if len(members) > 2}
-    if full:
-        distributions(results, full, small_print)
-        costs(results, next(iter(full.values())), small_print)
-    plain = [run for members in by_mode.values() for run in members if run.facts["policy"] == "direct"]
-    if plain:
-        ttfb_beside_ttft(results, [_named(run, MODES[str(run.facts["mode"])]) for run in plain], small_print)
-    slow = [run for run in runs if run.facts["part"] == "episode"]
-    if slow:
-        episode(results, [_named(run, str(run.facts["policy"])) for run in slow], small_print)
-
-
-def _named(run: Run, name: str) -> Run:
-    """The same run under another name."""
-    return Run(name, run.facts, run.records)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from streaming_bench import show
+from streaming_bench.drawing import draw
 from streaming_bench.figures import WAITS, figures
 from streaming_bench.grid import Grid
 from streaming_bench.measured import Run
-from streaming_bench.pictures import of_load
 from streaming_bench.results import Results
 
 
@@ -28,5 +28,5 @@ def render(results: Results | None, runs: Sequence[Run], small_print: str) -> li
     if results is not None:
         results.json("figures.json", {"runs": [row.json() for row in rows]})
         results.markdown("tables.md", "Load", small_print, *grids, *warnings)
-        of_load(results, runs, small_print)
+        warnings += draw("of_load", results, runs, small_print)
     return [*(line for grid in grids for line in (*grid.lines(), "")), *warnings]

@@ -158,3 +158,11 @@ def test_a_command_that_does_not_exist_is_told(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["bogus"])
     assert "compare" in capsys.readouterr().err
+
+
+def test_nobody_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no request was answered there are no tables of nothing: only why, and the exit status of a failure."""
+    assert main([*LOAD, "--requests", "3"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no request was answered (http://127.0.0.1:9/v1: 3 x connect)" in said.err
