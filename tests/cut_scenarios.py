@@ -77,7 +77,7 @@ async def cuts(count: int, *, kind: str = "compatible", seed: int = 1, process: 
             for _ in range(_BETWEEN):
                 await _read(site, {"max_tokens": 1})
             fault = _STALL if rng.random() < _STALLS else rng.choice(_BREAKS) + ":{}"
-            _break_once(
+            break_once(
                 site, fault.format(rng.randrange(1, rng.choice((7, TOKENS))))
             )  # 7 events are a whole answer, too
             if rng.random() < _SDK_SHARE:
@@ -109,7 +109,7 @@ async def differing(count: int, *, seed: int = 1, process: bool = False) -> Cuts
         for _ in range(count):
             for _ in range(_BETWEEN):
                 await _read(site, {"max_tokens": 1})
-            _break_once(site, f"{rng.choice(_BREAKS)}:{rng.randrange(_DIFFERENT_AT, TOKENS)}")
+            break_once(site, f"{rng.choice(_BREAKS)}:{rng.randrange(_DIFFERENT_AT, TOKENS)}")
             async with answer(site.port, asking(temperature=0)) as got:
                 told = read(await got.body())
                 own = texts[got.headers["x-ttft-replica"]]
@@ -122,7 +122,7 @@ async def differing(count: int, *, seed: int = 1, process: bool = False) -> Cuts
     return result
 
 
-def _break_once(site: Site, fault: str) -> None:
+def break_once(site: Site, fault: str) -> None:
     """Whichever replica is asked next shows this fault, and no other."""
     replicas = [server.replica for server in site.replicas.values()]
     for server in site.replicas.values():

@@ -113,21 +113,35 @@ def _accrual(sent_s: Sequence[float]) -> float:
 
 
 async def losers(count: int, *, process: bool = False) -> list[float]:
-    """How long after the winner's first content each loser's socket was closed, both as its replica saw it."""
-    profile: Settings = {"ttft": "uniform:60ms,120ms", "gap": "10ms", "tokens": 1000}
+    """How long after the winner's first content each loser's socket was closed, both as its replica saw it.
+
+    Answers would take minutes: whatever ends before its client leaves was closed.
+    """
+    profile: Settings = {"ttft": "uniform:60ms,120ms", "gap": "1s", "tokens": 1000}
     async with serving({"a": profile, "b": profile}, process=process, hedge=_AT_ONCE) as site:
-        return [await _losers_delay_s(site) for _ in range(count)]
+        delays_s: list[float] = []
+        for _ in range(3 * count):  # on a busy machine not every backup reaches its replica before the primary answers
+            delay_s = await _losers_delay_s(site)
+            delays_s += [] if delay_s is None else [delay_s]
+            if len(delays_s) == count:
+                break
+        return delays_s
 
 
-async def _losers_delay_s(site: Site) -> float:
-    """One race of two."""
+async def _losers_delay_s(site: Site) -> float | None:
+    """One race of two; None if only one of them was reached."""
+    reached = site.reached
     async with answer(site.port, asking()) as got:
         await got.ttft_s()
         winner = site.record(got.headers)
         other = site.replicas["b" if got.headers["x-ttft-replica"] == "a" else "a"].stats
         await until(lambda: not other.in_flight)
+        assert winner.ended is None
     await site.until_idle()
+    if site.reached < reached + 2:
+        return None
     loser = next(reversed(other.records.values()))
+    assert loser.ended is Ended.CANCELLED
     return (loser.ended_s or math.inf) - (winner.first_content_s or math.inf)
 
 
@@ -173,12 +187,13 @@ def _is_whole(body: bytes) -> bool:
 
 
 async def overridden(refusal: str, count: int, *, process: bool = False) -> Surfaced:
-    """A replica that refuses after 60 ms, and one that would answer later; `seen`: how often it did.
+    """A replica that refuses after 60 ms, and one that would answer seconds later; `seen`: how often it did.
 
-    Whichever is the primary, both are under way when the refusal comes.
+    Whichever is the primary, both are asked before the refusal comes. On a busy machine not every backup reaches its
+    replica by then: whoever refused alone does not count.
     """
     result = Surfaced()
-    profiles: dict[str, Settings] = {"no": {"ttft": "60ms", "faults": [refusal]}, "yes": {"ttft": "250ms"}}
+    profiles: dict[str, Settings] = {"no": {"ttft": "60ms", "faults": [refusal]}, "yes": {"ttft": "5s"}}
     async with serving(profiles, process=process, hedge=_AT_ONCE) as site:
 
         async def one(_number: int) -> None:
@@ -188,9 +203,12 @@ async def overridden(refusal: str, count: int, *, process: bool = False) -> Surf
             refused = got.status == 400 and got.error(body)["code"] == "content_policy_violation"
             result.seen += not (refused if got.status == 400 else said_no)
 
-        await spread(count, 16, one)
-        await site.until_idle()
-        result.backups = site.reached - count
+        for asked in (count, 2 * count, 3 * count):
+            await spread(count, 16, one)
+            await site.until_idle()
+            result.backups = site.reached - asked
+            if result.backups >= count:
+                break
         assert site.replicas["yes"].stats.complete == 0
     return result
 
@@ -203,19 +221,23 @@ class Departures:
     delays_s: list[float] = field(default_factory=list)
 
 
-async def departures(count: int, *, waiting: bool, streaming: bool = True, process: bool = False) -> Departures:
+async def departures(
+    count: int, *, waiting: bool, streaming: bool = True, gap: str = "10ms", process: bool = False
+) -> Departures:
     """Clients that leave, twenty at the same moment.
 
     Args:
         count: of clients.
         waiting: before any content has come, two attempts each under way; else in mid-stream.
         streaming: what they asked for.
+        gap: between the 2000 tokens of an answer.
         process: where the gateway runs.
     """
-    profile: Settings = {"ttft": "60s"} if waiting else {"ttft": "5ms", "gap": "10ms", "tokens": 2000}
+    profile: Settings = {"ttft": "10m"} if waiting else {"ttft": "5ms", "gap": gap, "tokens": 2000}
     hedge = _AT_ONCE if waiting else {"policy": "off"}
+    patience: Settings = {"ttft": "5m", "ttft_last": "5m"}
     result = Departures()
-    async with serving({"a": profile, "b": profile}, process=process, hedge=hedge) as site:
+    async with serving({"a": profile, "b": profile}, process=process, hedge=hedge, timeouts=patience) as site:
         while result.clients < count:
             crowd = min(20, count - result.clients)
             for server in site.replicas.values():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 READY = re.compile(rb"ready at http://127\.0\.0\.1:([0-9]+)/v1")
-WAIT_S = 20.0  # of a loaded machine
+WAIT_S = 60.0  # of a loaded machine
 
 
 class Gateway:
