@@ -26,7 +26,6 @@ FORMS: Mapping[str, Mapping[str, object]] = {
 _BREAKS = ("cut_rst", "cut_fin", "cut_chunked", "cut_mid", "short", "error_frame", "error_event", "finish_error")
 _STALL = "stall:{},30s"
 _STALLS = 0.02  # of the breaks; each takes the time that counts as a stall
-_STALL_S = 0.2
 _SDK_SHARE = 0.2  # of the answers are read by the SDK, which is slow
 _BETWEEN = 4  # requests that do not break, for each that does: retries are a fifth of the requests at most
 _PROFILE: Settings = {"ttft": "1ms", "gap": "100us", "tokens": TOKENS}
@@ -54,18 +53,21 @@ class Cuts:
     recovered: dict[str, int] = field(default_factory=dict)
 
 
-async def cuts(count: int, *, kind: str = "compatible", seed: int = 1, process: bool = False) -> Cuts:
+async def cuts(
+    count: int, *, kind: str = "compatible", seed: int = 1, stall_s: float = 0.2, process: bool = False
+) -> Cuts:
     """So many streams that break at random, in front of replicas that say the same.
 
     Args:
         count: of streams.
         kind: of the replicas; "simulated" ones continue a text, others are asked again.
         seed: of what breaks where.
+        stall_s: what counts as a stall.
         process: where the gateway runs.
     """
     rng, result = random.Random(seed), Cuts()
     profiles: dict[str, Settings] = {"a": _PROFILE, "b": {**_PROFILE, "per_event": 3}}
-    stall = {"stall": f"{1000 * _STALL_S:g}ms"}
+    stall = {"stall": f"{1000 * stall_s:g}ms"}
     async with (
         serving(profiles, alike=True, kind=kind, model=_AUTO, process=process, timeouts=stall, hedge=_ALONE) as site,
         async_client(site.url) as client,

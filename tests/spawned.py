@@ -67,16 +67,19 @@ async def started(*argv: str) -> AsyncIterator[Gateway]:
         await process.communicate()
 
 
-def request(model: str) -> bytes:
-    """A streaming request."""
-    body = b'{"model":"%s","stream":true,"messages":[{"role":"user","content":"x"}]}' % model.encode()
+def request(model: str, tokens: int | None = None) -> bytes:
+    """A streaming request, for so many tokens if told so."""
+    bound = b"" if tokens is None else b'"max_tokens":%d,' % tokens
+    body = b'{"model":"%s","stream":true,%b"messages":[{"role":"user","content":"x"}]}' % (model.encode(), bound)
     return b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
 
-async def stream(port: int, model: str = "m") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def stream(
+    port: int, model: str = "m", tokens: int | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A streaming request, answered as far as its first content."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request(model))
+    writer.write(request(model, tokens))
     async with asyncio.timeout(WAIT_S):
         head = await reader.readuntil(b"\r\n\r\n")
         assert b" 200 " in head, head

@@ -25,6 +25,7 @@ KEY = "sk-contract"
 NARROW = "sk-narrow"  # a key that may do next to nothing
 MODEL = "llama-70b"
 HELLO = [{"role": "user", "content": "Hello"}]
+_WAIT_S = 60  # of a loaded machine
 
 FAULTS = {  # model -> what its only replica does
     MODEL: "",
@@ -49,6 +50,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A gateway that waits for nothing, before a replica that says nothing."""
+    timeouts = {"ttft": "300ms", "ttft_last": "300ms", "request_body": "300ms"}
+    with (
+        replicas(silent={"faults": ["silence always"]}) as urls,
+        gateway({**_config(urls), "timeouts": timeouts}, tmp_path_factory.mktemp("hasty")) as running,
+    ):
+        yield running
+
+
 _CHAT_ONLY = {"name": "a", "kind": "simulated", "apis": ["chat/completions"]}
 
 
@@ -64,7 +76,6 @@ def _config(urls: Mapping[str, str]) -> dict[str, Any]:
             for model, base in bases.items()
         ]
         + [{"name": "chat-only", "replicas": [{**_CHAT_ONLY, "base_url": next(iter(urls.values()))}]}],
-        "timeouts": {"ttft": "300ms", "ttft_last": "300ms", "request_body": "300ms"},
         "limits": {"event_max": "100kB"},
         "drain_timeout": "300ms",
     }
@@ -121,13 +132,13 @@ def send(served: Served, asked: Asked) -> httpx.Response:
     """Ask the gateway, with a good key unless another header is given."""
     content = asked.body if isinstance(asked.body, bytes | None) else json.dumps(asked.body).encode()
     headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json", **asked.headers}
-    return httpx.request(asked.method, served.url + asked.path, content=content, headers=headers)
+    return httpx.request(asked.method, served.url + asked.path, content=content, headers=headers, timeout=_WAIT_S)
 
 
 def send_bytes(served: Served, data: bytes) -> httpx.Response:
     """Send what httpx would not."""
     url = urlsplit(served.url)
-    with socket.create_connection((url.hostname or "", url.port or 0), timeout=10) as sock:
+    with socket.create_connection((url.hostname or "", url.port or 0), timeout=_WAIT_S) as sock:
         for start in range(0, len(data), 8192):  # until it answers: what it has not read when it closes is a reset
             sock.sendall(data[start : start + 8192])
             if select.select([sock], [], [], 0.02)[0]:
@@ -173,6 +184,7 @@ def check_body(media: str, content: dict[str, Any], text: str) -> None:
         check(content["schema"], _READ.get(media, str)(text))
 
 
+HASTY = {"upstream_timeout", "request_timeout"}  # had of a gateway that waits for nothing
 OTHERWISE = {"internal_error", "gateway_shutting_down", "overloaded"}  # have tests of their own
 BYTES: dict[str, bytes] = {  # code -> bytes that get it
     "invalid_http": b"HELLO\r\n\r\n",
@@ -226,14 +238,15 @@ def test_an_answer_example_is_as_its_schema_says(operation: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("error", [pytest.param(error, id=f"{error.code} {error.component}") for error in errors()])
-def test_an_error_example_is_what_is_answered(served: Served, error: NamedError) -> None:
+def test_an_error_example_is_what_is_answered(served: Served, hasty: Served, error: NamedError) -> None:
     """Each named error can be had, with the status, type, param and headers that the contract gives it."""
     if error.code in OTHERWISE:
         return
     asked = ERRORS.get(f"{error.code} {error.status}") or ERRORS.get(error.code)
     if error.code == "upstream_rate_limited":
         send(served, chat(model="waits"))  # is told to wait, for those that come later
-    answer = send(served, asked) if asked is not None else send_bytes(served, BYTES[error.code])
+    site = hasty if error.code in HASTY else served
+    answer = send(site, asked) if asked is not None else send_bytes(site, BYTES[error.code])
     check_answer(error.response, answer)
     body = answer.json()["error"]
     assert (answer.status_code, body["code"]) == (error.status, error.code), answer.text
@@ -267,14 +280,11 @@ def test_overloaded(tmp_path: Path) -> None:
         replica = {"name": "a", "kind": "simulated", "base_url": urls["silent"]}
         model = {"name": "silent", "concurrency": 1, "queue": {"max": 0}, "replicas": [replica]}
         with (
-            gateway({"models": [model], "timeouts": {"ttft": "1s", "ttft_last": "2s"}}, tmp_path) as running,
-            ThreadPoolExecutor(1) as threads,
-        ):
-            waiting = threads.submit(send, running, chat(model="silent"))
-            while httpx.get(running.admin_url + "/admin/admission").json()["models"][0]["in_flight"] == 0:
-                pass
+            gateway({"models": [model], "timeouts": {"commit_status_after": "10ms"}}, tmp_path) as running,
+            httpx.Client(timeout=_WAIT_S) as client,
+            client.stream("POST", running.url + "/v1/chat/completions", json=chat(model="silent", stream=True).body),
+        ):  # its headers are there: it has its place
             refused = send(running, chat(model="silent"))
-            waiting.result()
     check_answer(response, refused)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
     assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("5", "5000")
@@ -284,16 +294,20 @@ def test_overloaded(tmp_path: Path) -> None:
 def test_shutting_down(tmp_path: Path) -> None:
     """A gateway that was told to stop says so: /readyz at once, and to a request that outlives the drain."""
     described = {(path, method): operation["responses"] for path, method, operation in operations()}
-    with replicas(silent={"faults": ["silence always"]}) as urls:
-        config = {**_config(urls), "timeouts": {}}
-        with gateway(config, tmp_path) as running, ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(send, running, chat(model="silent"))
-            while '"in_flight":1' not in httpx.get(running.admin_url + "/admin/models").text:
-                pass
-            os.kill(running.pid, signal.SIGTERM)
-            while (ready := httpx.get(running.url + "/readyz")).status_code == 200:
-                pass
-            refused = waiting.result()
+    with (
+        replicas(silent={"faults": ["silence always"]}) as urls,
+        gateway(_config(urls), tmp_path) as running,
+        ThreadPoolExecutor(1) as threads,
+        httpx.Client(timeout=_WAIT_S) as client,  # one connection: it accepts none for long
+    ):
+        waiting = threads.submit(send, running, chat(model="silent"))
+        while '"in_flight":1' not in client.get(running.admin_url + "/admin/models").text:
+            pass
+        assert client.get(running.url + "/readyz").status_code == 200
+        os.kill(running.pid, signal.SIGTERM)
+        while (ready := client.get(running.url + "/readyz")).status_code == 200:
+            pass
+        refused = waiting.result()
     assert (ready.status_code, refused.status_code) == (503, 503)
     check_answer(described["/readyz", "GET"]["503"], ready)
     check_answer(resolved(described["/v1/chat/completions", "POST"]["503"]), refused)

@@ -14,7 +14,7 @@ from raw_http import ASK, Answer, answer, asking, connect, head, request_bytes
 from running import run_real
 
 _KEYS = [{"name": "a", "key": "sk-a"}, {"name": "b", "key": "sk-b"}]
-_SILENT: Mapping[str, object] = {"ttft": "60s"}
+_SILENT: Mapping[str, object] = {"ttft": "10m"}
 _BODY = 100_000
 
 
@@ -52,7 +52,7 @@ def test_replicas_never_have_more_than_the_bound() -> None:
 
     async def main() -> None:
         profile = {"ttft": "5ms", "gap": "1ms", "tokens": 5}
-        model = {"concurrency": 3, "queue": {"timeout": "20s"}}
+        model = {"concurrency": 3, "queue": {"timeout": "2m"}}
         async with serving({"a": profile, "b": profile}, model=model, keys=_KEYS, hedge={"policy": "off"}) as site:
 
             async def one(number: int) -> None:
@@ -74,8 +74,8 @@ def test_replicas_never_have_more_than_the_bound() -> None:
                 most = max(most, inside)
             assert (most, inside, len(site.records())) == (3, 0, 30)
             ended = [event for event in site.events if isinstance(event, RequestEnded)]
-            assert sum(event.queued_s > 0 for event in ended) >= 27 - 3
-            assert all(event.gateway_s < event.queued_s for event in ended if event.queued_s > 0.05)
+            assert any(event.queued_s > event.total_s / 2 for event in ended)
+            assert all(event.gateway_s + event.queued_s <= event.total_s for event in ended)  # no wait counts twice
             assert _gate(site) == (0, 0)
 
     run_real(main())
@@ -130,24 +130,23 @@ def test_the_drain_gives_who_waits_a_status() -> None:
     run_real(main())
 
 
-def test_a_full_queue_and_a_wait_in_vain_are_503() -> None:
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_queue_and_a_wait_in_vain_are_503(*, full: bool) -> None:
     """Who finds no place is refused at once, who waited too long then; both hear when to come back."""
 
     async def main() -> None:
-        async with serving({"a": _SILENT}, model={"concurrency": 1, "queue": {"max": 1, "timeout": "300ms"}}) as site:
-            (_, inside), (reader, waiting) = await connect(site.port), await connect(site.port)
-            inside.write(asking())
-            await until(lambda: _gate(site) == (1, 0))
-            waiting.write(asking())
-            await until(lambda: _gate(site) == (1, 1))
+        queue = {"max": 1, "timeout": "1m"} if full else {"max": 1, "timeout": "50ms"}
+        async with serving({"a": _SILENT}, model={"concurrency": 1, "queue": queue}) as site:
+            pairs = [await connect(site.port) for _ in range(2 if full else 1)]
+            for place, (_, writer) in enumerate(pairs):
+                writer.write(asking())
+                await _until_inside(site, (1, place))
             async with answer(site.port, asking()) as got:
-                full = (got.status, got.headers["retry-after-ms"], got.error(await got.body())["code"])
-            late = await head(reader, waiting, 0.0)
-            assert full == (503, "5000", "overloaded")
-            assert (late.status, late.error(await late.body())["code"]) == (503, "overloaded")
-            assert "x-should-retry" not in late.headers
-            inside.transport.abort()
-            waiting.close()
+                told = (got.status, got.headers["retry-after-ms"], got.error(await got.body())["code"])
+            assert told == (503, "5000", "overloaded")
+            assert "x-should-retry" not in got.headers
+            for _, writer in pairs:
+                writer.transport.abort()
             await until(lambda: _gate(site) == (0, 0))
 
     run_real(main())

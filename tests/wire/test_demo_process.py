@@ -10,18 +10,17 @@ from running import run_real
 from spawned import Gateway, refuses, rest, started, stream, until
 
 
-def test_demo_ends_within_two_seconds() -> None:
-    """Ctrl-C ends the demo and its replicas within 2 s, with code 0, also while a stream runs."""
+def test_ctrl_c_ends_the_demo() -> None:
+    """Ctrl-C ends the demo and its replicas with code 0, and a stream that would run for minutes with an error."""
 
     async def main() -> None:
         async with started("demo", "--port", "0") as gateway:
             await gateway.ready(gateway.process.stdout, b"admin ")
-            reader, writer = await stream(gateway.port, "demo")
+            reader, writer = await stream(gateway.port, "demo", 8000)
             ports = replica_ports(gateway)
-            begin_s = asyncio.get_running_loop().time()
             gateway.process.send_signal(signal.SIGINT)
-            _, (code, said) = await asyncio.gather(rest(reader, writer), gateway.ended())
-            assert asyncio.get_running_loop().time() - begin_s < 2.0
+            last, (code, said) = await asyncio.gather(rest(reader, writer), gateway.ended())
+            assert b'"error"' in last
             assert code == ExitCode.FINE, said
             assert all([await refuses(port) for port in ports])
 
@@ -55,7 +54,7 @@ def test_demo_traffic_ends_by_itself() -> None:
         assert "\x1b[" not in text
         rows = re.findall(r"^(off|on) +([0-9]+) +([0-9,]+) +([0-9,]+) +([0-9,]+) ", text, re.MULTILINE)
         assert [row[0] for row in rows] == ["off", "on"]
-        assert all(int(row[1]) > 5 for row in rows)
+        assert all(int(row[1]) > 0 for row in rows)
         assert "failed" not in text
         assert re.search(r"^on .* [0-9.-]+ of [0-9.]+$", text, re.MULTILINE), text
         assert text.rstrip().splitlines()[-1].startswith("p99: ")

@@ -138,14 +138,17 @@ def test_a_kept_http2_connection_that_died_is_replaced_unseen() -> None:
     """A request on a connection that the server has closed meanwhile is sent once more, on a new one."""
 
     async def main() -> None:
+        answered = asyncio.Event()
+
         async def short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            serve = asyncio.timeout(0.1)
-            with contextlib.suppress(TimeoutError):
-                async with serve:
-                    await Http2Server().script(reader, writer)
+            async with asyncio.TaskGroup() as tasks:
+                serving = tasks.create_task(Http2Server().script(reader, writer))
+                await answered.wait()
+                serving.cancel()
 
         async with serving(short, Http2Server().script) as server, client_of(server, http2=True) as client:
             assert (await exchange(client)).body == b"hi"
+            answered.set()
             await server.gone.wait()
             await asyncio.sleep(0.02)
             assert (await exchange(client)).body == b"hi"

@@ -52,17 +52,17 @@ def names(report: Report) -> list[str]:
 
 
 def test_a_replica_that_flushes_headers_early() -> None:
-    """Times are those of the profile, in order; early headers are a trap; a cancel that is obeyed is seen to be."""
-    report = simulated(ttft="150ms", gap="10ms")
+    """Times are in order; early headers are a trap; a cancel that is obeyed is seen to be."""
+    report = simulated(1, ttft="1s", gap="100ms")
     times = report.times
     assert times.connect_s is not None
     assert times.headers_s is not None
     assert times.byte_s is not None
     assert times.content_s is not None
     assert times.gap_s is not None
-    assert 0 < times.headers_s <= times.byte_s < 0.15 <= times.content_s
-    assert 0.005 < times.gap_s < 0.05
-    assert (report.error, report.streams, report.trap) == (None, 3, True)
+    assert 0 < times.headers_s <= times.byte_s < times.content_s
+    assert times.content_s >= 1.0
+    assert (report.error, report.streams, report.trap) == (None, 1, True)
     assert [quirk.name for quirk in report.quirks] == ["ttfb_trap", "role_first"]
     assert report.cancel is not None
     assert report.cancel.outcome is Cancelled.OBEYED, report.cancel
@@ -265,8 +265,8 @@ def test_an_engine_that_is_in_use_proves_nothing() -> None:
     """Where others are served, too, a count that stays or falls says nothing about the cancel."""
 
     async def run() -> Report:
-        async with serving(gap="5ms") as server, connected(server.port) as (reader, writer):
-            writer.write(chat({"max_tokens": 2000}))
+        async with serving(gap="20ms") as server, connected(server.port) as (reader, writer):
+            writer.write(chat({"max_tokens": 8000}))
             await reader.readuntil(b"\r\n\r\n")
             return await probed(server.url, {})
 

@@ -68,21 +68,19 @@ def test_sigterm_drains() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_second_signal_ends_at_once(number: signal.Signals, code: int) -> None:
-    """A second signal ends a stream that would run for a minute, not cleanly; the exit code says which it was."""
+    """A second signal ends a stream that would run for minutes, not cleanly; the exit code says which it was."""
 
     async def main() -> None:
-        async with serving(ttft="50ms", gap="1s", tokens=60) as (gateway, _):
+        async with serving(ttft="50ms", gap="1s", tokens=600) as (gateway, _):
             reader, writer = await stream(gateway.port)
             gateway.process.send_signal(number)
             await gateway.says(gateway.process.stderr, b"stopping: ")
             gateway.process.send_signal(number)
-            begin_s = asyncio.get_running_loop().time()
             last, (ended, said) = await asyncio.gather(rest(reader, writer), gateway.ended())
             assert ended == code
             assert b"1 running requests were ended with an error" in said
             assert b'"error"' in last
             assert b"[DONE]" not in last
-            assert asyncio.get_running_loop().time() - begin_s < 2.0
 
     run_real(main())
 

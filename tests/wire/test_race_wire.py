@@ -35,7 +35,7 @@ async def _late(site: Site, fault: str) -> tuple[str, float]:
 
 @pytest.mark.parametrize("policy", ["quantile", "adaptive"])
 def test_hedging_saves_the_late(policy: str) -> None:
-    """A replica that flushes headers and role and then says nothing is raced: its request ends with another's answer."""
+    """A replica that flushes headers and role and then says nothing is raced; another one answers its request."""
 
     async def main() -> list[str]:
         hedge: Settings = {"policy": policy, "quantile": 0.9, "budget": "100%", "cold_start_delay": "1s"}
@@ -90,7 +90,6 @@ def test_without_hedging_the_late_stay_so() -> None:
 
 def test_a_race_at_headers_hedges_nothing() -> None:
     """Who takes headers for an answer never sees a replica that flushes them be late; who does not, does."""
-
     wait: Settings = dict.fromkeys(("hedge_delay_min", "cold_start_delay"), "3s")  # for headers, on a busy machine
 
     async def raced(**policy: object) -> str:
@@ -98,10 +97,11 @@ def test_a_race_at_headers_hedges_nothing() -> None:
         async with serving(dict.fromkeys("abc", _FLUSHING), hedge=hedge, timeouts=_PATIENT) as site:
             return (await _late(site, "stall:0,5s"))[0]
 
-    async def main() -> list[str]:
-        return await asyncio.gather(raced(policy="headers"), raced(policy="static", delay="3s"))
+    async def main() -> tuple[str, str]:
+        first, second = await asyncio.gather(raced(policy="headers"), raced(policy="static", delay="3s"))
+        return first, second
 
-    assert run_real(main()) == ["primary", "backup_won"]
+    assert run_real(main()) == ("primary", "backup_won")
 
 
 def test_the_losers_socket_is_closed_when_the_winner_is_known() -> None:

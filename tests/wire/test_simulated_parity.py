@@ -19,6 +19,7 @@ from providers.simulated.server import SimulatedServer
 from providers.upstream import Bounds, HttpEndpoint
 from providers.wire import WireClient
 from running import run_real
+from simulated_sockets import until
 
 ARGUMENTS = {"stall": ":1,20ms", "refuse": ":20ms", "big": ":300000", "coalesce": ":3", "slow_read": ":1000000"}
 ENDLESS = ("silence", "headers_silence")
@@ -71,11 +72,15 @@ async def _hear(endpoint: Endpoint, fault: str, *, streaming: bool) -> tuple[obj
     call = call_of({**BODY, "stream": streaming}, headers=headers, assemble=streaming, streaming=streaming)
     sink = Heard()
     stream = endpoint.open(call, sink)
-    try:
-        async with asyncio.timeout(0.1 if fault in ENDLESS else 10):
+    if fault not in ENDLESS:
+        await sink.over.wait()
+        return sink.summary()
+    if fault == "headers_silence":
+        await until(lambda: bool(sink.frames))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
             await sink.over.wait()
-    except TimeoutError:
-        stream.abort()
+    stream.abort()
     return sink.summary()
 
 

@@ -33,21 +33,30 @@ def test_streams_and_json_share_a_connection() -> None:
     assert (server.stats.connections_opened, server.stats.connections_open) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("headers", "apart"), [("at_once", True), ("with_first_content", False)], ids=["flushed", "held"]
-)
-def test_headers_are_flushed_or_held(headers: str, apart: object) -> None:
-    """Flushed headers come long before the first content, held ones with it."""
+def test_headers_are_flushed() -> None:
+    """Flushed headers come although the first content will not for minutes."""
 
-    async def main() -> bool:
-        async with serving(ttft="60ms", headers=headers, role="none") as server:
+    async def main() -> None:
+        async with serving(ttft="10m", role="none") as server, connected(server.port) as (reader, writer):
+            writer.write(chat())
+            assert (await read_head(reader))[0] == 200
+            (record,) = server.stats.records.values()
+            assert record.first_content_s is None
+
+    run_real(main())
+
+
+def test_headers_are_held() -> None:
+    """Held headers come with the first content."""
+
+    async def main() -> None:
+        async with serving(ttft="60ms", headers="with_first_content", role="none") as server:
             await ask(server.port, chat({"max_tokens": 1}))
             (record,) = server.stats.records.values()
             assert record.headers_s is not None
-            assert record.first_content_s is not None
-            return record.first_content_s - record.headers_s > 0.03
+            assert record.headers_s - record.received_s > 0.05
 
-    assert run_real(main()) is apart
+    run_real(main())
 
 
 def test_hashes_are_those_of_the_bytes_on_the_wire() -> None:
@@ -75,12 +84,12 @@ def test_repeated_and_missing_ids_get_a_number() -> None:
 
 
 @pytest.mark.parametrize("when", ["waiting", "silent", "queued", "streaming"])
-def test_peer_that_leaves_is_noticed_at_once(when: str) -> None:
-    """A close is stamped within 50 ms, whether it comes before the first content, in a queue or in mid-stream."""
+def test_peer_that_leaves_is_noticed(when: str) -> None:
+    """A close ends an answer that would take minutes, before the first content, in a queue or in mid-stream."""
 
     async def main() -> None:
-        ttft = "0" if when == "streaming" else "10s"
-        async with serving(slots=1, ttft=ttft, gap="10s") as server:
+        ttft = "0" if when == "streaming" else "10m"
+        async with serving(slots=1, ttft=ttft, gap="10m") as server:
             loop, stats = asyncio.get_running_loop(), server.stats
             async with connected(server.port) as (_, first):
                 if when == "queued":
@@ -96,7 +105,7 @@ def test_peer_that_leaves_is_noticed_at_once(when: str) -> None:
                 await until(lambda: record.ended is not None)
                 assert record.ended is Ended.CANCELLED
                 assert record.ended_s is not None
-                assert 0 <= record.ended_s - left_s < 0.05
+                assert record.ended_s >= left_s
                 assert (record.first_content_s is None) is (when != "streaming")
                 assert stats.cancelled == 1
 
@@ -107,7 +116,7 @@ def test_reset_by_the_peer_is_a_cancel() -> None:
     """An aborted connection counts like a closed one."""
 
     async def main() -> int:
-        async with serving(ttft="10s") as server:
+        async with serving(ttft="10m") as server:
             async with connected(server.port) as (_, writer):
                 writer.write(chat())
                 await until(lambda: server.stats.in_flight == 1)
@@ -135,15 +144,28 @@ def test_slow_reader_pauses_the_server() -> None:
 
 
 def test_slots_queue_requests() -> None:
-    """With one slot three requests of 40 ms take 120 ms, and their heads come at once."""
+    """With one slot three requests of 40 ms take 120 ms."""
 
     async def main() -> None:
         async with serving(ttft="40ms", slots=1) as server:
             await asyncio.gather(*(ask(server.port, chat({"max_tokens": 1})) for _ in range(3)))
             records = list(server.stats.records.values())
-            waits = sorted((record.first_content_s or 0) - record.received_s for record in records)
-            assert waits[2] == pytest.approx(0.12, abs=0.03)
-            assert all((record.headers_s or 9e9) - record.received_s < 0.03 for record in records)
+            last_s = max(record.first_content_s or 0 for record in records)
+            assert last_s - min(record.received_s for record in records) > 0.11
+
+    run_real(main())
+
+
+def test_heads_come_while_requests_queue() -> None:
+    """Who waits for a slot that will not be free for minutes has its head."""
+
+    async def main() -> None:
+        async with serving(ttft="10m", slots=1) as server, connected(server.port) as (_, first):
+            first.write(chat())
+            await until(lambda: server.stats.in_flight == 1)
+            async with connected(server.port) as (reader, writer):
+                writer.write(chat())
+                assert (await read_head(reader))[0] == 200
 
     run_real(main())
 
@@ -253,7 +275,7 @@ def test_pipelined_request_ends_the_connection() -> None:
     """A second request before the first is answered is not queued."""
 
     async def main() -> None:
-        async with serving(ttft="10s") as server, connected(server.port) as (reader, writer):
+        async with serving(ttft="10m") as server, connected(server.port) as (reader, writer):
             writer.write(chat() + chat())
             with contextlib.suppress(ConnectionError):
                 assert b"[DONE]" not in await reader.read()

@@ -72,7 +72,7 @@ def test_connections_are_refused_for_a_while() -> None:
     """`refuse` resets its own connection and refuses others, then the server listens again on the same port."""
 
     async def main() -> None:
-        async with serving(ttft="0", faults=["refuse:60ms once"]) as server:
+        async with serving(ttft="0", faults=["refuse:2s once"]) as server:
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await ask(server.port, chat())
             with pytest.raises(ConnectionRefusedError):
@@ -83,8 +83,9 @@ def test_connections_are_refused_for_a_while() -> None:
                 while not answers:
                     with contextlib.suppress(ConnectionRefusedError):
                         answers.append((await ask(server.port, chat())).status)
+                    await asyncio.sleep(0.02)
 
-            await asyncio.wait_for(again(), 5)
+            await asyncio.wait_for(again(), 60)
             assert answers == [200]
 
     run_real(main())
@@ -113,17 +114,15 @@ def test_silence_says_nothing_and_lives_on() -> None:
 
     async def main() -> None:
         async with serving(ttft="0") as server:
-            for fault, size in (("silence", 0), ("headers_silence", 100)):
+            for fault in ("silence", "headers_silence"):
                 async with connected(server.port) as (reader, writer):
                     writer.write(chat(x_sim_fault=fault))
-                    data = b""
-                    with contextlib.suppress(TimeoutError):
+                    if fault == "headers_silence":
+                        await read_head(reader)
+                        assert b'"content":""' in await reader.readuntil(b"\n\n\r\n")
+                    with pytest.raises(TimeoutError):
                         async with asyncio.timeout(0.05):
-                            while True:
-                                data += await reader.read(9999)
-                    assert bool(size) is bool(data)
-                    assert b'"content":""' in data or not data
-                    assert data.count(b"data:") == (1 if data else 0)
+                            await reader.read(1)
 
     run_real(main())
 

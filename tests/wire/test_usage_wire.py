@@ -15,7 +15,7 @@ from sdk_clients import HELLO, async_client, words_of
 
 KEY = "sk-right-right-right"
 RACED: Settings = {"policy": "static", "delay": "1ms", "hedge_delay_min": "1ms", "budget": "100%"}
-REPLICA: Settings = {"ttft": "30ms", "gap": "500us", "tokens": 8}
+REPLICA: Settings = {"ttft": "300ms", "gap": "500us", "tokens": 8}
 ON = {"x-ttft-usage": "on", "authorization": f"Bearer {KEY}"}
 OFF = {"authorization": f"Bearer {KEY}"}
 
