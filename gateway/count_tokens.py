@@ -51,7 +51,7 @@ class TokenCounts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
-        outbox = Outbox(send, self._host.loop, self._tasks)
+        outbox = Outbox(send, self._host.loop, self._tasks, self._host.burst)
         serving, key_name = self.serving, None
         held = 0
         try:

@@ -66,6 +66,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._refusal: GatewayError | None = None
         self._farewell: bytes | None = None  # the last answer, once those before it are out; nothing is read any more
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
+        self._idle_since_s: float | None = None  # None while something is answered, and before
 
     def data_received(self, data: bytes) -> None:
         if self._farewell is not None:
@@ -80,6 +81,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def on_message_begin(self) -> None:
+        self._idle_since_s = None
         self.head_since_s = self.loop.time()
         super().on_message_begin()
 
@@ -103,10 +105,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise _Refused
 
     def on_response_complete(self) -> None:
-        is_last = not self.pipeline
-        super().on_response_complete()
-        if is_last:
-            self._part()
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1  # as uvicorn does, but with no timer of its own for each answer
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._idle_since_s = self.loop.time()
+        self._part()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not a request, in OpenAI's shape and in its turn."""
@@ -136,7 +142,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def check(self, now_s: float) -> None:
-        """End a connection whose headers take too long, or that takes nothing of its answer; called every second."""
+        """End a connection that is idle, slow with its headers, or takes nothing of its answer; asked every second."""
         untaken = self.transport.get_write_buffer_size()
         if untaken:
             untaken += _unacknowledged_bytes(self.transport)
@@ -145,6 +151,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif now_s > self._taken_s + UNREAD_S_MAX:
             self.transport.abort()
         self._untaken_bytes = untaken
+        if self._idle_since_s is not None and now_s > self._idle_since_s + self.timeout_keep_alive:
+            self.timeout_keep_alive_handler()
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
             self._refusal = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
             self.send_400_response("")

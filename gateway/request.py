@@ -18,7 +18,7 @@ from gateway.hedging.pool import Pool
 from gateway.limits.budget import RetryBudget
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
-from providers.base import Api, Recoverer
+from providers.base import Api, Burst, Recoverer
 
 _T = TypeVar("_T")
 
@@ -121,11 +121,13 @@ class Host:
         loop: its clock and timers.
         emit: hears events; must not raise.
         rand: uniform random numbers in [0, 1).
+        burst: open while something is read from an upstream.
     """
 
     loop: asyncio.AbstractEventLoop
     emit: Callable[[Event], None]
     rand: Callable[[], float]
+    burst: Burst = field(default_factory=Burst)
 
     def safely(self, part: str, function: Callable[..., _T], default: _T, *args: object) -> _T:
         """Ask a part of the brain; if it raises, that is told, and the request goes on with the default."""

@@ -1,10 +1,10 @@
 """The client's side of a race over ASGI: the status is held until it is known, the winner's bytes go out as they came.
 
-Races push from callbacks, ASGI wants coroutines. An `_Outbox` bridges the two without a task: once per loop turn it
-gathers what was pushed and steps `send` by hand, which on uvicorn returns without suspending unless the client is slow.
-Only then a task takes over. The winner's upstream is paused while more than 64 kB wait, even within one loop turn: a
-loop may read megabytes in one. The endpoint's own coroutine does nothing but `receive()`, so a client that leaves is
-noticed at once, first token or not.
+Races push from callbacks, ASGI wants coroutines. An `Outbox` bridges the two without a task: it gathers what one read
+of an upstream brought, or one turn of the loop, and steps `send` by hand, which on uvicorn returns without suspending
+unless the client is slow. Only then a task takes over. The winner's upstream is paused while more than 64 kB wait,
+even within one read. The endpoint's own coroutine does nothing but `receive()`, so a client that leaves is noticed at
+once, first token or not.
 
 Two clients of a race: `EventStream` forwards, `JsonAnswer` assembles; their telling kinds say what it has cost, too.
 Units: bytes.
@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.client_api import ClientApi, is_last
 from gateway.errors import GatewayError, UpstreamFailed
-from providers.base import Assembler, Call, Headers
+from providers.base import Assembler, Burst, Call, Headers
 
 Message = MutableMapping[str, Any]  # ASGI's own shape
 Send = Callable[[Message], Coroutine[Any, Any, None]]
@@ -225,6 +225,7 @@ class Outbox:
         send: ASGI's.
         loop: the running loop.
         tasks: owner of the task that waits for a slow client.
+        burst: what is given while it is open leaves at its end.
 
     Attributes:
         started: a status was given.
@@ -236,6 +237,7 @@ class Outbox:
 
     __slots__ = (
         "_blocked",
+        "_burst",
         "_bytes",
         "_done",
         "_loop",
@@ -252,8 +254,9 @@ class Outbox:
         "started",
     )
 
-    def __init__(self, send: Send, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, send: Send, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup, burst: Burst) -> None:
         self._send = send
+        self._burst = burst
         self._loop = loop
         self._tasks = tasks
         self._start: Message | None = None
@@ -270,7 +273,7 @@ class Outbox:
         self.body_sent = False
 
     def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Give the status; it leaves with the first bytes of this loop turn."""
+        """Give the status; it leaves with the first bytes that follow at once."""
         self.started = True
         if self.headers:
             headers = [*headers, *self.headers]
@@ -296,42 +299,55 @@ class Outbox:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            if self._burst.is_open:
+                self._burst.at_end.append(self._flush)
+            else:
+                self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Send what has gathered, without a task if the client keeps up."""
         self._scheduled = False
         if self._blocked or self._done:
             return  # a task that is sending looks again when it is done
-        delivering = self._deliver()
+        messages = self._messages()
         try:
-            waiting_for = delivering.send(None)
-        except StopIteration:
-            self._caught_up()
+            for place, message in enumerate(messages, 1):
+                sending = self._send(message)
+                try:
+                    waiting_for = sending.send(None)
+                except StopIteration:
+                    continue
+                self._blocked = True
+                self._tasks.create_task(self._send_slowly(Begun(sending, waiting_for), messages[place:]))
+                return
         except Exception:  # the server refused the message: there is no client any more
             self._broken()
         else:
-            self._blocked = True
-            self._tasks.create_task(self._deliver_slowly(Begun(delivering, waiting_for)))
+            self._caught_up()
 
-    async def _deliver(self) -> None:
-        """Hand everything gathered to the server."""
+    def _messages(self) -> list[Message]:
+        """Everything gathered, for the server."""
+        messages = []
         if self._start is not None:
-            start, self._start = self._start, None
-            await self._send(start)
-        data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
-        self._pending.clear()
-        self._bytes = 0
-        self._done = self.ended
-        if data or self._done:
-            await self._send({"type": "http.response.body", "body": data, "more_body": not self._done})
+            messages.append(self._start)
+            self._start = None
+        pending = self._pending
+        if pending or self.ended:
+            data = pending[0] if len(pending) == 1 else b"".join(pending)
+            pending.clear()
+            self._bytes = 0
+            self._done = self.ended
+            messages.append({"type": "http.response.body", "body": data, "more_body": not self._done})
+        return messages
 
-    async def _deliver_slowly(self, begun: "Begun[None]") -> None:
-        """Finish a send that had to wait for the client, and what has gathered meanwhile."""
+    async def _send_slowly(self, begun: "Begun[None]", messages: list[Message]) -> None:
+        """Finish a send that had to wait for the client, then send the rest, and what has gathered meanwhile."""
         try:
             await begun
-            while self._pending or self.ended > self._done:
-                await self._deliver()
+            while messages:
+                for message in messages:
+                    await self._send(message)
+                messages = [] if self._done else self._messages()
         except Exception:  # as in _flush
             self._broken()
         self._blocked = False

@@ -174,7 +174,7 @@ class RacedRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
-        outbox = Outbox(send, self._host.loop, self._tasks)
+        outbox = Outbox(send, self._host.loop, self._tasks, self._host.burst)
         api = self.paths[scope["path"]]
         serving, key_name = self.serving, None
         body, arrived_s = b"", 0.0

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 
 import uvicorn
@@ -103,7 +103,7 @@ async def run(
             gateway = build(settings, tasks, reread)
             servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
             running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
-            sweeping = tasks.create_task(_sweep(servers[0], gateway))
+            sweeping = tasks.create_task(_sweep(servers, gateway))
             for server in servers:
                 await server.accepting.wait()
             with _signals() as signals, _reloads(gateway, tasks):
@@ -163,13 +163,13 @@ async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.T
     gateway.close()
 
 
-async def _sweep(server: _Server, gateway: Gateway) -> None:
-    """Look after connections: clients whose headers take too long, and spares to the replicas in use."""
+async def _sweep(servers: Sequence[_Server], gateway: Gateway) -> None:
+    """Look after connections: clients that are idle or slow, and spares to the replicas in use."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SWEEP_S)
         gateway.keep_warm()
-        for connection in tuple(server.server_state.connections):
+        for connection in [each for server in servers for each in server.server_state.connections]:
             if isinstance(connection, BoundedHttpProtocol):
                 connection.check(loop.time())
 

@@ -199,7 +199,7 @@ class _Builder:
         settings, kind = self._settings, CATALOG[row.kind]
         client = self._client(row)
         able = protocols(kind, spoken_by(row), self._wishes(model, row, kept))
-        endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes)
+        endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes, self._host.burst)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         cancel_stops = kind.cancel_stops_billing is True
         return Replica(

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from gateway import settings as config
 from gateway.tls import TlsFiles, tls_context
 from gateway.version import gateway_version
-from providers.base import Api, Headers, HttpClient, WireProtocol
+from providers.base import Api, Burst, Headers, HttpClient, WireProtocol
 from providers.catalog import CATALOG, Auth
 from providers.httpx_client import HttpxClient
 from providers.origin import Origin
@@ -23,7 +23,12 @@ UpstreamClient = WireClient | HttpxClient
 
 
 def endpoint_at(
-    client: HttpClient, row: config.Replica, able: dict[Api, WireProtocol], model: str, event_bytes_max: int
+    client: HttpClient,
+    row: config.Replica,
+    able: dict[Api, WireProtocol],
+    model: str,
+    event_bytes_max: int,
+    burst: Burst | None = None,
 ) -> HttpEndpoint:
     """A replica as something that can be asked.
 
@@ -33,10 +38,11 @@ def endpoint_at(
         able: in which APIs it can be asked.
         model: its public name.
         event_bytes_max: of its streams.
+        burst: open while it is read.
     """
     query = f"?api-version={row.api_version}" if row.api_version is not None else ""
     path, bounds = urlsplit(row.base_url).path, Bounds(event_bytes_max=event_bytes_max)
-    return HttpEndpoint(client, able, path, upstream_headers(row), row.model or model, bounds, query)
+    return HttpEndpoint(client, able, path, upstream_headers(row), row.model or model, bounds, query, burst)
 
 
 def origin_of(row: config.Replica, connect_s: float, *, spare: bool = False) -> Origin:

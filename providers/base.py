@@ -320,6 +320,29 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         return "Request(...)"  # head carries the replica's key, body the prompt
 
 
+class Burst:
+    """One read of a socket, of any upstream: whatever it leads to leaves in one write, when all of it was looked at.
+
+    Attributes:
+        is_open: a read is being looked at; who has something to send by its end adds it to `at_end`.
+        at_end: called once each when it is over, in order; must not raise.
+    """
+
+    __slots__ = ("at_end", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.at_end: list[Callable[[], None]] = []
+
+    def close(self) -> None:
+        """The read is over."""
+        self.is_open = False
+        if self.at_end:
+            at_end, self.at_end = self.at_end, []
+            for send in at_end:
+                send()
+
+
 class HttpSink(Protocol):
     """Where an HTTP client pushes one response. After `on_close`, or after `abort()`, nothing more is called."""
 
@@ -333,8 +356,16 @@ class HttpSink(Protocol):
         """The response is over, exactly once: None when its framing says that it is complete."""
 
 
+class HttpStream(Stream, Protocol):
+    """One open HTTP request."""
+
+    @property
+    def received(self) -> bool:
+        """The end of the response is here: `on_close` follows at once. False where that is not known."""
+
+
 class HttpClient(Protocol):
     """A streaming HTTP client to one origin."""
 
-    def send(self, request: Request, sink: HttpSink) -> Stream:
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
         """Write the request on a pooled or new connection; never calls the sink before it returns."""

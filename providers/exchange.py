@@ -67,6 +67,10 @@ class Exchange:
         self.connection: Connection | None = None
         self.aborted = False  # by the caller, or over
 
+    @property
+    def received(self) -> bool:
+        return self.connection is not None and self.connection.complete
+
     def pause(self) -> None:
         if self.connection is not None:
             self.connection.transport.pause_reading()
@@ -106,7 +110,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_begun",
-        "_complete",
         "_exchange",
         "_framed",
         "_header_bytes",
@@ -121,6 +124,7 @@ class Connection(asyncio.Protocol):
         "_until_eof",
         "_whole",
         "closing",
+        "complete",
         "fresh_until_s",
         "idle",
         "idle_since_s",
@@ -152,7 +156,7 @@ class Connection(asyncio.Protocol):
         self._loose_bytes = 0  # since the last piece of a body: the parser keeps headers and trailers until they end
         self._status = 0
         self._begun = False  # a byte of the response has come
-        self._complete = False
+        self.complete = False  # its end has come
         self._keep = False
         self._surplus = False  # bytes behind the end of the response
         self._whole = 0  # pieces that belong to it, where there is a surplus
@@ -196,7 +200,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail(ProtocolError("the upstream switched protocols"))
         except httptools.HttpParserError as error:
-            if not self._complete:
+            if not self.complete:
                 self._deliver()
                 self._fail(ProtocolError(f"the upstream's answer is not HTTP/1.1: {error}"))
                 return
@@ -205,12 +209,12 @@ class Connection(asyncio.Protocol):
             del self._pieces[self._whole :]
         if self._pieces:
             self._deliver()
-        elif not self._complete:
+        elif not self.complete:
             self._loose_bytes += len(data)
             if self._loose_bytes > HEADERS_BYTES_MAX:
                 self._fail(ProtocolError(f"the upstream sent over {HEADERS_BYTES_MAX} bytes that belong to no body"))
                 return
-        if self._complete:
+        if self.complete:
             self._finish()
 
     def eof_received(self) -> bool:
@@ -233,7 +237,7 @@ class Connection(asyncio.Protocol):
     # httptools callbacks; an exception in one of them surfaces from feed_data as HttpParserCallbackError
 
     def on_message_begin(self) -> None:
-        if self._complete:
+        if self.complete:
             self._surplus = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -262,7 +266,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._status and not self._surplus:
-            self._complete = True
+            self.complete = True
             self._whole = len(self._pieces)
             self._keep = self._parser.should_keep_alive()  # known only until the parser moves on
 
@@ -288,7 +292,7 @@ class Connection(asyncio.Protocol):
             exchange.over(None)
 
     def _fail(self, error: UpstreamError) -> None:
-        if self._complete:  # what is wrong stands behind the answer
+        if self.complete:  # what is wrong stands behind the answer
             self._surplus = True
             return
         exchange, self._exchange = self._exchange, None

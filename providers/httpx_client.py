@@ -17,7 +17,7 @@ from typing import Final
 import httpcore
 import httpx
 
-from providers.base import Headers, HttpSink, Request, Stream
+from providers.base import Headers, HttpSink, HttpStream, Request
 from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
 from providers.httpx_stream import ListeningBackend
 from providers.origin import STALE_S, Origin, too_many, too_slow, unreachable
@@ -52,7 +52,7 @@ class HttpxClient:
         self._host = origin.host.partition("%")[0].encode()
         self.sent = 0
 
-    def send(self, request: Request, sink: HttpSink) -> Stream:
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
         """Send on an idle connection, or on a new one; see `HttpClient.send`."""
         self.sent += 1
         exchange = _Exchange(sink)
@@ -227,6 +227,7 @@ class _Exchange:
     __slots__ = ("aborted", "connected", "flowing", "sink", "task")
 
     task: asyncio.Task[None]
+    received: Final = False  # its end comes by itself
 
     def __init__(self, sink: HttpSink) -> None:
         self.sink: HttpSink = sink

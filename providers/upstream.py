@@ -13,12 +13,14 @@ import msgspec
 
 from providers.base import (
     Api,
+    Burst,
     Call,
     EventReader,
     Frame,
     FrameKind,
     Headers,
     HttpClient,
+    HttpStream,
     Request,
     Sink,
     Stream,
@@ -58,6 +60,7 @@ class HttpEndpoint:
         model: what the replica calls the model.
         bounds: limits on what may come back.
         query: stands behind every path, with its question mark.
+        burst: open while a piece of a body is read, None where nobody asks.
     """
 
     def __init__(
@@ -69,8 +72,10 @@ class HttpEndpoint:
         model: str,
         bounds: Bounds,
         query: str = "",
+        burst: Burst | None = None,
     ) -> None:
         self._client = client
+        self._burst = burst or Burst()
         self._protocols = protocols
         self._model = model
         self._bounds = bounds
@@ -98,7 +103,7 @@ class HttpEndpoint:
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
         head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[manner.stream], len(body))
-        stream = _HttpStream(protocol, call, self._bounds, sink, manner, self._manners)
+        stream = _HttpStream(protocol, call, self._bounds, sink, manner, self._manners, self._burst)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
 
@@ -131,6 +136,7 @@ class _HttpStream:
     __slots__ = (
         "_body",
         "_bounds",
+        "_burst",
         "_call",
         "_compression",
         "_headers",
@@ -148,16 +154,24 @@ class _HttpStream:
         "exchange",
     )
 
-    exchange: Stream
+    exchange: HttpStream
 
     def __init__(
-        self, protocol: WireProtocol, call: Call, bounds: Bounds, sink: Sink, manner: Manner, manners: Manners
+        self,
+        protocol: WireProtocol,
+        call: Call,
+        bounds: Bounds,
+        sink: Sink,
+        manner: Manner,
+        manners: Manners,
+        burst: Burst,
     ) -> None:
         self._protocol = protocol
         self._call = call
         self._in_events = call.streaming or call.assemble  # how the sink wants the answer, however it is asked for
         self._manner = manner
         self._manners = manners
+        self._burst = burst
         self._in_runs = call.streaming  # a client that assembles takes events one by one
         self._bounds = bounds
         self._sink: Sink | None = sink
@@ -210,12 +224,15 @@ class _HttpStream:
         if self._splitter is None:
             self._gather(data)
             return
+        self._burst.is_open = True
         try:
             self._read_stream(self._splitter, data)
         except ProtocolError as error:
             self._fail(error)
         except Exception as error:  # a bug must cost one attempt, not a client's minutes
             self._fail(_unreadable(error))
+        finally:
+            self._burst.close()
 
     def on_close(self, error: UpstreamError | None) -> None:
         self._stop_lingering()
@@ -270,7 +287,7 @@ class _HttpStream:
                 return
         if burst:
             self._push(Frame(_CONTENT, burst[0] if len(burst) == 1 else b"".join(burst), None, None, len(burst)))
-        if reader.complete and self._linger is None and self._sink is not None:  # the rest mostly came in the same read
+        if reader.complete and self._linger is None and self._sink is not None and not self.exchange.received:
             self._wait_for_rest(_TRAILING_S)
 
     def _push(self, frame: Frame) -> None:
@@ -282,7 +299,8 @@ class _HttpStream:
         self._stop_lingering()
         if self._sink is None:  # it has had enough
             return
-        self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self.exchange.abort)
+        if not self.exchange.received:
+            self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self.exchange.abort)
         self.exchange.resume()  # nobody will any more
         self._end(None if self._is_whole else _cut())
 

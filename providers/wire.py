@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from providers.base import HttpSink, Request, Stream
+from providers.base import HttpSink, HttpStream, Request
 from providers.errors import ConnectError
 from providers.exchange import Connection, Exchange
 from providers.origin import STALE_S, Origin, too_many, too_slow, unreachable
@@ -47,7 +47,7 @@ class WireClient:
         self._sweeper: asyncio.TimerHandle | None = None
         self.sent = 0
 
-    def send(self, request: Request, sink: HttpSink) -> Stream:
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
         """Send on an idle connection, or on a new one; see `HttpClient.send`."""
         self.sent += 1
         exchange = Exchange(self, request, sink)

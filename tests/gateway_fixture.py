@@ -166,7 +166,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
         with await serve._bind(settings.listen) as sock:
             server = serve._server(gateway.application)
             running = tasks.create_task(server.serve([sock]))
-            sweeping = tasks.create_task(serve._sweep(server, gateway))
+            sweeping = tasks.create_task(serve._sweep([server], gateway))
             await server.accepting.wait()
             site = Site(serve._name(sock).port, gateway=gateway)
             gateway._hub.listeners.append(site.events.append)

@@ -29,7 +29,7 @@ from gateway.inbound import parse
 from gateway.inbound_asked import Bounds as RequestBounds
 from gateway.settings import Settings
 from gateway.upstreams import endpoint_at, needs_httpx, origin_of, spoken_by, upstream_headers
-from providers.base import Api, Call, HttpSink, Request, Stream
+from providers.base import Api, Call, HttpSink, HttpStream, Request
 from providers.catalog import CATALOG
 from providers.errors import ConnectError, UpstreamError
 from providers.httpx_client import HttpxClient
@@ -110,7 +110,7 @@ class _WireClient(WireClient):
 
     recording: Recording | None = None
 
-    def send(self, request: Request, sink: HttpSink) -> Stream:
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
         return super().send(request, sink if self.recording is None else Tap(self.recording, sink))
 
     def opened(self) -> None:
@@ -124,7 +124,7 @@ class _HttpxClient(HttpxClient):
 
     recording: Recording | None = None
 
-    def send(self, request: Request, sink: HttpSink) -> Stream:
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
         return super().send(request, sink if self.recording is None else Tap(self.recording, sink))
 
     def opened(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from providers.base import Call, Endpoint, Frame, FrameKind, Headers, HttpSink, Request, Stream
+from providers.base import Call, Endpoint, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream
 from providers.errors import EmptyAnswer, TimedOut, UpstreamError
 
 STREAM_S_MAX = 60.0
@@ -93,7 +93,7 @@ class Client(Protocol):
 
     recording: Recording | None
 
-    def send(self, request: Request, sink: HttpSink) -> Stream:
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
         """See `providers.base.HttpClient`."""
 
 

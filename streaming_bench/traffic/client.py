@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from gateway.inbound import parse
 from gateway.inbound_asked import Bounds as RequestBounds
-from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, Request, Stream, WireProtocol
+from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream, WireProtocol
 from providers.catalog import CATALOG, Auth
 from providers.errors import UpstreamError
 from providers.openai.chat import OpenAIChat
@@ -169,7 +169,7 @@ class _Tap:
     def __init__(self, client: WireClient) -> None:
         self._client = client
 
-    def send(self, request: Request, sink: HttpSink) -> Stream:
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
         """See `HttpClient.send`; the exchange was set just before."""
         return self._client.send(request, _Tapped(self.exchange, sink))
 

@@ -16,7 +16,7 @@ from gateway.commands.probe_quirks import NAMES, Quirk, Seen, is_trap, quirks
 from gateway.commands.probe_report import Report, Times, as_json, cleaned, details, table
 from gateway.commands.probe_stream import Recording, fetch, record
 from gateway.settings import Settings
-from providers.base import Api, Call, Frame, FrameKind, HttpSink, Request, Sink, Stream
+from providers.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
 from providers.catalog import CATALOG
 from providers.errors import ConnectionCut, TimedOut, UpstreamError
 from running import run_virtual
@@ -153,6 +153,7 @@ class Left:
     """A stream that was left."""
 
     aborted = False
+    received = False
 
     def pause(self) -> None:
         """Nothing to do."""
@@ -223,7 +224,7 @@ class Silent:
     def __init__(self) -> None:
         self.left = Left()
 
-    def send(self, _request: Request, _sink: HttpSink) -> Stream:
+    def send(self, _request: Request, _sink: HttpSink) -> HttpStream:
         return self.left
 
     def open(self, _call: Call, _sink: Sink) -> Stream:

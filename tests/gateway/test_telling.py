@@ -9,7 +9,7 @@ import pytest
 from gateway.client_api import ClientApi, is_last
 from gateway.errors import GatewayError
 from gateway.response import JsonAnswer, Outbox, TellingAnswer, TellingStream
-from providers.base import Api, Call
+from providers.base import Api, Burst, Call
 from running import run_virtual
 
 NOTE = b': x-ttft-usage {"attempts":[]}\n\n'
@@ -53,7 +53,7 @@ def streamed(*events: bytes, keep_alive: bool = False) -> bytes:
     async def run() -> bytes:
         sent = Sent()
         async with asyncio.TaskGroup() as tasks:
-            outbox = Outbox(sent.send, asyncio.get_running_loop(), tasks)
+            outbox = Outbox(sent.send, asyncio.get_running_loop(), tasks, Burst())
             outbox.race = Race()
             client = TellingStream(outbox, "req", ClientApi(None))
             if keep_alive:
@@ -106,7 +106,7 @@ def test_a_json_answer_has_the_note_in_a_header() -> None:
     async def run(kind: type[JsonAnswer]) -> Sent:
         sent = Sent()
         async with asyncio.TaskGroup() as tasks:
-            outbox = Outbox(sent.send, asyncio.get_running_loop(), tasks)
+            outbox = Outbox(sent.send, asyncio.get_running_loop(), tasks, Burst())
             outbox.race = Race()
             client = kind(outbox, "req", ClientApi(None), Call(Api.CHAT, b"{}", {}, 1, "m", streaming=False))
             client.begin([(b"x-ttft-replica", b"a")])

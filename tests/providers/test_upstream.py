@@ -25,6 +25,7 @@ class Exchange:
     """What the client gives for a request."""
 
     aborted = False
+    received = False
 
     def pause(self) -> None:
         """Nothing to stop."""
