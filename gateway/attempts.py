@@ -82,8 +82,6 @@ class Attempts:
         if step is None:
             step = self._anywhere()
         if isinstance(step, Go):
-            if not sent or sent[-1].pool is not step.pool:
-                host.safely("budget", step.pool.earn, None, self._facts, step.replica, now_s)
             return self._launch(racer, step.pool, step.replica, role, why_started(role, self.errors))
         if isinstance(step, Nothing):
             tried = [attempt.replica for attempt in sent]
@@ -136,13 +134,13 @@ class Attempts:
 
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
         """Ask a pool for a replica; should it raise, any that may be reached will do."""
-        host, pick = self._host, pool.pick_any if desperate else pool.pick
+        host, pick = self._host, pool.choice.pick_any if desperate else pool.choice.pick
         try:
             return pick(self._facts, tried, host.loop.time(), host.rand())
         except Exception as error:  # as in Host.safely
             host.emit(PartFailed(host.loop.time(), "routing", type(error).__name__))
         # A boundary that cannot be told is not crossed; only a primary has none to cross.
-        reachable = host.safely("routing", pool.reachable, [] if tried else list(pool.replicas), tried)
+        reachable = host.safely("routing", pool.choice.reachable, [] if tried else list(pool.replicas), tried)
         return next(iter(reachable), None)
 
     def _anywhere(self) -> Go | Nothing:
@@ -169,7 +167,11 @@ class Attempts:
         attempt = Attempt(racer, pool, replica, role, reason, host.loop)
         self.sent.append(attempt)
         call, facts = asked or (self._call, self._facts)
-        host.safely("routing", pool.on_sent, None, attempt, facts, tickets)
+        is_first = tickets is None and asked is None and (len(self.sent) == 1 or self.sent[-2].pool is not pool)
+        try:
+            pool.on_sent(attempt, facts, tickets, is_first=is_first)
+        except Exception as error:  # as in Host.safely
+            host.emit(PartFailed(host.loop.time(), "routing", type(error).__name__))
         try:
             attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race

@@ -255,7 +255,7 @@ class Recovery:
         """Whom to ask: another one of the pool, never another model; else the same, if that is well."""
         prefills = kind is RecoveryKind.CONTINUE
         tried = [attempt.replica for attempt in attempts if attempt.outcome not in _MAY_BE_ASKED]
-        other = self.first.pool.pick(facts, tried, now_s, rand, prefills=prefills)
+        other = self.first.pool.choice.pick(facts, tried, now_s, rand, prefills=prefills)
         if other is not None:
             return other
         same = self._attempt.replica

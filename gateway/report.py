@@ -79,7 +79,7 @@ def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[st
         replica.name
         for pool in pools
         for replica in pool.replicas
-        if replica not in tried and replica not in pool.reachable(tried)
+        if replica not in tried and replica not in pool.choice.reachable(tried)
     )
 
 

@@ -98,9 +98,10 @@ class Tries:
             now_s: the time.
             rand: gives random numbers that spread waits.
         """
-        step = bounded(attempts, now_s) or self._where(pick, attempts, errors, now_s, rand)
+        bound = bounded(attempts, now_s) if attempts else None
+        step = bound or self._where(pick, attempts, errors, now_s, rand)
         if isinstance(step, Go):
-            if _sent(attempts) and not self._model.retries.take(now_s):
+            if attempts and _sent(attempts) and not self._model.retries.take(now_s):
                 return Nothing(spent=True)
             self._again = None
             self._index = self._model.pools.index(step.pool)
@@ -124,24 +125,25 @@ class Tries:
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Go | Wait | Nothing:
         """The order at the top of this file."""
-        pools, tried = self._model.pools, [attempt.replica for attempt in attempts]
+        pools, tried = self._model.pools, [attempt.replica for attempt in attempts] if attempts else ()
         if self._again is not None:
             same, at_s = self._again
             return Wait(at_s) if now_s < at_s else Go(pools[self._index], same)
-        anew = [attempt for attempt in attempts if attempt.error == StreamRefused.label]
-        if len(anew) > self._asked_anew:
-            self._asked_anew = len(anew)
-            return Go(anew[-1].pool, anew[-1].replica)
-        if errors and judge(errors[-1]).remedy is Remedy.FALLBACK:  # its siblings would say the same
-            behind = pools[self._index + 1 :] if self._once(Remedy.FALLBACK) else ()
-            return self._first(pick, behind, behind, tried) or Nothing()
+        if errors:
+            anew = [attempt for attempt in attempts if attempt.error == StreamRefused.label]
+            if len(anew) > self._asked_anew:
+                self._asked_anew = len(anew)
+                return Go(anew[-1].pool, anew[-1].replica)
+            if judge(errors[-1]).remedy is Remedy.FALLBACK:  # its siblings would say the same
+                behind = pools[self._index + 1 :] if self._once(Remedy.FALLBACK) else ()
+                return self._first(pick, behind, behind, tried) or Nothing()
         replica = pick(pools[self._index], tried, desperate=False)
         if replica is not None:
             return Go(pools[self._index], replica)
         found = self._same(attempts, errors, now_s, rand) or self._first(pick, pools[self._index + 1 :], pools, tried)
         if found is not None:
             return found
-        waits_s = [pool.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
+        waits_s = [pool.choice.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
         return Nothing(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
 
     def _same(
@@ -150,7 +152,7 @@ class Tries:
         """No sibling is left: what may soon be better is waited for, before a fallback answers."""
         pool = self._model.pools[self._index]
         if not attempts:  # all of them were told to wait by answers to others
-            wait_s = pool.wait_s(self._facts, (), now_s)
+            wait_s = pool.choice.wait_s(self._facts, (), now_s)
             return None if wait_s is None else self._wait(wait_s, now_s, rand)
         here = [attempt for attempt in attempts if attempt.pool is pool]
         waits_s = [(wait_s, attempt.replica) for attempt in here if (wait_s := _wait_s(attempt)) is not None]
@@ -180,7 +182,9 @@ class Tries:
         self._remedied |= {remedy}
         return first
 
-    def _first(self, pick: Pick, pools: Sequence[Pool], desperate: Sequence[Pool], tried: list[Replica]) -> Go | None:
+    def _first(
+        self, pick: Pick, pools: Sequence[Pool], desperate: Sequence[Pool], tried: Sequence[Replica]
+    ) -> Go | None:
         """The first replica in these pools that may be used, else the first one at all in those for the desperate."""
         for candidates, ignored in ((pools, False), (desperate, True)):
             for pool in candidates:

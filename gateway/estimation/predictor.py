@@ -9,6 +9,7 @@ Units: seconds; tokens; a level is a factor, kept as its logarithm.
 
 import math
 import statistics
+from collections.abc import Iterable
 from typing import Final
 
 from gateway.estimation.fit import RelativeFit
@@ -81,12 +82,20 @@ class Predictor:
             pending: prompt tokens it has been sent and not yet answered, this request's not included.
             now_s: the time.
         """
+        predicted_s = self.predict_each(((replica, uncached, pending),), now_s)
+        return None if predicted_s is None else predicted_s[0]
+
+    def predict_each(self, asked: Iterable[tuple[str, float, float]], now_s: float) -> list[float] | None:
+        """The same of several replicas: each one's name, and its tokens uncached and pending."""
         if now_s >= self._folded_s + _FOLD_S or self._samples < _ALONE:
             self.fold(now_s)
         if not self._samples:
             return None
-        b, s, c = self._coefficients
-        return max(_TTFT_MIN_S, self._scales.get(replica, 1.0) * (b + s * uncached + c * pending))
+        (b, s, c), scale_of, found = self._coefficients, self._scales.get, []
+        for replica, uncached, pending in asked:
+            predicted_s = scale_of(replica, 1.0) * (b + s * uncached + c * pending)
+            found.append(max(_TTFT_MIN_S, predicted_s))
+        return found
 
     def add(self, replica: str, ttft_s: float, uncached: float, pending: float, now_s: float) -> None:
         """Take a first content, with the tokens as they were when the attempt was sent."""

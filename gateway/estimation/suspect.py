@@ -24,14 +24,16 @@ class Waits:
     __slots__ = ("_answered_s", "_late", "_probe_s", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[float, float]] = {}  # (sent, predicted), in the order they were sent
+        self._waiting: dict[int, tuple[float, float, float]] = {}  # (due, late from, sent), oldest first
         self._late = 0  # attempts given up late since the last first content
         self._answered_s = -math.inf
         self._probe_s = -math.inf
 
     def sent(self, attempt: int, predicted_s: float, now_s: float) -> None:
         """An attempt was sent."""
-        self._waiting[attempt] = (now_s, predicted_s)
+        late_after_s = _LATE_PREDICTIONS * predicted_s
+        late_s = now_s + (max(_LATE_MIN_S, late_after_s))
+        self._waiting[attempt] = (now_s + predicted_s, late_s, now_s)
 
     def first_content(self, attempt: int, now_s: float) -> None:
         """The replica answers, so it is not suspect; who is late by now no longer counts against it."""
@@ -42,7 +44,7 @@ class Waits:
     def given_up(self, attempt: int, now_s: float) -> None:
         """An attempt was cancelled or timed out without a first content."""
         wait = self._waiting.pop(attempt, None)
-        if wait is not None and self._answered_s < _late_at_s(wait) <= now_s:
+        if wait is not None and self._answered_s < wait[1] <= now_s:
             self._late += 1
 
     def failed(self, attempt: int) -> None:
@@ -53,10 +55,10 @@ class Waits:
         """Whether three attempts are, or were, late with no first content between them."""
         late = self._late
         if late < _LATE_MAX <= late + len(self._waiting):
-            for wait in islice(self._waiting.values(), _LOOKED_AT):
-                if wait[0] > now_s - _LATE_MIN_S:
+            for _, late_s, sent_s in islice(self._waiting.values(), _LOOKED_AT):
+                if sent_s > now_s - _LATE_MIN_S:
                     break  # neither it nor a younger one can be late
-                late += self._answered_s < _late_at_s(wait) <= now_s
+                late += self._answered_s < late_s <= now_s
         return late >= _LATE_MAX
 
     def take_probe(self, now_s: float) -> bool:
@@ -73,11 +75,5 @@ class Waits:
         """
         if not self._waiting:
             return 0.0
-        oldest = islice(self._waiting.values(), _LOOKED_AT)
-        return max(0.0, max((now_s - sent_s - predicted_s for sent_s, predicted_s in oldest), default=0.0))
-
-
-def _late_at_s(wait: tuple[float, float]) -> float:
-    """When an attempt becomes late: at 3 times its prediction, but not before 1 s."""
-    sent_s, predicted_s = wait
-    return sent_s + max(_LATE_MIN_S, _LATE_PREDICTIONS * predicted_s)
+        due_s, _, _ = min(islice(self._waiting.values(), _LOOKED_AT))
+        return now_s - due_s if now_s > due_s else 0.0

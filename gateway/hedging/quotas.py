@@ -42,7 +42,7 @@ class Quotas:
 
     # before an attempt
 
-    def unrefused(self, candidates: list[Replica], facts: Facts, now_s: float) -> list[Replica]:
+    def unrefused(self, candidates: Sequence[Replica], facts: Facts, now_s: float) -> list[Replica]:
         """Those that need not wait for their provider."""
         if not self.of:
             return uncooled(candidates, now_s)
@@ -54,7 +54,7 @@ class Quotas:
         own_s = max(0.0, replica.breaker.cooling_until_s - now_s)
         return own_s if ledger is None else max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
 
-    def with_headroom(self, candidates: list[Replica], now_s: float) -> list[Replica]:
+    def with_headroom(self, candidates: Sequence[Replica], now_s: float) -> Sequence[Replica]:
         """Those whose quota has something left, or all of them."""
         if not self.of:
             return candidates

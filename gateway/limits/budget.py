@@ -7,8 +7,8 @@ spent are at most share * (what these n weighed) + cap, plus what the last hedge
 Units: credits are requests or tokens; now_s in seconds.
 """
 
-import math
 from dataclasses import dataclass
+from math import exp, inf
 from typing import Final
 
 # hedging.md section 5
@@ -73,9 +73,11 @@ class CreditBudget:
         else:
             self._cost_mean = cost
             self._credit = _CAP_COSTS * cost / 2
-        self._fade(now_s)
+        if now_s > self._now_s:
+            self._fade(now_s)
         self._accrual += earned
-        self._credit = min(self._credit + earned, self.cap)
+        credit, cap = self._credit + earned, _CAP_COSTS * self._cost_mean + self._accrual
+        self._credit = min(cap, credit)
 
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
         """Take the credits of one hedge, or None if there are too few.
@@ -106,7 +108,7 @@ class CreditBudget:
     def _fade(self, now_s: float) -> None:
         """Bring the accrual up to now_s."""
         if now_s > self._now_s:
-            self._accrual *= math.exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
+            self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s
 
 
@@ -122,7 +124,7 @@ class RetryBudget:
     def __init__(self) -> None:
         self._credit = _RETRIES_SAVED
         self._accrual = 0.0  # earnings fading with 10 s
-        self._now_s = -math.inf
+        self._now_s = -inf
 
     def earn(self, now_s: float) -> None:
         """A request begins."""
@@ -142,6 +144,6 @@ class RetryBudget:
         """Bring everything up to now_s."""
         if now_s > self._now_s:
             elapsed_s = now_s - self._now_s
-            self._accrual *= math.exp(-elapsed_s / _RETRY_ACCRUAL_S)
+            self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)
             self._credit = min(_RETRIES_SAVED + self._accrual, self._credit + elapsed_s * _RETRIES_PER_S)
             self._now_s = now_s

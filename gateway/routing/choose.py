@@ -9,8 +9,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from gateway.routing.replicas import Replica
+from gateway.routing.replicas import BreakerState, Replica
 
+_CLOSED: Final = BreakerState.CLOSED
 _LOAD_BOUND: Final = 1.25  # times the mean in flight: affinity ends there (Mirrokni et al., bounded loads)
 
 
@@ -51,7 +52,12 @@ def reachable(replicas: Sequence[Replica], tried: Collection[Replica], crossing:
 
 def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
     """Those that their breaker lets a primary or failover through to."""
-    return [replica for replica in replicas if replica.breaker.allows(now_s)]
+    return [
+        replica
+        for replica in replicas
+        if ((breaker := replica.breaker).state is _CLOSED and now_s >= breaker.cooling_until_s)  # nearly always
+        or breaker.allows(now_s)
+    ]
 
 
 def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
@@ -67,7 +73,7 @@ def backups(
     return [replica for replica in reached if replica not in tried and replica.breaker.is_closed(now_s)]
 
 
-def ramped(candidates: list[Replica], now_s: float, rand: float) -> tuple[list[Replica], float]:
+def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Sequence[Replica], float]:
     """The candidates without those that have just come back, as often as their slow start says.
 
     Args:

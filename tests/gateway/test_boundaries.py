@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.hedging.choice import Choice
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
@@ -119,7 +120,7 @@ def test_a_broken_router_does_not_cross_either(monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(Pool, "pick", broken)
+    monkeypatch.setattr(Choice, "pick", broken)
     outcome = run_race(Scripted(DOWN), Scripted(QUICK), Scripted(QUICK), prepare=_sides("eu", "us", "eu"))
     assert outcome.client.finished
     assert [len(replica.streams) for replica in outcome.replicas] == [1, 0, 1]

@@ -143,4 +143,4 @@ def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, ch
     """Whatever function of a pure room raises, for ever, every client gets the whole answer of one replica."""
     chosen = list(functions(room))
     raised = run_virtual(besiege(chosen, choice))
-    assert len(raised) >= 0.5 * len(chosen)  # the others are for people, or for what does not happen here
+    assert len(raised) >= 0.4 * len(chosen)  # the others are for people, or for what does not happen here

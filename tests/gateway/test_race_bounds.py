@@ -109,7 +109,7 @@ def test_a_refusal_leaves_nothing_waiting() -> None:
     pool = told.pools[0]
     assert told.report.attempts[0].outcome is Outcome.REFUSED
     assert pool.pending_tokens(pool.replicas[0]) == 0
-    assert pool._loads[pool.replicas[0]].waits.overdue_s(1e6) == 0
+    assert pool.choice.loads[pool.replicas[0]].waits.overdue_s(1e6) == 0
 
 
 def test_replicas_that_refuse_go_on_being_asked() -> None:
@@ -128,7 +128,7 @@ def test_replicas_that_refuse_go_on_being_asked() -> None:
             Race(model, call, BIG, client, Caller(f"req_{n}", "key", loop.time()), host).start()
             await client.over.wait()
             await asyncio.sleep(1.0)
-        assert not pool.is_suspect(pool.replicas[0], loop.time())
+        assert not pool.choice.is_suspect(pool.replicas[0], loop.time())
         assert len(refusing.streams) >= 10
 
     run_virtual(main())

@@ -51,7 +51,7 @@ def pool(
 def send(pool: Pool, index: int, now_s: float = 0.0, facts: Facts = FACTS) -> Seen:
     """An attempt at one of its replicas."""
     attempt = Seen(pool.replicas[index], now_s)
-    pool.on_sent(attempt, facts, None)
+    pool.on_sent(attempt, facts, None, is_first=True)
     return attempt
 
 
@@ -63,7 +63,7 @@ def limited(pool: Pool, index: int, retry_after_s: float | None, now_s: float = 
 def chosen(pool: Pool, now_s: float, *tried: int) -> set[str]:
     """Who may get a primary."""
     used = [pool.replicas[index] for index in tried]
-    picks = (pool.pick(FACTS, used, now_s, rand / 10) for rand in range(10))
+    picks = (pool.choice.pick(FACTS, used, now_s, rand / 10) for rand in range(10))
     return {replica.name for replica in picks if replica is not None}
 
 
@@ -72,10 +72,10 @@ def test_a_cool_down_holds_for_all_who_share_the_quota() -> None:
     both = pool("q", "q", "other", ledgers={"q": Ledger(), "other": Ledger()})
     limited(both, 0, 5.0)
     assert chosen(both, 1.0) == {"c"}
-    assert both.wait_s(FACTS, (), 1.0) is None
-    assert both.wait_s(FACTS, [both.replicas[2]], 1.0) == 4.0
-    assert both.pick(FACTS, [both.replicas[2]], 1.0, 0.0) is None
-    assert both.wait_s(FACTS, [both.replicas[2]], 5.0) is None
+    assert both.choice.wait_s(FACTS, (), 1.0) is None
+    assert both.choice.wait_s(FACTS, [both.replicas[2]], 1.0) == 4.0
+    assert both.choice.pick(FACTS, [both.replicas[2]], 1.0, 0.0) is None
+    assert both.choice.wait_s(FACTS, [both.replicas[2]], 5.0) is None
     assert chosen(both, 5.0, 1, 2) == {"a"}
     assert chosen(both, 5.0, 0, 2) == {"b"}
 
@@ -85,8 +85,8 @@ def test_a_ledger_is_shared_between_pools() -> None:
     ledgers = {"q": Ledger()}
     one, other = pool("q", ledgers=ledgers), pool("q", ledgers=ledgers)
     limited(one, 0, 5.0)
-    assert other.wait_s(FACTS, (), 1.0) == 4.0
-    assert other.pick(FACTS, (), 1.0, 0.0) is None
+    assert other.choice.wait_s(FACTS, (), 1.0) == 4.0
+    assert other.choice.pick(FACTS, (), 1.0, 0.0) is None
 
 
 def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
@@ -96,7 +96,7 @@ def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
     assert chosen(alone, 1.0) == {"b"}
     limited(alone, 1, 3.0)
     assert chosen(alone, 1.0) == set()
-    assert alone.wait_s(FACTS, (), 1.0) == 2.0
+    assert alone.choice.wait_s(FACTS, (), 1.0) == 2.0
     assert chosen(alone, 3.0) == {"b"}
 
 
@@ -105,7 +105,7 @@ def test_a_429_that_does_not_say_how_long_asks_for_a_second() -> None:
     quiet = pool(None, None)
     limited(quiet, 0, None)
     assert chosen(quiet, 0.5) == {"b"}
-    assert quiet.wait_s(FACTS, [quiet.replicas[1]], 0.5) == 0.5
+    assert quiet.choice.wait_s(FACTS, [quiet.replicas[1]], 0.5) == 0.5
     assert chosen(quiet, 1.0, 1) == {"a"}
 
 
@@ -114,26 +114,26 @@ def test_an_open_breaker_can_be_ignored_and_a_cool_down_cannot() -> None:
     two = pool("q", "other", ledgers={"q": Ledger(), "other": Ledger()})
     limited(two, 0, 5.0)
     two.replicas[1].breaker.trip(0.0)
-    assert two.pick(FACTS, (), 1.0, 0.0) is None
-    assert two.pick_any(FACTS, (), 1.0, 0.0) is two.replicas[1]
-    assert two.pick_any(FACTS, [two.replicas[1]], 1.0, 0.0) is None
+    assert two.choice.pick(FACTS, (), 1.0, 0.0) is None
+    assert two.choice.pick_any(FACTS, (), 1.0, 0.0) is two.replicas[1]
+    assert two.choice.pick_any(FACTS, [two.replicas[1]], 1.0, 0.0) is None
 
 
 def test_where_all_are_tried_there_is_nothing_to_wait_for() -> None:
     """Time does not help."""
     tried = pool("q")
-    assert tried.wait_s(FACTS, tried.replicas, 0.0) is None
+    assert tried.choice.wait_s(FACTS, tried.replicas, 0.0) is None
 
 
 def test_an_enforced_limit_refuses_and_says_for_how_long() -> None:
     """At a limit marked enforce nothing is sent until there is room for this prompt."""
     strict = pool("q", ledgers={"q": Ledger([Limit(Resource.TOKENS, 6_000.0, enforce=True)])})
     for _ in range(4):
-        assert strict.pick(FACTS, (), 0.0, 0.0) is not None
+        assert strict.choice.pick(FACTS, (), 0.0, 0.0) is not None
         send(strict, 0)
-    assert strict.pick(FACTS, (), 0.0, 0.0) is None
-    assert strict.wait_s(FACTS, (), 0.0) == pytest.approx(15.0)
-    assert strict.pick(FACTS, (), 15.1, 0.0) is not None
+    assert strict.choice.pick(FACTS, (), 0.0, 0.0) is None
+    assert strict.choice.wait_s(FACTS, (), 0.0) == pytest.approx(15.0)
+    assert strict.choice.pick(FACTS, (), 15.1, 0.0) is not None
 
 
 def test_primaries_are_steered_away_from_a_quota_that_is_nearly_used_up() -> None:

@@ -57,7 +57,7 @@ class House:
     def send(self, facts: Facts, now_s: float, replica: Replica, tickets: HedgeTickets | None = None) -> Try:
         """One attempt."""
         attempt = Try(replica, now_s)
-        self.pool.on_sent(attempt, facts, tickets)
+        self.pool.on_sent(attempt, facts, tickets, is_first=tickets is None)
         return attempt
 
     def hedge(self, facts: Facts, primary: Try, now_s: float) -> Try | None:
@@ -86,7 +86,6 @@ def test_hedges_and_their_tokens_stay_below_the_budget(requests: list[Request]) 
         now_s += gap_s
         facts = Facts(prompt_tokens=tokens)
         primary = house.send(facts, now_s, house.pool.replicas[0])
-        house.pool.earn(facts, primary.replica, now_s)
         earned_tokens += tokens
         backup = house.hedge(facts, primary, now_s)
         if backup is not None and MEANING[outcome].bill is not Bill.RELEASE:
@@ -123,7 +122,6 @@ def test_hedges_stay_below_their_share_of_the_spend(
             replica.bills_cancelled = replica.name in billing
         facts = Facts(prompt_tokens=prompt_tokens, answer_tokens=answer_tokens)
         primary = house.send(facts, now_s, next(each for each in house.pool.replicas if each.name == name))
-        house.pool.earn(facts, primary.replica, now_s)
         backup = house.hedge(facts, primary, now_s)
         if backup is not None and backup.sent is not None and backup.sent.tickets is not None:
             cost = backup.sent.tickets.volume.cost
@@ -149,7 +147,6 @@ def test_no_ticket_leaks(requests: list[Request]) -> None:
         now_s += gap_s / 1000
         facts = Facts(prompt_tokens=tokens, answer_tokens=10)
         primary = house.send(facts, now_s, house.pool.replicas[0])
-        house.pool.earn(facts, primary.replica, now_s)
         before = house.pool.allowance.requests.credit
         backup = house.hedge(facts, primary, now_s)
         for attempt in filter(None, (primary, backup)):

@@ -60,12 +60,12 @@ def test_the_only_one_left_is_found(routing: Routing) -> None:
         if replica is not replicas[42]:
             replica.breaker.cool_down(1e9)
     for step in range(50):
-        assert pool.pick(Facts(), (), 1.0, step / 50) is replicas[42]
-    assert pool.pick(Facts(), (replicas[42],), 1.0, 0.5) is None
+        assert pool.choice.pick(Facts(), (), 1.0, step / 50) is replicas[42]
+    assert pool.choice.pick(Facts(), (replicas[42],), 1.0, 0.5) is None
 
 
 def test_round_robin_visits_many_in_order() -> None:
     """Each of many gets its turn, in the configured order."""
     replicas = fleet(40)
     pool = Pool("m", replicas, HedgeSettings(policy=Policy.OFF, routing=Routing.ROUND_ROBIN))
-    assert [pool.pick(Facts(), (), 1.0, 0.3) for _ in range(80)] == replicas * 2
+    assert [pool.choice.pick(Facts(), (), 1.0, 0.3) for _ in range(80)] == replicas * 2
