@@ -23,7 +23,7 @@ from gateway.hedging.terms import Facts
 from gateway.request import Model, RecoveryMode
 from gateway.routing.replicas import Replica
 from gateway.tries import Go
-from providers.base import Call, Continuation, Joiner, Transcript, Usage
+from providers.base import Call, Continuation, Joiner, Recoverer, Transcript, Usage
 from providers.errors import UpstreamError
 
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
@@ -71,8 +71,8 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
     fixed = recoverer.fixed(call)
     anywhere = fixed or model.recovery is not RecoveryMode.AUTO
     if not anywhere and recoverer.continuable(call):
-        anywhere = any(replica.prefills for replica in attempt.pool.replicas)
-    recovery = Recovery(model.recovery, call, recoverer.transcript(call), attempt, write)
+        anywhere = attempt.pool.prefills
+    recovery = Recovery(model.recovery, call, recoverer, attempt, write)
     recovery.replays_late = fixed or model.recovery is not RecoveryMode.AUTO
     recovery.early_only = not anywhere
     return recovery
@@ -101,6 +101,7 @@ class Recovery:
         "_packed",
         "_pending",
         "_pieces",
+        "_recoverer",
         "_rounds",
         "_step",
         "_transcript",
@@ -114,11 +115,12 @@ class Recovery:
     )
 
     def __init__(
-        self, mode: RecoveryMode, call: Call, transcript: Transcript, attempt: Attempt, write: Callable[[bytes], None]
+        self, mode: RecoveryMode, call: Call, recoverer: Recoverer, attempt: Attempt, write: Callable[[bytes], None]
     ) -> None:
         self._mode = mode
         self._call = call
-        self._transcript = transcript
+        self._recoverer = recoverer
+        self._transcript: Transcript | None = None  # made when the stream breaks
         self._attempt = self.first = attempt  # whose events the client gets
         self._write = write
         self._pieces: list[bytes] = []
@@ -203,8 +205,8 @@ class Recovery:
         """
         if self.given_up:
             return None
-        self._read()
-        for kind, continuation in self._ways():
+        transcript = self._read()
+        for kind, continuation in self._ways(transcript):
             asked = facts
             if continuation is not None:
                 tokens = facts.prompt_tokens + continuation.prefill_tokens
@@ -213,7 +215,7 @@ class Recovery:
             if replica is None:
                 continue
             if continuation is None:
-                self._step = _Step(kind, replica, self._call, asked, self._transcript.joiner())
+                self._step = _Step(kind, replica, self._call, asked, transcript.joiner())
             else:
                 joiner, prefill_tokens = continuation.joiner, continuation.prefill_tokens
                 self._step = _Step(kind, replica, continuation.call, asked, joiner, prefill_tokens)
@@ -229,19 +231,20 @@ class Recovery:
         """What the attempt asks that carries the stream on; None while it is whole."""
         return (self._step.call, self._step.facts) if self._step is not None else None
 
-    def _read(self) -> None:
+    def _read(self) -> Transcript:
         """Turn what was kept into text."""
+        transcript = self._transcript = self._transcript or self._recoverer.transcript(self._call)
         for packed in self._packed:
-            self._transcript.add(zlib.decompress(packed))
-        self._transcript.add(b"".join(self._pieces))
+            transcript.add(zlib.decompress(packed))
+        transcript.add(b"".join(self._pieces))
         self._kept_bytes += self._bytes
         self._packed.clear()
         self._pieces.clear()
         self._bytes = 0
+        return transcript
 
-    def _ways(self) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
+    def _ways(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
         """What could be right, best first."""
-        transcript = self._transcript
         if self._mode is not RecoveryMode.REPLAY and not self._no_prefill:
             continuation = transcript.continuation()
             if continuation is not None:
@@ -304,7 +307,7 @@ class Recovery:
 
     def settle(self, result: RecoveryResult, now_s: float) -> None:
         """Say how the attempt under way went, if there is one."""
-        if not self._pending or self._step is None:
+        if not self._pending or self._step is None or self._transcript is None:
             return
         self._pending = False
         step, tokens = self._step, self._transcript.tokens

@@ -180,7 +180,7 @@ class _HttpStream:
         self._body = bytearray()  # the body, while it is not read as events
         self._status = 0
         self._headers: Headers = ()
-        self._compression = b""
+        self._compression = b""  # of the body, nothing where it is not compressed
         self._paused = False
         self._linger: asyncio.TimerHandle | None = None  # ends what need not be waited for
 
@@ -206,12 +206,17 @@ class _HttpStream:
         if self._sink is None:
             return
         self._status, self._headers = status, headers
-        self._compression = _compression(headers)
+        is_json = False
+        for name, value in headers:
+            if name == b"content-type":
+                is_json = b"json" in value.lower()  # everything else is read as events
+            elif name == b"content-encoding" and value.lower() != b"identity":
+                self._compression = value
         if status == 200 and self._compression:
             what = self._compression[:_TOLD_MAX].decode("latin-1")
             self._fail(ProtocolError(f"the upstream has compressed its answer ({what}), which it was asked not to"))
             return
-        if status == 200 and self._in_events and not _is_json(headers):
+        if status == 200 and self._in_events and not is_json:
             self._splitter = Splitter(self._bounds.event_bytes_max)
             self._reader = self._protocol.reader(self._call)
         elif status != 200:
@@ -381,14 +386,3 @@ def _cut() -> ConnectionCut:
 
 def _unreadable(error: Exception) -> ProtocolError:
     return ProtocolError(f"the upstream's answer could not be read ({type(error).__name__})")
-
-
-def _compression(headers: Headers) -> bytes:
-    """How the body is compressed, nothing where it is not."""
-    value = next((value for name, value in headers if name == b"content-encoding"), b"")
-    return b"" if value.lower() == b"identity" else value
-
-
-def _is_json(headers: Headers) -> bool:
-    """Whether the body is one JSON document; everything else is read as events."""
-    return any(name == b"content-type" and b"json" in value.lower() for name, value in headers)

@@ -29,6 +29,7 @@ _LEARNED: Final = 1_000  # reports after which only some are taken
 _FACTOR_MIN: Final = 0.3
 _FACTOR_MAX: Final = 3.0
 
+_PAIR: Final = np.dtype("<u2")
 # A pair weighs less than 3 in each part and 4,096 are added up: below 2**21 hundredths.
 _UNIT: Final = 100
 _LANE_BITS: Final = 21
@@ -103,7 +104,7 @@ def text_tokens(body: bytes) -> TextTokens:
     factor = 2.0 * length / max(1, len(body))  # every second pair is looked at
     if b"\\u" in body and body.isascii():
         body = body.decode("raw_unicode_escape", "replace").encode("utf-8", "surrogatepass")
-    lanes = int(np.add.reduce(_WEIGHTS.take(np.frombuffer(body, "<u2", len(body) // 2))))
+    lanes = int(np.add.reduce(_WEIGHTS.take(np.frombuffer(body, _PAIR, len(body) // 2))))
     factor /= _UNIT
     words = (lanes & _LANE) * factor + images * _IMAGE_TOKENS
     return TextTokens(words, (lanes >> _LANE_BITS & _LANE) * factor, (lanes >> 2 * _LANE_BITS) * factor)

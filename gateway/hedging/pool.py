@@ -53,6 +53,7 @@ class Pool:
         self.name = name
         self.replicas = tuple(replicas)
         self.settings = settings
+        self.prefills = any(replica.prefills for replica in replicas)  # some go on with an answer that they are given
         self.hedging_on = True  # the on-call switch
         self.races_at_headers = settings.policy is Policy.HEADERS  # response headers count as an answer
         self.allowance = Allowance(settings.budget, settings.budget_of)
