@@ -155,7 +155,7 @@ class Place:
     @property
     def host(self) -> Host:
         """What its request tells of itself; not kept: it would be a cycle."""
-        return Host(self._host.loop, self._emit, self._host.rand)
+        return Host(self._host.loop, self._emit, self._host.rand, self._host.alarms)
 
     def enter(self) -> None:
         """Take a slot, or begin to wait for one.

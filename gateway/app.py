@@ -15,6 +15,7 @@ from fastapi import Request
 
 from gateway import settings as config
 from gateway.admin import Admin
+from gateway.alarms import Alarms
 from gateway.client_api import ClientApi
 from gateway.client_messages import PING, MessagesEnding
 from gateway.client_messages import error_body as messages_error_body
@@ -70,7 +71,7 @@ class Gateway:
         self._reread = reread
         self._reloading = asyncio.Lock()
         self._hub = Hub()
-        self._host = Host(loop, self._hub.emit, random.Random().random)
+        self._host = Host(loop, self._hub.emit, random.Random().random, Alarms(loop))
         self._site = build_site(settings, tasks, self._host)
         usage = UsageTable()
         self._metrics = Metrics(self._states, self._admission_state)

@@ -1,6 +1,6 @@
 """One request's race: primary, timer, backup; first content wins, losers are cancelled, every outcome is reported.
 
-A state machine driven by three callers: its attempts (content, failure, finish), one timer, and the client (gone, slow,
+A state machine driven by three callers: its attempts (content, failure, finish), its alarm, and the client (gone, slow,
 drain). It decides nothing about hedging itself: it asks the pool, then acts. It knows neither sockets nor HTTP nor
 which API is spoken; times come from the event loop's clock, so on a virtual-time loop the same code is the simulator.
 
@@ -10,10 +10,10 @@ which API is spoken; times come from the event loop's clock, so on a virtual-tim
 Units: seconds of the loop's clock.
 """
 
-import asyncio
 import math
 from collections.abc import Sequence
 
+from gateway.alarms import Alarm
 from gateway.attempt import Attempt
 from gateway.attempts import Attempts
 from gateway.errors import GatewayError, RateLimited, ShuttingDown
@@ -44,6 +44,8 @@ class Race:
     """One request from its first attempt to its end."""
 
     __slots__ = (
+        "_alarm",
+        "_alarm_at_s",
         "_attempts",
         "_call",
         "_caller",
@@ -58,8 +60,6 @@ class Race:
         "_recovery",
         "_retry_at_s",
         "_start_s",
-        "_timer",
-        "_timer_at_s",
         "_winner",
     )
 
@@ -77,8 +77,8 @@ class Race:
         self._paused = False
         self._start_s = self._final_s = self._keep_alive_at_s = 0.0
         self._retry_at_s = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at_s = math.inf
+        self._alarm: Alarm | None = None
+        self._alarm_at_s = math.inf
 
     # the client's calls
 
@@ -272,8 +272,9 @@ class Race:
         usage = self._winner.usage if self._winner is not None and self._winner.role is not Role.RECOVERY else None
         if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
             self._host.safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         for attempt in self._attempts.sent:
             self._close(attempt, Outcome.LOST)  # a parked empty answer
         if self._recovery is not None:
@@ -346,16 +347,16 @@ class Race:
         return self._host.loop.time()
 
     def _arm(self, at_s: float) -> None:
-        """See to it that the timer runs no later than at_s; an earlier one finds nothing due and sets the next."""
-        if at_s < self._timer_at_s:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at_s = at_s
-            self._timer = self._host.loop.call_at(at_s, self._tick)
+        """See to it that the alarm goes off no later than at_s; an earlier one finds nothing due and sets the next."""
+        if at_s < self._alarm_at_s:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at_s = at_s
+            self._alarm = self._host.alarms.set(at_s, self._tick)
 
     def _tick(self) -> None:
-        """Do everything that is due, then set the timer for what comes next."""
-        self._timer, self._timer_at_s = None, math.inf
+        """Do everything that is due, then set the alarm for what comes next."""
+        self._alarm, self._alarm_at_s = None, math.inf
         if self._over:
             return
         now_s = self._now()

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from gateway.alarms import Alarms
 from gateway.errors import GatewayError
 from gateway.estimation.tokens import TokenScale
 from gateway.events import Event, PartFailed
@@ -121,12 +122,14 @@ class Host:
         loop: its clock and timers.
         emit: hears events; must not raise.
         rand: uniform random numbers in [0, 1).
+        alarms: when to look at a race again.
         burst: open while something is read from an upstream.
     """
 
     loop: asyncio.AbstractEventLoop
     emit: Callable[[Event], None]
     rand: Callable[[], float]
+    alarms: Alarms
     burst: Burst = field(default_factory=Burst)
 
     def safely(self, part: str, function: Callable[..., _T], default: _T, *args: object) -> _T:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from gateway.alarms import Alarms
 from gateway.errors import GatewayError
 from gateway.events import Event, PartFailed, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
@@ -159,7 +160,7 @@ class _Driver:
         self._traffic = traffic
         self._progress = progress
         self._model = Model("bench", [pool], _NO_TIMEOUTS)
-        self._host = Host(loop, self._hear, random.Random(f"{seed}/gateway").random)
+        self._host = Host(loop, self._hear, random.Random(f"{seed}/gateway").random, Alarms(loop))
         self._client = _Client()
         self._next = 0
         self._over = asyncio.Event()

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
 from gateway.hedging.allowance import BudgetOf
 from gateway.hedging.charges import Standing
@@ -158,7 +159,7 @@ def traffic(count: int, seed: int) -> Accounted:
         hedge = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=SHARE, budget_of=BudgetOf.SPEND)
         members = [Replica(f"r{n}", each, "quota", prices=PRICES[n]) for n, each in enumerate(replicas)]
         model = Model("m", [Pool("m", members, hedge, {"quota": ledger})], Timeouts())
-        host = Host(loop, books.hear, rng.random)
+        host = Host(loop, books.hear, rng.random, Alarms(loop))
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
 
         def ask(at_s: float) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.alarms import Alarms
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
 from gateway.hedging.plan import Policy
@@ -157,7 +158,7 @@ async def _ask(model: Model, loop: asyncio.AbstractEventLoop) -> Seen:
     client = _Client()
     start_s = loop.time()
     caller = Caller("req_1", "key", start_s)
-    Race(model, inbound.call, Facts(), client, caller, Host(loop, emit, lambda: 0.0)).start()
+    Race(model, inbound.call, Facts(), client, caller, Host(loop, emit, lambda: 0.0, Alarms(loop))).start()
     await over.wait()
     return Seen(client.text(), client.error, loop.time() - start_s, 0)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from gateway.alarms import Alarms
 from gateway.errors import GatewayError
 from gateway.events import Event, PartFailed, RequestEnded, Role
 from gateway.hedging.outcomes import Outcome
@@ -118,7 +119,7 @@ async def _books(count: int, rng: random.Random) -> Books:
         for name in "abc"
     ]
     model = Model("m", [Pool("m", replicas, settings, {"q": ledger})], Timeouts(ttft_s=1.0, ttft_last_s=3.0))
-    host, client = Host(loop, hear, rng.random), _Patient()
+    host, client = Host(loop, hear, rng.random, Alarms(loop)), _Patient()
     for n in range(count):
         facts = Facts(prompt_tokens=rng.uniform(1, 5_000), answer_tokens=rng.choice([None, 50, 900]), coin=rng.random())
         caller = Caller(str(n), "", loop.time())

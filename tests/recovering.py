@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
@@ -227,7 +228,7 @@ def run(
         model = Model("m", pools, timeouts or Timeouts(), recovery=mode, recoverers=_RECOVERERS)
         facts = Facts(prompt_tokens=10, hedge_off=inbound.hedge_off)
         caller = Caller("req_1", "key", loop.time())
-        race = Race(model, inbound.call, facts, client, caller, Host(loop, emit, lambda: 0.0))
+        race = Race(model, inbound.call, facts, client, caller, Host(loop, emit, lambda: 0.0, Alarms(loop)))
         race.start()
         if during is not None:
             during(race, client)

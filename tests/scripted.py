@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gateway.alarms import Alarms
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
 from gateway.hedging.plan import Policy
@@ -214,7 +215,7 @@ def run_race(
         known = facts or Facts()
         if pinned is not None:
             known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])
-        race = Race(model, call, known, client, caller, Host(loop, emit, lambda: 0.0))
+        race = Race(model, call, known, client, caller, Host(loop, emit, lambda: 0.0, Alarms(loop)))
         race.start()
         if during is not None:
             during(race, client, pools)

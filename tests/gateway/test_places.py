@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.admission import Admission, Entrance, Place, Size
+from gateway.alarms import Alarms
 from gateway.errors import GatewayError, OverKeyLimit, Overloaded
 from gateway.events import Event, PartFailed, RequestEnded, RequestRefused
 from gateway.limits.admission import Gate
@@ -91,7 +92,9 @@ class House:
         self.account = Account(CallerLimits(**limits))
         accounts = {"limited": self.account} if limits else {}
         self.admission = Admission(
-            accounts, {"m": Entrance(self.gate, timeout_s)}, Host(self.loop, self.events.append, lambda: 0.0)
+            accounts,
+            {"m": Entrance(self.gate, timeout_s)},
+            Host(self.loop, self.events.append, lambda: 0.0, Alarms(self.loop)),
         )
 
     def ask(self, length_s: float = 1.0, key: str = "a", size: Size | None = None, kind: type[Work] = Work) -> Work:

@@ -14,6 +14,7 @@ import pytest
 
 from gateway import estimation, hedging, limits, routing
 from gateway.admission import Admission, Entrance
+from gateway.alarms import Alarms
 from gateway.app import client_apis
 from gateway.bodies import Bodies, HeldBytes
 from gateway.events import Event, PartFailed
@@ -86,7 +87,7 @@ class House:
         replicas = [Replica(name, Moody(QUICK), "quota") for name in "abc"]
         settings = HedgeSettings(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], Timeouts())
-        host = Host(loop, self.events.append, random.Random(1).random)
+        host = Host(loop, self.events.append, random.Random(1).random, Alarms(loop))
         bodies = Bodies(1_000_000, 10.0, HeldBytes(1_000_000_000))
         accounts = {"anonymous": Account(CallerLimits(10**9, 10**9, 10**9))}
         admission = Admission(accounts, {"m": Entrance(Gate(10**9, 0), 1.0)}, host)

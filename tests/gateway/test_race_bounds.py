@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from gateway.alarms import Alarms
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
@@ -122,7 +123,7 @@ def test_replicas_that_refuse_go_on_being_asked() -> None:
         pool = Pool("m", [Replica("a", refusing), Replica("b", Scripted(answer(0.1)))], OFF)
         model = Model("m", [pool], Timeouts())
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
-        host = Host(loop, lambda _event: None, itertools.cycle([0.0, 0.5]).__next__)
+        host = Host(loop, lambda _event: None, itertools.cycle([0.0, 0.5]).__next__, Alarms(loop))
         for n in range(40):
             client = RecordingClient()
             Race(model, call, BIG, client, Caller(f"req_{n}", "key", loop.time()), host).start()

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
@@ -43,7 +44,7 @@ def test_a_stalled_replica_gets_only_probes_and_is_used_again() -> None:
         loop, rand = asyncio.get_running_loop(), random.Random(1)
         replicas = [Replica(name, endpoint) for name, endpoint in zip("abc", [stalling, *steady], strict=True)]
         model = Model("m", [Pool("m", replicas, HedgeSettings())], Timeouts())
-        host = Host(loop, emit, rand.random)
+        host = Host(loop, emit, rand.random, Alarms(loop))
         while loop.time() < END_S:
             client = RecordingClient()
             call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
@@ -77,7 +78,7 @@ def storm(groups: Sequence[Sequence[Changing]], routing: Routing = Routing.PREDI
             if isinstance(event, RequestEnded):
                 seen.ended.append(event)
 
-        host = Host(loop, emit, rng.random)
+        host = Host(loop, emit, rng.random, Alarms(loop))
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
 
         def ask(at_s: float) -> None:
