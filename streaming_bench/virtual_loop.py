@@ -25,7 +25,7 @@ class StandstillError(RuntimeError):
 class _Timer(asyncio.TimerHandle):
     """A timer that comes after those of the same instant that were set before it; asyncio leaves that order open."""
 
-    __slots__ = ("_number",)
+    __slots__ = ("_place",)
 
     def __init__(
         self,
@@ -37,13 +37,11 @@ class _Timer(asyncio.TimerHandle):
         context: Context | None,
     ) -> None:
         super().__init__(when, callback, args, loop, context)
-        self._number = number
+        self._place = (when, number)
         self._scheduled = True  # it goes into the loop's heap at once, which counts those cancelled there
 
     def __lt__(self, other: object) -> bool:
-        if not isinstance(other, _Timer):
-            return NotImplemented
-        return (self.when(), self._number) < (other.when(), other._number)
+        return self._place < other._place if isinstance(other, _Timer) else NotImplemented
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
