@@ -323,7 +323,8 @@ class Outbox:
         except Exception:  # the server refused the message: there is no client any more
             self._broken()
         else:
-            self._caught_up()
+            if self._paused:
+                self._caught_up()
 
     def _messages(self) -> list[Message]:
         """Everything gathered, for the server."""

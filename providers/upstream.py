@@ -257,12 +257,13 @@ class _HttpStream:
         """Push what is in the next bytes: runs of content events as they are, all others one by one."""
         reader = self._reader
         assert reader is not None
-        if self._in_runs and splitter.between:
+        if self._in_runs and not splitter.begun:
             for _ in range(_HEAD):  # where a stream begins, its first events teach what a run is
                 size, count = reader.run(data)
                 if size:
                     rest = data[size:]
-                    self._push(Frame(_CONTENT, data[:size] if rest else data, None, None, count))
+                    if self._sink is not None:
+                        self._sink.on_frame(Frame(_CONTENT, data[:size] if rest else data, None, None, count))
                     data = rest
                     break
                 size = splitter.first(data)

@@ -59,7 +59,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"')
-_PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]+').fullmatch
+_PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch  # of a JSON string, in ASCII
 _LESSONS: Final = 4  # content events looked at closely; a server whose events differ in more than their text has none
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
@@ -90,6 +90,7 @@ class ChunkReader:
         "_lessons",
         "_reasoned",
         "_strip_usage",
+        "_text_at",
         "closed",
         "complete",
         "unknown_keys",
@@ -105,15 +106,14 @@ class ChunkReader:
         self._chunks = chunks
         self._before = self._behind = b"\0"  # no event ends so
         self._between = b""  # the two together, once there was a content event
+        self._text_at = slice(0)  # between them
         self._lessons = _LESSONS
         self._reasoned = False  # an event has shown reasoning
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if event.startswith(self._before) and event.endswith(self._behind):
-            text = event[len(self._before) : -len(self._behind)]
-            if text.isascii() and _PLAIN(text):
-                return Frame(_CONTENT, event)  # the last content event with another text in it
+        if event.startswith(self._before) and event.endswith(self._behind) and _PLAIN(event[self._text_at]):
+            return Frame(_CONTENT, event)  # the last content event with another text in it
         if event == _DONE_EVENT:
             self.complete = self.closed = True
             return _DONE_FRAME
@@ -133,6 +133,8 @@ class ChunkReader:
         before, behind = self._before, self._behind
         if not self._between or not data.startswith(before):
             return 0, 0
+        if data.endswith(behind) and _PLAIN(data[self._text_at]):
+            return len(data), 1
         texts = data[len(before) :].split(self._between)
         last = texts[-1]
         end = last.find(behind)
@@ -141,7 +143,7 @@ class ChunkReader:
         else:
             texts[-1] = last[:end]
         text = b"".join(texts)
-        if not texts or b"" in texts or not text.isascii() or not _PLAIN(text):
+        if not texts or b"" in texts or not _PLAIN(text):
             return 0, 0
         return len(text) + len(texts) * len(self._between), len(texts)
 
@@ -167,6 +169,7 @@ class ChunkReader:
         if found is not None and b'"finish_reason":"' not in event and b'"finish_reason": "' not in event:
             self._before, self._behind = event[: found.start(1)], event[found.end(1) :]
             self._between = self._behind + self._before
+            self._text_at = slice(found.start(1), -len(self._behind))
 
     def _read_fields(self, event: bytes) -> Frame:
         """An event that is not one line of the usual JSON."""
