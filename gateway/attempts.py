@@ -41,6 +41,7 @@ class Attempts:
         "_facts",
         "_host",
         "_model",
+        "_now_s",
         "_tries",
         "beyond",
         "denials",
@@ -57,6 +58,7 @@ class Attempts:
         self._caller = caller
         self._host = host
         self._tries = Tries(model, facts)
+        self._now_s = 0.0  # of the choice that is being made
         self.sent: list[Attempt] = []
         self.errors: list[UpstreamError] = []
         self.hedges = 0
@@ -77,7 +79,7 @@ class Attempts:
             role: PRIMARY or FAILOVER.
         """
         host, sent = self._host, self.sent
-        now_s = host.loop.time()
+        now_s = self._now_s = host.loop.time()
         step = host.safely("tries", self._tries.next, None, self._pick, sent, self.errors, now_s, host.rand)
         if step is None:
             step = self._anywhere()
@@ -136,7 +138,7 @@ class Attempts:
         """Ask a pool for a replica; should it raise, any that may be reached will do."""
         host, pick = self._host, pool.choice.pick_any if desperate else pool.choice.pick
         try:
-            return pick(self._facts, tried, host.loop.time(), host.rand())
+            return pick(self._facts, tried, self._now_s, host.rand())
         except Exception as error:  # as in Host.safely
             host.emit(PartFailed(host.loop.time(), "routing", type(error).__name__))
         # A boundary that cannot be told is not crossed; only a primary has none to cross.

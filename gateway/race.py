@@ -144,7 +144,8 @@ class Race:
             self._host.safely("content", attempt.pool.on_refusal, None, attempt)
         else:
             state = self._host.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
-            self._moved(attempt, state)
+            if state is not None:
+                self._moved(attempt, state)
         self._win(attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
@@ -153,8 +154,9 @@ class Race:
             if self._attempts.live:
                 return  # nothing was generated: it wins only if no other attempt is left
             self._win(attempt)
-        if self._recovery is not None and not self._recovery.ends(self._now()):
-            self._diverged(attempt, self._recovery)
+        recovery = self._recovery
+        if recovery is not None and recovery.catching_up and not recovery.ends(self._now()):
+            self._diverged(attempt, recovery)
         if self._over:
             return
         self._close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
@@ -276,12 +278,14 @@ class Race:
             self._alarm.cancel()
             self._alarm = None
         for attempt in self._attempts.sent:
-            self._close(attempt, Outcome.LOST)  # a parked empty answer
+            if attempt.outcome is None:
+                self._close(attempt, Outcome.LOST)  # a parked empty answer
+        now_s = self._now()
         if self._recovery is not None:
-            self._recovery.settle(RecoveryResult.ABANDONED, self._now())
+            self._recovery.settle(RecoveryResult.ABANDONED, now_s)
         course, unknown = self._course(), list[Charge]()
         billed = self._host.safely("accounting", charges, unknown, course)
-        self._host.emit(ended(course, self._call, billed, self._now(), status, error, self._attempts.beyond))
+        self._host.emit(ended(course, self._call, billed, now_s, status, error, self._attempts.beyond))
         self._attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 
     def _course(self) -> Course:
@@ -303,15 +307,14 @@ class Race:
             outcome = Outcome.TTFT_TIMEOUT if self._now() >= attempt.timeout_at_s else outcome
         if attempt.close(outcome, error):
             retry_after_s = error.retry_after_s if error is not None else None
-            state = self._host.safely(
-                "outcome", attempt.pool.on_end, None, attempt, outcome, self._now(), retry_after_s
-            )
-            self._moved(attempt, state)
+            on_end, ended_s = attempt.pool.on_end, attempt.end_s
+            state = self._host.safely("outcome", on_end, None, attempt, outcome, ended_s, retry_after_s)
+            if state is not None:
+                self._moved(attempt, state)
 
-    def _moved(self, attempt: Attempt, state: BreakerState | None) -> None:
+    def _moved(self, attempt: Attempt, state: BreakerState) -> None:
         """Tell of a breaker that opened or closed."""
-        if state is not None:
-            self._host.emit(BreakerChanged(self._now(), self._model.name, attempt.replica.name, state.value))
+        self._host.emit(BreakerChanged(self._now(), self._model.name, attempt.replica.name, state.value))
 
     def _fail_attempt(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
         self._attempts.errors.append(error)

@@ -112,13 +112,13 @@ class Connection(asyncio.Protocol):
         "_begun",
         "_exchange",
         "_framed",
-        "_header_bytes",
         "_headers",
         "_keep",
         "_loose_bytes",
         "_owner",
         "_parser",
         "_pieces",
+        "_read_bytes",
         "_status",
         "_surplus",
         "_until_eof",
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
-        self._header_bytes = 0
+        self._read_bytes = 0  # of the last read while headers are awaited
         self._loose_bytes = 0  # since the last piece of a body: the parser keeps headers and trailers until they end
         self._status = 0
         self._begun = False  # a byte of the response has come
@@ -195,6 +195,8 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._begun = True
+        if not self._status:
+            self._read_bytes = len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -241,10 +243,6 @@ class Connection(asyncio.Protocol):
             self._surplus = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > HEADERS_BYTES_MAX:
-            self._fail(ProtocolError(f"the upstream's headers are over {HEADERS_BYTES_MAX} bytes"))
-            return
         name = name.lower()
         self._headers.append((name, value))
         if name in _FRAMING:
@@ -252,7 +250,9 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 100:
+        if self._loose_bytes + self._read_bytes > HEADERS_BYTES_MAX and _size(self._headers) > HEADERS_BYTES_MAX:
+            self._fail(ProtocolError(f"the upstream's headers are over {HEADERS_BYTES_MAX} bytes"))
+        elif status < 100:
             self._fail(ProtocolError(f"the upstream's status {status} is none"))
         elif status < 200:  # the real answer follows
             if self._framed and any(name in _FRAMING and value != b"0" for name, value in self._headers):
@@ -300,3 +300,7 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
         if exchange is not None:
             exchange.over(error)
+
+
+def _size(headers: Headers) -> int:
+    return sum(len(name) + len(value) for name, value in headers)
