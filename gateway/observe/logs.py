@@ -40,7 +40,7 @@ from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api, Usage
 
 LogFormat = Literal["json", "text", "auto"]
-Level = Literal["debug", "info", "warning", "error"]
+Level = Literal["info", "warning", "error"]
 
 _LABEL_CHARS_MAX = 200  # of ids and error codes, which may be an upstream's own
 _PART_SILENCE_S = 60.0  # a part that keeps failing is told once in this time
@@ -48,15 +48,13 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 _RARE: dict[type[Event], tuple[str, Level]] = {
     RequestRefused: ("request_refused", "info"),
-    HedgeFired: ("hedge_fired", "debug"),
-    HedgeDenied: ("hedge_denied", "debug"),
-    AttemptFailed: ("attempt_failed", "debug"),  # the request's line has it
     BreakerChanged: ("breaker_changed", "warning"),
     HedgingSwitched: ("hedging_switched", "warning"),
     ParamsDropped: ("params_dropped", "warning"),
     ConfigReloaded: ("config_reloaded", "warning"),
     PartFailed: ("part_failed", "error"),
 }
+_SUMMED_UP: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # in their request's line
 
 
 class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -130,7 +128,6 @@ class RequestLog:
     Args:
         write: takes a line with its newline; False when it had no room. Lines lost so are counted and told later.
         text: lines for people instead of JSON.
-        debug: also the events that a request's line sums up.
         now: the wall clock, in UTC.
     """
 
@@ -139,12 +136,10 @@ class RequestLog:
         write: Callable[[bytes], bool],
         *,
         text: bool = False,
-        debug: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._write = write
         self._text = text
-        self._debug = debug
         self._now = now
         self._lost = 0
         self._failed_parts: dict[str, tuple[float, int]] = {}  # part -> when it was told last, failures since
@@ -155,9 +150,9 @@ class RequestLog:
             line = _request_line(event, self._now())
             self._put(_request_text(line).encode() if self._text else _encode(line))
             return
-        name, level = _RARE[type(event)]
-        if level == "debug" and not self._debug:
+        if isinstance(event, _SUMMED_UP):
             return
+        name, level = _RARE[type(event)]
         fields = _fields(event)
         if isinstance(event, PartFailed):
             told_at_s, more = self._failed_parts.get(event.part, (-math.inf, 0))
@@ -303,10 +298,7 @@ def _fields(event: Event) -> dict[str, object]:
     """A rare event's fields as a line names them."""
     fields: dict[str, object] = msgspec.to_builtins(event)
     del fields["at_s"]
-    if isinstance(event, (HedgeFired, HedgeDenied)):
-        del fields["waited_s"]
-        fields["waited_ms"] = _ms(event.waited_s)
-    elif isinstance(event, RequestRefused):
+    if isinstance(event, RequestRefused):
         fields["key"] = fields.pop("key_name")
         del fields["queued_s"]
         if event.queued_s:

@@ -55,10 +55,10 @@ DOCS = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-
 class Lines:
     """A log and what it wrote; `room` is how many lines there is room for."""
 
-    def __init__(self, *, text: bool = False, debug: bool = False) -> None:
+    def __init__(self, *, text: bool = False) -> None:
         self.room = 1_000_000
         self.written: list[bytes] = []
-        self.log = RequestLog(self._write, text=text, debug=debug, now=lambda: NOW)
+        self.log = RequestLog(self._write, text=text, now=lambda: NOW)
 
     def _write(self, line: bytes) -> bool:
         if len(self.written) >= self.room:
@@ -191,21 +191,17 @@ def test_level(status: int, level: str) -> None:
 
 
 def test_rare_events() -> None:
-    """Every other event has a line of its own; those that the request's line sums up only at debug."""
+    """Every other event has a line of its own, but for those that the request's line sums up."""
     assert {type(event) for event in RARE} | {RequestEnded} == set(get_args(Event))
-    named = [(line["level"], line["event"]) for line in Lines(debug=True).of(*RARE)]
+    named = [(line["level"], line["event"]) for line in Lines().of(*RARE)]
     assert named == [
         ("info", "request_refused"),
-        ("debug", "hedge_fired"),
-        ("debug", "hedge_denied"),
-        ("debug", "attempt_failed"),
         ("warning", "breaker_changed"),
         ("warning", "hedging_switched"),
         ("warning", "config_reloaded"),
         ("error", "part_failed"),
         ("warning", "params_dropped"),
     ]
-    assert [line["event"] for line in Lines().of(*RARE)] == [name for level, name in named if level != "debug"]
 
 
 def test_failing_part_is_told_once_a_minute() -> None:
@@ -263,7 +259,8 @@ def test_every_field_is_documented() -> None:
     documented = set(re.findall(r"^\| `(\w+)` \|", DOCS, re.MULTILINE))
     fields = {*RequestLine.__struct_fields__, *AttemptLine.__struct_fields__, *Charge.__struct_fields__}
     fields |= set(RecoveryLine.__struct_fields__)
-    names = {"request", "lines_lost", *(str(line["event"]) for line in Lines(debug=True).of(*RARE))}
+    names = {"request", "lines_lost", *(str(line["event"]) for line in Lines().of(*RARE))}
+    names |= {"hedge_fired", "hedge_denied", "attempt_failed"}  # only followed live
     assert fields | names <= documented
 
 
