@@ -5,6 +5,7 @@ A reload is another `load`: key files and the environment are read again. Relati
 configuration file. Knows no rule by itself (config_rules.py, settings.py) and no wording (config_problems.py).
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -21,6 +22,12 @@ from gateway.tls import TlsFault, TlsFiles, tls_context
 
 _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
+_OPTIONS = (  # what a message says to write in a file -> what to type
+    (re.compile("add `keys: [^`]*`"), "write `keys` in a configuration file"),
+    (re.compile("`allow_anonymous: true`"), "`--allow-anonymous`"),
+    (re.compile(r"\badmin_listen\b:?"), "--admin-listen"),
+    (re.compile(r"(?<!-)\blisten\b:?"), "--listen"),
+)
 
 
 def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | None = None) -> Settings:
@@ -241,6 +248,10 @@ def _option_problem(loc: Loc, message: str) -> Problem:
             return Problem("--kind", None, None, "", message)
         case ("models", 0, "name"):
             return Problem("--model", None, None, "", message)
+        case ("listen" | "admin_listen" as name,):
+            for key, option in _OPTIONS:
+                message = key.sub(option, message)
+            return Problem(f"--{name.replace('_', '-')}", None, None, "", message)
     return Problem("settings", None, None, path(loc), message)
 
 

@@ -247,11 +247,33 @@ def test_the_command_line_can_set_other_things() -> None:
             "--model: found the number 1, but text is expected here; write it in quotes",
         ),
         (
+            {"others": {"listen": "here"}},
+            (
+                '--listen: found "here", but an address is host:port; '
+                "write for example 127.0.0.1:8080, 0.0.0.0:8080 or '[::1]:8080'"
+            ),
+        ),
+        (
+            {"others": {"listen": "0.0.0.0:81"}},
+            (
+                "--listen: found 0.0.0.0:81, but without keys only this machine may call; write `keys` in a "
+                "configuration file, or write `--listen 127.0.0.1:81`, or, to serve anybody who can reach it, "
+                "`--allow-anonymous`"
+            ),
+        ),
+        (
+            {"others": {"listen": "127.0.0.1:81", "admin_listen": "127.0.0.1:81"}},
+            (
+                "--admin-listen: --listen and --admin-listen are both on port 81; "
+                "give each its own, or write `--admin-listen off`"
+            ),
+        ),
+        (
             {"others": {"drain_timeout": 5}},
             "settings: drain_timeout: found the number 5, but a duration needs a unit (ms, s, m or h); write 5ms or 5s",
         ),
     ],
-    ids=["URL", "none", "kind", "model", "other"],
+    ids=["URL", "none", "kind", "model", "address", "no keys", "one port", "other"],
 )
 def test_a_mistake_on_the_command_line_names_the_option(options: dict[str, Any], message: str) -> None:
     """A mistake on the command line is told with its option, once."""

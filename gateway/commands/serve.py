@@ -61,7 +61,8 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     try:
         return run_until_end(run(settings, on_ready, meanwhile, read if arguments.model is None else None))
     except ListenError as error:
-        fail(f"{error}; end what listens there, or write another address in `listen` or `admin_listen`")
+        names = "`listen` or `admin_listen`" if arguments.model is None else "`--listen` or `--admin-listen`"
+        fail(f"{error}; end what listens there, or write another address in {names}")
         return ExitCode.CANNOT_LISTEN
 
 

@@ -170,7 +170,7 @@ def test_environment_names_the_file(
         (["--replica", "http://a:1", "--kind", "zzz"], "--kind: "),
         (["--replica", "http://a:1", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env NO_SUCH_KEY: there is no such"),
         (["--replica", "http://a:1", "--api-key-env", "BAD_KEY"], "--api-key-env BAD_KEY: it has a space"),
-        (["--replica", "http://a:1", "--listen", "0.0.0.0:8080"], "allow_anonymous"),
+        (["--replica", "http://a:1", "--listen", "0.0.0.0:8080"], "--allow-anonymous"),
     ],
 )
 def test_bad_option_values(
