@@ -19,7 +19,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response, params
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
@@ -124,15 +124,16 @@ class Admin:
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         app.add_api_route("/healthz", _healthz)
         guarded = [Depends(self._check_key)]
-        app.add_api_route("/metrics", self._metrics, dependencies=guarded)
-        app.add_api_route("/admin/models", self._models, dependencies=guarded)
-        app.add_api_route("/admin/models/{name:path}", self._model, dependencies=guarded)
-        app.add_api_route("/admin/usage", self._usage, dependencies=guarded)
-        app.add_api_route("/admin/admission", self._admitted, dependencies=guarded)
-        app.add_api_route("/admin/hedging", self._hedging, dependencies=guarded)
-        app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=guarded)
-        app.add_api_route("/admin/reload", self._reloaded, methods=["POST"], dependencies=guarded)
-        app.add_api_route("/admin/events", self._events, dependencies=guarded)
+        app.add_api_route("/metrics", self._metrics, dependencies=guarded)  # scrapers may add what they like
+        plain, quantiles, used = ([*guarded, _asked(*names)] for names in ((), ("q",), ("key", "model")))
+        app.add_api_route("/admin/models", self._models, dependencies=plain)
+        app.add_api_route("/admin/models/{name:path}", self._model, dependencies=quantiles)
+        app.add_api_route("/admin/usage", self._usage, dependencies=used)
+        app.add_api_route("/admin/admission", self._admitted, dependencies=plain)
+        app.add_api_route("/admin/hedging", self._hedging, dependencies=plain)
+        app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/reload", self._reloaded, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/events", self._events, dependencies=plain)
         answer_errors(app, _SERVED)
 
     def on_event(self, event: Event) -> None:
@@ -217,6 +218,19 @@ class _EventStream(EventSourceResponse):
 
 async def _healthz() -> Response:
     return _json({"status": "ok"})
+
+
+def _asked(*known: str) -> params.Depends:
+    """Refuse query parameters other than these: a misspelt one would be an answer to another question."""
+
+    async def check(request: Request) -> None:
+        unknown = [name for name in request.query_params if name not in known]
+        if unknown:
+            there_are = " and ".join(known) if known else "none"
+            message = f"found the query parameter {unknown[0][:80]!r}; this route takes {there_are}"
+            raise BadRequest(message, param=unknown[0][:80], code="invalid_value")
+
+    return Depends(check)
 
 
 def _check_origin(request: Request) -> None:

@@ -447,3 +447,29 @@ def test_nobody_else_ends_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapper: Callable[..., None] = AppStatus.handle_exit
     wrapper("server", 15, None)
     assert (called, AppStatus.should_exit) == ([("server", 15, None)], False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "name", "takes"),
+    [
+        ("GET", "/admin/models", b"model=llama", "model", "none"),
+        ("GET", "/admin/models/llama", b"q=0.5&quantile=0.9", "quantile", "q"),
+        ("GET", "/admin/usage", b"keys=team-a", "keys", "key and model"),
+        ("POST", "/admin/hedging", b"on=false", "on", "none"),
+        ("POST", "/admin/reload", b"dry_run=", "dry_run", "none"),
+    ],
+)
+def test_an_unknown_query_parameter_is_named(method: str, path: str, query: bytes, name: str, takes: str) -> None:
+    """What a route does not take is a 400 that names it and what the route takes, and nothing is done."""
+    house = House()
+    answer = house.ask(method, path, query=query)
+    assert answer.status == 400
+    assert answer.json["error"]["param"] == name
+    assert f"{name!r}; this route takes {takes}" in answer.json["error"]["message"]
+    assert not house.off
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz"])
+def test_scrapers_and_probes_may_add_parameters(path: str) -> None:
+    """Who looks by a tool cannot always choose what it asks with."""
+    assert House().ask("GET", path, query=b"target=a").status == 200
