@@ -31,6 +31,8 @@ _SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
 _DPI: Final = 120
 _NARROW: Final = 0.5  # of the figure; there is no room for three labels in a decade then
 _SECOND_MIN: Final = 5  # requests; fewer have no quantile worth drawing
+_MARKER: Final = 9  # points
+_SPOT: Final = 0.003  # of the load, or of a latency: points closer than that cannot be told apart
 _BELOW_WIDTH: Final = 125  # characters of small print in a line
 
 
@@ -184,16 +186,26 @@ def frontier(axes: Axes, drawn: Frontier) -> None:
         style = ((0, (1, 1)), (0, (4, 3)))[number % 2]
         loads = [point.extra_load for point in points]
         axes.plot(loads, [p.latency_ms for p in points], color=GREY, linestyle=style, linewidth=2.4, label=name)
+    covered = sum(_is_spot(points) for points in drawn.policies.values())
     for number, (name, points) in enumerate(drawn.policies.items()):
-        given = look(name, number)
+        given, size = look(name, number), _MARKER
+        if _is_spot(points):  # others may lie on the same: the first of them is the largest
+            covered -= 1
+            size += covered * _MARKER
         axes.plot(
             [point.extra_load for point in points], [point.latency_ms for point in points], label=name,
-            color=given.colour, linewidth=given.width, marker="o", markersize=9,
+            color=given.colour, linewidth=given.width, marker="o", markersize=size,
         )  # fmt: skip
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     log_ms(axes, vertical=True)
     axes.set_xlabel("extra upstream requests")
     axes.set_ylabel(f"{drawn.statistic} TTFT")
+
+
+def _is_spot(points: Sequence[Point]) -> bool:
+    """All its points lie on each other, so that there is no line to be seen."""
+    loads, latencies = [point.extra_load for point in points], [point.latency_ms for point in points]
+    return max(loads) - min(loads) < _SPOT and max(latencies) < (1 + _SPOT) * min(latencies)
 
 
 def _readable(value_ms: float) -> str:
