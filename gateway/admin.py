@@ -230,7 +230,7 @@ def _asked(*known: str) -> params.Depends:
             message = f"found the query parameter {unknown[0][:80]!r}; this route takes {there_are}"
             raise BadRequest(message, param=unknown[0][:80], code="invalid_value")
 
-    return Depends(check)
+    return params.Depends(check)
 
 
 def _check_origin(request: Request) -> None:
