@@ -32,7 +32,7 @@ from providers.sse import Splitter
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # after the closing event the body's last chunk may take this long before the connection is dropped
-_TRAILING_S = 10.0  # after the last finish_reason the rest may take this long: token counts, the closing event
+_TRAILING_S = 3.0  # after the last finish_reason the rest may take this long: token counts, the closing event
 _ERROR_BODY_S = 3.0  # after an error status what it says may take this long: its request is to be tried elsewhere
 
 

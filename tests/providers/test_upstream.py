@@ -211,7 +211,8 @@ async def _pass(seconds: float) -> None:
     await over.wait()
 
 
-def test_an_answer_is_whole_with_its_last_finish_reason() -> None:
+@pytest.mark.parametrize("last", [_FINISHED, _SAID.replace(b"null", b'"stop"')], ids=["alone", "with content"])
+def test_an_answer_is_whole_with_its_last_finish_reason(last: bytes) -> None:
     """A server that says nothing more, and does not end, has cost the answer nothing: no stall, and nothing is open."""
 
     async def main() -> None:
@@ -220,10 +221,10 @@ def test_an_answer_is_whole_with_its_last_finish_reason() -> None:
         sink.on_body(_SAID)
         await _pass(60)
         assert heard.ends == []  # before that, silence is a stall, and not this file's business
-        sink.on_body(_FINISHED)
-        await _pass(9)
+        sink.on_body(last)
+        await _pass(2.9)
         assert heard.ends == []
-        await _pass(2)
+        await _pass(0.2)
         assert heard.ends == [None]
         assert client.exchange.aborted
 
