@@ -125,7 +125,7 @@ class _Refused:
 
 
 _HEAD = 4  # role, reasoning's beginning, and one that has a text
-_CONTENT = FrameKind.CONTENT  # looked up once: it is asked for every event
+_CONTENT, _ERROR = FrameKind.CONTENT, FrameKind.ERROR  # looked up once: they are asked for every event
 _TOLD_MAX: Final = 40  # of a header's value
 _ACCEPT = {True: b"text/event-stream", False: b"application/json"}
 
@@ -287,6 +287,10 @@ class _HttpStream:
             if burst:
                 self._push(Frame(_CONTENT, b"".join(burst), None, None, len(burst)))
                 burst.clear()
+            if frame.kind is _ERROR and reader.complete:  # like a connection lost there, it has cost the answer nothing
+                self.exchange.abort()
+                self.on_close(None)
+                return
             self._push(frame)
             if reader.closed:
                 self._done()

@@ -231,6 +231,27 @@ def test_an_answer_is_whole_with_its_last_finish_reason(last: bytes) -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("behind", [_SAID.replace(b"null", b'"stop"'), _FINISHED], ids=["with content", "alone"])
+@pytest.mark.parametrize("split", [False, True], ids=["one read", "two reads"])
+def test_an_error_behind_the_last_finish_reason_is_the_end(behind: bytes, *, split: bool) -> None:
+    """All of the answer is there: an error event that follows it ends it, as a lost connection would, and no more."""
+
+    async def main() -> None:
+        client, sink, heard, _ = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        sink.on_body(_SAID)
+        error = b'data: {"error":{"message":"out of memory"}}\n\n'
+        for data in (behind, error) if split else (behind + error,):
+            sink.on_body(data)
+        assert heard.ends == [None]
+        assert FrameKind.ERROR not in [frame.kind for frame in heard.frames]
+        assert client.exchange.aborted
+        await _pass(100)
+        assert heard.ends == [None]
+
+    run_virtual(main())
+
+
 def test_what_is_not_read_is_not_late() -> None:
     """While a slow client has its stream paused, what follows the finish_reason may be there: it is waited for."""
 
