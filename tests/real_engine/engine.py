@@ -19,22 +19,15 @@ from typing import Any, NamedTuple
 import openai
 
 from engine_build import CACHE, VERSION, built
-from engine_replicas import SLOTS, busy_slots, kept_busy, prompt, running
+from engine_hedging import POLICIES, compared
+from engine_replicas import SLOTS, busy_slots, prompt, running
 from engine_site import Site, properties, serving, until
 
 REPLICAS = 3
 LENGTHS = (100, 500, 1000, 2000, 4000)  # tokens
 REPEATS = 5
-LONG_TOKENS, SHORT_TOKENS = 6000, 60
-# A third of the requests goes to the busy replica when each is asked in turn and nothing else is done about it.
-HEDGED: Mapping[str, object] = {"budget": "50%", "gain_min": 0.25, "cold_start_delay": "300ms"}
-POLICIES: Mapping[str, Mapping[str, object]] = {
-    "turn_off": {"policy": "off", "routing": "round_robin"},
-    "turn_hedged": {**HEDGED, "routing": "round_robin"},
-    "predicted_off": {"policy": "off"},
-    "predicted_hedged": HEDGED,
-    "at_once": {"policy": "static", "delay": "100ms", "budget": "100%"},
-}
+LONG_TOKENS = 6000
+AT_ONCE: Mapping[str, object] = {"policy": "static", "delay": "100ms", "budget": "100%"}
 TOWNS = {
     "type": "object",
     "properties": {"town": {"enum": ["Bern", "Oslo"]}, "sunny": {"type": "boolean"}},
@@ -109,21 +102,7 @@ async def cancels(site: Site) -> AsyncIterator[tuple[str, float]]:
     yield f"a race of two over {LONG_TOKENS} tokens is won: all slots free", loop.time() - won_s
 
 
-async def raced(site: Site, count: int) -> AsyncIterator[tuple[str, list[float], float]]:
-    """Under each policy: times to first token of short prompts with one replica kept busy, and hedges a request."""
-    draw = random.Random(3)
-    with kept_busy(site.engines[0], LONG_TOKENS):
-        for model in POLICIES:
-            if model == "at_once":
-                continue
-            for _ in range(30):  # until it has learned
-                await site.ttft_s(SHORT_TOKENS, model, draw)
-            before = (await site.counted()).get(model, 0.0)
-            ttfts_s = [await site.ttft_s(SHORT_TOKENS, model, draw) for _ in range(count)]
-            yield model, sorted(ttfts_s), ((await site.counted()).get(model, 0.0) - before) / count
-
-
-async def _measure(site: Site, count: int) -> bool:
+async def _measure(site: Site, rounds: int) -> bool:
     """Print all tables; whether the checks hold."""
     print(f"llama-cpp-python {VERSION}, {properties(site.engines[0]).get('build_info')}, {SLOTS} slots a replica\n")
     lines = [line async for line in checks(site)]
@@ -138,27 +117,32 @@ async def _measure(site: Site, count: int) -> bool:
     print("\n| cancelled | slot busy for another, ms |\n|---|---|")
     async for what, freed_s in cancels(site):
         print(f"| {what} | {1000 * freed_s:.0f} |")
-    print("\n| policy | p50 | p90 | p99 | max, ms | hedged |\n|---|---|---|---|---|---|")
-    async for model, ttfts_s, share in raced(site, count):
-        cut = [ttfts_s[min(count - 1, int(part * count))] for part in (0.5, 0.9, 0.99)] + ttfts_s[-1:]
-        print(f"| {model} | {' | '.join(f'{1000 * each:.0f}' for each in cut)} | {share:.0%} |", flush=True)
+    print(
+        "\n| policy | requests | p50 | p90 | p95 | p99 | max, ms | hedged | backup won | denied |\n" + "|---" * 10 + "|"
+    )
+    for model, row in (await compared(site, rounds)).items():
+        cut = [row.quantile_s(part) for part in (0.5, 0.9, 0.95, 0.99, 1.0)]
+        denied = ", ".join(f"{count} {why}" for why, count in sorted(row.denials.items())) or "-"
+        count = len(row.ttfts_s)
+        print(f"| {model} | {count} | {' | '.join(f'{1000 * each:.0f}' for each in cut)}", end=" | ")
+        print(f"{row.hedged / count:.1%} | {row.won} | {denied} |", flush=True)
     return all(line.holds for line in lines)
 
 
-async def _run(count: int, jobs: int) -> bool:
+async def _run(rounds: int, jobs: int) -> bool:
     server, model = built(jobs)
     with running(server, model, REPLICAS, CACHE) as engines, tempfile.TemporaryDirectory() as folder:
-        async with serving(engines, POLICIES, Path(folder)) as site:
-            return await _measure(site, count)
+        async with serving(engines, {**POLICIES, "at_once": AT_ONCE}, Path(folder)) as site:
+            return await _measure(site, rounds)
 
 
 def main() -> int:
     """Build what is missing, measure, print; 1 when a check does not hold."""
     parser = argparse.ArgumentParser(prog="scripts/real-engine", description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=150, help="under each policy")
+    parser.add_argument("--rounds", type=int, default=4, help="blocks under each policy")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time")
     args = parser.parse_args()
-    return 0 if asyncio.run(_run(args.requests, args.jobs)) else 1
+    return 0 if asyncio.run(_run(args.rounds, args.jobs)) else 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Running llama-servers: started, asked about their slots, kept busy. Knows nothing of the gateway. Units: seconds."""
 
-import concurrent.futures
 import contextlib
 import json
+import os
 import random
 import socket
 import subprocess
@@ -41,6 +41,7 @@ def running(server: Path, model: Path, count: int, log: Path) -> Iterator[list[s
             line = f"--model {model} --host 127.0.0.1 --port {port} --alias random --parallel {SLOTS} --threads 1"
             line += f" --threads-batch 1 --ctx-size {CONTEXT} --cache-ram 0 --metrics --slots --seed {number}"
             process = subprocess.Popen([str(server), *line.split()], stdout=said, stderr=said)
+            _pin(process.pid, number)
             stack.callback(process.wait)
             stack.callback(process.terminate)
             addresses.append(f"http://127.0.0.1:{port}")
@@ -60,29 +61,21 @@ def busy_slots(address: str) -> int:
     return sum(bool(slot["is_processing"]) for slot in get(f"{address}/slots"))
 
 
-@contextlib.contextmanager
-def kept_busy(address: str, tokens: int) -> Iterator[None]:
-    """Every slot of one replica reads long prompts, one after the other, while inside."""
-    enough = threading.Event()
+def read_long(address: str, tokens: int, seed: int) -> None:
+    """Have one slot of a replica read a long prompt that no cache has seen, and wait for its end."""
+    body = {"prompt": prompt(tokens, random.Random(seed)), "max_tokens": 1, "model": "random"}
+    asked = urllib.request.Request(
+        f"{address}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(asked, timeout=_CALL_S_MAX) as answer:
+        answer.read()
 
-    def read(seed: int) -> None:
-        draw = random.Random(seed)
-        while not enough.is_set():
-            body = {"prompt": prompt(tokens, draw), "max_tokens": 1, "model": "random"}
-            asked = urllib.request.Request(
-                f"{address}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-            )
-            with urllib.request.urlopen(asked, timeout=_CALL_S_MAX) as answer:
-                answer.read()
 
-    with concurrent.futures.ThreadPoolExecutor(SLOTS) as pool:
-        readers = [pool.submit(read, seed) for seed in range(SLOTS)]
-        try:
-            yield
-        finally:
-            enough.set()
-    for reader in readers:
-        reader.result()
+def _pin(pid: int, number: int) -> None:
+    """Give the first replicas a core of their own, as far as there are some: what one does slows the others less."""
+    if hasattr(os, "sched_setaffinity"):  # Linux
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(pid, {cores[min(number, len(cores) - 1)]})
 
 
 def _wait_ready(address: str) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import random
-import re
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,23 +24,23 @@ class Site:
     Attributes:
         engines: the addresses of the replicas e0, e1, ...
         client: of the gateway, without retries.
-        admin: the gateway's admin address.
+        log: the gateway's.
     """
 
     engines: Sequence[str]
     client: openai.AsyncOpenAI
-    admin: str
+    log: Path
 
     def chat(self, text: str, model: str, **more: Any) -> Any:
         """A chat completion, or a stream of one, to be awaited."""
         messages: Any = [{"role": "user", "content": text}]
         return self.client.chat.completions.create(model=model, messages=messages, **({"max_tokens": 8} | more))
 
-    async def ttft_s(self, tokens: int, model: str, draw: random.Random) -> float:
+    async def ttft_s(self, tokens: int, model: str, draw: random.Random, **more: Any) -> float:
         """The time to the first token of a new prompt of about so many tokens; the stream is read to its end."""
         loop = asyncio.get_running_loop()
         text, began_s, first_s = prompt(tokens, draw), loop.time(), 0.0
-        async for chunk in await self.chat(text, model, stream=True):
+        async for chunk in await self.chat(text, model, stream=True, **more):
             if not first_s and chunk.choices and chunk.choices[0].delta.content:
                 first_s = loop.time()
         assert first_s, "a stream without a token"
@@ -55,13 +53,6 @@ class Site:
         left_s = loop.time()
         await until(lambda: not busy_slots(self.engines[number]))
         return loop.time() - left_s
-
-    async def counted(self) -> Mapping[str, float]:
-        """Hedges sent so far, by model."""
-        text = await asyncio.to_thread(_text, f"{self.admin}/metrics")
-        pattern = r'^ttft_gateway_hedges_fired_total\{[^}]*gen_ai_request_model="(\w+)"[^}]*\} ([\d.e+]+)$'
-        found = re.findall(pattern, text, re.MULTILINE)
-        return {model: float(count) for model, count in found}
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -93,14 +84,9 @@ async def serving(
         async with openai.AsyncOpenAI(
             base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300.0, http_client=http
         ) as client:
-            yield Site(engines, client, served.admin_url)
+            yield Site(engines, client, folder / "gateway.log")
 
 
 def properties(engine: str) -> Any:
     """What an engine says of itself."""
     return get(f"{engine}/props")
-
-
-def _text(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30.0) as answer:
-        return str(answer.read(), "utf-8")
