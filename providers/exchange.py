@@ -281,8 +281,9 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         """The response is complete: keep the connection if it may be kept, then tell the sink."""
         exchange, self._exchange = self._exchange, None
-        unsent = self.transport.get_write_buffer_size()  # an early answer: the request is not out yet
-        if self._surplus or unsent or self.closing or not self._keep:
+        if self.transport.get_write_buffer_size():  # an early answer: nobody may ever read the rest of the request
+            self.drop()
+        elif self._surplus or self.closing or not self._keep:
             self.close()
         else:
             self.kept = True
