@@ -13,7 +13,7 @@ import pytest
 from gateway.commands.probe_cancel import COUNTERS, LONG_TOKENS, Cancel, Cancelled, cancel
 from gateway.commands.probe_plan import Plan, plan, targets
 from gateway.commands.probe_quirks import NAMES, Quirk, Seen, is_trap, quirks
-from gateway.commands.probe_report import Report, Times, as_json, cleaned, details, table
+from gateway.commands.probe_report import Report, Times, as_json, cleaned, details, table, times_of
 from gateway.commands.probe_stream import Recording, fetch, record
 from gateway.settings import Settings
 from providers.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
@@ -229,6 +229,30 @@ class Silent:
 
     def open(self, _call: Call, _sink: Sink) -> Stream:
         return self.left
+
+
+def test_times_are_medians_of_whole_answers() -> None:
+    """Times count from when a request was sent, and answers that failed have none."""
+
+    async def recorded(content_s: float, gap_s: float, error: UpstreamError | None = None) -> Recording:
+        recording = Recording(asked_usage=False)
+        await asyncio.sleep(0.1)
+        recording.on_headers(200, ())
+        recording.on_body(b"")
+        await asyncio.sleep(content_s - 0.1)
+        for _ in range(3):
+            recording.on_frame(Frame(FrameKind.CONTENT, TEXT))
+            await asyncio.sleep(gap_s)
+        recording.on_end(error)
+        return recording
+
+    async def main() -> Times:
+        broken = await recorded(9.0, 9.0, ConnectionCut("cut"))
+        return times_of([broken, *[await recorded(*times) for times in ((0.5, 0.01), (0.7, 0.03), (3.0, 0.02))]])
+
+    times = run_virtual(main())
+    assert times.connect_s is None
+    assert (times.headers_s, times.byte_s, times.content_s, times.gap_s) == pytest.approx((0.1, 0.1, 0.7, 0.02))
 
 
 def test_silence_ends_the_wait() -> None:
