@@ -1,31 +1,102 @@
-"""Rate-limit headers and 429 answers of simulated replicas, in the forms of the providers (providers.md).
+"""Rate limits of simulated replicas: what is left of them, their headers and 429s in the forms of the providers.
 
-States limits, does not enforce them: how much is left is said by the caller. Units: seconds; wall time since 1970.
+An `Allowance` counts, everything else only states (providers.md). Pure. Units: seconds of the caller's clock; wall time
+since 1970; tokens.
 """
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import msgspec
 
 from providers.base import Headers
 from providers.simulated.script import Problem, Script, refuse
 
-_LIMIT = 1000  # requests a minute, and thousands of tokens, that every simulated limit states
+WINDOW_S = 60.0
+_REQUESTS, _TOKENS = 1000, 1_000_000  # a minute, that a replica without a limit states
+_PLENTY = 0.9  # of them are left, it says
+_SOON_S = 1.0  # and all of them in so long
+_ROUNDING = 1e-6  # whoever waits as long as told finds room
 _SILENT = ("vllm", "mistral", "together", "cerebras")  # no Retry-After with a 429
 _MILLISECONDS = ("openai", "azure")
 
 
-def rate_limited(provider: str, retry_s: float, wall_s: float) -> Script:
+class Stated(NamedTuple):
+    """One limit, as headers state it: how much a minute, how much is left, and in how many seconds all of it is."""
+
+    limit: int
+    left: int
+    reset_s: float
+
+
+class Limits(NamedTuple):
+    """Both of a replica's."""
+
+    requests: Stated
+    tokens: Stated
+
+
+def spent(reset_s: float) -> Limits:
+    """The limits of a replica without any, when it says that nothing is left."""
+    return Limits(Stated(_REQUESTS, 0, reset_s), Stated(_TOKENS, 0, reset_s))
+
+
+class Allowance:
+    """What is left of limits, each of which fills evenly over a minute and is full at first.
+
+    Args:
+        requests_per_min: 0: no limit; headers then state one of which nearly all is left.
+        tokens_per_min: likewise, of prompts and answers together.
+    """
+
+    def __init__(self, requests_per_min: int, tokens_per_min: int) -> None:
+        self._most = (requests_per_min, tokens_per_min)
+        self._left = [float(most) for most in self._most]
+        self._now_s: float | None = None
+
+    def take(self, tokens: int, now_s: float) -> float:
+        """Take a request and its tokens.
+
+        Args:
+            tokens: of the prompt and the answer; more than a whole minute's cost no more than that.
+            now_s: not less than in the call before.
+
+        Returns:
+            0 if there was room; else seconds until there will be, and nothing was taken.
+        """
+        passed_s = 0.0 if self._now_s is None else now_s - self._now_s
+        self._now_s = now_s
+        wait_s = 0.0
+        costs = [min(cost, most) for cost, most in zip((1, tokens), self._most, strict=True)]
+        for at, most in enumerate(self._most):
+            self._left[at] = min(most, self._left[at] + passed_s * most / WINDOW_S)
+            if costs[at] > self._left[at] + _ROUNDING:
+                wait_s = max(wait_s, (costs[at] - self._left[at]) * WINDOW_S / most)
+        if not wait_s:
+            self._left = [left - cost for left, cost in zip(self._left, costs, strict=True)]
+        return wait_s
+
+    def stated(self) -> Limits:
+        """As of the last request."""
+        told = []
+        for most, left, unlimited in zip(self._most, self._left, (_REQUESTS, _TOKENS), strict=True):
+            known = Stated(most, int(left), (most - left) * WINDOW_S / most) if most else None
+            told.append(known or Stated(unlimited, int(_PLENTY * unlimited), _SOON_S))
+        return Limits(*told)
+
+
+def rate_limited(provider: str, retry_s: float, wall_s: float, limits: Limits | None = None) -> Script:
     """A 429 in a provider's own form.
 
     Args:
         provider: a key of LIMIT_HEADERS.
-        retry_s: until the limit is lifted.
+        retry_s: until there is room again.
         wall_s: wall time now.
+        limits: what its headers state; None: that nothing is left until then.
     """
     problem = Problem(429, "requests", "rate_limit_exceeded", f"Rate limit reached. Try again in {retry_s:g}s.")
-    headers = (*LIMIT_HEADERS[provider](0, retry_s, wall_s), *_retry_after(provider, retry_s))
+    headers = (*LIMIT_HEADERS[provider](limits or spent(retry_s), wall_s), *_retry_after(provider, retry_s))
     body = b""
     if provider == "gemini":
         details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_s:g}s"}]
@@ -46,14 +117,18 @@ def _retry_after(provider: str, retry_s: float) -> Headers:
     return (whole, (b"retry-after-ms", milliseconds), extra)
 
 
-def _pairs(prefix: str, left: int, reset: str, *, limit: bool = True) -> Headers:
+def _pairs(prefix: str, limits: Limits, reset: Callable[[float], str], *, limit: bool = True) -> Headers:
     """`PREFIX{limit,remaining,reset}-{requests,tokens}`."""
     pairs = []
-    for what, scale in (("requests", 1), ("tokens", 1000)):
-        stated = [("limit", str(_LIMIT * scale))] if limit else []
-        for name, value in (*stated, ("remaining", str(left * scale)), ("reset", reset)):
+    for what, stated in (("requests", limits.requests), ("tokens", limits.tokens)):
+        first = [("limit", str(stated.limit))] if limit else []
+        for name, value in (*first, ("remaining", str(stated.left)), ("reset", reset(stated.reset_s))):
             pairs.append((f"{prefix}{name}-{what}".encode(), value.encode()))
     return tuple(pairs)
+
+
+def _whole(seconds: float) -> str:
+    return str(max(1, round(seconds)))
 
 
 def _go(seconds: float) -> str:
@@ -64,63 +139,71 @@ def _go(seconds: float) -> str:
     return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
 
 
-def _anthropic(left: int, reset_s: float, wall_s: float) -> Headers:
-    at = datetime.fromtimestamp(wall_s + reset_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _anthropic(limits: Limits, wall_s: float) -> Headers:
     pairs = []
-    for what, scale in (("requests", 1), ("tokens", 1000), ("input-tokens", 800), ("output-tokens", 200)):
-        for name, value in (("limit", str(_LIMIT * scale)), ("remaining", str(left * scale)), ("reset", at)):
-            pairs.append((f"anthropic-ratelimit-{what}-{name}".encode(), value.encode()))
+    tokens = limits.tokens
+    for what, part, share in (
+        ("requests", limits.requests, 1.0),
+        ("tokens", tokens, 1.0),
+        ("input-tokens", tokens, 0.8),
+        ("output-tokens", tokens, 0.2),
+    ):
+        at = datetime.fromtimestamp(wall_s + part.reset_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for name, value in (("limit", int(share * part.limit)), ("remaining", int(share * part.left)), ("reset", at)):
+            pairs.append((f"anthropic-ratelimit-{what}-{name}".encode(), str(value).encode()))
     return tuple(pairs)
 
 
-def _mistral(left: int, reset_s: float, _wall_s: float) -> Headers:
-    limit, reset = b"%d" % (_LIMIT * 1000), b"%d" % max(1, round(reset_s))
+def _mistral(limits: Limits, _wall_s: float) -> Headers:
+    tokens = limits.tokens
     return (
-        (b"x-ratelimitbysize-limit-minute", limit),
-        (b"x-ratelimitbysize-remaining-minute", b"%d" % (left * 1000)),
-        (b"ratelimitbysize-reset", reset),
+        (b"x-ratelimitbysize-limit-minute", b"%d" % tokens.limit),
+        (b"x-ratelimitbysize-remaining-minute", b"%d" % tokens.left),
+        (b"ratelimitbysize-reset", _whole(tokens.reset_s).encode()),
     )
 
 
-def _together(left: int, reset_s: float, _wall_s: float) -> Headers:
+def _together(limits: Limits, _wall_s: float) -> Headers:
     pairs = []
-    for name, scale in ((b"x-ratelimit-", 1), (b"x-tokenlimit-", 1000)):
-        pairs.append((name + b"limit", b"%d" % (_LIMIT * scale)))
-        pairs.append((name + b"remaining", b"%d" % (left * scale)))
-        pairs.append((name + b"reset", b"%d" % max(1, round(reset_s))))
+    for name, stated in ((b"x-ratelimit-", limits.requests), (b"x-tokenlimit-", limits.tokens)):
+        pairs.append((name + b"limit", b"%d" % stated.limit))
+        pairs.append((name + b"remaining", b"%d" % stated.left))
+        pairs.append((name + b"reset", _whole(stated.reset_s).encode()))
     return tuple(pairs)
 
 
-def _fireworks(left: int, _reset_s: float, _wall_s: float) -> Headers:
+def _fireworks(limits: Limits, _wall_s: float) -> Headers:
     pairs = []
-    for what in (b"requests", b"tokens-prompt", b"tokens-generated"):
-        pairs.append((b"x-ratelimit-limit-" + what, b"%d" % _LIMIT))
-        pairs.append((b"x-ratelimit-remaining-" + what, b"%d" % left))
+    tokens = limits.tokens
+    for what, stated in ((b"requests", limits.requests), (b"tokens-prompt", tokens), (b"tokens-generated", tokens)):
+        pairs.append((b"x-ratelimit-limit-" + what, b"%d" % stated.limit))
+        pairs.append((b"x-ratelimit-remaining-" + what, b"%d" % stated.left))
     return tuple(pairs)
 
 
-def _openrouter(left: int, reset_s: float, wall_s: float) -> Headers:
-    if left:  # only said with a 429
+def _openrouter(limits: Limits, wall_s: float) -> Headers:
+    requests = limits.requests
+    if requests.left and limits.tokens.left:  # only said with a 429
         return ()
-    reset = b"%d" % round((wall_s + reset_s) * 1000)
+    reset = b"%d" % round((wall_s + max(requests.reset_s, limits.tokens.reset_s)) * 1000)
     return (
-        (b"x-ratelimit-limit", b"%d" % _LIMIT),
+        (b"x-ratelimit-limit", b"%d" % requests.limit),
         (b"x-ratelimit-remaining", b"0"),
         (b"x-ratelimit-reset", reset),
     )
 
 
-LIMIT_HEADERS: Mapping[str, Callable[[int, float, float], Headers]] = {
-    "openai": lambda left, reset_s, _: _pairs("x-ratelimit-", left, _go(reset_s)),
-    "azure": lambda left, reset_s, _: _pairs("x-ratelimit-", left, str(max(1, round(reset_s))), limit=False),
+LIMIT_HEADERS: Mapping[str, Callable[[Limits, float], Headers]] = {
+    "openai": lambda limits, _: _pairs("x-ratelimit-", limits, _go),
+    "azure": lambda limits, _: _pairs("x-ratelimit-", limits, _whole, limit=False),
     "anthropic": _anthropic,
-    "groq": lambda left, reset_s, _: _pairs("x-ratelimit-", left, _go(reset_s)),
+    "groq": lambda limits, _: _pairs("x-ratelimit-", limits, _go),
     "mistral": _mistral,
     "together": _together,
     "fireworks": _fireworks,
     "openrouter": _openrouter,
-    "gemini": lambda _left, _reset_s, _wall_s: (),
-    "cerebras": lambda left, reset_s, _: _pairs("x-ratelimit-", left, f"{reset_s:g}"),
-    "vllm": lambda _left, _reset_s, _wall_s: (),
+    "gemini": lambda _limits, _wall_s: (),
+    "cerebras": lambda limits, _: _pairs("x-ratelimit-", limits, lambda reset_s: f"{reset_s:g}"),
+    "vllm": lambda _limits, _wall_s: (),
 }
-"""Provider -> (requests left, seconds until reset, wall time) -> its rate-limit headers (providers.md)."""
+"""Provider -> (limits, wall time) -> its rate-limit headers (providers.md)."""

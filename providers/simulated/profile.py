@@ -77,6 +77,8 @@ class Profile:
         cache_tokens: size of the prefix cache, 0: none.
         episodes: when it is slow; factors of overlapping ones multiply.
         provider: whose rate-limit headers it sends.
+        requests_per_min: its limit, 0: none; requests beyond it get a 429.
+        tokens_per_min: likewise, of prompts and answers together.
         extra_headers: "name: value", sent with every answer.
         models: what it says it serves; any model is answered.
         continues: an answer may be continued from a prefix (`continue_final_message`), else that is a 400.
@@ -101,6 +103,8 @@ class Profile:
     cache_tokens: int = 0
     episodes: tuple[Episode, ...] = ()
     provider: str = "vllm"
+    requests_per_min: int = 0
+    tokens_per_min: int = 0
     extra_headers: tuple[str, ...] = ()
     models: tuple[str, ...] = ("simulated",)
     continues: bool = True
@@ -227,6 +231,7 @@ def _episode(value: object) -> Episode:
 
 _LIST_MAX = 100
 _TOKENS_MAX = 100_000
+_PER_MIN_MAX = 1_000_000_000
 
 KEYS: dict[str, Form] = {
     "ttft": Form("time to first content: 20ms, lognormal:20ms,5ms, '20ms | 4% 1s', ...", distribution, _text_of),
@@ -247,6 +252,8 @@ KEYS: dict[str, Form] = {
     "cache_tokens": _number("size of the prefix cache", 0, 100_000_000),
     "episodes": _list("slow times: 'x5 from 60s for 20s every 140s'", _episode, _text_of),
     "provider": _word("whose rate-limit headers", tuple(LIMIT_HEADERS)),
+    "requests_per_min": _number("its limit, stated in headers and kept with 429s, 0: none", 0, _PER_MIN_MAX),
+    "tokens_per_min": _number("likewise, of prompts and answers", 0, _PER_MIN_MAX),
     "extra_headers": _list("'name: value' with every answer", _header, _same),
     "models": _list("what /v1/models lists", _line, _same),
     "continues": Form("answers may be continued from a prefix: true, false", _flag, _same),

@@ -18,7 +18,7 @@ from providers.simulated.answer import Answer, Voice, compose
 from providers.simulated.ask import Ask, AskError, StreamOptions, read_ask
 from providers.simulated.engine import PrefixCache, Slots
 from providers.simulated.faults import Act, Wanted
-from providers.simulated.limits import LIMIT_HEADERS
+from providers.simulated.limits import LIMIT_HEADERS, Allowance, rate_limited
 from providers.simulated.messages import message_events, read_messages, whole_message, with_message_errors
 from providers.simulated.profile import Profile
 from providers.simulated.render import Event, Style, stream, whole
@@ -27,8 +27,6 @@ from providers.simulated.script import EVENT_STREAM, JSON, Framing, Problem, Scr
 FAULT_HEADER = b"x-sim-fault"
 """A request header that asks for faults, in the language of faults.py."""
 
-_LEFT = 900  # requests that every answer says are left, of the 1,000 that simulated limits state
-_RESET_S = 1.0
 _WITH_USAGE = StreamOptions(include_usage=True)
 _TOLD_MAX = 256
 _TOLD_BYTES_MAX = 2048  # longer bodies are not likely to come again
@@ -66,6 +64,8 @@ class Replica:
         self._rng = rng
         self._voice = Voice(seed, zlib.crc32(name.encode()))
         self._requests = 0
+        self._limits = (0, 0)
+        self._allowance = Allowance(*self._limits)
         self._epoch_s: float | None = None  # when the first request came
         self.slots = Slots(profile.slots, profile.queue_max)
         self.profile = profile
@@ -84,6 +84,9 @@ class Replica:
         self._extra = tuple(_header(line) for line in profile.extra_headers)
         self._cache = PrefixCache(profile.cache_tokens) if profile.cache_tokens else None
         self.slots.resize(profile.slots, profile.queue_max)
+        limits = (profile.requests_per_min, profile.tokens_per_min)
+        if limits != self._limits:
+            self._limits, self._allowance = limits, Allowance(*limits)
 
     def choose(self, *, accepting: bool) -> tuple[Wanted, ...]:
         """The faults of the next request, by the profile's rules.
@@ -119,7 +122,7 @@ class Replica:
         number = self._requests
         self._requests += 1
         try:
-            script = self._healthy(asked, wanted, number, now_s)
+            script = self._healthy(asked, wanted, number, now_s, wall_s)
         except AskError as error:
             script = refuse(Problem(400, "invalid_request_error", None, error.message, error.param))
         if script.slot and self.slots.full:
@@ -130,21 +133,25 @@ class Replica:
                 script = fault.script(script, dataclasses.replace(args, word=word, wall_s=wall_s))
         if asked.api is Api.MESSAGES:
             script = with_message_errors(script)
-        limits = LIMIT_HEADERS[self._profile.provider](_LEFT, _RESET_S, wall_s) if script.status == 200 else ()
+        stated = LIMIT_HEADERS[self._profile.provider]
+        limits = stated(self._allowance.stated(), wall_s) if script.status == 200 else ()
         if limits or self._extra:
             script = replace(script, headers=(*script.headers, *limits, *self._extra))
         return script
 
-    def _healthy(self, asked: Asked, wanted: Sequence[Wanted], number: int, now_s: float) -> Script:
-        """The script before it is made to misbehave."""
+    def _healthy(self, asked: Asked, wanted: Sequence[Wanted], number: int, now_s: float, wall_s: float) -> Script:
+        """The script before it is made to misbehave; a 429 where its limits have no room."""
         told = None if wanted else self._told.get(asked)
         if told is None:
             told = self._tell(asked, wanted)
-        profile = self._profile
+        profile, usage = self._profile, told.answer.usage
+        wait_s = self._allowance.take((usage.prompt_tokens or 0) + (usage.completion_tokens or 0), now_s)
+        if wait_s:
+            return rate_limited(profile.provider, wait_s, wall_s, self._allowance.stated())
         factor = self._slowness(now_s)
         ttft_s = factor * self._ttft(number)
         if profile.prefill_per_1k is not None:
-            uncached = (told.answer.usage.prompt_tokens or 0) - (told.answer.usage.cached_tokens or 0)
+            uncached = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
             ttft_s += factor * profile.prefill_per_1k.draw(self._rng, number) * uncached / 1000
         if told.document is None:
             return self._streamed(told.events, ttft_s, factor)

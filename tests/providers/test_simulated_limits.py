@@ -1,13 +1,20 @@
 """Rate-limit answers of simulated replicas: the gateway's own parsers read the wait that was meant."""
 
 import json
+import random
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from providers.base import FrameKind
+from providers.base import Api, FrameKind
 from providers.openai.chat import OpenAIChat
 from providers.ratelimit import epoch_s, wait_s
-from providers.simulated.limits import LIMIT_HEADERS, rate_limited
+from providers.simulated.limits import LIMIT_HEADERS, Allowance, rate_limited, spent
+from providers.simulated.profile import parse_profile
+from providers.simulated.replica import Asked, Replica
+from providers.simulated.script import Script
 
 NOW_S = 1_800_000_000.0
 
@@ -39,25 +46,25 @@ def test_wait_of_a_429_is_read_by_our_parser(provider: str) -> None:
 )
 def test_reset_is_stated_in_the_form_of_the_provider(provider: str, name: bytes) -> None:
     """Durations, times and milliseconds all mean the same wait."""
-    headers = dict(LIMIT_HEADERS[provider](0, 62.0, NOW_S))
+    headers = dict(LIMIT_HEADERS[provider](spent(62.0), NOW_S))
     assert wait_s(headers[name].decode(), NOW_S) == pytest.approx(62.0)
 
 
 @pytest.mark.parametrize("provider", ["gemini", "vllm"])
 def test_some_state_no_limits(provider: str) -> None:
     """Gemini and engines of one's own send no rate-limit headers."""
-    assert LIMIT_HEADERS[provider](0, 62.0, NOW_S) == ()
+    assert LIMIT_HEADERS[provider](spent(62.0), NOW_S) == ()
 
 
 def test_openai_writes_go_durations() -> None:
     """Short waits are milliseconds, long ones minutes and seconds."""
-    resets = [dict(LIMIT_HEADERS["openai"](1, s, NOW_S))[b"x-ratelimit-reset-tokens"] for s in (0.012, 1.0, 360.0)]
+    resets = [dict(LIMIT_HEADERS["openai"](spent(s), NOW_S))[b"x-ratelimit-reset-tokens"] for s in (0.012, 1.0, 360.0)]
     assert resets == [b"12ms", b"1s", b"6m0s"]
 
 
 def test_anthropic_writes_times() -> None:
     """Anthropic's resets are RFC 3339."""
-    reset = dict(LIMIT_HEADERS["anthropic"](1, 60.0, NOW_S))[b"anthropic-ratelimit-requests-reset"].decode()
+    reset = dict(LIMIT_HEADERS["anthropic"](spent(60.0), NOW_S))[b"anthropic-ratelimit-requests-reset"].decode()
     assert reset.endswith("Z")
     assert epoch_s(reset) == NOW_S + 60.0
 
@@ -73,3 +80,85 @@ def test_openai_and_azure_state_milliseconds() -> None:
     for provider, extra in (("openai", (b"x-should-retry", b"true")), ("azure", (b"x-ms-retry-after-ms", b"300"))):
         headers = rate_limited(provider, 0.3, NOW_S).headers
         assert {(b"retry-after", b"1"), (b"retry-after-ms", b"300"), extra} <= set(headers)
+
+
+def asking(replica: Replica, at_s: float, max_tokens: int = 10) -> Script:
+    """The script for one small request."""
+    body = msgspec.json.encode(
+        {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": max_tokens, "stream": True}
+    )
+    return replica.script(Asked(Api.CHAT, body), (), at_s, NOW_S + at_s)
+
+
+def openai(**limits: int) -> Replica:
+    """A replica of that provider with these limits."""
+    return Replica(parse_profile({"provider": "openai", **limits}), random.Random(1))
+
+
+def test_headers_count_down() -> None:
+    """Each answer states what is left of the limits behind it, and when they are full again."""
+    replica = openai(requests_per_min=60, tokens_per_min=6000)
+    seen = [dict(asking(replica, at_s).headers) for at_s in (0.0, 0.0, 1.5)]
+    assert [told[b"x-ratelimit-limit-requests"] for told in seen] == [b"60"] * 3
+    assert [told[b"x-ratelimit-remaining-requests"] for told in seen] == [b"59", b"58", b"58"]
+    assert [told[b"x-ratelimit-reset-requests"] for told in seen] == [b"1s", b"2s", b"1.5s"]
+    left = [int(told[b"x-ratelimit-remaining-tokens"]) for told in seen]
+    cost = 6000 - left[0]
+    assert cost > 10  # the prompt's and the answer's
+    assert left == [6000 - cost, 6000 - 2 * cost, min(6000, 6000 - 2 * cost + 150) - cost]
+
+
+@pytest.mark.parametrize("limits", [{"requests_per_min": 2}, {"tokens_per_min": 100}], ids=["requests", "tokens"])
+def test_beyond_its_limits_it_answers_429(limits: dict[str, int]) -> None:
+    """What there is no room for is a 429 whose Retry-After is honest: then there is room, and not before."""
+    replica, answers = openai(**limits), 0
+    while (script := asking(replica, 0.0)).status == 200:
+        answers += 1
+    assert answers >= 2
+    assert script.status == 429
+    wait = dict(script.headers)[b"retry-after-ms"]
+    retry_s = int(wait) / 1000
+    assert 0 < retry_s <= 30
+    assert asking(replica, retry_s - 0.01).status == 429
+    assert asking(replica, retry_s + 0.001).status == 200
+    assert asking(replica, retry_s + 0.001).status == 429
+
+
+def test_a_request_larger_than_the_limit_is_answered_once_a_minute() -> None:
+    """It costs all there is, and is not refused for ever."""
+    replica = openai(tokens_per_min=20)
+    statuses = [asking(replica, at_s, max_tokens=1000).status for at_s in (0.0, 59.0, 60.0)]
+    assert statuses == [200, 429, 200]
+
+
+def test_without_limits_nearly_all_is_left() -> None:
+    """A replica that has none states one all the same, and refuses nothing."""
+    replica = openai()
+    told = [dict(asking(replica, 0.0).headers)[b"x-ratelimit-remaining-requests"] for _ in range(2000)]
+    assert set(told) == {b"900"}
+
+
+def test_new_limits_are_full() -> None:
+    """Limits that change while it runs begin anew; other changes leave them as they are."""
+    replica = openai(requests_per_min=2)
+    statuses = [asking(replica, 0.0).status for _ in range(3)]
+    replica.profile = parse_profile({"gap": "1ms"}, replica.profile)
+    statuses.append(asking(replica, 0.0).status)
+    replica.profile = parse_profile({"requests_per_min": 3}, replica.profile)
+    statuses.append(asking(replica, 0.0).status)
+    assert statuses == [200, 200, 429, 429, 200]
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 300)), max_size=60))
+def test_no_stretch_of_time_has_more_than_its_share(asked: list[tuple[float, int]]) -> None:
+    """From any moment on at most a full minute's allowance and what has come in since is taken."""
+    allowance, now_s, taken = Allowance(10, 500), 0.0, list[tuple[float, int]]()
+    for pause_s, tokens in asked:
+        now_s += pause_s
+        if not allowance.take(tokens, now_s):
+            taken.append((now_s, min(tokens, 500)))
+    for at, (since_s, _) in enumerate(taken):
+        for to in range(at, len(taken)):
+            share = 1 + (taken[to][0] - since_s) / 60
+            assert to - at + 1 <= 10 * share + 0.01
+            assert sum(tokens for _, tokens in taken[at : to + 1]) <= 500 * share + 0.01

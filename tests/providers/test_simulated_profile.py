@@ -27,6 +27,8 @@ EVERYTHING: dict[str, object] = {
     "cache_tokens": 110000,
     "episodes": ["x5 from 60s for 20s every 140s", "x2.5 from 1s for 500ms"],
     "provider": "azure",
+    "requests_per_min": 60,
+    "tokens_per_min": 10_000,
     "extra_headers": ["set-cookie: a=b"],
     "models": ["llama", "qwen"],
     "continues": False,
