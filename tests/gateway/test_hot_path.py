@@ -5,8 +5,8 @@ A figure that has grown for a good reason is recorded anew here; the pretended s
 
 from hot_path import Fleet, cost, longest_slice
 
-_REQUEST_CALLS = 1100  # without its words
-_CHUNK_CALLS = 118
+_REQUEST_CALLS = 810  # without its words
+_CHUNK_CALLS = 78
 _SLICE_CALLS = 4500  # between two turns of the loop
 _COUNT = 25
 
