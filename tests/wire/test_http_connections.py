@@ -324,3 +324,30 @@ def test_an_early_answer_ends_its_connection(kind: str, *, reads: bool) -> None:
             assert server.accepted == 2
 
     run_real(main())
+
+
+def test_aborting_before_the_request_is_out_leaves_nothing(kind: str) -> None:
+    """A request given up while most of it waits to be sent closes its connection at once, and nobody hears of it."""
+
+    async def main() -> None:
+        begun, closed = asyncio.Event(), asyncio.Event()
+
+        async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            begun.set()
+            await closed.wait()
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(BIG_BYTES)
+            writer.close()
+
+        async with serving(deaf) as server, client_of(kind, server) as client:
+            sink = Recorder()
+            stream = client.send(BIG, sink)
+            await begun.wait()
+            stream.abort()
+            await until(lambda: client.connections == 0)
+            closed.set()
+            await server.gone.wait()
+            assert (sink.closes, server.accepted) == (0, 1)
+
+    run_real(main())
