@@ -345,10 +345,12 @@ class Outbox:
         """Finish a send that had to wait for the client, then send the rest, and what has gathered meanwhile."""
         try:
             await begun
-            while messages:
+            while True:
                 for message in messages:
                     await self._send(message)
                 messages = [] if self._done else self._messages()
+                if not messages:
+                    break
         except Exception:  # as in _flush
             self._broken()
         self._blocked = False
