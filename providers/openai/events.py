@@ -60,7 +60,6 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"')
 _PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch  # of a JSON string, in ASCII
-_QUOTE: Final = ord('"')
 _LESSONS: Final = 4  # content events looked at closely; a server whose events differ in more than their text has none
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
@@ -136,17 +135,17 @@ class ChunkReader:
             return 0, 0
         if data.endswith(behind) and _PLAIN(data[self._text_at]):
             return len(data), 1
-        texts, at = [], len(before)
-        while (end := data.find(_QUOTE, at)) > 0 and data.startswith(between, end):
-            texts.append(data[at:end])
-            at = end + len(between)
-        size = at - len(before)
-        if end > 0 and data.startswith(behind, end):  # else another kind of event follows, or one that is not whole
-            texts.append(data[at:end])
-            size = end + len(behind)
-        if not texts or b"" in texts or not _PLAIN(b"".join(texts)):
+        texts = data[len(before) :].split(between)
+        last = texts[-1]
+        end = last.find(behind)
+        if end < 0:
+            texts.pop()  # another kind of event, or not whole
+        else:
+            texts[-1] = last[:end]
+        text = b"".join(texts)
+        if not texts or b"" in texts or not _PLAIN(text):
             return 0, 0
-        return size, len(texts)
+        return len(text) + len(texts) * len(between), len(texts)
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
