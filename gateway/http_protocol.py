@@ -97,7 +97,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if head_bytes > HEAD_BYTES_MAX:
                 self._refusal = _too_large()
                 raise _Refused  # httptools stops, and uvicorn calls send_400_response
-        self.head_since_s = None
+        self.head_since_s = self._idle_since_s = None  # the answer before it may have ended since this head began
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_MAX:
             message = f"over {PIPELINED_MAX} requests were sent before the first of them was answered; wait for answers"

@@ -306,9 +306,9 @@ class _HttpStream:
 
     def _done(self) -> None:
         """The closing event came: over for the sink, while the body's end may follow and free the connection."""
-        self._stop_lingering()
-        if self._sink is None:  # it has had enough
+        if self._sink is None:  # it has had enough; or this stands behind its end, and the connection is waited for
             return
+        self._stop_lingering()
         if not self.exchange.received:
             self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self.exchange.abort)
         self.exchange.resume()  # nobody will any more

@@ -50,6 +50,16 @@ class _Transport(asyncio.Transport):
 _GET = b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
+_SLOW_S = 8.0  # shorter than a head may take, longer than a connection may be idle
+
+
+async def _slow(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """An answer that takes its time."""
+    await asyncio.sleep(_SLOW_S)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
 def _answered(*pieces: bytes, after_s: float = 0.0) -> _Transport:
     """What a connection was sent by an application that takes 5 s for an answer; a look at it after some time."""
 
@@ -95,6 +105,31 @@ def test_a_late_head_does_not_break_the_answer_before_it() -> None:
     _, first, second = transport.written.split(b"HTTP/1.1 ")
     assert first.endswith(b"\r\n\r\n/1ok")
     assert second.startswith(b"408 ")
+
+
+def test_a_connection_is_idle_only_while_nothing_is_asked() -> None:
+    """A head that began before the answer in front of it had ended is a request like others: it is not cut as idle."""
+
+    async def main() -> _Transport:
+        config = uvicorn.Config(_slow, lifespan="off", ws="none", log_config=None, interface="asgi3")
+        config.load()
+        loop = asyncio.get_running_loop()
+        protocol = BoundedHttpProtocol(config, ServerState(), {}, loop)
+        transport = _Transport()
+        protocol.connection_made(transport)
+        protocol.data_received(_GET % 1 + b"GET /2 HT")
+        await asyncio.sleep(_SLOW_S + 1)
+        protocol.data_received(b"TP/1.1\r\nhost: x\r\n\r\n")
+        closed = []
+        for seconds in (_SLOW_S - 1, 2, config.timeout_keep_alive):
+            await asyncio.sleep(seconds)
+            protocol.check(loop.time())
+            closed.append(transport.closed)
+        assert closed == [False, False, True]
+        return transport
+
+    transport = run_virtual(main())
+    assert transport.written.count(b"\r\n\r\nok") == 2
 
 
 def test_requests_in_advance_are_bounded() -> None:

@@ -252,6 +252,24 @@ def test_an_error_behind_the_last_finish_reason_is_the_end(behind: bytes, *, spl
     run_virtual(main())
 
 
+@pytest.mark.parametrize("behind", [b"", b"\n", b": bye\n\n", _SAID], ids=["nothing", "blank", "comment", "content"])
+def test_what_follows_the_closing_event_keeps_no_connection(behind: bytes) -> None:
+    """A body that does not end with its closing event is dropped a second later, whatever stands behind that event."""
+
+    async def main() -> None:
+        client, sink, heard, _ = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        sink.on_body(_SAID + _FINISHED)
+        sink.on_body(b"data: [DONE]\n\n" + behind)
+        assert heard.ends == [None]
+        assert heard.frames[-1].kind is FrameKind.DONE
+        assert not client.exchange.aborted  # its last chunk would free it for the next request
+        await _pass(1.1)
+        assert client.exchange.aborted
+
+    run_virtual(main())
+
+
 def test_what_is_not_read_is_not_late() -> None:
     """While a slow client has its stream paused, what follows the finish_reason may be there: it is waited for."""
 
