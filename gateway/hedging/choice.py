@@ -77,7 +77,7 @@ class Choice:
         self.ring = Ring(self._replicas)
         self._turn = 0
         self._ramping_until_s = -math.inf  # a replica has just come back
-        self._mixed = len({replica.apis for replica in replicas}) > 1  # not all can be asked in every API
+        self._by_all = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs no replica is without
 
     def inherit(self, old: "Choice") -> list[Replica]:
         """Go on where another one was; loads of attempts under way are shared. Returns the replicas that stay."""
@@ -188,7 +188,7 @@ class Choice:
         """Of those in reach, who can serve the request; what is pinned to a replica begins there and nowhere else."""
         if facts.pinned is not None and facts.pinned not in tried:
             return [facts.pinned] if facts.pinned in self.loads else []
-        able = self._able(facts, group) if self._mixed else group
+        able = group if facts.api in self._by_all else self._able(facts, group)
         return reachable(able, tried, self._settings.crossing) if tried else able
 
     def _able(self, facts: Facts, group: Sequence[Replica]) -> Sequence[Replica]:

@@ -19,6 +19,16 @@ def test_a_replica_without_the_api_is_never_asked() -> None:
     assert outcome.client.finished
 
 
+def test_a_pool_without_the_api_is_passed_over() -> None:
+    """A request that only a fallback can be asked goes there first, and the pool before it hears nothing of it."""
+    apis = (*[frozenset({Api.CHAT, Api.MESSAGES})] * 2, frozenset(Api))
+    outcome = run_race(
+        Scripted(QUICK), Scripted(QUICK), fallbacks=[Scripted(QUICK)], facts=Facts(api=Api.COMPLETIONS), apis=apis
+    )
+    assert [len(replica.streams) for replica in outcome.replicas] == [0, 0, 1]
+    assert outcome.client.finished
+
+
 def test_a_request_that_one_replica_cannot_put_into_words_goes_to_the_next() -> None:
     """Being unsuited is no fault of a replica: its breaker hears nothing, and the next one is asked at once."""
     outcome = run_race(*(Scripted(NO_WORDS) for _ in range(3)), Scripted(QUICK))
