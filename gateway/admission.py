@@ -155,7 +155,8 @@ class Place:
     @property
     def host(self) -> Host:
         """What its request tells of itself; not kept: it would be a cycle."""
-        return Host(self._host.loop, self._emit, self._host.rand, self._host.alarms)
+        host = self._host
+        return Host(host.loop, self._emit, host.rand, host.alarms, host.burst)
 
     def enter(self) -> None:
         """Take a slot, or begin to wait for one.

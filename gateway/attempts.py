@@ -8,6 +8,7 @@ Units: seconds of the loop's clock.
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.attempt import Attempt, Racer
 from gateway.events import HedgeDenied, HedgeFired, PartFailed, Role
@@ -21,6 +22,8 @@ from gateway.routing.replicas import Replica
 from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait, bounded
 from providers.base import Call
 from providers.errors import ProtocolError, UpstreamError
+
+_AGAIN_S_MIN: Final = 0.001  # between two looks at a late attempt, whatever the settings say
 
 
 class Attempts:
@@ -122,7 +125,7 @@ class Attempts:
         waited_s, request_id, name = now_s - late.start_s, self._caller.request_id, self._model.name
         if isinstance(decision, Denied):
             self.denied_why = decision.why
-            late.hedge_at_s = now_s + decision.again_after_s
+            late.hedge_at_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
             if decision.reason not in self.denials:
                 self.denials.append(decision.reason)
                 host.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
