@@ -87,7 +87,7 @@ class Predictor:
 
     def predict_each(self, asked: Iterable[tuple[str, float, float]], now_s: float) -> list[float] | None:
         """The same of several replicas: each one's name, and its tokens uncached and pending."""
-        if now_s >= self._folded_s + _FOLD_S or self._samples < _ALONE:
+        if now_s >= self._folded_s + _FOLD_S or (self._raw and self._samples < _ALONE):
             self.fold(now_s)
         if not self._samples:
             return None
