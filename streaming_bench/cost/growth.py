@@ -18,6 +18,7 @@ _LENGTH_MS: Final = 3000  # of a paced stream
 _TOKENS_PER_S: Final = 15_000  # in all streams together, which the load client can read
 _SHORT: Final = Load(streams=64, tokens=20, length_s=2.0)
 _REPLICAS: Final = 3
+_FIRST_S: Final = 0.02  # of requests for each model before any is measured
 
 
 def _paced(streams: int, gap_ms: int) -> Load:
@@ -92,6 +93,8 @@ def models(machine: Machine, count: int) -> Iterator[Row]:
         for number in (1, 10, 100, 500):
             load = replace(_SHORT, models=tuple(f"m{n}" for n in range(number)))
             with gateway(machine, settings(back.ports, models=number)) as target:
+                first = replace(load, length_s=number * _FIRST_S)
+                rounds(first, {GATEWAY: target}, back, 1)  # each has learned something, and has its figures
                 samples = rounds(load, {GATEWAY: target}, back, count)
             yield per(f"{number} model{'s' if number > 1 else ''}", "us a request", samples, _requests)
             if number == 500:
