@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
+from gateway.begun import Begun
 from gateway.errors import BodyTooLarge, Overloaded, SlowSender
 from gateway.limits.turnover import Turnover
-from gateway.response import Begun, Message, Receive
+from gateway.response import Message, Receive
 from providers.base import Headers
 
 ARRIVING_MAX: Final = 1_000  # bodies waited for at a time; of each the server may hold 64 kB that are not taken yet

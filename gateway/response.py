@@ -11,9 +11,10 @@ Units: bytes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, Protocol
 
+from gateway.begun import Begun
 from gateway.client_api import ClientApi, is_last
 from gateway.errors import GatewayError, UpstreamFailed
 from providers.base import Assembler, Burst, Call, Headers
@@ -23,8 +24,6 @@ Send = Callable[[Message], Coroutine[Any, Any, None]]
 Receive = Callable[[], Coroutine[Any, Any, Message]]
 Scope = MutableMapping[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-_T = TypeVar("_T")
 
 BUFFER_BYTES_MAX = 64 * 1024  # beyond this the upstream is paused
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # of a non-streaming answer, as events
@@ -341,7 +340,7 @@ class Outbox:
             messages.append({"type": "http.response.body", "body": data, "more_body": not self._done})
         return messages
 
-    async def _send_slowly(self, begun: "Begun[None]", messages: list[Message]) -> None:
+    async def _send_slowly(self, begun: Begun[None], messages: list[Message]) -> None:
         """Finish a send that had to wait for the client, then send the rest, and what has gathered meanwhile."""
         try:
             await begun
@@ -366,35 +365,6 @@ class Outbox:
         self._pending.clear()
         if self.race is not None:
             self.race.client_gone()
-
-
-class Begun(Generic[_T]):
-    """A coroutine that was stepped by hand and now waits for something: await this for the rest of it.
-
-    Args:
-        coroutine: stepped once.
-        waiting_for: what that step gave.
-    """
-
-    __slots__ = ("_coroutine", "_waiting_for")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, _T], waiting_for: object) -> None:
-        self._coroutine = coroutine
-        self._waiting_for = waiting_for
-
-    def __await__(self) -> Generator[Any, Any, _T]:
-        waiting_for = self._waiting_for
-        while True:
-            step: Callable[[Any], object] = self._coroutine.send
-            try:
-                value = yield waiting_for
-            except BaseException as error:  # cancellation, too, belongs to the coroutine
-                step, value = self._coroutine.throw, error
-            try:
-                waiting_for = step(value)
-            except StopIteration as returned:
-                result: _T = returned.value
-                return result
 
 
 async def serve(race: Leavable, outbox: Outbox, receive: Receive) -> None:
