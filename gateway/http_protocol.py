@@ -9,9 +9,11 @@ import contextlib
 import fcntl
 import logging
 import struct
+import sys
 import termios
 from typing import Any
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -24,6 +26,7 @@ _LOG.setLevel(logging.ERROR)  # uvicorn warns of each bad request: a line of the
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 HEAD_S_MAX = 10.0
 PIPELINED_MAX = 16  # requests in advance of their turn; each costs kilobytes, and a read may bring thousands
+_BODIES = (b"content-length", b"transfer-encoding")
 UNREAD_S_MAX = 60.0  # a client that takes nothing of its answer for so long is let go
 
 
@@ -59,6 +62,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.logger = _LOG
         self._head_bytes = 0
+        self._data = b""  # what is being read
         self._read_bytes = 0
         self._untaken_bytes = 0
         self._taken_s = self.loop.time()  # when the client last took something, or there was nothing to take
@@ -71,14 +75,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._farewell is not None:
             return
-        self._read_bytes = len(data)
+        self._data, self._read_bytes = data, len(data)
         self._loose_bytes += len(data)
         super().data_received(data)
+        self._data = b""
         if self.head_since_s is not None:  # what came belongs to a head that is still not complete
             self._head_bytes += len(data)
         if max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refusal = _too_large()
             self.send_400_response("")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade is not offered: go on behind that request, where the parser stopped and uvicorn would."""
+        error = sys.exception()
+        rest = self._data[error.args[0] :] if isinstance(error, httptools.HttpParserUpgrade) else b""
+        if rest:
+            self._data = rest
+            super().data_received(rest)
 
     def on_message_begin(self) -> None:
         self._idle_since_s = None
@@ -97,6 +110,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if head_bytes > HEAD_BYTES_MAX:
                 self._refusal = _too_large()
                 raise _Refused  # httptools stops, and uvicorn calls send_400_response
+        if self.parser.should_upgrade() and any(name in _BODIES and value != b"0" for name, value in self.headers):
+            message = "a request with a body asks for an upgrade, which is not offered; send it without that header"
+            self._refusal = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
+            raise _Refused
         self.head_since_s = self._idle_since_s = None  # the answer before it may have ended since this head began
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_MAX:

@@ -113,7 +113,10 @@ def _frames(protocol: WireProtocol, call: Call, answer: bytes) -> list[Frame]:
     except ProtocolError:
         return []
     for event in events:
-        frames.append(reader.read(event))
+        try:
+            frames.append(reader.read(event))
+        except ProtocolError:  # the upstream said what cannot be told in this API: the attempt fails
+            return frames
         _check(frames[-1])
         assert reader.complete or not reader.closed or not frames[-1].raw  # a close of its own kind, which is a cut
         if reader.closed or frames[-1].kind is FrameKind.ERROR:

@@ -217,3 +217,27 @@ def test_a_client_that_takes_nothing_is_let_go(unsent: tuple[int, int], takes: i
     ours, client = socket.socketpair()
     with ours, client:
         assert run_virtual(main(ours, client)) is closed
+
+
+_UPGRADE = b"connection: upgrade\r\nupgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_what_stands_behind_a_request_to_upgrade_is_served(*, split: bool) -> None:
+    """An upgrade is not offered; the request counts without it, and so does the next one, in the same read or not."""
+    first = _GET.replace(b"host", _UPGRADE + b"host") % 1
+    pieces = (first, _GET % 2) if split else (first + _GET % 2,)
+    written = _answered(*pieces).written
+    assert (written.count(b"/1ok"), written.count(b"/2ok")) == (1, 1)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_body_is_never_taken_for_a_request(*, split: bool) -> None:
+    """The parser skips the body of a request to upgrade: it is refused, and what follows is not read."""
+    head = b"POST /1 HTTP/1.1\r\nhost: x\r\n" + _UPGRADE + b"content-length: 30\r\n\r\n"
+    pieces = (head, _GET % 2) if split else (head + _GET % 2,)
+    transport = _answered(*pieces)
+    assert transport.written.startswith(b"HTTP/1.1 400 ")
+    assert b"without that header" in transport.written
+    assert b"/2ok" not in transport.written
+    assert transport.closed
