@@ -125,7 +125,8 @@ class _Refused:
 
 
 _HEAD = 4  # role, reasoning's beginning, and one that has a text
-_CONTENT, _ERROR = FrameKind.CONTENT, FrameKind.ERROR  # looked up once: they are asked for every event
+# Looked up once: they are asked for every event.
+_CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _TOLD_MAX: Final = 40  # of a header's value
 _ACCEPT = {True: b"text/event-stream", False: b"application/json"}
 
@@ -134,6 +135,7 @@ class _HttpStream:
     """One response on its way to a sink: the `HttpSink` of the client and the `Stream` of the attempt."""
 
     __slots__ = (
+        "_answered",
         "_body",
         "_bounds",
         "_burst",
@@ -182,6 +184,7 @@ class _HttpStream:
         self._headers: Headers = ()
         self._compression = b""  # of the body, nothing where it is not compressed
         self._paused = False
+        self._answered = False  # there was content, or a refusal
         self._linger: asyncio.TimerHandle | None = None  # ends what need not be waited for
 
     # Stream
@@ -262,8 +265,7 @@ class _HttpStream:
                 size, count = reader.run(data)
                 if size:
                     rest = data[size:]
-                    if self._sink is not None:
-                        self._sink.on_frame(Frame(_CONTENT, data[:size] if rest else data, None, None, count))
+                    self._push(Frame(_CONTENT, data[:size] if rest else data, None, None, count))
                     data = rest
                     break
                 size = splitter.first(data)
@@ -287,8 +289,8 @@ class _HttpStream:
             if burst:
                 self._push(Frame(_CONTENT, b"".join(burst), None, None, len(burst)))
                 burst.clear()
-            if frame.kind is _ERROR and reader.complete:  # like a connection lost there, it has cost the answer nothing
-                self.exchange.abort()
+            if frame.kind is _ERROR and reader.complete and self._answered:
+                self.exchange.abort()  # like a connection lost there, it has cost the answer nothing
                 self.on_close(None)
                 return
             self._push(frame)
@@ -301,6 +303,7 @@ class _HttpStream:
             self._wait_for_rest(_TRAILING_S)
 
     def _push(self, frame: Frame) -> None:
+        self._answered = self._answered or frame.kind is _CONTENT or frame.kind is _REFUSAL
         if self._sink is not None:
             self._sink.on_frame(frame)
 

@@ -289,6 +289,19 @@ def test_what_is_not_read_is_not_late() -> None:
     run_virtual(main())
 
 
+def test_an_error_behind_an_answer_without_content_is_an_error() -> None:
+    """Nothing was generated, and the server says why: that is no empty answer that could win."""
+
+    async def main() -> None:
+        _, sink, heard, _ = _open(OpenAIChat())
+        sink.on_response(200, SSE)
+        sink.on_body(_FINISHED + b'data: {"error":{"message":"out of memory","code":500}}\n\n')
+        assert [frame.kind for frame in heard.frames] == [FrameKind.FINISH, FrameKind.ERROR]
+        assert heard.ends == []  # whoever hears of an error ends it
+
+    run_virtual(main())
+
+
 def test_nothing_is_heard_behind_the_end() -> None:
     """Whoever ends a stream behind its finish_reason hears nothing of what is late then."""
 
