@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
@@ -19,7 +18,7 @@ from gateway.hedging.terms import Facts
 from gateway.inbound import parse
 from gateway.inbound_asked import Bounds
 from gateway.race import Race
-from gateway.request import Caller, Host, Model, RecoveryMode, Timeouts
+from gateway.request import Caller, Model, RecoveryMode, Timeouts
 from gateway.routing.replicas import Replica
 from providers.base import Api
 from providers.openai.transcript import OpenAIRecoverer
@@ -27,7 +26,7 @@ from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import Replica as SimulatedReplica
 from running import run_virtual
-from scripted import RecordingClient
+from scripted import Hearing, RecordingClient
 
 OFF = HedgeSettings(policy=Policy.OFF)
 Profile = Mapping[str, object]
@@ -215,29 +214,20 @@ def run(
         pools = [Pool("m", replicas[: len(profiles)], hedge)]
         if fallback:
             pools.append(Pool("m/fallback-1", replicas[len(profiles) :], hedge))
-        events: list[Event] = []
-        ended = asyncio.Event()
-
-        def emit(event: Event) -> None:
-            events.append(event)
-            if isinstance(event, RequestEnded):
-                ended.set()
-
+        heard = Hearing(loop)
         inbound = parse(api, json.dumps(request).encode(), [], Bounds(16, 100_000), frozenset())
         client = _Client(streaming=True)
         model = Model("m", pools, timeouts or Timeouts(), recovery=mode, recoverers=_RECOVERERS)
         facts = Facts(prompt_tokens=10, hedge_off=inbound.hedge_off)
         caller = Caller("req_1", "key", loop.time())
-        race = Race(model, inbound.call, facts, client, caller, Host(loop, emit, lambda: 0.0, Alarms(loop)))
+        race = Race(model, inbound.call, facts, client, caller, heard.host)
         race.start()
         if during is not None:
             during(race, client)
-        await ended.wait()
-        await asyncio.sleep(1000)  # whatever is still armed may fire now, and must do nothing
+        report, _ = await heard.over()
         assert client.ends <= 1
         assert all(replica.in_flight == 0 for replica in replicas)
-        (report,) = [event for event in events if isinstance(event, RequestEnded)]
-        return Told(read(client.got), client, report, events, [each._requests for each in simulated])
+        return Told(read(client.got), client, report, heard.events, [each._requests for each in simulated])
 
     return run_virtual(main())
 

@@ -144,6 +144,33 @@ class RecordingClient:
         self.over.set()
 
 
+class Hearing:
+    """What one race tells while it runs.
+
+    Attributes:
+        events: in order.
+        host: on which it runs.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.events: list[Event] = []
+        self.host = Host(loop, self._hear, lambda: 0.0, Alarms(loop))
+        self._ended = asyncio.Event()
+
+    def _hear(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, RequestEnded):
+            self._ended.set()
+
+    async def over(self) -> tuple[RequestEnded, float]:
+        """Its one report, and when it came; whatever is still armed may fire, and must do nothing."""
+        await self._ended.wait()
+        end_s = self.host.loop.time()
+        await asyncio.sleep(1000)
+        (report,) = [event for event in self.events if isinstance(event, RequestEnded)]
+        return report, end_s
+
+
 @dataclass
 class Outcome:
     """What one race came to."""
@@ -200,14 +227,7 @@ def run_race(
         pools = [Pool(f"pool-{i}", group, hedge) for i, group in enumerate(made)]
         if prepare is not None:
             prepare(pools)
-        events: list[Event] = []
-        ended = asyncio.Event()
-
-        def emit(event: Event) -> None:
-            events.append(event)
-            if isinstance(event, RequestEnded):
-                ended.set()
-
+        heard = Hearing(loop)
         client = RecordingClient(streaming)
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
@@ -215,20 +235,16 @@ def run_race(
         known = facts or Facts()
         if pinned is not None:
             known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])
-        race = Race(model, call, known, client, caller, Host(loop, emit, lambda: 0.0, Alarms(loop)))
+        race = Race(model, call, known, client, caller, heard.host)
         race.start()
         if during is not None:
             during(race, client, pools)
-        await ended.wait()
-        end_s = loop.time()
-        await asyncio.sleep(1000)  # whatever is still armed may fire now, and must do nothing
-        reports = [event for event in events if isinstance(event, RequestEnded)]
-        assert len(reports) == 1
+        report, end_s = await heard.over()
         assert client.ends <= 1
         for pool in pools:
             assert not counted or all(replica.in_flight == 0 for replica in pool.replicas)
         for endpoint in (*replicas, *fallbacks):
             assert all(stream.ended or stream.closed_s is not None for stream in endpoint.streams)
-        return Outcome(client, reports[0], events, [*replicas, *fallbacks], pools, end_s)
+        return Outcome(client, report, heard.events, [*replicas, *fallbacks], pools, end_s)
 
     return run_virtual(main())

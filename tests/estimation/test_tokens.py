@@ -87,7 +87,7 @@ def test_all_kinds_of_text_are_there() -> None:
 
 @pytest.mark.parametrize("kind", sorted(TEXTS))
 def test_escapes_count_like_the_characters_they_stand_for(kind: str) -> None:
-    r"""A body in which every wide character is written \uXXXX is estimated like the same body in UTF-8."""
+    """A body in which every wide character is written as its escape is estimated like the same body in UTF-8."""
     for text in TEXTS[kind]:
         plain, escaped = (sum(text_tokens(messages(text, ascii_only=ascii_only))) for ascii_only in (False, True))
         assert escaped == pytest.approx(plain, rel=0.15)
