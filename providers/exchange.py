@@ -16,6 +16,7 @@ from providers.errors import ConnectionCut, ProtocolError, UpstreamError
 HEADERS_BYTES_MAX = 64 * 1024  # as nginx and Node bound theirs, with room to spare
 _UNREAD_BYTES_MAX = 256 * 1024  # that the kernel keeps of an upstream; Linux doubles it, and would take 6 MB unasked
 _FRAMING = (b"content-length", b"transfer-encoding")
+_NO_BODY = (b"content-length", b"0")
 _BODILESS = (204, 304)
 
 
@@ -255,7 +256,7 @@ class Connection(asyncio.Protocol):
         elif status < 100:
             self._fail(ProtocolError(f"the upstream's status {status} is none"))
         elif status < 200:  # the real answer follows
-            if self._framed and any(name in _FRAMING and value != b"0" for name, value in self._headers):
+            if self._framed and any(header[0] in _FRAMING and header != _NO_BODY for header in self._headers):
                 self._fail(ProtocolError(f"the upstream sent a body with its informational answer {status}"))
             self._headers = []
             self._framed = False

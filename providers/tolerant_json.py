@@ -31,3 +31,8 @@ def dumps(value: object) -> bytes:
         return _encode(value)
     except (UnicodeEncodeError, OverflowError):
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+def as_key(value: object) -> object:
+    """A JSON value as the key of a dictionary: an index may be anything, if only the same one comes again."""
+    return dumps(value) if isinstance(value, (dict, list)) else value

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from providers.anthropic.given import as_mapping
 from providers.sse import data_of, events_of
-from providers.tolerant_json import dumps, loads
+from providers.tolerant_json import as_key, dumps, loads
 
 Json = dict[str, object]
 
@@ -51,7 +51,7 @@ class MessageAssembler:
         return dumps({**self._message, "content": list(self._blocks.values())})
 
     def _add(self, event: Json) -> None:
-        kind, index = event.get("type"), event.get("index")
+        kind, index = event.get("type"), as_key(event.get("index"))
         if kind == "message_start":
             self._message = dict(as_mapping(event.get("message")))
         elif kind == "content_block_start":

@@ -100,8 +100,8 @@ class MessageReader:
 
     def _start(self, block: Mapping[str, object]) -> FrameKind:
         """A block begins: text and thinking are empty then, everything else has something in it."""
-        kind = block.get("type")
-        if kind in self._ignored or (kind in ("text", "thinking") and not block.get(str(kind))):
+        kind = str(block.get("type"))
+        if kind in self._ignored or (kind in ("text", "thinking") and not block.get(kind)):
             return FrameKind.PREAMBLE
         return FrameKind.CONTENT
 

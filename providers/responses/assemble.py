@@ -22,10 +22,11 @@ class ResponseAssembler:
             value = loads(data) if b".done" in data or b'"response"' in data else None
             if not isinstance(value, dict):
                 continue
-            if value.get("type") == "response.output_item.done":
+            kind = str(value.get("type"))
+            if kind == "response.output_item.done":
                 index = value.get("output_index")
                 self._items.append((index if isinstance(index, int) else len(self._items), value.get("item")))
-            elif value.get("type") in TERMINAL and isinstance(value.get("response"), dict):
+            elif kind in TERMINAL and isinstance(value.get("response"), dict):
                 self._answer = value["response"]
 
     def body(self) -> bytes:

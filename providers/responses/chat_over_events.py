@@ -9,7 +9,7 @@ from typing import Final
 
 from providers.responses.write import CALL_FIELDS
 from providers.sse import data_of
-from providers.tolerant_json import dumps, loads
+from providers.tolerant_json import as_key, dumps, loads
 
 Fields = dict[str, object]
 
@@ -72,7 +72,7 @@ class ChatChunks:
 
     def _text(self, stem: str, last: str, event: Fields) -> Iterator[bytes]:
         key, field = _TEXTS[stem]
-        place = (stem, *(event.get(name) for name in ("output_index", "content_index", "summary_index")))
+        place = (stem, *(as_key(event.get(name)) for name in ("output_index", "content_index", "summary_index")))
         text = event.get("delta") if last == "delta" else event.get(field)
         if last == "done" and place in self._told:
             return
@@ -84,22 +84,23 @@ class ChatChunks:
 
     def _begin_call(self, event: Fields) -> Iterator[bytes]:
         item = _dict(event.get("item"))
-        if item.get("type") not in CALL_FIELDS:
+        said = str(item.get("type"))
+        if said not in CALL_FIELDS:
             return
-        number = self._calls.setdefault(event.get("output_index"), len(self._calls))
-        kind = "function" if item["type"] == "function_call" else "custom"
-        field, _ = CALL_FIELDS[str(item["type"])]
+        number = self._calls.setdefault(as_key(event.get("output_index")), len(self._calls))
+        kind = "function" if said == "function_call" else "custom"
+        field, _ = CALL_FIELDS[said]
         call = {"index": number, "id": item.get("call_id"), "type": kind, kind: {"name": item.get("name"), field: ""}}
         yield self._chunk({"tool_calls": [call]})
 
     def _arguments(self, stem: str, last: str, event: Fields) -> Iterator[bytes]:
         kind, field = _ARGUMENTS[stem]
-        place = (stem, event.get("output_index"))
+        index = as_key(event.get("output_index"))
         more = event.get("delta") if last == "delta" else event.get(field)
-        if last == "done" and place in self._told:
+        if last == "done" and (stem, index) in self._told:
             return
-        self._told.add(place)
-        number = self._calls.get(event.get("output_index"))
+        self._told.add((stem, index))
+        number = self._calls.get(index)
         if number is not None and isinstance(more, str) and more:
             yield self._chunk({"tool_calls": [{"index": number, kind: {field: more}}]})
 

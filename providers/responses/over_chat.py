@@ -28,8 +28,8 @@ _MEANT: Final = frozenset(  # said in other words, or without effect on the answ
 )
 _KEPT: Final = ("previous_response_id", "conversation", "prompt")
 _UNKNOWN_THERE: Final = ("context_management", "moderation", "access_programs", "image")
-_INCLUDED: Final = frozenset({"reasoning.encrypted_content"})  # where there is none, none is included
 _LOGPROBS: Final = "message.output_text.logprobs"
+_INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # where there is no reasoning, none is included
 
 
 class ResponsesOverChat:
@@ -240,7 +240,7 @@ def _lost_values(given: Item) -> dict[str, str]:
         found["truncation"] = "`truncation` is 'auto', but this upstream shortens no conversation"
     if _dict(given.get("reasoning")).get("summary") in ("concise", "detailed"):
         found["reasoning.summary"] = "`reasoning.summary` asks for a form that this upstream cannot be asked for"
-    other = [each for each in _list(given.get("include")) if each not in _INCLUDED and each != _LOGPROBS]
+    other = [each for each in _list(given.get("include")) if each not in _INCLUDED]
     if other:
         found["include"] = f"`include` has {other[0]!r}, which this upstream does not give"
     return found

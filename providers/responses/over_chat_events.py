@@ -11,7 +11,7 @@ from typing import Final
 from providers.openai.events import usage_of
 from providers.responses.write import CALL_FIELDS, EventWriter
 from providers.sse import data_of
-from providers.tolerant_json import loads
+from providers.tolerant_json import as_key, loads
 
 Fields = dict[str, object]
 
@@ -142,7 +142,7 @@ class ResponseEvents:
         yield self._writer.event("response.output_text.annotation.added", **place, annotation=said)
 
     def _tool_call(self, call: Fields) -> Iterator[bytes]:
-        index = call.get("index", len(self._calls) if call.get("id") else self._call)
+        index = as_key(call.get("index", len(self._calls) if call.get("id") else self._call))
         custom = call.get("type") == "custom" or "custom" in call
         said = _dict(call.get("custom" if custom else "function"))
         if index not in self._calls:

@@ -69,7 +69,7 @@ _ASSEMBLERS: Final[Mapping[Api, Callable[[Call], Assembler]]] = {
     Api.RESPONSES: lambda _: ResponseAssembler(),
     Api.MESSAGES: AnthropicMessages().assembler,
 }
-_ALL: Final = [(api, protocol) for api, ways in WAYS.items() for protocol in ways]
+ALL: Final = [(api, protocol) for api, ways in WAYS.items() for protocol in ways]
 _ASKED: Final[Mapping[Api, Mapping[str, object]]] = {
     Api.CHAT: {"messages": [{"role": "user", "content": "hi"}]},
     Api.COMPLETIONS: {"prompt": "hi"},
@@ -81,7 +81,7 @@ _ASKED: Final[Mapping[Api, Mapping[str, object]]] = {
 
 def check(data: bytes) -> None:
     """Read it as a stream, as a body and as an error."""
-    (api, protocol), answer = _ALL[data[0] % len(_ALL) if data else 0], data[1:]
+    (api, protocol), answer = ALL[data[0] % len(ALL) if data else 0], data[1:]
     call = call_of({"model": "m", "stream": True, **_ASKED[api]}, api)
     if api is not Api.EMBEDDINGS:
         frames = _frames(protocol, call, answer)
