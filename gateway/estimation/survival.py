@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gateway.estimation.window import Bins
 
 _UNKNOWN_AT: Final = 2.0  # times the largest observation (hedging.md section 4)
+_ALL: Final = np.ones(1)  # of the waits last longer than nothing
 _ROUNDING: Final = 1e-9  # of a product of thousands of factors, when it is compared with a share
 
 Floats = NDArray[np.float64]
@@ -38,24 +39,27 @@ class Survival:
     __slots__ = ("_below", "_below_sum", "mass", "mean", "observed_max", "points", "survival")
 
     def __init__(self, bins: Bins) -> None:
-        at_risk = np.cumsum((bins.events + bins.censored)[::-1])[::-1]
-        survival = np.cumprod(1.0 - bins.events / at_risk, dtype=np.float64)
+        # A plan is made in passing, while a request waits: methods and slices, since numpy's functions cost a multiple.
+        at_risk = (bins.events + bins.censored)[::-1].cumsum()[::-1]
+        survival = (1.0 - bins.events / at_risk).cumprod()
         points = bins.values
         self.observed_max = float(points[-1])
         if survival[-1] > 0.0:
-            points = np.append(points, _UNKNOWN_AT * self.observed_max)
-            survival = np.append(survival, 0.0)
+            points = np.concatenate((points, (_UNKNOWN_AT * self.observed_max,)))
+            survival = np.concatenate((survival, (0.0,)))
         self.points: Floats = points
         self.survival: Floats = survival
-        self.mass: Floats = -np.diff(survival, prepend=1.0)
         # E[(t - y)+] = t * P(y <= t) - E[y; y <= t]: both as running sums, with a 0 in front for "no point below t".
-        self._below: Floats = np.concatenate(([0.0], 1.0 - survival))
-        self._below_sum: Floats = np.concatenate(([0.0], np.cumsum(self.mass * points)))
+        self._below: Floats = np.zeros(len(points) + 1)
+        self._below[1:] = 1.0 - survival
+        self.mass: Floats = np.concatenate((_ALL, survival[:-1])) - survival
+        self._below_sum: Floats = np.zeros(len(points) + 1)
+        (self.mass * points).cumsum(out=self._below_sum[1:])
         self.mean = float(self._below_sum[-1])
 
     def at(self, delay: float) -> float:
         """S(delay), the share of waits that last longer."""
-        index = int(np.searchsorted(self.points, delay, side="right"))
+        index = int(self.points.searchsorted(delay, "right"))
         return float(self.survival[index - 1]) if index else 1.0
 
     def quantile(self, q: float) -> float | None:
@@ -65,11 +69,11 @@ class Survival:
 
     def first_at_most(self, share: float) -> int:
         """Index of the first point behind which S <= share."""
-        return int(np.searchsorted(-self.survival, -share, side="left"))
+        return int((-self.survival).searchsorted(-share))
 
     def gains(self, delays: Floats) -> Floats:
         """E[(x - delay - y)+] for each delay: what a backup sent then saves per request, the ones not late included."""
-        late = int(np.searchsorted(self.points, delays.min(), side="right"))
+        late = int(self.points.searchsorted(delays.min(), "right"))
         left = self.points[late:] - delays[:, np.newaxis]
         return self._saved(left) @ self.mass[late:]
 
@@ -86,12 +90,12 @@ class Survival:
         waited = waited_s / predicted_s
         if waited >= self.observed_max:
             return waited_s - self.mean * backup_s
-        late = int(np.searchsorted(self.points, waited, side="right"))
+        late = int(self.points.searchsorted(waited, "right"))
         left = (self.points[late:] * predicted_s - waited_s) / backup_s
         mass = self.mass[late:]
         return float(self._saved(left) @ mass / mass.sum()) * backup_s
 
     def _saved(self, left: Floats) -> Floats:
         """E[(t - y)+] for each t."""
-        below = np.searchsorted(self.points, left, side="right")
+        below = self.points.searchsorted(left, "right")
         return left * self._below[below] - self._below_sum[below]

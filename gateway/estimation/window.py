@@ -98,7 +98,7 @@ class Window:
     def bins(self, now_s: float) -> Bins:
         """All of it as one histogram, for estimates of survival."""
         events, censored = self._merged(now_s)
-        filled = np.flatnonzero(events + censored)
+        filled = (events + censored).nonzero()[0]
         return Bins(_VALUES[filled], events[filled], censored[filled])
 
     def _held(self) -> int:
@@ -175,7 +175,8 @@ class _Counts:
     counts: NDArray[np.float32]  # exact up to 16 million samples in a bin of a slice
 
     def add_to(self, row: NDArray[np.float64]) -> None:
-        row[self.first : self.first + len(self.counts)] += self.counts
+        if len(self.counts):
+            row[self.first : self.first + len(self.counts)] += self.counts
 
 
 class _Slice:

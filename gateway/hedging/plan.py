@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import RELATIVE_ACCURACY
 
 _DELAY_MIN: Final = 1.0  # a request that is not late is not hedged
 _CANDIDATES_MAX: Final = 32  # delays tried; the gain is flat around its maximum
+_STEPS: Final = np.arange(_CANDIDATES_MAX)
 _LATE_MIN: Final = 1.5
 _LATE_MAX: Final = 8.0  # nobody waits for ever because of a coin, and a curve without a tail does not run away
 _LATE_SHARE: Final = 0.25  # of the budget: so few are this late that all of them can be afforded
@@ -85,17 +87,27 @@ def plan_adaptive(curve: Survival, *, budget: float, first_share: float) -> Plan
         budget: B, hedges per request; above 0.
         first_share: B', what of it first hedges may use (`SecondHedges.first_share`); above 0.
     """
-    first = int(np.searchsorted(curve.points, _DELAY_MIN, side="right"))
+    first = int(curve.points.searchsorted(_DELAY_MIN, "right"))
     # Once everyone who is left can be hedged, waiting longer only loses: the maximum is not behind that delay.
-    last = curve.first_at_most(first_share)
-    picked = np.linspace(first, last, min(max(0, last - first + 1), _CANDIDATES_MAX)).astype(int)
-    delays = np.append(_DELAY_MIN, curve.points[picked] * _BIN_EDGE)
-    shares = np.minimum(1.0, first_share / np.append(curve.at(_DELAY_MIN), curve.survival[picked]).clip(_SHARE_MIN))
-    best = int(np.argmax(shares * curve.gains(delays)))
+    picked = _spread(first, curve.first_at_most(first_share))
+    delays = np.full(len(picked) + 1, _DELAY_MIN)
+    delays[1:] = curve.points[picked] * _BIN_EDGE
+    late_shares = np.full(len(delays), curve.at(_DELAY_MIN))
+    late_shares[1:] = curve.survival[picked]
+    shares = np.minimum(1.0, first_share / np.maximum(late_shares, _SHARE_MIN))
+    best = int((shares * curve.gains(delays)).argmax())
     delay = float(delays[best])
     rare = float(curve.points[curve.first_at_most(_LATE_SHARE * budget)]) * _BIN_EDGE
     late = max(_LATE_MIN * delay, min(_LATE_MAX * delay, rare))
     return Plan(Policy.ADAPTIVE, delay, float(shares[best]), late, curve)
+
+
+def _spread(first: int, last: int) -> NDArray[np.int_]:
+    """Places from first to last, both included, evenly and not too many; none when last is before first."""
+    if last - first < _CANDIDATES_MAX:
+        return np.arange(first, last + 1)
+    steps: NDArray[np.int_] = first + _STEPS * (last - first) // (_CANDIDATES_MAX - 1)
+    return steps
 
 
 class SecondHedges:
