@@ -28,7 +28,6 @@ class Load:
         gap_ms: between its tokens, 0 for none.
         length_s: after this no request is begun; 0: each stream is asked for once.
         prompt_bytes: of each request.
-        models: asked in turn.
         key: the caller's.
     """
 
@@ -37,14 +36,10 @@ class Load:
     gap_ms: int = 0
     length_s: float = 0.0
     prompt_bytes: int = 200
-    models: Sequence[str] = ("m0",)
     key: str = "none"
 
-    def requests(self) -> list[bytes]:
-        """As bytes, one for each model."""
-        return [self._request(model) for model in self.models]
-
-    def _request(self, model: str) -> bytes:
+    def request(self, model: str) -> bytes:
+        """One request, as bytes."""
         words = ("tell me more about it, please; " * (self.prompt_bytes // 31 + 1))[: self.prompt_bytes]
         messages = [{"role": "user", "content": words}]
         fields = {"model": model, "max_tokens": self.tokens, "stream": True, "messages": messages}
@@ -75,11 +70,11 @@ class Seen:
 class _Client:
     """What all streams of a run share."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, models: Sequence[str]) -> None:
         self.loop = asyncio.get_running_loop()
         self.load = load
         self.seen = Seen()
-        self._requests = load.requests()
+        self._requests = [load.request(model) for model in models]
         self._sent = 0
         self._ends_s = self.loop.time() + load.length_s
         self._live = load.streams
@@ -158,9 +153,9 @@ class _Stream(asyncio.Protocol):
         self._client.ended()
 
 
-async def send(load: Load, port: int) -> Seen:
-    """Send it all, and wait for the answers; what has not come after a minute has failed."""
-    client = _Client(load)
+async def send(load: Load, port: int, models: Sequence[str]) -> Seen:
+    """Send it all, asking the models in turn, and wait for the answers; what has not come after a minute has failed."""
+    client = _Client(load, models)
     left, step = load.streams, max(50, load.streams // _RAMP_STEPS)
     while left:
         count = min(step, left)

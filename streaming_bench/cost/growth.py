@@ -11,14 +11,14 @@ from typing import Final
 
 from streaming_bench.cost.client import Load, Seen, send
 from streaming_bench.cost.processes import Backend, Machine, Target, backend, gateway, nginx, settings
-from streaming_bench.cost.rows import GATEWAY, NGINX, Row, per, rounds
+from streaming_bench.cost.rows import GATEWAY, NGINX, Row, per, rounds, sample
 from streaming_bench.cost.usage import usage
 
 _LENGTH_MS: Final = 3000  # of a paced stream
 _TOKENS_PER_S: Final = 15_000  # in all streams together, which the load client can read
 _SHORT: Final = Load(streams=64, tokens=20, length_s=2.0)
 _REPLICAS: Final = 3
-_FIRST_S: Final = 0.02  # of requests for each model before any is measured
+_FIRST_S: Final = 0.08  # of requests for each model, about a hundred, before any is measured
 
 
 def _paced(streams: int, gap_ms: int) -> Load:
@@ -89,24 +89,29 @@ def replicas(machine: Machine, count: int) -> Iterator[Row]:
 
 def models(machine: Machine, count: int) -> Iterator[Row]:
     """More of them, with three replicas each, asked in turn."""
-    with backend(_REPLICAS) as back:
-        for number in (1, 10, 100, 500):
-            load = replace(_SHORT, models=tuple(f"m{n}" for n in range(number)))
-            with gateway(machine, settings(back.ports, models=number)) as target:
-                first = replace(load, length_s=number * _FIRST_S)
-                rounds(first, {GATEWAY: target}, back, 1)  # each has learned something, and has its figures
-                samples = rounds(load, {GATEWAY: target}, back, count)
-            yield per(f"{number} model{'s' if number > 1 else ''}", "us a request", samples, _requests)
-            if number == 500:
-                yield Row("memory with 500 models", "MB", max(each.rss_mb for each in samples[GATEWAY]))
-                yield Row("from start to ready with 500 models", "s", target.start_s)
+    numbers = (1, 10, 100, 500)
+    with backend(_REPLICAS) as back, contextlib.ExitStack() as stack:
+        targets = {
+            f"{number} model{'s' if number > 1 else ''}": stack.enter_context(
+                gateway(machine, settings(back.ports, models=number))
+            )
+            for number in numbers
+        }
+        for target in targets.values():  # each model has learned something, and has its figures
+            sample(replace(_SHORT, length_s=len(target.models) * _FIRST_S), target, back)
+        samples = rounds(_SHORT, targets, back, count)
+        for name in targets:
+            yield per(name, "us a request", samples, _requests, name)
+        most = f"{numbers[-1]} models"
+        yield Row(f"memory with {most}", "MB", max(each.rss_mb for each in samples[most]))
+        yield Row(f"from start to ready with {most}", "s", targets[most].start_s)
 
 
 def scrapes(machine: Machine, count: int) -> Iterator[Row]:
     """The longest pause of streams while metrics of 50 models are read again and again, and while they are not."""
-    load, asked = _paced(100, 20), replace(_SHORT, models=tuple(f"m{n}" for n in range(50)))
+    load = _paced(100, 20)
     with backend(_REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
-        rounds(asked, {GATEWAY: target}, back, 1)  # all of them have figures now
+        sample(_SHORT, target, back)  # all of them have figures now
         for name, scraping in (("nobody reads metrics", False), ("metrics of 50 models read on and on", True)):
             pauses: list[float] = []
             back.pace(load.gap_ms)
@@ -120,7 +125,7 @@ def scrapes(machine: Machine, count: int) -> Iterator[Row]:
 async def _paused(load: Load, target: Target, *, scraping: bool) -> list[float]:
     """The longest pause of each stream."""
     async with asyncio.TaskGroup() as tasks:
-        sending = tasks.create_task(send(load, target.port))
+        sending = tasks.create_task(send(load, target.port, target.models))
         while not sending.done():
             if scraping:
                 reader, writer = await asyncio.open_connection("127.0.0.1", target.admin_port)

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from streaming_bench.failures import BenchError
 
@@ -44,12 +44,13 @@ http {{
 
 
 class Target(NamedTuple):
-    """What is measured: where it listens, its process, and its admin port if it has one."""
+    """What is measured: where it listens, its process, its admin port if it has one, and its models."""
 
     port: int
     pid: int
     admin_port: int = 0
     start_s: float = 0.0
+    models: Sequence[str] = ("m0",)
 
 
 class Machine:
@@ -141,6 +142,7 @@ def gateway(machine: Machine, config: Mapping[str, object], certificate: str | N
     Raises:
         BenchError: it did not start.
     """
+    names = [model["name"] for model in cast(list[dict[str, str]], config["models"])]
     config = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", "drain_timeout": "300ms", **config}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if certificate is not None:
@@ -160,7 +162,8 @@ def gateway(machine: Machine, config: Mapping[str, object], certificate: str | N
                 port, admin = _READY.search(said), _ADMIN.search(said)
                 if port is None or admin is None:
                     raise BenchError(f"the gateway did not start: {said.strip() or 'it said nothing'}")
-                yield Target(int(port[1]), process.pid, int(admin[1]), (datetime.now(UTC) - begin).total_seconds())
+                start_s = (datetime.now(UTC) - begin).total_seconds()
+                yield Target(int(port[1]), process.pid, int(admin[1]), start_s, names)
             finally:
                 process.terminate()
                 _end(process)

@@ -86,7 +86,7 @@ async def _send(load: Load, target: Target) -> tuple[Seen, float]:
     """Send it, and look at the target's memory meanwhile."""
     peak_mb = 0.0
     async with asyncio.TaskGroup() as tasks:
-        sending = tasks.create_task(send(load, target.port))
+        sending = tasks.create_task(send(load, target.port, target.models))
         while not sending.done():
             await asyncio.wait([sending], timeout=_MEMORY_S)
             peak_mb = max(peak_mb, usage(target.pid).rss_mb)
