@@ -21,6 +21,7 @@ ONE_TIME_KEY_VARIABLE = "TTFT_GATEWAY_ONE_TIME_KEY"
 LISTEN_DEFAULT = "127.0.0.1:8080"
 ADMIN_LISTEN_DEFAULT = "127.0.0.1:9090"
 
+_HELP = ("-h", "--help")
 _SECONDS_MAX = 86400.0
 
 
@@ -46,8 +47,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         SystemExit: with `ExitCode.USAGE` after a message on stderr, with 0 after help.
     """
     parser, commands = parsers()
-    if argv and not argv[0].startswith("-") and argv[0] not in commands:
-        parser.error(f"there is no command {argv[0]}{_meant(argv[0], list(commands))}")
+    first = argv[0] if argv else ""
+    if first == "--version":  # as everywhere
+        argv = ["version", *argv[1:]]
+    elif not first:
+        parser.error(f"a command is missing; there are: {', '.join(commands)}")
+    elif first.startswith("-") and first not in _HELP:
+        parser.error(f"{first} stands before a command; options follow it: {PROGRAM} serve {first} ...")
+    elif first not in (*commands, *_HELP):
+        parser.error(f"there is no command {first}{_meant(first, list(commands))}")
     arguments, unknown = parser.parse_known_args(argv)
     command = commands[arguments.command]
     if unknown:

@@ -57,7 +57,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["serve", "--replica", "http://a"], "--replica goes with --model NAME"),
         (["serve", "--config", "a.yaml", "--listen", "127.0.0.1:1"], "--listen goes with --model NAME"),
         (["serve", "--config", "a.yaml", "--model", "m", "--replica", "http://a"], "exclude each other"),
-        ([], "COMMAND"),
+        ([], "a command is missing; there are: serve, demo, "),
+        (["--config", "a.yaml"], "--config stands before a command; options follow it: ttft-gateway serve --config"),
     ],
 )
 def test_what_cannot_be_understood(capsys: pytest.CaptureFixture[str], argv: list[str], said: str) -> None:
@@ -230,7 +231,8 @@ def test_providers_overwritten_in_place(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert str(ours) in (foreign_providers() or "")
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("typed", ["version", "--version"])
+def test_version(capsys: pytest.CaptureFixture[str], typed: str) -> None:
     """Version says the distribution's name and version in one line."""
-    assert main(["version"]) == ExitCode.FINE
+    assert main([typed]) == ExitCode.FINE
     assert re.fullmatch(r"ttft-gateway \S+ \(Python \S+, \S+\)\n", capsys.readouterr().out)
