@@ -1,7 +1,8 @@
-"""The attempts of one request: which replica the next one asks, how it is sent, and what was said about hedging.
+"""The attempts of one request: which replica the next one asks, how it is sent, what was said about hedging, its end.
 
-The race says when; this file asks the pools and `Tries` where to, sends, and sets the attempt's times. It decides
-nothing about winning, knows no client and no timer. A part of the brain that raises costs no attempt.
+The race says when; this file asks the pools and `Tries` where to, sends, sets the attempt's times, and tells its pool
+what came of it. It decides nothing about winning, knows no client and no timer. A part of the brain that raises costs
+no attempt.
 
 Units: seconds of the loop's clock.
 """
@@ -11,19 +12,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.attempt import Attempt, Racer
-from gateway.events import HedgeDenied, HedgeFired, PartFailed, Role
-from gateway.hedging.outcomes import Denial
+from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, PartFailed, Role
+from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Denied, Facts, Hedge, HedgeTickets
 from gateway.recovery import Recovery
 from gateway.report import beyond_boundary, why_started
 from gateway.request import Caller, Host, Model
-from gateway.routing.replicas import Replica
+from gateway.routing.replicas import BreakerState, Replica
 from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait, bounded
 from providers.base import Call
 from providers.errors import ProtocolError, UpstreamError
 
 _AGAIN_S_MIN: Final = 0.001  # between two looks at a late attempt, whatever the settings say
+_CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
 
 
 class Attempts:
@@ -135,7 +137,41 @@ class Attempts:
         host.emit(HedgeFired(now_s, request_id, name, late.replica.name, decision.replica.name, waited_s))
         return backup
 
+    def first_content(self, attempt: Attempt) -> None:
+        """It has brought content; a pool learns from it."""
+        if attempt.refused:
+            self._host.safely("content", attempt.pool.on_refusal, None, attempt)
+        else:
+            state = self._host.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+            if state is not None:
+                self._moved(attempt, state)
+
+    def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
+        """End one attempt, once, and settle what it took."""
+        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # not by a client's impatience
+            outcome = Outcome.TTFT_TIMEOUT if self._host.loop.time() >= attempt.timeout_at_s else outcome
+        if attempt.close(outcome, error):
+            retry_after_s = error.retry_after_s if error is not None else None
+            on_end, ended_s = attempt.pool.on_end, attempt.end_s
+            state = self._host.safely("outcome", on_end, None, attempt, outcome, ended_s, retry_after_s)
+            if state is not None:
+                self._moved(attempt, state)
+
+    def fail(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
+        """End one attempt that brought no complete answer."""
+        self.errors.append(error)
+        self.close(attempt, outcome, error)
+        now_s, name, replica = self._host.loop.time(), self._model.name, attempt.replica.name
+        self._host.emit(
+            AttemptFailed(now_s, self._caller.request_id, name, replica, outcome, error.label, attempt.status)
+        )
+
     # inside
+
+    def _moved(self, attempt: Attempt, state: BreakerState) -> None:
+        """A breaker has opened or closed."""
+        now_s = self._host.loop.time()
+        self._host.emit(BreakerChanged(now_s, self._model.name, attempt.replica.name, state.value))
 
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
         """Ask a pool for a replica; should it raise, any that may be reached will do."""

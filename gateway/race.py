@@ -17,12 +17,7 @@ from gateway.alarms import Alarm
 from gateway.attempt import Attempt
 from gateway.attempts import Attempts
 from gateway.errors import GatewayError, RateLimited, ShuttingDown
-from gateway.events import (
-    AttemptFailed,
-    BreakerChanged,
-    RecoveryResult,
-    Role,
-)
+from gateway.events import RecoveryResult, Role
 from gateway.failover import Remedy, answer, judge, last_word
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Outcome
@@ -30,14 +25,12 @@ from gateway.hedging.terms import Facts
 from gateway.recovery import Recovery, watch
 from gateway.report import Course, charges, ended, response_headers, usage_header
 from gateway.request import Caller, Client, Host, Model
-from gateway.routing.replicas import BreakerState
 from gateway.tries import Nothing, Wait
 from providers.base import Call, Headers
 from providers.errors import Diverged, TimedOut, UpstreamError
 
 _DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
 _KEEP_ALIVE_S_MIN = 0.1  # whatever a client says of its patience: signs of life are no stream
-_CUT_SHORT = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
 
 
 class Race:
@@ -137,15 +130,11 @@ class Race:
 
     def on_content(self, attempt: Attempt) -> None:
         """First content: this attempt wins, the others are cancelled now."""
-        for other in self._attempts.sent:
+        attempts = self._attempts
+        for other in attempts.sent:
             if other is not attempt:
-                self._close(other, Outcome.LOST)
-        if attempt.refused:
-            self._host.safely("content", attempt.pool.on_refusal, None, attempt)
-        else:
-            state = self._host.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
-            if state is not None:
-                self._moved(attempt, state)
+                attempts.close(other, Outcome.LOST)
+        attempts.first_content(attempt)
         self._win(attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
@@ -159,7 +148,7 @@ class Race:
             self._diverged(attempt, recovery)
         if self._over:
             return
-        self._close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
+        self._attempts.close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
         self._client.finish()
         if not self._over:  # the client may have given up
             self._end(status=200, error=None)
@@ -170,7 +159,7 @@ class Race:
         verdict = judge(error)
         won = attempt is self._winner
         outcome = Outcome.CUT if won else verdict.outcome
-        self._fail_attempt(attempt, outcome, error)
+        self._attempts.fail(attempt, outcome, error)
         if won or attempt.role is Role.RECOVERY:
             self._lost_winner(attempt, error)
             return
@@ -231,7 +220,7 @@ class Race:
         """It does not say what the client already has."""
         recovery.settle(RecoveryResult.DIVERGED, self._now())
         recovery.given_up = True
-        self._close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
+        self._attempts.close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
         self._winner = None
         self._nothing_live()
 
@@ -266,7 +255,7 @@ class Race:
         if self._over:
             return
         for attempt in self._attempts.sent:
-            self._close(attempt, outcome)
+            self._attempts.close(attempt, outcome)
         self._end(status, error)
 
     def _end(self, status: int, error: str | None) -> None:
@@ -279,7 +268,7 @@ class Race:
             self._alarm = None
         for attempt in self._attempts.sent:
             if attempt.outcome is None:
-                self._close(attempt, Outcome.LOST)  # a parked empty answer
+                self._attempts.close(attempt, Outcome.LOST)  # a parked empty answer
         now_s = self._now()
         if self._recovery is not None:
             self._recovery.settle(RecoveryResult.ABANDONED, now_s)
@@ -299,29 +288,6 @@ class Race:
             attempts.denials,
             attempts.denied_why,
             self._recovery,
-        )
-
-    def _close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
-        """End one attempt, once, and settle what it took."""
-        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # not by a client's impatience
-            outcome = Outcome.TTFT_TIMEOUT if self._now() >= attempt.timeout_at_s else outcome
-        if attempt.close(outcome, error):
-            retry_after_s = error.retry_after_s if error is not None else None
-            on_end, ended_s = attempt.pool.on_end, attempt.end_s
-            state = self._host.safely("outcome", on_end, None, attempt, outcome, ended_s, retry_after_s)
-            if state is not None:
-                self._moved(attempt, state)
-
-    def _moved(self, attempt: Attempt, state: BreakerState) -> None:
-        """Tell of a breaker that opened or closed."""
-        self._host.emit(BreakerChanged(self._now(), self._model.name, attempt.replica.name, state.value))
-
-    def _fail_attempt(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
-        self._attempts.errors.append(error)
-        self._close(attempt, outcome, error)
-        now_s, name, replica = self._now(), self._model.name, attempt.replica.name
-        self._host.emit(
-            AttemptFailed(now_s, self._caller.request_id, name, replica, outcome, error.label, attempt.status)
         )
 
     # starting attempts
