@@ -298,10 +298,16 @@ def _lenient(data: bytes) -> _Chunk | None:
         value = value[0]
     if not isinstance(value, dict):
         return None
-    if "choices" in value:
+    known = _known(_Chunk, value)
+    if "choices" in known:
         choices = value["choices"] if isinstance(value["choices"], list) else []
-        value["choices"] = [choice for choice in choices if isinstance(choice, dict)]
-    return msgspec.convert(value, _Chunk)
+        known["choices"] = [_known(_Choice, choice) for choice in choices if isinstance(choice, dict)]
+    return msgspec.convert(known, _Chunk)
+
+
+def _known(kind: type[msgspec.Struct], said: Mapping[str, object]) -> dict[str, object]:
+    """What there is a field for; in other names half a surrogate pair may stand, over which msgspec stumbles."""
+    return {name: said[name] for name in kind.__struct_fields__ if name in said}
 
 
 def _frame_error(error: object, event: bytes) -> ErrorFrame:

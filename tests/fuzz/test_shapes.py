@@ -26,7 +26,7 @@ Place = tuple[str | int, ...]
 _REQUESTS: Final = Path(__file__).parent / "requests"
 _VECTORS: Final = Path(__file__).parents[2] / "docs" / "first-token-vectors.json"
 _GONE: Final = object()
-_OTHERS: Final[tuple[object, ...]] = (None, 1, "x", [], {}, _GONE)
+_OTHERS: Final[tuple[object, ...]] = (None, 1, "x", [], {}, {"\ud83d": 1}, _GONE)
 _FILES: Final = {
     Api.CHAT: "chat",
     Api.COMPLETIONS: "completions",
