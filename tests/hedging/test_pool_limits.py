@@ -1,58 +1,17 @@
 """The pool and its quotas: who is refused, for how long, and that every ticket is closed with what was used."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.pool import Pool
-from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts, Sent
+from gateway.hedging.terms import Facts
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger, Totals
-from gateway.routing.replicas import Replica
+from pooled import pool, send
 from providers.base import RateLimit, Resource, Usage
-from scripted import Scripted
 
 FACTS = Facts(prompt_tokens=1_000.0)
 ANSWER = 500  # what an answer is taken for before there are any
-
-
-@dataclass(eq=False)
-class Seen:
-    """An attempt as the pool sees it."""
-
-    replica: Replica
-    start_s: float
-    headers_s: float | None = None
-    content_s: float | None = None
-    status: int | None = None
-    error: str | None = None
-    empty: bool = False
-    events: int = 0
-    usage: Usage | None = None
-    sent: Sent | None = None
-
-
-def pool(
-    *quotas: str | None,
-    ledgers: dict[str, Ledger] | None = None,
-    bills_cancelled: bool = False,
-    counts_max_tokens: bool = False,
-) -> Pool:
-    """Replicas a, b, ... at these quotas."""
-    replicas = [
-        Replica(name, Scripted(), quota, bills_cancelled=bills_cancelled, counts_max_tokens=counts_max_tokens)
-        for name, quota in zip("abcd", quotas, strict=False)
-    ]
-    return Pool("pool", replicas, HedgeSettings(), ledgers)
-
-
-def send(pool: Pool, index: int, now_s: float = 0.0, facts: Facts = FACTS) -> Seen:
-    """An attempt at one of its replicas."""
-    attempt = Seen(pool.replicas[index], now_s)
-    pool.on_sent(attempt, facts, None, is_first=True)
-    return attempt
 
 
 def limited(pool: Pool, index: int, retry_after_s: float | None, now_s: float = 0.0) -> None:

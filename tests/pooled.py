@@ -1,0 +1,50 @@
+"""A pool without a race, and attempts as it sees them; nothing is sent."""
+
+from dataclasses import dataclass
+
+from gateway.hedging.pool import Pool
+from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.terms import Facts, Sent
+from gateway.limits.ledger import Ledger
+from gateway.routing.replicas import Replica
+from providers.base import Usage
+from scripted import Scripted
+
+_FACTS = Facts(prompt_tokens=1_000.0)
+
+
+@dataclass(eq=False)
+class Seen:
+    """An attempt as the pool sees it."""
+
+    replica: Replica
+    start_s: float
+    headers_s: float | None = None
+    content_s: float | None = None
+    status: int | None = None
+    error: str | None = None
+    empty: bool = False
+    events: int = 0
+    usage: Usage | None = None
+    sent: Sent | None = None
+
+
+def pool(
+    *quotas: str | None,
+    ledgers: dict[str, Ledger] | None = None,
+    bills_cancelled: bool = False,
+    counts_max_tokens: bool = False,
+) -> Pool:
+    """Replicas a, b, ... at these quotas."""
+    replicas = [
+        Replica(name, Scripted(), quota, bills_cancelled=bills_cancelled, counts_max_tokens=counts_max_tokens)
+        for name, quota in zip("abcd", quotas, strict=False)
+    ]
+    return Pool("pool", replicas, HedgeSettings(), ledgers)
+
+
+def send(pool: Pool, index: int, now_s: float = 0.0, facts: Facts = _FACTS) -> Seen:
+    """An attempt at one of its replicas."""
+    attempt = Seen(pool.replicas[index], now_s)
+    pool.on_sent(attempt, facts, None, is_first=True)
+    return attempt
