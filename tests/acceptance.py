@@ -17,6 +17,7 @@ from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
+from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.quota import LimitHeaders
 from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
@@ -94,6 +95,16 @@ def streams() -> Iterator[Line]:
     measured = f"{slow.rss_bytes / 1e6:.1f}; each took {taken:.1f} of {whole:.1f}, the kernel's buffers included"
     yield Line("memory for 16 slow readers", "<= 16", measured, slow.rss_bytes <= 16e6 and taken < whole)
     yield Line("their hashes equal in the end", "16", str(slow.equal), slow.equal == 16)
+
+
+def stopping() -> Iterator[Line]:
+    """How long Ctrl-C takes."""
+    for what, took in (
+        ("Ctrl-C until the demo with its traffic is gone", demo_ended),
+        ("the second Ctrl-C, with a stream of minutes", ended_by_the_second),
+    ):
+        took_s = max(run_real(took()) for _ in range(5))
+        yield Line(what, "<= 2000", f"at most {1000 * took_s:.0f} of 5", took_s <= 2)
 
 
 def unreading() -> Iterator[Line]:
@@ -197,7 +208,21 @@ def ledgers() -> Iterator[Line]:
         yield Line(f"reserved = settled + released, seed {seed}", "to the token", measured, seen.totals.under_way == 0)
 
 
-PARTS = (tails, closing, failures, leaving, streams, unreading, breaking, accounts, growth, recovery, quotas, ledgers)
+PARTS = (
+    tails,
+    closing,
+    failures,
+    leaving,
+    streams,
+    stopping,
+    unreading,
+    breaking,
+    accounts,
+    growth,
+    recovery,
+    quotas,
+    ledgers,
+)
 
 
 def main() -> int:

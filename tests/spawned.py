@@ -1,4 +1,4 @@
-"""Gateways as processes of their own, and what a test says to them over real sockets. For tests/wire only.
+"""Gateways as processes of their own, and what a test says to them over real sockets.
 
 Every wait has a limit, and every process ends with its test. Units: seconds.
 """
@@ -9,6 +9,9 @@ import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+
+from providers.simulated.profile import parse_profile
+from providers.simulated.server import SimulatedServer
 
 ROOT = Path(__file__).parents[1]
 READY = re.compile(rb"ready at http://127\.0\.0\.1:([0-9]+)/v1")
@@ -65,6 +68,20 @@ async def started(*argv: str) -> AsyncIterator[Gateway]:
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+@contextlib.asynccontextmanager
+async def serving(**profile: object) -> AsyncIterator[tuple[Gateway, SimulatedServer]]:
+    """A gateway before one simulated replica."""
+    replica = SimulatedServer(parse_profile(profile))
+    await replica.start()
+    try:
+        listen = ["--listen", "127.0.0.1:0", "--admin-listen", "off"]
+        async with started("serve", "--model", "m", "--replica", replica.url, *listen) as gateway:
+            await gateway.ready(gateway.process.stderr)
+            yield gateway, replica
+    finally:
+        await replica.close()
 
 
 def request(model: str, tokens: int | None = None) -> bytes:

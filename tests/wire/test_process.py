@@ -1,34 +1,17 @@
 """The gateway as a process: signals, exit codes, what it says. Real time, real sockets."""
 
 import asyncio
-import contextlib
 import os
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator
 
 import pytest
 
 from gateway.command_line import ExitCode
-from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
 from running import run_real
-from spawned import WAIT_S, Gateway, refuses, request, rest, spawn, started, stream, until
-
-
-@contextlib.asynccontextmanager
-async def serving(**profile: object) -> AsyncIterator[tuple[Gateway, SimulatedServer]]:
-    """A gateway before one simulated replica."""
-    replica = SimulatedServer(parse_profile(profile))
-    await replica.start()
-    try:
-        listen = ["--listen", "127.0.0.1:0", "--admin-listen", "off"]
-        async with started("serve", "--model", "m", "--replica", replica.url, *listen) as gateway:
-            await gateway.ready(gateway.process.stderr)
-            yield gateway, replica
-    finally:
-        await replica.close()
+from spawned import WAIT_S, refuses, request, rest, serving, spawn, started, stream, until
 
 
 async def answers(port: int, path: str, status: int) -> bool:
