@@ -215,6 +215,7 @@ class _Builder:
             prices=_prices(row.prices or model.prices),
             apis=frozenset(able),
             prefills=kind.prefills,
+            batches=kind.own_engine,
             secrets=secrets_of(row),
         )
 

@@ -88,8 +88,9 @@ class Prepared:
         def prefill() -> tuple[float, float]:
             return sum(one.computed for one in engines), sum(one.wasted for one in engines)
 
-        gain_min = _GAIN_MIN_OWN if engine is not None else _GAIN_MIN_PROVIDER
-        return World(endpoints, self._facts, names, ledgers, gain_min, prefill, providers[0].form)
+        batches = engine is not None
+        gain_min = _GAIN_MIN_OWN if batches else _GAIN_MIN_PROVIDER
+        return World(endpoints, self._facts, names, ledgers, batches, gain_min, prefill, providers[0].form)
 
     def _rival(self, index: int) -> Others | None:
         """Who else uses a quota."""

@@ -133,6 +133,7 @@ def run(
                 gain_min=world.gain_min,
                 read_limits=read,
                 counts_max_tokens=True,  # the simulated providers do
+                batches=world.batches,
             )
             for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
         ]

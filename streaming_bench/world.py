@@ -33,6 +33,7 @@ class World:
         facts: what the gateway knows of each request.
         quotas: the name of each replica's quota, None where nobody counts.
         ledgers: the gateway's, by quota.
+        batches: the replicas are engines that compute several answers at once.
         gain_min: what a backup must be expected to save, as a multiple of its own TTFT; by default as for providers.
         prefill: tokens computed so far, and those of them for attempts that were cancelled.
         limits: how the replicas' limit headers are meant; None where they send none.
@@ -42,6 +43,7 @@ class World:
     facts: Sequence[Facts]
     quotas: Sequence[str | None]
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    batches: bool = False
     gain_min: float = 0.25
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
     limits: LimitForm | None = None

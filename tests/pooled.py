@@ -34,10 +34,18 @@ def pool(
     ledgers: dict[str, Ledger] | None = None,
     bills_cancelled: bool = False,
     counts_max_tokens: bool = False,
+    batches: bool = False,
 ) -> Pool:
     """Replicas a, b, ... at these quotas."""
     replicas = [
-        Replica(name, Scripted(), quota, bills_cancelled=bills_cancelled, counts_max_tokens=counts_max_tokens)
+        Replica(
+            name,
+            Scripted(),
+            quota,
+            bills_cancelled=bills_cancelled,
+            counts_max_tokens=counts_max_tokens,
+            batches=batches,
+        )
         for name, quota in zip("abcd", quotas, strict=False)
     ]
     return Pool("pool", replicas, HedgeSettings(), ledgers)

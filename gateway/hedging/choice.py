@@ -244,7 +244,7 @@ class Choice:
             expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].waits.overdue_s(now_s)
             if expected_s <= _UNSEEN_RATIO * predicted_s[place]:
                 return unseen
-        if loads[best].answering >= _ANSWERING_MIN:
+        if best.batches and loads[best].answering >= _ANSWERING_MIN:
             return self._relieved(best, candidates, predicted_s, now_s)
         return best
 

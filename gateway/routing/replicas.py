@@ -121,6 +121,7 @@ class Replica:
         read_limits: reads the rate limits in a response's headers; None where none are stated.
         counts_max_tokens: whoever counts its limits takes a request's whole `max_tokens` beforehand.
         prefills: goes on with an answer whose beginning it is given.
+        batches: an engine of one's own: the streams it has under way slow each other down.
         secrets: what no error of its may tell: its key, and the values of headers that are sent to it.
         in_flight: attempts under way.
         breaker: whether it may be used.
@@ -138,6 +139,7 @@ class Replica:
     read_limits: LimitReader | None = None
     counts_max_tokens: bool = False
     prefills: bool = False
+    batches: bool = False
     secrets: tuple[str, ...] = field(default=(), repr=False)
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)

@@ -11,9 +11,11 @@ FACTS = Facts(prompt_tokens=1_000.0)
 NOW_S = 10.0
 
 
-def answering(*streams: int, ttft_s: tuple[float, float, float] = (0.2, 0.2, 0.2)) -> tuple[Pool, list[Seen]]:
+def answering(
+    *streams: int, ttft_s: tuple[float, float, float] = (0.2, 0.2, 0.2), batches: bool = True
+) -> tuple[Pool, list[Seen]]:
     """Three replicas that bring a first content so late, and answer so many streams now; with their attempts."""
-    fleet, attempts = pool(None, None, None), []
+    fleet, attempts = pool(None, None, None, batches=batches), []
     for _ in range(200):
         for index, each_s in enumerate(ttft_s):
             brought(fleet, index, NOW_S - 1 - each_s, each_s)
@@ -55,6 +57,11 @@ def test_streams_under_way_are_shared_among_equals(
 ) -> None:
     """A primary goes to the lowest prediction; from one that answers too many, to who answers fewest of its equals."""
     assert chosen(answering(*streams, ttft_s=ttft_s)[0]) == where
+
+
+def test_streams_of_a_provider_are_not_counted() -> None:
+    """What is not an engine of one's own does not grow slow with our streams: the lowest prediction it is."""
+    assert chosen(answering(9, 0, 0, ttft_s=(0.198, 0.2, 0.2), batches=False)[0]) == {"a"}
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.CUT, Outcome.CLIENT_GONE])
