@@ -22,7 +22,7 @@ from gateway.request import Caller, Host, Model
 from gateway.routing.replicas import BreakerState, Replica
 from gateway.tries import TRIES_MAX, Go, Nothing, Tries, Wait, bounded
 from providers.base import Call
-from providers.errors import ProtocolError, UpstreamError
+from providers.errors import Unsuited, UpstreamError
 
 _AGAIN_S_MIN: Final = 0.001  # between two looks at a late attempt, whatever the settings say
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
@@ -215,9 +215,9 @@ class Attempts:
             host.emit(PartFailed(host.loop.time(), "routing", type(error).__name__))
         try:
             attempt.open(call)
-        except Exception as error:  # a bug must cost this attempt, not the race
+        except Exception as error:  # a bug must cost this attempt, not the race, and says nothing of the replica
             host.emit(PartFailed(host.loop.time(), "open", type(error).__name__))
-            failure = ProtocolError("the request could not be sent to the upstream")
+            failure = Unsuited("the request could not be put into words for this upstream", code="unsupported_request")
             host.loop.call_soon(attempt.on_end, failure)
         if self._call.timed:  # else the whole answer comes at once: only its end is timed
             self._set_times(attempt, facts.prompt_tokens)

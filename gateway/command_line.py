@@ -52,8 +52,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv = ["version", *argv[1:]]
     elif not first:
         parser.error(f"a command is missing; there are: {', '.join(commands)}")
-    elif first.startswith("-") and first not in _HELP:
+    elif first.partition("=")[0] in options(commands["serve"]) and first not in _HELP:
         parser.error(f"{first} stands before a command; options follow it: {PROGRAM} serve {first} ...")
+    elif first.startswith("-") and first not in _HELP:
+        parser.error(f"there is no option {first}{_meant(first, ['--help', '--version'])}")
     elif first not in (*commands, *_HELP):
         parser.error(f"there is no command {first}{_meant(first, list(commands))}")
     arguments, unknown = parser.parse_known_args(argv)
@@ -77,6 +79,7 @@ def parsers() -> tuple["Parser", dict[str, "Parser"]]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="store_true", help="the same as the command version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands: dict[str, Parser] = {}
     for name, (summary, description, examples, add_arguments) in _COMMANDS.items():

@@ -44,11 +44,11 @@ class UpstreamError(Exception):
         should_retry: bool | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = _whole(message)
         self.status = status
-        self.kind = kind
-        self.param = param
-        self.code = code
+        self.kind = kind and _whole(kind)
+        self.param = param and _whole(param)
+        self.code = code and _whole(code)
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
 
@@ -65,6 +65,11 @@ def hidden(text: str, secrets: Sequence[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, "****")
     return text
+
+
+def _whole(text: str) -> str:
+    """The text without halves of surrogate pairs: no UTF-8 can say them, and a client would get no error at all."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class ConnectError(UpstreamError):
@@ -124,7 +129,7 @@ class Unsuited(UpstreamError):
     label = "unsuited"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        status = 404 if param is None else 400
+        status = 404 if param is None and code is None else 400  # the whole API is not there
         super().__init__(message, status=status, kind="invalid_request_error", param=param, code=code)
 
 

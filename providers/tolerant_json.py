@@ -8,6 +8,8 @@ import json
 
 import msgspec
 
+_COUNT_MAX = 10**9
+
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -31,6 +33,13 @@ def dumps(value: object) -> bytes:
         return _encode(value)
     except (UnicodeEncodeError, OverflowError):
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+def as_count(value: object) -> int | None:
+    """A count of tokens, as an integer or a float that is one; None for what no answer can have."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else None
 
 
 def as_key(value: object) -> object:

@@ -31,8 +31,8 @@ from gateway.routing.replicas import SLOW_START_S, Replica
 from gateway.routing.ring import Ring
 
 _NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
-_SHARE_MAX: Final = 1.25  # times its share of the streams under way: beyond, a primary goes to an equal,
-_ANSWERING_MIN: Final = 4  # but a few streams are no load
+_SHARE_MAX: Final = 1.25  # times its share of what is in flight: beyond, a primary goes to an engine as quick,
+_IN_FLIGHT_MIN: Final = 4  # but a few streams are no load
 _UNSEEN_S: Final = 5.0  # a replica without a request for so long gets the next primary,
 _UNSEEN_RATIO: Final = 1.5  # unless it is predicted to be that much slower than the best
 
@@ -45,14 +45,12 @@ class Load:
         waits: its attempts without a first content.
         memory: the prompts in its prefix cache.
         pending: prompt tokens it has been sent and not yet answered.
-        answering: attempts that have brought content and go on; they slow each other down, which no TTFT shows.
         used_s: when it was last sent something.
     """
 
     waits: Waits = field(default_factory=Waits)
     memory: PrefixMemory = field(default_factory=PrefixMemory)
     pending: float = 0.0
-    answering: int = 0
     used_s: float = -math.inf
 
 
@@ -244,23 +242,25 @@ class Choice:
             expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].waits.overdue_s(now_s)
             if expected_s <= _UNSEEN_RATIO * predicted_s[place]:
                 return unseen
-        if best.batches and loads[best].answering >= _ANSWERING_MIN:
-            return self._relieved(best, candidates, predicted_s, now_s)
+        if best.batches and best.in_flight >= _IN_FLIGHT_MIN:
+            return self._relieved(candidates, predicted_s, place, now_s, rand)
         return best
 
     def _relieved(
-        self, best: Replica, candidates: Sequence[Replica], predicted_s: Sequence[float], now_s: float
+        self, candidates: Sequence[Replica], predicted_s: Sequence[float], best: int, now_s: float, rand: float
     ) -> Replica:
-        """Who answers least of those predicted hardly slower than the best, if that one answers more than its share."""
-        loads = self.loads
-        answering = [loads[one].answering for one in candidates]
-        if loads[best].answering * len(candidates) <= _SHARE_MAX * sum(answering):
-            return best
-        expected_s = [
-            one_s + loads[one].waits.overdue_s(now_s) for one, one_s in zip(candidates, predicted_s, strict=True)
-        ]
-        near_s = _NEAR_TIE * expected_s[candidates.index(best)]
-        return candidates[min((n, place) for place, n in enumerate(answering) if expected_s[place] <= near_s)[1]]
+        """The best, or who is least busy of those predicted hardly slower, if it is busier than its share.
+
+        Streams under way slow each other down, which no TTFT shows.
+        """
+        count, busy = len(candidates), [one.in_flight for one in candidates]
+        if busy[best] * count <= _SHARE_MAX * sum(busy):
+            return candidates[best]
+        waits = (self.loads[one].waits for one in candidates)
+        expected_s = [one_s + wait.overdue_s(now_s) for one_s, wait in zip(predicted_s, waits, strict=True)]
+        first, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
+        near = (place % count for place in range(first, first + count) if expected_s[place % count] <= near_s)
+        return candidates[min(near, key=busy.__getitem__)]  # of equals the one whose turn it is
 
     def _best(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], now_s: float, rand: float

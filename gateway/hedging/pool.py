@@ -188,7 +188,6 @@ class Pool:
         replica, sent, ttft_s = attempt.replica, attempt.sent, now_s - attempt.start_s
         if sent is not None:
             load = self._loads[replica]
-            load.answering += 1
             load.pending = max(0.0, load.pending - sent.uncached)
             load.waits.first_content(sent.number, now_s)
             if sent.timed:
@@ -200,7 +199,6 @@ class Pool:
         """A policy refusal came first: it has answered, which says nothing of how fast it is."""
         if attempt.sent is not None:
             load = self._loads[attempt.replica]
-            load.answering += 1
             load.pending = max(0.0, load.pending - attempt.sent.uncached)
             load.waits.failed(attempt.sent.number)
 
@@ -217,8 +215,6 @@ class Pool:
             self._earn_spent(attempt, attempt.sent, outcome, now_s)
             if attempt.content_s is None:
                 self._unanswered(attempt, attempt.sent, meaning.sample, now_s)
-            else:
-                self._loads[replica].answering -= 1
         breaker, before = replica.breaker, replica.breaker.state
         if meaning.breaker is Signal.SUCCESS:
             return self._succeeded(replica, now_s)

@@ -204,6 +204,7 @@ def _context_management(given: Given) -> None:
     if value is None or (
         isinstance(value, dict)
         and not value.keys() - {"edits"}
+        and isinstance(edits, list | None)
         and all(isinstance(edit, dict) and str(edit.get("type")).startswith(_THINKING_EDITS) for edit in edits or ())
     ):
         return

@@ -7,6 +7,7 @@ stream, and a later event repeats or leaves out what an earlier one said. Units:
 from collections.abc import Mapping
 
 from providers.base import Usage
+from providers.tolerant_json import as_count
 
 _INPUTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
@@ -29,12 +30,12 @@ class Counts:
         seen = self._seen
         if not seen:
             return None
-        inputs = [count for key in _INPUTS if (count := _count(seen.get(key))) is not None]
+        inputs = [count for key in _INPUTS if (count := as_count(seen.get(key))) is not None]
         return Usage(
             sum(inputs) if inputs else None,
-            _count(seen.get("output_tokens")),
-            _count(seen.get("cache_read_input_tokens")),
-            _count(_details(seen).get("thinking_tokens")),
+            as_count(seen.get("output_tokens")),
+            as_count(seen.get("cache_read_input_tokens")),
+            as_count(_details(seen).get("thinking_tokens")),
         )
 
     def chat(self) -> dict[str, object] | None:
@@ -44,7 +45,7 @@ class Counts:
             return None
         prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
         details: dict[str, object] = {"cached_tokens": usage.cached_tokens or 0}
-        written = _count(self._seen.get("cache_creation_input_tokens"))
+        written = as_count(self._seen.get("cache_creation_input_tokens"))
         if written:
             details["cache_creation_tokens"] = written
         made: dict[str, object] = {
@@ -76,7 +77,3 @@ def message_usage(usage: Usage | None) -> dict[str, object]:
 def _details(seen: Mapping[str, object]) -> Mapping[str, object]:
     details = seen.get("output_tokens_details")
     return details if isinstance(details, dict) else {}
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

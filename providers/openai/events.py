@@ -17,7 +17,7 @@ from providers.base import Call, Frame, FrameKind, Usage
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
 from providers.sse import data_of, fields, forwardable
-from providers.tolerant_json import dumps, loads
+from providers.tolerant_json import as_count, dumps, loads
 
 FirstToken = Literal["any", "answer"]
 """Whether the first content may be reasoning, or must belong to the answer."""
@@ -262,10 +262,10 @@ def usage_of(value: object) -> Usage | None:
     if reasoning is None:
         reasoning = value.get("reasoning_tokens")  # Perplexity
     return Usage(
-        _count(value.get("prompt_tokens")),
-        _count(value.get("completion_tokens")),
-        _count(cached),
-        _count(reasoning),
+        as_count(value.get("prompt_tokens")),
+        as_count(value.get("completion_tokens")),
+        as_count(cached),
+        as_count(reasoning),
     )
 
 
@@ -278,12 +278,6 @@ def whole_body(reader: ChunkReader, body: bytes) -> Frame:
 
 def _event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
-
-
-def _count(value: object) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and value >= 0 else None
 
 
 def _is_filter(finish_reason: object) -> bool:

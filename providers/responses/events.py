@@ -18,7 +18,7 @@ from providers.openai.errors import Problem, problem_of
 from providers.openai.events import FirstToken
 from providers.responses.write import events_of_answer
 from providers.sse import data_of, forwardable
-from providers.tolerant_json import loads
+from providers.tolerant_json import as_count, loads
 
 Note = Callable[[str], None]
 """Hears the id of every response."""
@@ -155,10 +155,10 @@ def usage_of(value: object) -> Usage | None:
         return None
     read, written = value.get("input_tokens_details"), value.get("output_tokens_details")
     return Usage(
-        _count(value.get("input_tokens")),
-        _count(value.get("output_tokens")),
-        _count(read.get("cached_tokens")) if isinstance(read, dict) else None,
-        _count(written.get("reasoning_tokens")) if isinstance(written, dict) else None,
+        as_count(value.get("input_tokens")),
+        as_count(value.get("output_tokens")),
+        as_count(read.get("cached_tokens")) if isinstance(read, dict) else None,
+        as_count(written.get("reasoning_tokens")) if isinstance(written, dict) else None,
     )
 
 
@@ -169,7 +169,3 @@ def whole_answer(body: bytes) -> Frame:
     if failed is not None or not isinstance(answer, dict):
         return Frame(FrameKind.ERROR, b"", None, failed)
     return Frame(_CONTENT, body, usage_of(answer.get("usage")))
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None

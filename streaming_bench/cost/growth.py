@@ -125,7 +125,7 @@ def scrapes(machine: Machine, count: int) -> Iterator[Row]:
 async def _paused(load: Load, target: Target, *, scraping: bool) -> list[float]:
     """The longest pause of each stream."""
     async with asyncio.TaskGroup() as tasks:
-        sending = tasks.create_task(send(load, target.port, target.models))
+        sending = tasks.create_task(send(load, target.port, target.models[:1]))
         while not sending.done():
             if scraping:
                 reader, writer = await asyncio.open_connection("127.0.0.1", target.admin_port)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from gateway import failover
 from openai_calls import call_of
 from providers.anthropic.messages import AnthropicMessages
 from providers.anthropic.to_chat import Dialect
 from providers.anthropic.translations import ChatOnMessages, MessagesOnChat
 from providers.base import Api, Assembler, Call, Frame, FrameKind, WireProtocol
 from providers.catalog import CATALOG
-from providers.errors import ProtocolError
+from providers.errors import ProtocolError, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.transcript import OpenAIRecoverer
@@ -96,13 +97,21 @@ def check(data: bytes) -> None:
         error = protocol.error(status, [(b"retry-after", answer[:20])], answer)
         assert error.status is None or 100 <= error.status < 1000
         assert error.retry_after_s is None or error.retry_after_s >= 0
+        _told(error)
 
 
 def _check(frame: Frame) -> None:
     assert (frame.error is not None) == (frame.kind is FrameKind.ERROR)
+    if frame.error is not None:
+        _told(frame.error)
     if frame.usage is not None:
         counts = (frame.usage.prompt_tokens, frame.usage.completion_tokens, frame.usage.cached_tokens)
-        assert all(count is None or count >= 0 for count in counts)
+        assert all(count is None or 0 <= count <= 10**9 for count in counts)
+
+
+def _told(error: UpstreamError) -> None:
+    """A client hears of it."""
+    json.loads(failover.answer(error).body())
 
 
 def _frames(protocol: WireProtocol, call: Call, answer: bytes) -> list[Frame]:

@@ -58,6 +58,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (["serve", "--config", "a.yaml", "--listen", "127.0.0.1:1"], "--listen goes with --model NAME"),
         (["serve", "--config", "a.yaml", "--model", "m", "--replica", "http://a"], "exclude each other"),
         ([], "a command is missing; there are: serve, demo, "),
+        (["--verson"], "no option --verson; did you mean --version?"),
+        (["-x"], "no option -x; there are: --help, --version"),
         (["--config", "a.yaml"], "--config stands before a command; options follow it: ttft-gateway serve --config"),
     ],
 )

@@ -411,6 +411,7 @@ def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
     told = run_race(Broken([]), Scripted(answer(0.05)), hedge=OFF)
     assert told.client.got == COMPLETE
     assert [attempt.role for attempt in told.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
+    assert told.report.attempts[0].outcome is Outcome.UNSUITED  # it says nothing of the replica: no breaker hears of it
 
 
 def test_an_answer_that_comes_as_a_whole_teaches_nothing_of_first_tokens() -> None:

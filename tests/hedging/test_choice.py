@@ -5,26 +5,24 @@ import pytest
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.pool import Pool
 from gateway.hedging.terms import Facts
-from pooled import Seen, pool, send
+from pooled import pool, send
 
 FACTS = Facts(prompt_tokens=1_000.0)
 NOW_S = 10.0
 
 
-def answering(
-    *streams: int, ttft_s: tuple[float, float, float] = (0.2, 0.2, 0.2), batches: bool = True
-) -> tuple[Pool, list[Seen]]:
-    """Three replicas that bring a first content so late, and answer so many streams now; with their attempts."""
-    fleet, attempts = pool(None, None, None, batches=batches), []
+def answering(*streams: int, ttft_s: tuple[float, float, float] = (0.2, 0.2, 0.2), batches: bool = True) -> Pool:
+    """Three replicas that bring a first content so late, and answer so many streams now."""
+    fleet = pool(None, None, None, batches=batches)
     for _ in range(200):
         for index, each_s in enumerate(ttft_s):
             brought(fleet, index, NOW_S - 1 - each_s, each_s)
     for index, count in enumerate(streams):
         for _ in range(count):
-            attempts.append(send(fleet, index, NOW_S - 0.6))
-            attempts[-1].content_s = NOW_S - 0.6 + ttft_s[index]
-            fleet.on_content(attempts[-1], attempts[-1].content_s)
-    return fleet, attempts
+            attempt = send(fleet, index, NOW_S - 0.6)
+            attempt.content_s = NOW_S - 0.6 + ttft_s[index]
+            fleet.on_content(attempt, attempt.content_s)
+    return fleet
 
 
 def brought(fleet: Pool, index: int, start_s: float, ttft_s: float) -> None:
@@ -50,36 +48,26 @@ def chosen(fleet: Pool) -> set[str]:
         ((9, 8, 9), (0.198, 0.2, 0.2), {"a"}),  # its share
         ((9, 0, 0), (0.2, 0.3, 0.3), {"a"}),  # the others are slower
         ((9, 2, 0), (0.198, 0.2, 0.3), {"b"}),  # the idle one is
+        ((9, 2, 2), (0.198, 0.2, 0.2), {"b", "c"}),  # in turn
     ],
 )
 def test_streams_under_way_are_shared_among_equals(
     streams: tuple[int, int, int], ttft_s: tuple[float, float, float], where: set[str]
 ) -> None:
     """A primary goes to the lowest prediction; from one that answers too many, to who answers fewest of its equals."""
-    assert chosen(answering(*streams, ttft_s=ttft_s)[0]) == where
+    assert chosen(answering(*streams, ttft_s=ttft_s)) == where
 
 
 def test_streams_of_a_provider_are_not_counted() -> None:
     """What is not an engine of one's own does not grow slow with our streams: the lowest prediction it is."""
-    assert chosen(answering(9, 0, 0, ttft_s=(0.198, 0.2, 0.2), batches=False)[0]) == {"a"}
+    assert chosen(answering(9, 0, 0, ttft_s=(0.198, 0.2, 0.2), batches=False)) == {"a"}
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.CUT, Outcome.CLIENT_GONE])
-def test_a_stream_counts_until_it_ends(outcome: Outcome) -> None:
-    """However a stream ends, its replica is not held to be busy with it."""
-    fleet, attempts = answering(9, 0, 0, ttft_s=(0.198, 0.2, 0.2))
-    assert fleet.choice.loads[attempts[0].replica].answering == 9
-    for attempt in attempts:
-        fleet.on_end(attempt, outcome, NOW_S, None)
-    assert {load.answering for load in fleet.choice.loads.values()} == {0}
-
-
-def test_a_refusal_counts_until_it_ends() -> None:
-    """A policy refusal is a stream, too."""
-    fleet, _ = answering()
-    attempt = send(fleet, 0, NOW_S)
-    attempt.content_s = NOW_S
-    fleet.on_refusal(attempt)
-    assert fleet.choice.loads[attempt.replica].answering == 1
-    fleet.on_end(attempt, Outcome.REFUSED, NOW_S, None)
-    assert fleet.choice.loads[attempt.replica].answering == 0
+def test_a_burst_is_shared() -> None:
+    """Requests that come at once, before any has its first content, do not all go to who was least busy."""
+    fleet = answering(9, 2, 2, ttft_s=(0.198, 0.2, 0.2))
+    for number in range(12):
+        replica = fleet.choice.pick(FACTS, (), NOW_S, number / 12)
+        assert replica is not None
+        send(fleet, fleet.replicas.index(replica), NOW_S)
+    assert max(replica.in_flight for replica in fleet.replicas) <= 11

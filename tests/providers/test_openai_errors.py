@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.failover import answer
 from providers.openai.chat import OpenAIChat
 from providers.openai.errors import problem_of
 from providers.reasons import is_refusal, is_stream_refused, is_too_long
@@ -148,3 +149,18 @@ def test_reasons(reason: str, status: int, body: object) -> None:
     error = OpenAIChat().error(status, (), json.dumps(body).encode())
     told = {"refusal": is_refusal(error), "too long": is_too_long(error), "stream": is_stream_refused(error)}
     assert {name for name, is_so in told.items() if is_so} == {reason} - {"none"}
+
+
+def test_halves_of_surrogate_pairs_are_told_as_they_can_be() -> None:
+    """An error with half an emoji in it reaches the client: no UTF-8 can say the half, and all else stays."""
+    said = json.dumps(
+        {"error": {"message": "bad \ud83d \U0001f600", "type": "\ud83d", "param": "\ude00x", "code": "c\ud83d"}}
+    )
+    error = OpenAIChat().error(400, [], said.encode())
+    assert (error.message, error.kind, error.param, error.code) == (
+        "bad \ufffd \U0001f600",
+        "\ufffd",
+        "\ufffdx",
+        "c\ufffd",
+    )
+    assert json.loads(answer(error).body())["error"]["message"] == "bad \ufffd \U0001f600"

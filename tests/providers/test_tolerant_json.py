@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.tolerant_json import dumps, loads
+from providers.tolerant_json import as_count, dumps, loads
 
 VALUES = st.recursive(
     st.none()
@@ -43,3 +43,14 @@ def test_what_python_accepts() -> None:
     assert value[1:] == [math.inf, "\ud83d"]
     assert dumps(value[2]) == b'"\\ud83d"'
     assert dumps(value[0]) == b"null"
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [(0, 0), (7, 7), (7.0, 7), (10**9, 10**9), (-1, None), (0.5, None), (1e30, None), (10**400, None)]
+    + [(value, None) for value in (True, "7", None, [7], math.nan, math.inf)],
+)
+def test_counts_of_tokens(value: object, count: int | None) -> None:
+    """What no answer can have is no count: it would be kept in metrics, quotas and bills."""
+    assert as_count(value) == count
+    assert not isinstance(as_count(value), bool)
