@@ -217,7 +217,8 @@ class Attempts:
             attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race, and says nothing of the replica
             host.emit(PartFailed(host.loop.time(), "open", type(error).__name__))
-            failure = Unsuited("the request could not be put into words for this upstream", code="unsupported_request")
+            unsaid = "the request could not be put into words for this upstream"
+            failure = Unsuited(unsaid, code="unsupported_parameter")
             host.loop.call_soon(attempt.on_end, failure)
         if self._call.timed:  # else the whole answer comes at once: only its end is timed
             self._set_times(attempt, facts.prompt_tokens)
