@@ -11,11 +11,12 @@ from gateway.hedging.outcomes import MEANING, Bill, Outcome
 from gateway.hedging.plan import Policy
 from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts, Hedge, HedgeTickets, Sent
+from gateway.hedging.terms import Facts, Hedge, HedgeTickets
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from gateway.limits.prices import Prices
 from gateway.routing.replicas import Replica
+from pooled import Seen
 from providers.base import Resource, Usage
 from scripted import Scripted, answer
 
@@ -24,22 +25,6 @@ Request = tuple[float, float, Outcome]  # seconds after the one before, prompt t
 SHARE = 0.1
 PRICES = {"a": Prices(2.0, 1.0, 10.0), "b": Prices(3.0, 0.3, 6.0), "c": Prices(0.5, 0.5, 40.0)}
 DAY_S = 86_400.0  # a window so long that nothing refills while a test runs
-
-
-@dataclass
-class Try:
-    """An attempt as the pool sees it."""
-
-    replica: Replica
-    start_s: float
-    headers_s: float | None = None
-    content_s: float | None = None
-    usage: Usage | None = None
-    status: int | None = None
-    error: str | None = None
-    events: int = 0
-    empty: bool = False
-    sent: Sent | None = None
 
 
 @dataclass
@@ -54,13 +39,13 @@ class House:
         replicas = [Replica(name, Scripted(answer(1.0)), "quota", prices=PRICES[name]) for name in "abc"]
         self.pool = Pool("m", replicas, settings, {"quota": self.ledger})
 
-    def send(self, facts: Facts, now_s: float, replica: Replica, tickets: HedgeTickets | None = None) -> Try:
+    def send(self, facts: Facts, now_s: float, replica: Replica, tickets: HedgeTickets | None = None) -> Seen:
         """One attempt."""
-        attempt = Try(replica, now_s)
+        attempt = Seen(replica, now_s)
         self.pool.on_sent(attempt, facts, tickets, is_first=tickets is None)
         return attempt
 
-    def hedge(self, facts: Facts, primary: Try, now_s: float) -> Try | None:
+    def hedge(self, facts: Facts, primary: Seen, now_s: float) -> Seen | None:
         """A late primary asks."""
         decision = self.pool.decide(facts, primary, [primary], [primary.replica], now_s, 0.0)
         return self.send(facts, now_s, decision.replica, decision.tickets) if isinstance(decision, Hedge) else None
