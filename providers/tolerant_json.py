@@ -8,7 +8,7 @@ import json
 
 import msgspec
 
-_COUNT_MAX = 10**9
+_COUNT_MAX = 10**9  # a thousand times the longest context
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
