@@ -1,0 +1,45 @@
+"""Request bodies for tests of their parser, and what it makes of them."""
+
+import pytest
+
+from gateway.errors import BadRequest, GatewayError
+from gateway.inbound import Inbound, parse
+from gateway.inbound_asked import Bounds
+from providers.base import Api, Headers
+
+BOUNDS = Bounds(n_max=16, max_tokens_max=1000)
+MESSAGES = '"messages":[{"role":"user","content":"hi"}]'
+EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
+NOT_JSON = "the body is not valid JSON: "
+
+
+def read(body: bytes | str, api: Api = Api.CHAT, headers: Headers = ()) -> Inbound:
+    """Parse as the routes do."""
+    raw = body.encode() if isinstance(body, str) else body
+    return parse(api, raw, list(headers), BOUNDS, frozenset({b"traceparent"}))
+
+
+def chat(*members: str) -> str:
+    """A chat body that is good but for these members."""
+    return "{" + ",".join(('"model":"m"', MESSAGES, *members)) + "}"
+
+
+def completions(*members: str) -> str:
+    """A completions body with these members behind its model."""
+    return "{" + ",".join(('"model":"m"', *members)) + "}"
+
+
+def told(body: bytes | str, api: Api = Api.CHAT, headers: Headers = ()) -> BadRequest:
+    """The error that a body gets."""
+    with pytest.raises(BadRequest) as caught:
+        read(body, api, headers)
+    return caught.value
+
+
+def refused(body: bytes | str, api: Api = Api.CHAT) -> GatewayError | None:
+    """The error that a body gets, if any."""
+    try:
+        read(body, api)
+    except GatewayError as error:
+        return error
+    return None
