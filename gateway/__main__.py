@@ -1,6 +1,6 @@
 """The command line: `ttft-gateway ...` and `python -m gateway ...` are the same.
 
-Finds the command's module in `gateway.commands` and loads that one only, so that `version` needs no framework; before
+Finds the command's module in `gateway.cli` and loads that one only, so that `version` needs no framework; before
 it, checks that `providers` is ours. What can be typed is command_line.py's, what is done the command's. No units.
 """
 
@@ -12,16 +12,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gateway.command_line import PROGRAM, ExitCode, parse
+from gateway.cli.parser import PROGRAM, ExitCode, parse
 
-_COMMANDS = {  # command -> module in gateway.commands, function in it
+_COMMANDS = {  # command -> module in gateway.cli, function in it
     "serve": ("serve", "serve"),
-    "demo": ("demo", "demo"),
+    "demo": ("demo.command", "demo"),
     "check-config": ("config", "check_config"),
     "print-config": ("config", "print_config"),
     "config-schema": ("config", "config_schema"),
     "health": ("health", "health"),
-    "probe": ("probe", "probe"),
+    "probe": ("probe.command", "probe"),
     "completion": ("completion", "completion"),
     "version": ("version", "version"),
 }
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> ExitCode:
     module, function = _COMMANDS[arguments.command]
     try:
         command: Callable[[argparse.Namespace], ExitCode] = getattr(
-            importlib.import_module(f"gateway.commands.{module}"), function
+            importlib.import_module(f"gateway.cli.{module}"), function
         )
         code = command(arguments)
         sys.stdout.flush()

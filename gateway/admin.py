@@ -23,9 +23,9 @@ from fastapi import Depends, FastAPI, Request, Response, params
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.error_handlers import answer_errors
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, SlowSender, Unauthorized, UnknownModel
 from gateway.events import ConfigReloaded, Event
-from gateway.http_errors import answer_errors
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools

@@ -13,15 +13,18 @@ from datetime import UTC, datetime
 
 from fastapi import Request
 
-from gateway import settings as config
 from gateway.admin import Admin
-from gateway.alarms import Alarms
-from gateway.client_api import ClientApi
-from gateway.client_messages import PING, MessagesEnding
-from gateway.client_messages import error_body as messages_error_body
-from gateway.config_problems import ConfigError
-from gateway.count_tokens import PATH as COUNT_PATH
-from gateway.count_tokens import TokenCounts
+from gateway.api.asgi import Application, Receive, Scope, Send
+from gateway.api.count_tokens import PATH as COUNT_PATH
+from gateway.api.count_tokens import TokenCounts
+from gateway.api.dialects.base import ClientApi
+from gateway.api.dialects.messages import PING, MessagesEnding
+from gateway.api.dialects.messages import error_body as messages_error_body
+from gateway.api.dialects.responses import ResponsesEnding
+from gateway.api.plain_routes import plain_app
+from gateway.api.routes import RacedRoutes
+from gateway.config import settings as config
+from gateway.config.errors import ConfigError
 from gateway.errors import ReloadRefused
 from gateway.events import ConfigReloaded, Event, HedgingSwitched, Listener
 from gateway.observe.describe import admission_state, describe, pool_state
@@ -30,18 +33,15 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
-from gateway.plain_routes import plain_app
-from gateway.request import Host
-from gateway.response import Application, Receive, Scope, Send
-from gateway.responses_ending import ResponsesEnding
-from gateway.routes import RacedRoutes
-from gateway.site import build_site
+from gateway.race.context import Host
+from gateway.race.timers import Alarms
+from gateway.topology import build_site
 from gateway.version import gateway_version
 from providers.anthropic.assemble import MessageAssembler
 from providers.base import Api
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
-from providers.responses.native import OpenAIResponses
+from providers.responses.protocol import OpenAIResponses
 
 _FIXED = ("listen", "admin_listen")  # sockets are bound once
 _VERSION = gateway_version()  # reads a file, so not on the loop

@@ -6,15 +6,15 @@ Part of the composition root: site.py and the probe ask it. Opens nothing.
 import asyncio
 from urllib.parse import unquote, urlsplit
 
-from gateway import settings as config
-from gateway.tls import TlsFiles, tls_context
+from gateway.config import settings as config
+from gateway.config.tls import TlsFiles, tls_context
 from gateway.version import gateway_version
 from providers.base import Api, Burst, Headers, HttpClient, WireProtocol
 from providers.catalog import CATALOG, Auth
-from providers.httpx_client import HttpxClient
-from providers.origin import Origin
+from providers.transport.http1 import WireClient
+from providers.transport.httpx_client import HttpxClient
+from providers.transport.origin import Origin
 from providers.upstream import Bounds, HttpEndpoint
-from providers.wire import WireClient
 
 _VERSION = gateway_version()  # reads a file, so not on the loop
 _SECRET_CHARS_MIN = 8

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from providers.base import Api
-from providers.limit_headers import LimitForm
+from providers.rate_limit_headers import LimitForm
 
 
 class Auth(enum.Enum):

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from providers.anthropic.messages import MAX_TOKENS, AnthropicMessages
-from providers.anthropic.to_chat import Dialect
-from providers.anthropic.translations import ChatOnMessages, MessagesOnChat
+from providers.anthropic.protocol import MAX_TOKENS, AnthropicMessages
 from providers.base import Api, WireProtocol
 from providers.catalog import Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.embeddings import OpenAIEmbeddings
 from providers.openai.events import FirstToken
-from providers.responses.chat_over import ChatOverResponses
 from providers.responses.events import Note
-from providers.responses.native import OpenAIResponses
-from providers.responses.over_chat import ResponsesOverChat
-from providers.translated import Dropped, Translated, Translation
+from providers.responses.protocol import OpenAIResponses
+from providers.translation.base import Dropped, Translated, Translation
+from providers.translation.chat_to_responses.request import ChatOverResponses
+from providers.translation.messages_api import ChatOnMessages, MessagesOnChat
+from providers.translation.messages_to_chat.request import Dialect
+from providers.translation.responses_to_chat.request import ResponsesOverChat
 
 
 @dataclass(frozen=True, slots=True)

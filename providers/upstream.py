@@ -27,8 +27,8 @@ from providers.base import (
     WireProtocol,
 )
 from providers.errors import ConnectionCut, ProtocolError, StreamRefused, Unsuited, UpstreamError
-from providers.manners import USUAL, WHOLE, Manner, Manners
 from providers.sse import Splitter
+from providers.stream_support import USUAL, WHOLE, Manner, Manners
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # after the closing event the body's last chunk may take this long before the connection is dropped

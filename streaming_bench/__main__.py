@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-from streaming_bench.drawing import INSTALL, lacks_matplotlib
 from streaming_bench.failures import BenchError
-from streaming_bench.toml_table import ScenarioError
+from streaming_bench.report.drawing import INSTALL, lacks_matplotlib
+from streaming_bench.simulation.toml_table import ScenarioError
 
 PROGRAM: Final = "ttft-bench"
 COMMANDS: Final = {

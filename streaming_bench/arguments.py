@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
-from providers.simulated.units import UnitError
+from providers.simulated.quantities import UnitError
 
 _T = TypeVar("_T")
 

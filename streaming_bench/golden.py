@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from streaming_bench.compare import Plan, compare
-from streaming_bench.results import csv_text
-from streaming_bench.scenario import FOLDER, load
-from streaming_bench.seeds import cost
+from streaming_bench.published import lab as cost
+from streaming_bench.report.results import csv_text
+from streaming_bench.simulation.comparison import Plan, compare
+from streaming_bench.simulation.scenario import FOLDER, load
 
 REQUESTS: Final = 2_000
 POLICIES: Final = ("adaptive", "library", "off")

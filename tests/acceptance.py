@@ -19,7 +19,7 @@ from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, 
 from running import run_real
 from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
-from streaming_bench.quota import LimitHeaders
+from streaming_bench.simulation.provider_quota import LimitHeaders
 from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
 
 

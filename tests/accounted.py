@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
-from gateway.hedging.allowance import BudgetOf
+from gateway.hedging.budget import BudgetOf
 from gateway.hedging.charges import Standing
+from gateway.hedging.contract import Facts
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
 from gateway.limits.ledger import Ledger, Totals
 from gateway.limits.prices import Prices
 from gateway.observe.logs import RequestLog
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
-from gateway.race import Race
-from gateway.request import Caller, Host, Model, Timeouts
+from gateway.pool.pool import Pool
+from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.race import Race
+from gateway.race.timers import Alarms
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind, Sink, Usage
 from providers.errors import ConnectionCut

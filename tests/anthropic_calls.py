@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from openai_calls import call_of
-from providers.anthropic.messages import AnthropicMessages
-from providers.anthropic.to_chat import Dialect
-from providers.anthropic.translations import ChatOnMessages, MessagesOnChat
+from providers.anthropic.protocol import AnthropicMessages
 from providers.base import Api, Call
 from providers.openai.chat import OpenAIChat
 from providers.sse import Splitter, data_of, events_of
-from providers.translated import Translated
+from providers.translation.base import Translated
+from providers.translation.messages_api import ChatOnMessages, MessagesOnChat
+from providers.translation.messages_to_chat.request import Dialect
 
 WALL_S = 1_763_000_000.0
 USER = {"role": "user", "content": "Hello"}

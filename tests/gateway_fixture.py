@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from gateway import serve
+from gateway import server as serve
+from gateway.api.plain_routes import contract
 from gateway.app import Gateway, build
-from gateway.config_file import load
+from gateway.config.loader import load
 from gateway.events import Event
-from gateway.plain_routes import contract
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
 from providers.simulated.stats import Record
@@ -159,7 +159,7 @@ async def fronting(
 
 @contextlib.asynccontextmanager
 async def _in_process(file: Path) -> AsyncIterator[Site]:
-    """As `gateway.serve.run` does, without its signals and its patience."""
+    """As `gateway.server.run` does, without its signals and its patience."""
     settings = await asyncio.to_thread(load, file, {})
     async with asyncio.TaskGroup() as tasks:
         gateway = build(settings, tasks)

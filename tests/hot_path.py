@@ -14,10 +14,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.api.plain_routes import contract
 from gateway.app import Gateway
-from gateway.plain_routes import contract
-from gateway.settings import Settings
-from streaming_bench.virtual_loop import VirtualLoop
+from gateway.config.settings import Settings
+from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 contract()  # read the file while no loop is running
 

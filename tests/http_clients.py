@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-from providers.httpx_client import HttpxClient
-from providers.origin import Origin
-from providers.wire import WireClient
+from providers.transport.http1 import WireClient
+from providers.transport.httpx_client import HttpxClient
+from providers.transport.origin import Origin
 from scripted_http import Server
 
 CLIENTS: Final[dict[str, Callable[[Origin, asyncio.TaskGroup], WireClient | HttpxClient]]] = {

@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.errors import BadRequest, GatewayError
-from gateway.inbound import Inbound, parse
-from gateway.inbound_asked import Bounds
+from gateway.inbound.parsed import Bounds
+from gateway.inbound.request import Inbound, parse
 from providers.base import Api, Headers
 
 BOUNDS = Bounds(n_max=16, max_tokens_max=1000)

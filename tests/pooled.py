@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from gateway.hedging.pool import Pool
+from gateway.hedging.contract import Facts, Sent
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts, Sent
 from gateway.limits.ledger import Ledger
+from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from providers.base import Usage
 from scripted import Scripted

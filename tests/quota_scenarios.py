@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gateway.alarms import Alarms
 from gateway.errors import GatewayError
 from gateway.events import Event, PartFailed, RequestEnded, Role
+from gateway.hedging.contract import Facts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
 from gateway.limits.ledger import Ledger, Totals
-from gateway.race import Race
-from gateway.request import Caller, Host, Model, Timeouts
+from gateway.pool.pool import Pool
+from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.race import Race
+from gateway.race.timers import Alarms
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind, Headers, RateLimit, Resource, Sink, Usage
 from providers.errors import ConnectError, ConnectionCut
 from running import run_virtual
 from scripted import FINISH, Scripted, ScriptedStream, Step, answer, status, text
-from streaming_bench.compare import Plan, compare
-from streaming_bench.quota import LimitHeaders
-from streaming_bench.scenario import load
+from streaming_bench.simulation.comparison import Plan, compare
+from streaming_bench.simulation.provider_quota import LimitHeaders
+from streaming_bench.simulation.scenario import load
 
 SEEDS: Final = (101, 102, 103, 104, 105)
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.events import Event, RequestEnded
+from gateway.hedging.contract import Facts
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
-from gateway.inbound import parse
-from gateway.inbound_asked import Bounds
-from gateway.race import Race
-from gateway.request import Caller, Model, RecoveryMode, Timeouts
+from gateway.inbound.parsed import Bounds
+from gateway.inbound.request import parse
+from gateway.pool.pool import Pool
+from gateway.race.context import Caller, Model, RecoveryMode, Timeouts
+from gateway.race.race import Race
 from gateway.routing.replicas import Replica
 from providers.base import Api
 from providers.openai.transcript import OpenAIRecoverer

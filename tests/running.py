@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-from streaming_bench.virtual_loop import VirtualLoop
+from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config_file import from_replicas, load, masked
-from gateway.config_problems import ConfigError
-from gateway.settings import Settings, sections
+from gateway.config.errors import ConfigError
+from gateway.config.loader import from_replicas, load, masked
+from gateway.config.settings import Settings, sections
 from providers.catalog import CATALOG
 
 ENV = {"KEY": "k-1", "OTHER_KEY": "k-2", "EMPTY": "", "PLAIN": "10.0.0.1:8000/v1", "BARE": "15"}

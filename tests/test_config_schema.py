@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.command_line import PROGRAM
-from gateway.config_file import json_schema
-from gateway.config_yaml import read_yaml
-from gateway.settings import Settings
+from gateway.cli.parser import PROGRAM
+from gateway.config.document import read_yaml
+from gateway.config.loader import json_schema
+from gateway.config.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/gateway.yaml"

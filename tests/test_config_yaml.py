@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config_yaml import Place, read_yaml
+from gateway.config.document import Place, read_yaml
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.setting_types import Address, BaseUrl, Delay, Duration, ListenAddress, Secret, Share, Size, with_v1
+from gateway.config.values import Address, BaseUrl, Delay, Duration, ListenAddress, Secret, Share, Size, with_v1
 
 UNIT_LENGTHS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 

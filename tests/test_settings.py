@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gateway.config_file import json_schema, load
-from gateway.settings import Hedge, Settings, sections
+from gateway.config.loader import json_schema, load
+from gateway.config.settings import Hedge, Settings, sections
 from providers.catalog import CATALOG
 
 ROOT = Path(__file__).parent.parent

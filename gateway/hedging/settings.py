@@ -5,9 +5,9 @@ Units: seconds; shares are fractions of 1.
 
 from dataclasses import dataclass
 
-from gateway.hedging.allowance import BudgetOf
+from gateway.hedging.budget import BudgetOf
 from gateway.hedging.plan import Policy
-from gateway.routing.choose import Crossing, Routing
+from gateway.routing.strategies import Crossing, Routing
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.bodies import HeldBytes
+from gateway.api.body_memory import HeldBytes
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
-from gateway.hedging.allowance import BudgetOf
+from gateway.hedging.budget import BudgetOf
 from gateway.hedging.plan import Plan
-from gateway.hedging.pool import Pool
-from gateway.limits.admission import Gate
 from gateway.limits.budget import CreditBudget
-from gateway.limits.callers import Account, Quantity
+from gateway.limits.caller_limits import Account, Quantity
+from gateway.limits.fair_queue import Gate
 from gateway.observe.quotas import describe_quota, quota_states
 from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, PoolState, ReplicaState
-from gateway.request import Model
+from gateway.pool.pool import Pool
+from gateway.race.context import Model
 from gateway.routing.replicas import Replica
 
 _QUANTILES = (0.5, 0.9, 0.95, 0.99)

@@ -5,9 +5,9 @@ Reads ledgers, changes nothing. Units: seconds, requests, tokens.
 
 from collections.abc import Iterable, Iterator
 
-from gateway.hedging.pool import Pool
 from gateway.observe.state import LimitState, PoolState, QuotaState
 from gateway.observe.tallies import Line
+from gateway.pool.pool import Pool
 
 LEFT = "ttft_gateway_quota_left_share"
 COOLING = "ttft_gateway_quota_cooling_seconds"

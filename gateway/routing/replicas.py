@@ -112,7 +112,7 @@ class Replica:
         name: unique in its model.
         endpoint: what an attempt opens.
         quota: whoever counts its limits, None when nobody is known to.
-        boundary: region or vendor that a request must not leave (`gateway.routing.choose.Crossing`).
+        boundary: region or vendor that a request must not leave (`gateway.routing.strategies.Crossing`).
         gain_min: what a backup here must be expected to save, as a multiple of its own TTFT.
         hedgeable: hedges may go here: cancelling stops the bill, or whoever configured it accepts the bill.
         bills_cancelled: a cancelled request is billed as if it had gone on, or may be.

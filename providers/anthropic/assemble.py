@@ -5,7 +5,7 @@ The body equals what the API sends for the same generation unstreamed. Knows not
 
 from collections.abc import Iterator, Mapping
 
-from providers.anthropic.given import as_mapping
+from providers.json_fields import as_mapping
 from providers.sse import data_of, events_of
 from providers.tolerant_json import as_key, dumps, loads
 

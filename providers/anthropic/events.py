@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from providers.anthropic.assemble import events_of_message
 from providers.anthropic.errors import frame_of
-from providers.anthropic.given import as_mapping
 from providers.anthropic.usage import Counts
 from providers.base import Frame, FrameKind
 from providers.errors import ErrorFrame
+from providers.json_fields import as_mapping
 from providers.openai.events import FirstToken
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import loads

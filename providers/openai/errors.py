@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from providers.base import Headers
 from providers.errors import BadStatus, ErrorFrame
-from providers.ratelimit import retry_after_s, wait_s
+from providers.retry_after import retry_after_s, wait_s
 from providers.tolerant_json import loads
 
 _MESSAGE_CHARS_MAX = 4096

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.openai.spoken import Fields, NotText, Path, Walk
+from providers.openai.choice_texts import Fields, NotText, Path, Walk
 from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from providers.base import Api, Call, Continuation
+from providers.openai.choice_texts import CONTENT, TEXT, Fields, NotText, Path, Walk
 from providers.openai.join import Given, StreamJoiner
 from providers.openai.request import edited
-from providers.openai.spoken import CONTENT, TEXT, Fields, NotText, Path, Walk
 from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
 

@@ -16,7 +16,7 @@ from providers.base import Frame, FrameKind, Usage
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
 from providers.openai.events import FirstToken
-from providers.responses.write import events_of_answer
+from providers.responses.writer import events_of_answer
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import as_count, loads
 

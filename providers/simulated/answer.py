@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from providers.base import Api, Usage
-from providers.simulated.ask import BYTES_PER_TOKEN, Ask, AskError, choices, prompt_and_prefix
+from providers.simulated.request import BYTES_PER_TOKEN, Ask, AskError, choices, prompt_and_prefix
 
 Said = Literal["content", "refusal", "tool_calls"]
 

@@ -12,10 +12,10 @@ import msgspec
 
 from providers.base import Api, Call, Frame, FrameKind
 from providers.errors import Unsuited
-from providers.responses.over_chat import ResponsesOverChat
-from providers.simulated.ask import AskError
 from providers.simulated.render import Event
+from providers.simulated.request import AskError
 from providers.tolerant_json import dumps, loads
+from providers.translation.responses_to_chat.request import ResponsesOverChat
 
 SERVED = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS)
 DIMENSIONS, DIMENSIONS_MAX = 8, 4096

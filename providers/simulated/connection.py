@@ -15,11 +15,11 @@ from providers.base import Api, Headers
 from providers.simulated.apis import SERVED
 from providers.simulated.exchange import Exchange, reset, response_head
 from providers.simulated.faults import Act, Wanted, faults
+from providers.simulated.quantities import UnitError
 from providers.simulated.render import error_body
 from providers.simulated.replica import FAULT_HEADER, Asked, Replica, served_models
 from providers.simulated.script import JSON, Problem, Script, refuse
 from providers.simulated.stats import Stats
-from providers.simulated.units import UnitError
 
 BODY_BYTES_MAX = 20 * 1024 * 1024
 HEADERS_BYTES_MAX = 64 * 1024

@@ -6,7 +6,7 @@ Units: requests, tokens, estimated as four bytes of the prompt's JSON each.
 from collections import OrderedDict
 from collections.abc import Callable
 
-from providers.simulated.ask import BYTES_PER_TOKEN
+from providers.simulated.request import BYTES_PER_TOKEN
 
 _BLOCK_TOKENS = 64  # what is cached, is cached in blocks, as in real engines
 _BLOCK_BYTES = _BLOCK_TOKENS * BYTES_PER_TOKEN

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from providers.simulated import edits
 from providers.simulated.answer import Answer
-from providers.simulated.ask import Ask
 from providers.simulated.limits import LIMIT_HEADERS, rate_limited
+from providers.simulated.quantities import UnitError, duration, share
+from providers.simulated.request import Ask
 from providers.simulated.script import Args, End, Framing, Problem, Script, refuse
-from providers.simulated.units import UnitError, duration, share
 
 COUNT_MAX = 16 * 1024 * 1024
 SECONDS_MAX = 3600.0

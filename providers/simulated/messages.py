@@ -9,7 +9,7 @@ import msgspec
 
 from providers.base import Frame, FrameKind, Usage
 from providers.simulated.answer import Answer, Choice
-from providers.simulated.ask import Ask, AskError, Format, Named, Schema, StreamOptions, Tool
+from providers.simulated.request import Ask, AskError, Format, Named, Schema, StreamOptions, Tool
 from providers.simulated.script import Script, Step
 
 Json = dict[str, object]

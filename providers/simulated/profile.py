@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from providers.simulated.answer import Lengths
 from providers.simulated.faults import Rule, rule
 from providers.simulated.limits import LIMIT_HEADERS
+from providers.simulated.quantities import Distribution, UnitError, distribution, duration, fixed, share
 from providers.simulated.render import Role
-from providers.simulated.units import Distribution, UnitError, distribution, duration, fixed, share
 
 HeaderMode = Literal["at_once", "with_first_content"]
 ReasoningKey = Literal["reasoning_content", "reasoning"]

@@ -12,7 +12,7 @@ import msgspec
 
 from providers.base import Api, Frame, FrameKind, Usage
 from providers.simulated.answer import Answer, Choice
-from providers.simulated.ask import Ask
+from providers.simulated.request import Ask
 
 Role = Literal["early", "with", "none"]
 

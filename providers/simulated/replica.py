@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from providers.base import Api, Frame, FrameKind
 from providers.simulated import apis
 from providers.simulated.answer import Answer, Voice, compose
-from providers.simulated.ask import Ask, AskError, StreamOptions, read_ask
 from providers.simulated.engine import PrefixCache, Slots
 from providers.simulated.faults import Act, Wanted
 from providers.simulated.limits import LIMIT_HEADERS, Allowance, rate_limited
 from providers.simulated.messages import message_events, read_messages, whole_message, with_message_errors
 from providers.simulated.profile import Profile
 from providers.simulated.render import Event, Style, stream, whole
+from providers.simulated.request import Ask, AskError, StreamOptions, read_ask
 from providers.simulated.script import EVENT_STREAM, JSON, Framing, Problem, Script, Step, refuse
 
 FAULT_HEADER = b"x-sim-fault"

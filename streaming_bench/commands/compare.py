@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from providers.simulated.units import distribution, duration
+from providers.simulated.quantities import distribution, duration
 from streaming_bench import arguments, progress
-from streaming_bench.measured import Run, write_runs
-from streaming_bench.results import Results
-from streaming_bench.sockets.processes import fleet
-from streaming_bench.sockets.rendering import render
-from streaming_bench.sockets.rows import Row, run_row, shares
-from streaming_bench.sockets.scene import MODES, ROWS, Scene
+from streaming_bench.compare.experiment import ROWS, Scene
+from streaming_bench.compare.processes import fleet
+from streaming_bench.compare.rendering import render
+from streaming_bench.compare.runner import Row, run_row, shares
+from streaming_bench.report.records import MODES, Run, write_runs
+from streaming_bench.report.results import Results
 
 _PARTS: Final = ("headers", "episode")
 _MEASURING: Final = 0.95  # of the time; the rest is drawing

@@ -15,11 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from gateway.hedging.plan import Plan as HedgePlan
-from streaming_bench import plots, progress
-from streaming_bench.compare import Plan, Samples
-from streaming_bench.results import Results
-from streaming_bench.scenario import load
-from streaming_bench.virtual import Run
+from streaming_bench import progress
+from streaming_bench.report import plots
+from streaming_bench.report.results import Results
+from streaming_bench.simulation.comparison import Plan, Samples
+from streaming_bench.simulation.runner import Run
+from streaming_bench.simulation.scenario import load
 
 SEED: Final = 101
 REQUESTS: Final = 12_000

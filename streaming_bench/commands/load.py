@@ -16,16 +16,16 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from providers.catalog import CATALOG
-from providers.simulated.units import UnitError, duration
+from providers.simulated.quantities import UnitError, duration
 from streaming_bench import arguments, progress
 from streaming_bench.failures import BenchError
-from streaming_bench.measured import Run, write_runs
-from streaming_bench.results import Results
-from streaming_bench.traffic.client import Planned, Target
-from streaming_bench.traffic.plan import Traffic, planned, read_trace, spend
-from streaming_bench.traffic.rendering import render
-from streaming_bench.traffic.session import Session, measure
-from streaming_bench.traffic.sizes import TOKENS_MAX, sizes
+from streaming_bench.load.client import Planned, Target
+from streaming_bench.load.plan import Traffic, planned, read_trace, spend
+from streaming_bench.load.rendering import render
+from streaming_bench.load.session import Session, measure
+from streaming_bench.load.sizes import TOKENS_MAX, sizes
+from streaming_bench.report.records import Run, write_runs
+from streaming_bench.report.results import Results
 
 _REQUESTS: Final = 200
 

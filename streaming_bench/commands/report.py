@@ -7,12 +7,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from streaming_bench import show
+from streaming_bench.compare import rendering as comparison
 from streaming_bench.failures import BenchError
-from streaming_bench.measured import Run, read_runs
-from streaming_bench.results import Results, read_manifest
-from streaming_bench.sockets import rendering as comparison
-from streaming_bench.traffic import rendering as load
+from streaming_bench.load import rendering as load
+from streaming_bench.report import tables as show
+from streaming_bench.report.records import Run, read_runs
+from streaming_bench.report.results import Results, read_manifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

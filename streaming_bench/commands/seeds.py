@@ -12,11 +12,14 @@ from typing import Final
 import numpy as np
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from streaming_bench import arguments, plots, progress
-from streaming_bench.grid import Grid, percent
-from streaming_bench.results import Results
-from streaming_bench.seeds import cost, fan_out, published, python_port, tables
-from streaming_bench.seeds.beside import Found, grid
+from streaming_bench import arguments, progress
+from streaming_bench.published import fan_out, python_port, tables
+from streaming_bench.published import figures as published
+from streaming_bench.published import lab as cost
+from streaming_bench.published.side_by_side import Found, grid
+from streaming_bench.report import plots
+from streaming_bench.report.grid import Grid, percent
+from streaming_bench.report.results import Results
 
 _Parts = Sequence[Grid | str]
 

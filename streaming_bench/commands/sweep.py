@@ -13,11 +13,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from streaming_bench import arguments, plots, progress, sweeps
-from streaming_bench.grid import Grid, percent, short
-from streaming_bench.plots import Frontier, Point
-from streaming_bench.results import Results
-from streaming_bench.sweeps import Drifted, Reached, Sharp, Size, Traded
+from streaming_bench import arguments, progress
+from streaming_bench.report import plots
+from streaming_bench.report.grid import Grid, percent, short
+from streaming_bench.report.plots import Frontier, Point
+from streaming_bench.report.results import Results
+from streaming_bench.simulation import sweeps
+from streaming_bench.simulation.sweeps import Drifted, Reached, Sharp, Size, Traded
 
 PARTS: Final = ("frontier", "windows", "accuracy", "drift")
 FULL: Final = Size(10_000, (101,), 1.0)

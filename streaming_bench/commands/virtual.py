@@ -8,13 +8,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.routing.choose import Routing
-from providers.simulated.units import duration
-from streaming_bench import arguments, progress, table
-from streaming_bench.compare import Plan, compare
-from streaming_bench.contenders import NAMES
-from streaming_bench.quota import LimitHeaders
-from streaming_bench.scenario import faster, load
+from gateway.routing.strategies import Routing
+from providers.simulated.quantities import duration
+from streaming_bench import arguments, progress
+from streaming_bench.simulation import table
+from streaming_bench.simulation.comparison import Plan, compare
+from streaming_bench.simulation.policies import NAMES
+from streaming_bench.simulation.provider_quota import LimitHeaders
+from streaming_bench.simulation.scenario import faster, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

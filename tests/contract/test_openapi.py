@@ -10,26 +10,24 @@ import schemathesis
 from starlette.routing import Route
 
 from contract_file import CONTRACT, PATH, errors, operations, resolved
-from gateway import (
-    inbound,
-    inbound_chat,
-    inbound_embeddings,
-    inbound_fields,
-    inbound_messages,
-    inbound_responses,
-    report,
-)
+from gateway.api.count_tokens import PATH as COUNT_PATH
+from gateway.api.plain_routes import contract, plain_app
 from gateway.app import client_apis
-from gateway.count_tokens import PATH as COUNT_PATH
+from gateway.config.settings import Limits
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.events import Result
 from gateway.hedging.outcomes import Denial
-from gateway.plain_routes import contract, plain_app
-from gateway.settings import Limits
-from gateway.tries import TRIES_MAX
+from gateway.inbound import chat as inbound_chat
+from gateway.inbound import embeddings as inbound_embeddings
+from gateway.inbound import field_errors as inbound_fields
+from gateway.inbound import messages as inbound_messages
+from gateway.inbound import request as inbound
+from gateway.inbound import responses as inbound_responses
+from gateway.race import report
+from gateway.race.retry_plan import TRIES_MAX
 
 PATHS = [f"/v1/{api.value}" for api in client_apis()]
-GATEWAY = Path(inbound.__file__).parent
+GATEWAY = Path(__file__).parents[2] / "gateway"
 SCHEMAS = CONTRACT["components"]["schemas"]
 HEADERS = CONTRACT["components"]["headers"]
 RATES = {f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")}

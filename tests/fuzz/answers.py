@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from gateway import failover
+from gateway.race import failures as failover
 from openai_calls import call_of
-from providers.anthropic.messages import AnthropicMessages
-from providers.anthropic.to_chat import Dialect
-from providers.anthropic.translations import ChatOnMessages, MessagesOnChat
+from providers.anthropic.protocol import AnthropicMessages
 from providers.base import Api, Assembler, Call, Frame, FrameKind, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import ProtocolError, UpstreamError
@@ -22,7 +20,9 @@ from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import Wishes, protocols
 from providers.responses.assemble import ResponseAssembler
 from providers.sse import Splitter
-from providers.translated import Translated
+from providers.translation.base import Translated
+from providers.translation.messages_api import ChatOnMessages, MessagesOnChat
+from providers.translation.messages_to_chat.request import Dialect
 
 WORDS: Final = (
     b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n',
@@ -48,7 +48,7 @@ WORDS: Final = (
     b'"\\ud83d"',
     b"[[[[",
 )
-NO_ANSWER: Final = (ValueError, TypeError, LookupError, AttributeError)  # as gateway.response takes them
+NO_ANSWER: Final = (ValueError, TypeError, LookupError, AttributeError)  # as gateway.api.response takes them
 _EVENT_BYTES_MAX: Final = 4096
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from fuzz.answers import WAYS
 from gateway.errors import BadRequest
-from gateway.inbound import parse
-from gateway.inbound_asked import Bounds
+from gateway.inbound.parsed import Bounds
+from gateway.inbound.request import parse
 from providers.base import Api, Call
 from providers.errors import Unsuited
 from providers.openai.request import build, edited

@@ -14,9 +14,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from fuzz.pieces import cuts
-from gateway.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
-from gateway.response import Application, Receive, Scope, Send
-from streaming_bench.virtual_loop import VirtualLoop
+from gateway.api.asgi import Application, Receive, Scope, Send
+from gateway.api.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
+from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 WORDS: Final = (
     b"GET / HTTP/1.1\r\n",

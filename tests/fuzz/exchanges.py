@@ -8,7 +8,7 @@ from typing import Final
 from fuzz.pieces import cuts
 from providers.base import Headers, Request
 from providers.errors import UpstreamError
-from providers.exchange import HEADERS_BYTES_MAX, Connection, Exchange
+from providers.transport.connection import HEADERS_BYTES_MAX, Connection, Exchange
 
 WORDS: Final = (
     b"HTTP/1.1 200 OK\r\n",

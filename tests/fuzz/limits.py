@@ -3,8 +3,8 @@
 import math
 from typing import Final
 
-from providers.limit_headers import LimitForm
-from providers.ratelimit import epoch_s, retry_after_s, wait_s
+from providers.rate_limit_headers import LimitForm
+from providers.retry_after import epoch_s, retry_after_s, wait_s
 
 WORDS: Final = (
     b"\nretry-after: ",

@@ -15,8 +15,8 @@ import pytest
 
 from fuzz import answers
 from gateway.errors import BadRequest
-from gateway.inbound import parse
-from gateway.inbound_asked import Bounds
+from gateway.inbound.parsed import Bounds
+from gateway.inbound.request import parse
 from providers.base import Api
 from providers.errors import Unsuited
 

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounted import SHARE, Books, disagreements, reporting, traffic
+from gateway.api.plain_routes import contract
 from gateway.app import build
+from gateway.config.settings import Settings
 from gateway.events import AttemptReport, Result
-from gateway.hedging.allowance import BudgetOf
+from gateway.hedging.budget import BudgetOf
 from gateway.hedging.charges import Billed, Standing
+from gateway.hedging.contract import Facts
 from gateway.hedging.outcomes import Denial
-from gateway.hedging.pool import Pool
-from gateway.hedging.terms import Facts
 from gateway.limits.prices import Prices
-from gateway.plain_routes import contract
-from gateway.race import Race
-from gateway.settings import Settings
+from gateway.pool.pool import Pool
+from gateway.race.race import Race
 from providers.errors import ConnectionCut
 from recovering import ask, run
 from running import run_virtual

@@ -6,8 +6,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import alarms
-from gateway.alarms import Alarm, Alarms
+from gateway.race import timers as alarms
+from gateway.race.timers import Alarm, Alarms
 from running import run_virtual
 
 _STEPS = st.lists(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.bodies import Bodies, ClientLeft, HeldBytes
+from gateway.api.bodies import Bodies, ClientLeft
+from gateway.api.body_memory import HeldBytes
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, SlowSender
 from providers.base import Headers
 from running import run_virtual

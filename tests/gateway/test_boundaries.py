@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.hedging.choice import Choice
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.routing.choose import Crossing, Routing
+from gateway.pool.picker import Choice
+from gateway.pool.pool import Pool
+from gateway.routing.strategies import Crossing, Routing
 from providers.errors import ConnectionCut
 from recovering import ask, run
 from scripted import HEDGED, Scripted, Step, answer, run_race, status, text

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import foreign_providers, main
-from gateway.command_line import ExitCode, options, parse, parsers
-from gateway.commands.terminal import coloured
+from gateway.cli.parser import ExitCode, options, parse, parsers
+from gateway.cli.terminal import coloured
 
 DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 CONFIG = """

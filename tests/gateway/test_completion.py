@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
-from gateway.command_line import ExitCode, options, parsers
+from gateway.cli.parser import ExitCode, options, parsers
 
 BASH = shutil.which("bash")
 _ASK = """

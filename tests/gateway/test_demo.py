@@ -2,9 +2,9 @@
 
 import math
 
-from gateway.commands.demo import demo_settings
-from gateway.commands.demo_table import Budget, Sample, Tally, line, summary, table
-from gateway.commands.environment import Environment
+from gateway.cli.demo.command import demo_settings
+from gateway.cli.demo.table import Budget, Sample, Tally, line, summary, table
+from gateway.cli.environment import Environment
 
 
 def tally(ttfts_ms: list[float], *, hedged: int = 0, won: int = 0, denied: int = 0) -> Tally:

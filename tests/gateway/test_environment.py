@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
-from gateway.command_line import ExitCode
-from gateway.commands.demo import demo_settings
-from gateway.commands.environment import Environment, read_environment
-from gateway.config_file import from_replicas, load, masked
-from gateway.setting_types import Address
+from gateway.cli.demo.command import demo_settings
+from gateway.cli.environment import Environment, read_environment
+from gateway.cli.parser import ExitCode
+from gateway.config.loader import from_replicas, load, masked
+from gateway.config.values import Address
 
 MODELS = "models: [{name: m, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
 IMAGE = {

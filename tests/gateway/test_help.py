@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gateway.command_line import PROGRAM, parse, parsers
-from gateway.commands.terminal import bold, fail, warn
+from gateway.cli.parser import PROGRAM, parse, parsers
+from gateway.cli.terminal import bold, fail, warn
 
 COMMANDS = list(parsers()[1])
 

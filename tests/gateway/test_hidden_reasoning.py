@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.hedging.pool import Pool
+from gateway.pool.pool import Pool
 from openai_calls import STREAMED
 from providers.base import Frame, FrameKind, Usage
 from providers.openai.chat import OpenAIChat

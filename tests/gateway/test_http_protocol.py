@@ -7,8 +7,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.http_protocol import HEAD_BYTES_MAX, HEAD_S_MAX, PIPELINED_MAX, UNREAD_S_MAX, BoundedHttpProtocol
-from gateway.response import Receive, Scope, Send
+from gateway.api.asgi import Receive, Scope, Send
+from gateway.api.http_protocol import HEAD_BYTES_MAX, HEAD_S_MAX, PIPELINED_MAX, UNREAD_S_MAX, BoundedHttpProtocol
 from running import run_virtual
 
 _HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"

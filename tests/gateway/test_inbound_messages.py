@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gateway.client_messages import MessagesEnding, error_body
+from gateway.api.dialects.messages import MessagesEnding, error_body
 from gateway.errors import BadRequest, GatewayError, ShuttingDown, SlowSender, UnknownModel, UpstreamFailed
 from gateway.hedging.outcomes import Denial
-from gateway.inbound import Inbound, parse, parse_count
-from gateway.inbound_asked import Bounds
+from gateway.inbound.parsed import Bounds
+from gateway.inbound.request import Inbound, parse, parse_count
 from providers.base import Api
 
 USER = {"role": "user", "content": "Hello"}

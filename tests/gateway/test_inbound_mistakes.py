@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.inbound import _READERS, KEYS_MAX
-from gateway.inbound_fields import MESSAGES_MAX, PROMPTS_MAX
+from gateway.inbound.field_errors import MESSAGES_MAX, PROMPTS_MAX
+from gateway.inbound.request import _READERS, KEYS_MAX
 from inbound_bodies import EXAMPLE, MESSAGES, NOT_JSON, chat, completions, read, refused, told
 from providers.base import Api
 

@@ -1,7 +1,7 @@
 """Pools in which not every replica can do everything: who is asked, and what the client gets."""
 
+from gateway.hedging.contract import Facts
 from gateway.hedging.outcomes import Denial
-from gateway.hedging.terms import Facts
 from gateway.routing.replicas import BreakerState
 from providers.base import Api
 from providers.errors import ConnectionCut, Unsuited

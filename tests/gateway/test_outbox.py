@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.response import BUFFER_BYTES_MAX, Outbox
+from gateway.api.outbox import BUFFER_BYTES_MAX, Outbox
 from providers.base import Burst
 from running import run_virtual
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.admission import Admission, Entrance, Place, Size
-from gateway.alarms import Alarms
+from gateway.api.admission import Admission, Entrance, Place, Size
 from gateway.errors import GatewayError, OverKeyLimit, Overloaded
 from gateway.events import Event, PartFailed, RequestEnded, RequestRefused
-from gateway.limits.admission import Gate
-from gateway.limits.callers import Account, CallerLimits
-from gateway.request import Caller, Host
+from gateway.limits.caller_limits import Account, CallerLimits
+from gateway.limits.fair_queue import Gate
+from gateway.race.context import Caller, Host
+from gateway.race.timers import Alarms
 from providers.base import Usage
 from running import run_virtual
 from sample_events import REQUEST

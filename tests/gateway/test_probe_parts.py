@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.commands.probe_cancel import COUNTERS, LONG_TOKENS, Cancel, Cancelled, cancel
-from gateway.commands.probe_plan import Plan, plan, targets
-from gateway.commands.probe_quirks import NAMES, Quirk, Seen, is_trap, quirks
-from gateway.commands.probe_report import Report, Times, as_json, cleaned, details, table, times_of
-from gateway.commands.probe_stream import Recording, fetch, record
-from gateway.settings import Settings
+from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS, Cancel, Cancelled, cancel
+from gateway.cli.probe.plan import Plan, plan, targets
+from gateway.cli.probe.quirks import NAMES, Quirk, Seen, is_trap, quirks
+from gateway.cli.probe.report import Report, Times, as_json, cleaned, details, table, times_of
+from gateway.cli.probe.stream import Recording, fetch, record
+from gateway.config.settings import Settings
 from providers.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
 from providers.catalog import CATALOG
 from providers.errors import ConnectionCut, TimedOut, UpstreamError

@@ -12,23 +12,25 @@ from typing import Any
 
 import pytest
 
-from gateway import estimation, hedging, limits, routing
-from gateway.admission import Admission, Entrance
-from gateway.alarms import Alarms
+from gateway import estimation, hedging, limits, pool, routing
+from gateway.api.admission import Admission, Entrance
+from gateway.api.auth import Keyring
+from gateway.api.bodies import Bodies
+from gateway.api.body_memory import HeldBytes
+from gateway.api.routes import Limits, RacedRoutes, Serving
 from gateway.app import client_apis
-from gateway.bodies import Bodies, HeldBytes
 from gateway.events import Event, PartFailed
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.inbound_asked import Bounds
-from gateway.limits.admission import Gate
+from gateway.inbound.parsed import Bounds
 from gateway.limits.bucket import Limit
-from gateway.limits.callers import Account, CallerLimits
+from gateway.limits.caller_limits import Account, CallerLimits
+from gateway.limits.fair_queue import Gate
 from gateway.limits.ledger import Ledger
-from gateway.request import Host, Model, Timeouts
-from gateway.routes import Keyring, Limits, RacedRoutes, Serving
-from gateway.routing.choose import Routing
+from gateway.pool.pool import Pool
+from gateway.race.context import Host, Model, Timeouts
+from gateway.race.timers import Alarms
 from gateway.routing.replicas import Replica
+from gateway.routing.strategies import Routing
 from providers.base import Call, Resource, Sink
 from running import run_virtual
 from scripted import Scripted, ScriptedStream, Step, answer, status
@@ -138,7 +140,7 @@ async def besiege(chosen: Sequence[tuple[object, str, FunctionType]], routing: R
     return raised
 
 
-@pytest.mark.parametrize("room", [estimation, limits, routing, hedging], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [estimation, limits, routing, hedging, pool], ids=lambda room: room.__name__)
 @pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
 def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
     """Whatever function of a pure room raises, for ever, every client gets the whole answer of one replica."""

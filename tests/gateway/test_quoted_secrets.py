@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway import settings as config
-from gateway.hedging.pool import Pool
+from gateway.config import settings as config
+from gateway.pool.pool import Pool
 from gateway.upstreams import secrets_of
 from providers.base import Frame, FrameKind
 from providers.errors import BadStatus, ErrorFrame, UpstreamError

@@ -4,13 +4,13 @@ import pytest
 
 from gateway.errors import UpstreamFailed
 from gateway.events import AttemptFailed, HedgeDenied, HedgeFired, PartFailed, Result, Role
+from gateway.hedging.contract import Facts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
-from gateway.race import Race
-from gateway.request import Timeouts
+from gateway.pool.pool import Pool
+from gateway.race.context import Timeouts
+from gateway.race.race import Race
 from gateway.routing.replicas import BreakerState
 from providers.base import Call, Frame, FrameKind, Sink
 from providers.errors import ConnectError, ConnectionCut, ErrorFrame

@@ -5,14 +5,14 @@ import itertools
 
 import pytest
 
-from gateway.alarms import Alarms
+from gateway.hedging.contract import Facts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
-from gateway.race import Race
-from gateway.request import Caller, Host, Model, Timeouts
+from gateway.pool.pool import Pool
+from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.race import Race
+from gateway.race.timers import Alarms
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind
 from providers.errors import ConnectError

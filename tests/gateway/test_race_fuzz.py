@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.events import Role
+from gateway.hedging.contract import Facts
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
-from gateway.hedging.quotas import Quotas
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
-from gateway.race import Race
-from gateway.request import Timeouts
+from gateway.pool.pool import Pool
+from gateway.pool.quotas import Quotas
+from gateway.race.context import Timeouts
+from gateway.race.race import Race
 from gateway.routing.replicas import BreakerState
 from providers.base import Frame, FrameKind, Resource, Usage
 from providers.errors import BadStatus, ConnectError, ConnectionCut, ErrorFrame, StreamRefused, Unsuited, UpstreamError

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.events import PartFailed
-from gateway.hedging.pool import Pool
 from gateway.limits.ledger import Ledger
+from gateway.pool.pool import Pool
 from providers.base import Headers, RateLimit, Resource
 from scripted import Scripted, answer, run_race
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import recovery
 from gateway.events import RecoveryKind, RecoveryResult, Role
 from gateway.hedging.outcomes import Outcome
-from gateway.race import Race
-from gateway.request import RecoveryMode, Timeouts
+from gateway.race import recovery
+from gateway.race.context import RecoveryMode, Timeouts
+from gateway.race.race import Race
 from providers.base import Api
 from recovering import WEATHER, Told, ask, run
 from scripted import HEDGED, RecordingClient

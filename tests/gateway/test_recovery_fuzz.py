@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.race import Race
-from gateway.request import RecoveryMode, Timeouts
+from gateway.race.context import RecoveryMode, Timeouts
+from gateway.race.race import Race
 from recovering import WEATHER, Profile, ask, run
 from scripted import HEDGED, RecordingClient
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from gateway.api.dialects.responses import ResponsesEnding
 from gateway.errors import ShuttingDown, UpstreamFailed
-from gateway.responses_ending import ResponsesEnding
-from providers.responses.write import EventWriter
+from providers.responses.writer import EventWriter
 
 CUT = UpstreamFailed("the connection ended", status=502, code="upstream_cut")
 

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
+from gateway.api.plain_routes import contract
 from gateway.app import build
-from gateway.plain_routes import contract
-from gateway.settings import Settings
+from gateway.config.settings import Settings
 from running import run_virtual
 
 

@@ -3,13 +3,13 @@
 import asyncio
 import random
 
-from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
-from gateway.hedging.pool import Pool
+from gateway.hedging.contract import Facts
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
-from gateway.race import Race
-from gateway.request import Caller, Host, Model, Timeouts
+from gateway.pool.pool import Pool
+from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.race import Race
+from gateway.race.timers import Alarms
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Sink
 from running import run_virtual

@@ -5,15 +5,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.alarms import Alarms
 from gateway.events import Event, RequestEnded
-from gateway.hedging.pool import Pool
+from gateway.hedging.contract import Facts
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
-from gateway.race import Race
-from gateway.request import Caller, Host, Model, Timeouts
-from gateway.routing.choose import Routing
+from gateway.pool.pool import Pool
+from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.race import Race
+from gateway.race.timers import Alarms
 from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.strategies import Routing
 from providers.base import Api, Call, Sink
 from running import run_virtual
 from scripted import RecordingClient, Scripted, ScriptedStream, Step, answer, status

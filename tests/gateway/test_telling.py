@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.client_api import ClientApi, is_last
+from gateway.api.dialects.base import ClientApi, is_last
+from gateway.api.outbox import Outbox
+from gateway.api.response import JsonAnswer, TellingAnswer, TellingStream
 from gateway.errors import GatewayError
-from gateway.response import JsonAnswer, Outbox, TellingAnswer, TellingStream
 from providers.base import Api, Burst, Call
 from running import run_virtual
 

@@ -4,10 +4,10 @@ import pytest
 
 from gateway.events import Role
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.limits.budget import RetryBudget
-from gateway.request import Timeouts
+from gateway.pool.pool import Pool
+from gateway.race.context import Timeouts
 from providers.errors import BadStatus, ConnectionCut, StreamRefused
 from scripted import Scripted, Step, answer, run_race, status
 

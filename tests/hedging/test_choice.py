@@ -2,9 +2,9 @@
 
 import pytest
 
+from gateway.hedging.contract import Facts
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.pool import Pool
-from gateway.hedging.terms import Facts
+from gateway.pool.pool import Pool
 from pooled import pool, send
 
 FACTS = Facts(prompt_tokens=1_000.0)

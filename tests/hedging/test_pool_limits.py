@@ -2,11 +2,11 @@
 
 import pytest
 
+from gateway.hedging.contract import Facts
 from gateway.hedging.outcomes import Outcome
-from gateway.hedging.pool import Pool
-from gateway.hedging.terms import Facts
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger, Totals
+from gateway.pool.pool import Pool
 from pooled import pool, send
 from providers.base import RateLimit, Resource, Usage
 

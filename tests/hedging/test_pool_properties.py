@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.hedging.allowance import BudgetOf
+from gateway.hedging.budget import BudgetOf
+from gateway.hedging.contract import Facts, Hedge, HedgeTickets
 from gateway.hedging.outcomes import MEANING, Bill, Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts, Hedge, HedgeTickets
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from gateway.limits.prices import Prices
+from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from pooled import Seen
 from providers.base import Resource, Usage

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gateway.limits.admission import COST_MAX, QUANTUM, Gate
+from gateway.limits.fair_queue import COST_MAX, QUANTUM, Gate
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.callers import Account, CallerLimits, CallerTicket, OverLimit, Quantity, Standing
+from gateway.limits.caller_limits import Account, CallerLimits, CallerTicket, OverLimit, Quantity, Standing
 
 STEPS = st.lists(
     st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 400.0), st.floats(0.0, 400.0), st.floats(0.0, 1.5)), max_size=60

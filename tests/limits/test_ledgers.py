@@ -1,7 +1,7 @@
 """Which replicas are counted together."""
 
 from gateway.limits.bucket import Limit
-from gateway.limits.ledgers import Ledgers
+from gateway.limits.ledger import Ledgers
 from providers.base import Resource
 
 URL, HOST = "https://api.example.com/v1", "api.example.com"

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.hedging.outcomes import Outcome
 from quota_scenarios import books, refused
-from streaming_bench.quota import LimitHeaders
+from streaming_bench.simulation.provider_quota import LimitHeaders
 
 
 @pytest.mark.parametrize(("headers", "others"), [(LimitHeaders.EXACT, 0.0), (LimitHeaders.STALE, 0.5)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.limits.turnover import Turnover
+from gateway.limits.wait_estimate import Turnover
 
 
 def test_it_is_littles_law() -> None:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
 from gateway.limits.bucket import Limit, Spend
 from gateway.limits.ledger import Ledger
 from gateway.observe.describe import describe, pool_state
-from gateway.request import Model, Timeouts
+from gateway.pool.pool import Pool
+from gateway.race.context import Model, Timeouts
 from gateway.routing.replicas import Replica
 from providers.base import RateLimit, Resource
 from scripted import Scripted, answer

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.command_line import parse
-from gateway.commands.environment import read_environment
-from gateway.config_file import load
-from gateway.serve import GOODBYE_S, NOTICE_S
-from gateway.settings import Settings
+from gateway.cli.environment import read_environment
+from gateway.cli.parser import parse
+from gateway.config.loader import load
+from gateway.config.settings import Settings
+from gateway.server import GOODBYE_S, NOTICE_S
 from providers.simulated.profile import KEYS
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from contract_file import CONTRACT, errors, operations
 from gateway.admin import Admin
-from gateway.config_file import load
+from gateway.config.loader import load
 from gateway.errors import ReloadRefused
 from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics

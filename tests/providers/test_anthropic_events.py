@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anthropic_calls import PING, end, event, messages_call, start, text, thinking, tool
-from providers.anthropic.messages import AnthropicMessages
+from providers.anthropic.protocol import AnthropicMessages
 from providers.base import Frame, FrameKind, Usage
+from providers.error_reasons import is_refusal, is_too_long
 from providers.errors import BadStatus
-from providers.reasons import is_refusal, is_too_long
 from providers.sse import Splitter
 
 CALL = messages_call(stream=True)

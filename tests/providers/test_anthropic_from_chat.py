@@ -7,8 +7,8 @@ import pytest
 
 from anthropic_calls import CHAT_ON_MESSAGES, USER
 from openai_calls import call_of
-from providers.anthropic.from_chat import request_of
 from providers.errors import Unsuited
+from providers.translation.chat_to_messages.request import request_of
 
 FUNCTION = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}
 TOOL = {"type": "function", "function": FUNCTION}

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from anthropic_calls import CHAT_ON_MESSAGES, DONE, ENGINE, chunk, messages_call, read_through
 from openai_calls import WHOLE
-from providers.anthropic import from_chat, to_chat
-from providers.anthropic.translations import MessagesOnChat
 from providers.openai.chat import OpenAIChat
 from providers.tolerant_json import dumps
-from providers.translated import Translated
+from providers.translation.base import Translated
+from providers.translation.chat_to_messages import request as from_chat
+from providers.translation.messages_api import MessagesOnChat
+from providers.translation.messages_to_chat import request as to_chat
 
 TEXT = st.text(min_size=1, max_size=9)
 IDS = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)

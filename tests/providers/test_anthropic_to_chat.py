@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from anthropic_calls import ENGINE, MESSAGES_ON_CHAT, USER, messages_call
-from providers.anthropic.to_chat import Dialect, request_of
 from providers.errors import Unsuited
+from providers.translation.messages_to_chat.request import Dialect, request_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL = {"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}

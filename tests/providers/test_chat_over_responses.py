@@ -10,9 +10,9 @@ from providers.base import Api, Frame, FrameKind, Usage, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import Unsuited
 from providers.protocols import Wishes, protocols
-from providers.responses.over_chat import messages_of
-from providers.responses.write import EventWriter, events_of_answer
+from providers.responses.writer import EventWriter, events_of_answer
 from providers.sse import data_of, events_of
+from providers.translation.responses_to_chat.request import messages_of
 
 USER = {"role": "user", "content": "hi"}
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}

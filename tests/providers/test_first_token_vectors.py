@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_calls import call_of
-from providers.anthropic.messages import AnthropicMessages
+from providers.anthropic.protocol import AnthropicMessages
 from providers.base import Api, EventReader, FrameKind, Usage
 from providers.catalog import CATALOG
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.events import FirstToken
-from providers.responses.native import OpenAIResponses
+from providers.responses.protocol import OpenAIResponses
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "first-token-vectors.json"
 ROWS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from providers.base import Headers, RateLimit, Resource
 from providers.catalog import CATALOG
-from providers.limit_headers import LimitForm
+from providers.rate_limit_headers import LimitForm
 from providers.simulated.limits import LIMIT_HEADERS, spent
 
 REQUESTS, TOKENS = Resource.REQUESTS, Resource.TOKENS

@@ -5,7 +5,7 @@ import pytest
 from openai_calls import call_of
 from providers.base import Call
 from providers.errors import BadStatus
-from providers.manners import USUAL, WHOLE, Manner, Manners
+from providers.stream_support import USUAL, WHOLE, Manner, Manners
 
 NO_OPTIONS = Manner(options=False)
 ASKED = {"model": "m", "messages": [], "stream": True}

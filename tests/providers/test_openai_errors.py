@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.failover import answer
+from gateway.race.failures import answer
+from providers.error_reasons import is_refusal, is_stream_refused, is_too_long
 from providers.openai.chat import OpenAIChat
 from providers.openai.errors import problem_of
-from providers.reasons import is_refusal, is_stream_refused, is_too_long
 from providers.tolerant_json import loads
 
 OPENAI = {

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.inbound import parse
-from gateway.inbound_asked import Bounds
+from gateway.inbound.parsed import Bounds
+from gateway.inbound.request import parse
 from providers.base import Api, Call, Continuation
 from providers.openai.transcript import OpenAIRecoverer, OpenAITranscript
 

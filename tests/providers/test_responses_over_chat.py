@@ -14,7 +14,7 @@ from providers.errors import Unsuited
 from providers.openai.chat import OpenAIChat
 from providers.protocols import Wishes, protocols
 from providers.responses.assemble import ResponseAssembler
-from providers.responses.native import OpenAIResponses
+from providers.responses.protocol import OpenAIResponses
 from providers.sse import data_of, events_of
 
 CHAT_ONLY = frozenset({Api.CHAT})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from providers.base import Api, FrameKind
 from providers.openai.chat import OpenAIChat
-from providers.ratelimit import epoch_s, wait_s
+from providers.retry_after import epoch_s, wait_s
 from providers.simulated.limits import LIMIT_HEADERS, Allowance, rate_limited, spent
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import Asked, Replica

@@ -11,7 +11,7 @@ from providers.errors import Unsuited
 from providers.openai.chat import OpenAIChat
 from providers.protocols import Wishes, protocols
 from providers.sse import events_of
-from providers.translated import Request, Translated, lost
+from providers.translation.base import Request, Translated, lost
 
 CALL = call_of({"model": "m", "say": "hi", "loud": True, "stream": True}, Api.MESSAGES)
 HELLO = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":null}]}\n\n'

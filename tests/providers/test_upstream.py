@@ -13,7 +13,7 @@ from openai_calls import STREAMED
 from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request, Stream, WireProtocol
 from providers.errors import BadStatus, ConnectionCut, ProtocolError, StreamRefused, UpstreamError
 from providers.openai.chat import OpenAIChat
-from providers.responses.native import OpenAIResponses
+from providers.responses.protocol import OpenAIResponses
 from providers.sse import Splitter
 from providers.upstream import Bounds, HttpEndpoint
 from running import run_virtual

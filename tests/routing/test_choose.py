@@ -4,7 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from gateway.routing.choose import (
+from gateway.routing.replicas import Replica
+from gateway.routing.strategies import (
     Crossing,
     backups,
     in_turn,
@@ -15,7 +16,6 @@ from gateway.routing.choose import (
     uncooled,
     usable,
 )
-from gateway.routing.replicas import Replica
 from scripted import Scripted
 
 RANDS = st.floats(0.0, 1.0, exclude_max=True)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.hedging.contract import Facts
 from gateway.hedging.plan import Policy
-from gateway.hedging.pool import Pool
 from gateway.hedging.settings import HedgeSettings
-from gateway.hedging.terms import Facts
-from gateway.routing.choose import Routing
+from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from gateway.routing.ring import WHOLE_MAX, Ring
+from gateway.routing.strategies import Routing
 from scripted import Scripted
 
 

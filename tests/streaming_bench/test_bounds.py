@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming_bench.bounds import Values, best_single, clairvoyant
+from streaming_bench.simulation.bounds import Values, best_single, clairvoyant
 
 
 def draws(seed: int, count: int = 800) -> tuple[Values, Values]:

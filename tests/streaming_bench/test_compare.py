@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.routing.choose import Routing
+from gateway.routing.strategies import Routing
 from streaming_bench.__main__ import main
-from streaming_bench.compare import Plan, compare
 from streaming_bench.golden import KEYS, golden_rows
-from streaming_bench.scenario import FOLDER, load
+from streaming_bench.simulation.comparison import Plan, compare
+from streaming_bench.simulation.scenario import FOLDER, load
 
 GOLDEN = Path(__file__).parent / "golden"
 

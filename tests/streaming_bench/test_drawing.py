@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from streaming_bench.__main__ import main
-from streaming_bench.drawing import INSTALL
-from streaming_bench.measured import Record, Run, write_runs
-from streaming_bench.results import Results
+from streaming_bench.report.drawing import INSTALL
+from streaming_bench.report.records import Record, Run, write_runs
+from streaming_bench.report.results import Results
 
-_DRAWING = ("pictures", "plots", "commands.load", "commands.compare", "commands.report", "commands.sweep")
+_DRAWING = ("report.charts", "report.plots", "commands.load", "commands.compare", "commands.report", "commands.sweep")
 
 
 @pytest.fixture(autouse=True)

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from providers.simulated.profile import parse_profile
-from providers.simulated.units import distribution
-from streaming_bench import show
+from providers.simulated.quantities import distribution
 from streaming_bench.__main__ import main
 from streaming_bench.commands.compare import add_arguments, rows
+from streaming_bench.compare import rendering as comparison
+from streaming_bench.compare.experiment import ROWS, Scene
 from streaming_bench.failures import BenchError
-from streaming_bench.figures import compared as compare_runs
-from streaming_bench.figures import figures
-from streaming_bench.measured import Record, Run, read_runs, write_runs
-from streaming_bench.results import Results
-from streaming_bench.sockets import rendering as comparison
-from streaming_bench.sockets.scene import MODES, ROWS, Scene
-from streaming_bench.traffic import rendering as load_rendering
+from streaming_bench.load import rendering as load_rendering
+from streaming_bench.report import tables as show
+from streaming_bench.report.figures import compared as compare_runs
+from streaming_bench.report.figures import figures
+from streaming_bench.report.records import MODES, Record, Run, read_runs, write_runs
+from streaming_bench.report.results import Results
 
 TABLE = """\
 run       TTFB p50  TTFB p99  TTFT p50  p90  p95  p99  extra load  hedged  won  delay

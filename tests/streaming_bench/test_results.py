@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench.grid import Grid, percent, short
-from streaming_bench.plots import Frontier, Point, cdf, frontier, picture
-from streaming_bench.results import Results, ResultsError, csv_text, read_csv, read_json, read_manifest
+from streaming_bench.report.grid import Grid, percent, short
+from streaming_bench.report.plots import Frontier, Point, cdf, frontier, picture
+from streaming_bench.report.results import Results, ResultsError, csv_text, read_csv, read_json, read_manifest
 
 
 def written(folder: Path) -> Results:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench.scenario import FOLDER, load
-from streaming_bench.toml_table import ScenarioError
+from streaming_bench.simulation.scenario import FOLDER, load
+from streaming_bench.simulation.toml_table import ScenarioError
 
 GOOD = """
 name = "X"

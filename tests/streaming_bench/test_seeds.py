@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from streaming_bench.golden import golden_lab
 from streaming_bench.progress import quiet
-from streaming_bench.seeds import cost, fan_out, published, python_port, tables
-from streaming_bench.seeds.beside import Found, grid, off
+from streaming_bench.published import fan_out, python_port, tables
+from streaming_bench.published import figures as published
+from streaming_bench.published import lab as cost
+from streaming_bench.published.side_by_side import Found, grid, off
 
 LAB = Path(__file__).parent / "golden" / "lab"
 

@@ -11,13 +11,13 @@ from gateway.limits.bucket import Limit
 from providers.base import Frame, Headers, Resource
 from providers.errors import UpstreamError
 from running import run_virtual
-from streaming_bench.quota import Provider
-from streaming_bench.scenario import Scenario, faster, load
-from streaming_bench.servers import Prepared
-from streaming_bench.summary import Part, figures
-from streaming_bench.virtual import Record, Run
-from streaming_bench.weather import Spell, Weather
-from streaming_bench.world import arrivals_s, call_of
+from streaming_bench.simulation.engine_replicas import Prepared
+from streaming_bench.simulation.provider_quota import Provider
+from streaming_bench.simulation.runner import Record, Run
+from streaming_bench.simulation.scenario import Scenario, faster, load
+from streaming_bench.simulation.slowdowns import Spell, Weather
+from streaming_bench.simulation.summary import Part, figures
+from streaming_bench.simulation.world import arrivals_s, call_of
 
 TIMES = st.floats(0.0, 100.0)
 

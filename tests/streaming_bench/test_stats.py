@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming_bench.stats import Blocks, blocks_of, quantile, ratio
+from streaming_bench.report.stats import Blocks, blocks_of, quantile, ratio
 
 
 def test_the_interval_of_a_median_is_the_textbooks() -> None:

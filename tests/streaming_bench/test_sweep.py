@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench import sweeps
 from streaming_bench.__main__ import main
 from streaming_bench.progress import quiet
-from streaming_bench.results import read_manifest
-from streaming_bench.sweeps import Size
+from streaming_bench.report.results import read_manifest
+from streaming_bench.simulation import sweeps
+from streaming_bench.simulation.sweeps import Size
 
 TINY = Size(400, (7,), 0.01)
 

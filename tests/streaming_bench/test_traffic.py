@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from providers.simulated.units import UnitError
+from providers.simulated.quantities import UnitError
 from streaming_bench.__main__ import main
 from streaming_bench.failures import BenchError
-from streaming_bench.traffic.plan import Arrival, Traffic, in_blocks, planned, read_trace, spend
-from streaming_bench.traffic.sizes import prompt, shared_words, sizes
+from streaming_bench.load.plan import Arrival, Traffic, in_blocks, planned, read_trace, spend
+from streaming_bench.load.sizes import prompt, shared_words, sizes
 
 
 def draws(text: str, count: int = 400) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from running import run_virtual
-from streaming_bench.virtual_loop import StandstillError
+from streaming_bench.simulation.virtual_loop import StandstillError
 
 
 async def _wait(delay_s: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.bodies import HeldBytes
+from gateway.api.body_memory import HeldBytes
 from gateway.events import RequestEnded, RequestRefused
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, Answer, answer, asking, connect, head, request_bytes

@@ -12,12 +12,12 @@ from running import run_real
 from simulated_sockets import serving
 from spawned import spawn
 from streaming_bench.__main__ import main
-from streaming_bench.measured import Run, read_runs
-from streaming_bench.results import read_manifest
-from streaming_bench.traffic.client import Target
-from streaming_bench.traffic.plan import Traffic, planned
-from streaming_bench.traffic.session import Outcome, Session, measure
-from streaming_bench.traffic.sizes import sizes
+from streaming_bench.load.client import Target
+from streaming_bench.load.plan import Traffic, planned
+from streaming_bench.load.session import Outcome, Session, measure
+from streaming_bench.load.sizes import sizes
+from streaming_bench.report.records import Run, read_runs
+from streaming_bench.report.results import read_manifest
 
 COMPARE = "compare --requests 30 --warm 10 --rps 300 --policy direct,ttfb --headers flushed --part headers"
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench.cost import record
-from streaming_bench.cost.client import Load
-from streaming_bench.cost.processes import KEY, Machine, backend, gateway, limited
-from streaming_bench.cost.rows import Row, sample
 from streaming_bench.failures import BenchError
+from streaming_bench.overhead import record
+from streaming_bench.overhead.client import Load
+from streaming_bench.overhead.processes import KEY, Machine, backend, gateway, limited
+from streaming_bench.overhead.rows import Row, sample
 
 ROWS = [Row("requests", "us", 120.0, 80.0, 100.0, 20.0), Row("memory", "MB", 64.0)]
 

@@ -5,7 +5,7 @@ import functools
 import re
 import signal
 
-from gateway.command_line import ExitCode
+from gateway.cli.parser import ExitCode
 from running import run_real
 from spawned import Gateway, refuses, rest, started, stream, until
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway import http_protocol
+from gateway.api import http_protocol
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, CHAT, connect
 from running import run_real

@@ -15,7 +15,7 @@ import trustme
 from http_clients import CLIENTS, REUSES, client_of
 from providers.base import Stream
 from providers.errors import ConnectError, ConnectionCut, ProtocolError
-from providers.origin import Origin
+from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, answering, exchange, read_request, serving, until
 

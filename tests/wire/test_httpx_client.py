@@ -12,8 +12,8 @@ import trustme
 from http2_server import Http2Server
 from providers.base import Request
 from providers.errors import ConnectError, ConnectionCut, UpstreamError
-from providers.httpx_client import HttpxClient
-from providers.origin import Origin
+from providers.transport.httpx_client import HttpxClient
+from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, OK, Recorder, Server, answering, exchange, serving, until
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from gateway.command_line import ExitCode
+from gateway.cli.parser import ExitCode
 from running import run_real
 from spawned import rest, spawn, started
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gateway.__main__ import main
-from gateway.command_line import ExitCode
-from gateway.commands.probe import probe_all
-from gateway.commands.probe_cancel import Cancelled
-from gateway.commands.probe_plan import targets
-from gateway.commands.probe_report import Report
-from gateway.settings import Settings
+from gateway.cli.parser import ExitCode
+from gateway.cli.probe.cancel import Cancelled
+from gateway.cli.probe.command import probe_all
+from gateway.cli.probe.plan import targets
+from gateway.cli.probe.report import Report
+from gateway.config.settings import Settings
 from running import run_real
 from served import replicas
 from simulated_sockets import chat, connected, serving

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from gateway.command_line import ExitCode
+from gateway.cli.parser import ExitCode
 from providers.simulated.server import SimulatedServer
 from running import run_real
 from spawned import WAIT_S, refuses, request, rest, serving, spawn, started, stream, until

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from gateway.api.plain_routes import contract
 from gateway.app import Gateway, build
-from gateway.config_file import load
+from gateway.config.loader import load
+from gateway.config.settings import Settings
 from gateway.errors import ReloadRefused
 from gateway.events import ConfigReloaded, Event
-from gateway.plain_routes import contract
-from gateway.settings import Settings
 from gateway_fixture import until
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer

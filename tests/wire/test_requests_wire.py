@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gateway import http_protocol
+from gateway.api import http_protocol
 from gateway_fixture import Site, serving
 from raw_http import ASK, CHAT, Answer, Cut, answer, asking, connect, head, request_bytes
 from running import run_real

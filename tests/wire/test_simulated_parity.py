@@ -10,14 +10,14 @@ from openai_calls import call_of
 from providers.base import Api, Endpoint, Frame, FrameKind, Headers
 from providers.errors import BadStatus, StreamRefused, UpstreamError
 from providers.openai.chat import OpenAIChat
-from providers.origin import Origin
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, Replica
 from providers.simulated.server import SimulatedServer
+from providers.transport.http1 import WireClient
+from providers.transport.origin import Origin
 from providers.upstream import Bounds, HttpEndpoint
-from providers.wire import WireClient
 from running import run_real
 from simulated_sockets import until
 

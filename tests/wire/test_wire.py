@@ -9,9 +9,9 @@ import pytest
 
 from providers.base import Stream
 from providers.errors import ConnectionCut
-from providers.exchange import Exchange
-from providers.origin import Origin
-from providers.wire import WireClient
+from providers.transport.connection import Exchange
+from providers.transport.http1 import WireClient
+from providers.transport.origin import Origin
 from running import run_real
 from scripted_http import ASK, CHUNKED, OK, Recorder, Server, answering, exchange, read_request, serving, until
 
@@ -27,7 +27,7 @@ async def client_of(server: Server) -> AsyncIterator[WireClient]:
 
 def test_a_kept_connection_that_died_is_replaced_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request on a kept-alive connection closed without a byte of answer is sent once more, on a new one."""
-    monkeypatch.setattr("providers.wire.STALE_S", 60.0)
+    monkeypatch.setattr("providers.transport.http1.STALE_S", 60.0)
 
     async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -54,7 +54,7 @@ def test_a_kept_connection_that_dies_later_is_an_error(monkeypatch: pytest.Monke
     async def main() -> None:
         async with serving(dies, answering(CHUNKED)) as server, client_of(server) as client:
             await exchange(client)
-            monkeypatch.setattr("providers.wire.STALE_S", 0.0)
+            monkeypatch.setattr("providers.transport.http1.STALE_S", 0.0)
             assert isinstance((await exchange(client)).error, ConnectionCut)
             assert server.accepted == 1
 

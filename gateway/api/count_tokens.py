@@ -1,0 +1,87 @@
+"""POST /v1/messages/count_tokens: how many tokens a prompt has, by the gateway's own estimate.
+
+Agents ask it before they send, to see how full the context is. No replica is asked: the estimate is the one that quotas
+and predictions use, scaled by the usage that the model's replicas have reported, so it is there for every kind, at once
+and for nothing. Units: tokens.
+"""
+
+import asyncio
+import itertools
+import secrets
+
+import msgspec
+
+from gateway.api.asgi import Receive, Scope, Send
+from gateway.api.bodies import ClientLeft
+from gateway.api.dialects.base import ClientApi
+from gateway.api.outbox import Outbox
+from gateway.api.response import respond
+from gateway.api.routes import Serving, answer_error
+from gateway.errors import GatewayError, MethodNotAllowed
+from gateway.estimation.tokens import text_tokens
+from gateway.events import RequestRefused
+from gateway.inbound.request import parse_count
+from gateway.race.context import Host
+from providers.base import Headers
+
+PATH = "/v1/messages/count_tokens"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class TokenCounts:
+    """The ASGI application for `PATH`.
+
+    Args:
+        serving: what the settings say.
+        api: how errors look.
+        host: its clock, and who hears of refusals.
+        tasks: owner of tasks that wait for slow clients.
+
+    Attributes:
+        serving: in force; a request keeps what it began with.
+    """
+
+    def __init__(self, serving: Serving, api: ClientApi, host: Host, tasks: asyncio.TaskGroup) -> None:
+        self.serving = serving
+        self._api = api
+        self._host = host
+        self._tasks = tasks
+        self._prefix = "req_" + secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request_id = f"{self._prefix}{next(self._numbers):08x}"
+        outbox = Outbox(send, self._host.loop, self._tasks, self._host.burst)
+        serving, key_name = self.serving, None
+        held = 0
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['method']} {PATH} does not exist; use POST", allow="POST")
+            key_name = serving.keyring.name(scope["headers"])
+            body = await serving.bodies.receive(scope["headers"], receive)
+            held = len(body)
+            answer = _encode({"input_tokens": self._count(serving, key_name, body, scope["headers"])})
+        except GatewayError as error:
+            code = error.code or error.kind
+            self._host.emit(RequestRefused(self._host.loop.time(), request_id, key_name, error.status, code))
+            await answer_error(error, outbox, receive, request_id, self._api)
+        except ClientLeft:
+            pass
+        else:
+            headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+            respond(outbox, 200, headers, answer)
+            while (await receive())["type"] != "http.disconnect":  # it says so once the answer has left, too
+                pass
+        finally:
+            if held:
+                serving.bodies.held.give(held)
+
+    def _count(self, serving: Serving, key_name: str, body: bytes, headers: Headers) -> int:
+        """The estimate for one body."""
+        name, prompt = parse_count(body, headers)
+        model = serving.models.get(name)
+        if model is None or not serving.keyring.may_use(key_name, name):
+            raise serving.keyring.refusal(key_name, name, serving.models)
+        return max(1, round(model.scale.tokens(text_tokens(prompt))))

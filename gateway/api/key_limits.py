@@ -1,0 +1,46 @@
+"""What a caller is told of its key's own limits: headers of every answer, and the error at a limit. Pure.
+
+The headers are OpenAI's, so that clients that pace themselves by them do so here, too. Units: seconds.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from gateway.errors import OverKeyLimit
+from gateway.limits.caller_limits import OverLimit, Quantity, Standing
+from providers.base import Headers
+
+
+def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyLimit:
+    """The error for a key that has used up a limit."""
+    limit = over.limit
+    if over.quantity is Quantity.CONCURRENCY:
+        what = f"may have {limit} requests at a time and has them"
+    elif over.quantity is Quantity.REQUESTS:
+        what = f"may make {limit} requests a minute and has made them"
+    elif over.wait_s is None:
+        what = f"may use {limit} tokens a minute, and this prompt alone has some {over.asked}; send a shorter one"
+    else:
+        what = f"may use {limit} tokens a minute, and the {over.asked} that this request may take are not left"
+    again = "" if over.wait_s is None else f"; try again in {over.wait_s:.3g} s"
+    error = OverKeyLimit(f"the key {key_name!r} {what}{again}", over.wait_s)
+    error.extra_headers = tuple(headers)
+    return error
+
+
+def limit_headers(standings: Iterable[Standing]) -> Iterator[tuple[bytes, bytes]]:
+    """What a key's limits have left, in OpenAI's headers."""
+    for standing in standings:
+        name = standing.quantity.value.encode()
+        yield b"x-ratelimit-limit-" + name, b"%d" % standing.limit
+        yield b"x-ratelimit-remaining-" + name, b"%d" % standing.remaining
+        yield b"x-ratelimit-reset-" + name, _duration(standing.reset_s)
+
+
+def _duration(seconds: float) -> bytes:
+    """As OpenAI writes it: `120ms`, `6s`, `1m30s`; rounded up."""
+    ms = math.ceil(1000 * seconds)
+    if ms < 1000:
+        return b"%dms" % ms
+    minutes, rest = divmod(math.ceil(ms / 1000), 60)
+    return b"%dm%ds" % (minutes, rest) if minutes else b"%ds" % rest

@@ -1,0 +1,107 @@
+"""The routes that need no speed: models, health, the contract. A FastAPI app; errors keep OpenAI's shape here, too.
+
+It must not know of races or replicas: it is given names and a readiness flag. Units: Unix seconds in `created`.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import yaml
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.api.error_handlers import answer_errors
+from gateway.errors import UnknownModel
+
+_SERVED = (
+    "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
+    "GET /v1/models, GET /v1/models/{model}; /docs has it all"
+)
+
+
+@cache
+def contract() -> str:
+    """The text of openapi.yaml, from the installed package or from the checkout."""
+    packaged = Path(__file__).parents[1] / "openapi.yaml"
+    file = packaged if packaged.is_file() else Path(__file__).resolve().parents[2] / "openapi.yaml"
+    return file.read_text(encoding="utf-8")
+
+
+def plain_app(
+    models_of: Callable[[Request], Sequence[str]], created: int, ready: Callable[[], bool], version: str
+) -> FastAPI:
+    """Build the app.
+
+    Args:
+        models_of: public names of the models that the caller may use, in the order of the configuration; raises
+            `Unauthorized`.
+        created: when the gateway started; OpenAI's SDKs want a number for each model.
+        ready: whether new requests are welcome.
+        version: of the gateway.
+    """
+    app = FastAPI(title="ttft-gateway", version=version, openapi_url=None, docs_url=None, redoc_url=None)
+    text = contract()
+
+    def entry(name: str) -> dict[str, object]:
+        return {"id": name, "object": "model", "created": created, "owned_by": "ttft-gateway"}
+
+    @app.get("/v1/models")
+    async def list_models(request: Request) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [entry(name) for name in models_of(request)]})
+
+    @app.get("/v1/models/{model:path}")
+    async def get_model(request: Request, model: str) -> JSONResponse:
+        models = models_of(request)
+        if model not in models:
+            known = ", ".join(models[:20])
+            raise UnknownModel(f"there is no model {model[:80]!r} here; there are: {known}", param="model")
+        return JSONResponse(entry(model))
+
+    @app.get("/healthz")
+    async def healthz() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        return JSONResponse({"status": "ready"}) if ready() else JSONResponse({"status": "draining"}, 503)
+
+    @app.get("/openapi.json")
+    def openapi_json() -> Response:  # not async, hence on a thread: reading the YAML takes 0.1 s, the first time
+        return Response(_as_json(text), media_type="application/json")
+
+    @app.get("/openapi.yaml")
+    async def openapi_yaml() -> PlainTextResponse:
+        return PlainTextResponse(text, media_type="application/yaml")
+
+    @app.get("/docs")
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(openapi_url="openapi.json", title="ttft-gateway", swagger_favicon_url="data:,")
+
+    answer_errors(app, _SERVED)
+    app.add_middleware(_RequestIds)
+    return app
+
+
+@cache
+def _as_json(text: str) -> bytes:
+    return msgspec.json.encode(yaml.safe_load(text))
+
+
+class _RequestIds:
+    """Gives every answer an `x-request-id`, as the raced routes do; nothing is logged under it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", b"req_" + secrets.token_hex(10).encode())]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

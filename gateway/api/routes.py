@@ -1,0 +1,266 @@
+"""The raced routes as plain ASGI: authenticate, receive the body, parse once, find the model and a place, race.
+
+FastAPI serves everything else; these paths go past it because its request handling costs more than the whole race.
+Whatever is refused here reaches no replica and is answered with an OpenAI error body. Units: seconds, bytes.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.api.admission import Admission, Place, Size
+from gateway.api.asgi import Receive, Scope, Send
+from gateway.api.auth import Keyring
+from gateway.api.bodies import Bodies, ClientLeft
+from gateway.api.dialects.base import ClientApi
+from gateway.api.outbox import Outbox
+from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
+from gateway.errors import (
+    GatewayError,
+    Internal,
+    MethodNotAllowed,
+    ShuttingDown,
+    UnsupportedApi,
+)
+from gateway.estimation.prefixes import prefix_hashes
+from gateway.estimation.tokens import text_tokens
+from gateway.events import PartFailed, RequestRefused
+from gateway.hedging.contract import Facts
+from gateway.hedging.outcomes import Denial
+from gateway.inbound.parsed import Bounds
+from gateway.inbound.request import Inbound, parse
+from gateway.race.context import Caller, Host, Model
+from gateway.race.race import Race
+from providers.base import Api, Call, Headers
+
+_DISCARD_S = 2.0  # a refused body is read on for so long, so that the sender gets to read the answer
+_DISCARD_BYTES_MAX = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on what a client may send.
+
+    Attributes:
+        bounds: on numbers in it.
+        passed_headers: client headers to pass on.
+    """
+
+    bounds: Bounds
+    passed_headers: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the settings say of serving requests.
+
+    Attributes:
+        models: by public name.
+        keyring: who may call, and for which models.
+        bodies: receives request bodies.
+        admission: gives requests their places.
+        limits: on requests.
+    """
+
+    models: Mapping[str, Model]
+    keyring: Keyring
+    bodies: Bodies
+    admission: Admission
+    limits: Limits
+
+
+class RacedRoutes:
+    """The ASGI application for `paths`.
+
+    Args:
+        serving: what the settings say.
+        apis: what is served.
+        host: what races share.
+        tasks: owner of tasks that wait for slow clients.
+
+    Attributes:
+        serving: in force; a request keeps what it began with.
+        paths: what is served where.
+        active: requests under way, and waiting for their turn.
+        refusing: set while the gateway shuts down for good.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        apis: Mapping[Api, ClientApi],
+        host: Host,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.serving = serving
+        self._apis = apis
+        self.paths = {f"/v1/{api.value}": api for api in apis}
+        self._host = host
+        self._tasks = tasks
+        self._prefix = "req_" + secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+        self.active: set[Race | Place] = set()
+        self.refusing = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request_id = f"{self._prefix}{next(self._numbers):08x}"
+        outbox = Outbox(send, self._host.loop, self._tasks, self._host.burst)
+        api = self.paths[scope["path"]]
+        serving, key_name = self.serving, None
+        body, arrived_s = b"", 0.0
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST", allow="POST")
+            self._be_open()
+            key_name = serving.keyring.name(scope["headers"])
+            body = await serving.bodies.receive(scope["headers"], receive)
+            self._be_open()  # still: it may have waited for its body while the others were ended
+            arrived_s = self._host.loop.time()
+            caller = Caller(request_id, key_name, arrived_s)
+            race, place = self._race(serving, api, body, scope["headers"], caller, outbox)
+        except GatewayError as error:
+            self._refused(request_id, key_name, error)
+            await answer_error(error, outbox, receive, request_id, self._apis[api])
+        except ClientLeft:
+            pass
+        else:
+            await self._run(race, place, outbox, receive, request_id, self._apis[api])
+        finally:
+            if body:
+                self._release(serving.bodies, len(body), arrived_s)
+
+    def _be_open(self) -> None:
+        if self.refusing:
+            raise ShuttingDown("the gateway is shutting down; try another one")
+
+    async def _run(
+        self, race: Race, place: Place | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
+    ) -> None:
+        running = race if place is None else place
+
+        def refuse(error: GatewayError) -> None:
+            if not outbox.started:
+                respond_error(outbox, error, request_id, api)
+
+        self.active.add(running)
+        try:
+            if place is None:
+                race.start()
+            else:
+                outbox.headers = place.headers
+                place.run(race, refuse)
+            await serve(running, outbox, receive)
+        except Exception as error:
+            self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
+            running.client_gone()
+            if not outbox.started:
+                await answer_error(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
+        finally:
+            self.active.discard(running)
+            if place is not None:
+                place.close()
+
+    def _race(
+        self, serving: Serving, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
+    ) -> tuple[Race, Place | None]:
+        """Everything that needs no waiting between the body and the race, and its place where something is limited."""
+        inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
+        call = inbound.call
+        model = self._model(serving, caller.key_name, call)
+        client: EventStream | JsonAnswer
+        if call.streaming:
+            stream = TellingStream if inbound.tells_usage else EventStream
+            client = stream(outbox, caller.request_id, self._apis[api])
+        else:
+            answer = TellingAnswer if inbound.tells_usage else JsonAnswer
+            client = answer(outbox, caller.request_id, self._apis[api], call)
+        facts = self._facts(inbound, model)
+        place = self._place(serving.admission, caller, model, call, facts)
+        race = Race(model, call, facts, client, caller, self._host if place is None else place.host)
+        outbox.race = race
+        return race, place
+
+    def _model(self, serving: Serving, key_name: str, call: Call) -> Model:
+        """The model asked for, if the key may use it and it can be asked in this API."""
+        model = serving.models.get(call.model)
+        if model is None or not serving.keyring.may_use(key_name, model.name):
+            raise serving.keyring.refusal(key_name, call.model, serving.models)
+        if call.api not in model.apis:
+            able = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
+            raise UnsupportedApi(f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {able}")
+        return model
+
+    def _place(self, admission: Admission, caller: Caller, model: Model, call: Call, facts: Facts) -> Place | None:
+        """A place for a request; None where nothing is limited."""
+        if not admission.binds(caller.key_name, model.name):
+            return None
+        answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
+        size = Size(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
+        try:
+            return admission.place(caller, model.name, size)
+        except GatewayError:
+            raise
+        except Exception as error:  # a bug in a limit must not cost the caller an answer
+            self._host.emit(PartFailed(self._host.loop.time(), "admission", type(error).__name__))
+            return None
+
+    def _release(self, bodies: Bodies, body_bytes: int, arrived_s: float) -> None:
+        """A request is over: its body's bytes are free again."""
+        now_s = self._host.loop.time()
+        try:
+            bodies.held.ended(body_bytes, now_s - arrived_s)
+        except Exception as error:  # as above
+            self._host.emit(PartFailed(now_s, "bodies", type(error).__name__))
+
+    def _facts(self, inbound: Inbound, model: Model) -> Facts:
+        """What the policies may know of a request; nothing of its prompt's size where an estimate fails."""
+        prompt, text, tokens = inbound.prompt, None, 0.0
+        prefixes: tuple[int, ...] = ()
+        try:
+            text = text_tokens(prompt)
+            tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
+        except Exception as error:  # whatever it is, it must not cost the caller an answer
+            self._host.emit(PartFailed(self._host.loop.time(), "estimates", type(error).__name__))
+        return Facts(
+            prompt_tokens=tokens,
+            prompt_bytes=len(prompt),
+            prefixes=prefixes,
+            text=text,
+            answer_tokens=inbound.call.max_tokens,
+            hedge_off=Denial.OFF if inbound.kept and model.keeps else inbound.hedge_off,
+            deadline_s=inbound.deadline_s,
+            timed=inbound.call.timed,
+            api=inbound.call.api,
+            pinned=None if inbound.follows is None else model.replica(model.kept.replica_of(inbound.follows)),
+            coin=self._host.rand(),
+        )
+
+    def _refused(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
+        self._host.emit(
+            RequestRefused(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
+        )
+
+
+async def answer_error(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
+    """Answer with an error and let it leave.
+
+    Where the body was not read, the answer's end is held back while what still comes is read and dropped, within
+    bounds: closing at once would reset the connection, and the sender would never see the answer.
+    """
+    respond_error(outbox, error, request_id, api, end=not error.closes)
+    await asyncio.sleep(0)  # it leaves first: who waits with `Expect: 100-continue` must not be told to go on
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_S):
+            while size <= _DISCARD_BYTES_MAX:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return
+                size += len(message.get("body", b""))
+    outbox.end()
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,36 @@
+"""`health`: whether the gateway on this machine answers, for containers, whose images have no curl.
+
+Runs every few seconds for as long as a container does: hence imports next to nothing. Units: seconds.
+"""
+
+import argparse
+import os
+import socket
+
+from gateway.cli.parser import LISTEN_DEFAULT, LISTEN_VARIABLE, ExitCode
+from gateway.cli.terminal import fail
+
+_WAIT_S_MAX = 2.0  # for the connection, and again for the answer
+_REQUEST = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+
+
+def health(arguments: argparse.Namespace) -> ExitCode:
+    """Ask /healthz; says nothing if all is well."""
+    listen = arguments.listen or os.environ.get(LISTEN_VARIABLE) or LISTEN_DEFAULT
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal():
+        fail(f'found "{listen}", but an address is host:port; write for example {LISTEN_DEFAULT}')
+        return ExitCode.USAGE
+    try:
+        # To connect to 0.0.0.0 or [::] is to connect to this machine.
+        with socket.create_connection((host, int(port)), _WAIT_S_MAX) as connection:
+            connection.sendall(_REQUEST)
+            status_line = connection.recv(1024).partition(b"\r")[0]
+    except (OSError, OverflowError) as error:  # a port beyond 65535 overflows
+        fail(f"{listen}: {error}")
+        return ExitCode.FAILED
+    if not status_line.startswith(b"HTTP/1.1 200 "):
+        fail(f"{listen}: answered {status_line!r} instead of 200")
+        return ExitCode.FAILED
+    return ExitCode.FINE

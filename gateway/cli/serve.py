@@ -1,0 +1,156 @@
+"""`serve`: settings from a file or from options, then the gateway until a signal ends it.
+
+Owns what is said at start: where it listens, what it serves, and what a person should know, such as a replica that
+cannot be reached (a warning: it may come up later). The gateway itself is gateway/server.py's. Units: seconds.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from gateway.cli.config import cautions, config_path, no_file, pools, tell_problems
+from gateway.cli.demo.command import demo
+from gateway.cli.environment import Environment, read_environment
+from gateway.cli.parser import PROGRAM, ExitCode, parse
+from gateway.cli.process import run_until_end
+from gateway.cli.terminal import bold, fail, warn
+from gateway.config.errors import ConfigError, Problem
+from gateway.config.loader import from_replicas, load
+from gateway.config.settings import Model, Replica, Settings
+from gateway.config.values import secret_fault
+from gateway.server import Addresses, ListenError, run
+from gateway.version import gateway_version
+
+_CONNECT_S_MAX = 1.0
+_CONNECTS_MAX = 50  # at a time
+_TOLD_MAX = 20  # models or replicas; more are only counted
+
+
+def serve(arguments: argparse.Namespace) -> ExitCode:
+    """Run the gateway."""
+    file = config_path(arguments.config, os.environ)
+    if arguments.model is None and arguments.config is None and not file.exists():
+        return demo(parse(["demo"])) if arguments.or_demo else no_file(file)
+    try:
+        environment = read_environment(os.environ)
+        read = partial(load, file, os.environ, environment.settings)
+        settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
+    except ConfigError as error:
+        return tell_problems(error)
+
+    def on_ready(addresses: Addresses) -> None:
+        for line in _introduction(settings, addresses, environment.key_in(settings)):
+            print(line, file=sys.stderr)
+        for caution in cautions(settings):
+            warn(caution)
+
+    async def meanwhile(_addresses: Addresses) -> None:
+        try:
+            await _warn_of_unreachable(settings)
+            await asyncio.Event().wait()
+        finally:
+            wait_s = settings.drain_timeout_s
+            print(f"stopping: running requests have {wait_s:g} s; again to end them now", file=sys.stderr, flush=True)
+
+    try:
+        return run_until_end(run(settings, on_ready, meanwhile, read if arguments.model is None else None))
+    except ListenError as error:
+        names = "`listen` or `admin_listen`" if arguments.model is None else "`--listen` or `--admin-listen`"
+        fail(f"{error}; end what listens there, or write another address in {names}")
+        return ExitCode.CANNOT_LISTEN
+
+
+def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environment: Environment) -> Settings:
+    """Settings without a file.
+
+    Raises:
+        ConfigError: an option cannot be used.
+    """
+    others = {"listen": arguments.listen, "admin_listen": arguments.admin_listen}
+    settings = from_replicas(
+        arguments.model,
+        arguments.replica,
+        kind=arguments.kind or "openai",
+        others={
+            **{name: value for name, value in others.items() if value is not None},
+            "allow_anonymous": arguments.allow_anonymous,
+        },
+        defaults=environment.settings,
+    )
+    if arguments.api_key_env is None:
+        return settings
+    key = env.get(arguments.api_key_env, "")
+    if fault := secret_fault(key):
+        fault = "there is no such environment variable" if arguments.api_key_env not in env else fault
+        raise ConfigError((Problem(f"--api-key-env {arguments.api_key_env}", None, None, "", fault),))
+    [model] = settings.models
+    replicas = tuple(replica.model_copy(update={"api_key": SecretStr(key)}) for replica in model.replicas)
+    return settings.model_copy(update={"models": (model.model_copy(update={"replicas": replicas}),)})
+
+
+def _introduction(settings: Settings, addresses: Addresses, made_key: str | None) -> Iterator[str]:
+    """Where it listens and what it serves."""
+    yield bold(f"{PROGRAM} {gateway_version()} is ready at http://{addresses.public}/v1", sys.stderr)
+    for model in settings.models[:_TOLD_MAX]:
+        yield f"  {_describe(settings, model)}"
+    if len(settings.models) > _TOLD_MAX:
+        yield f"  and {len(settings.models) - _TOLD_MAX} more models"
+    if made_key is not None:
+        yield f"  key {made_key}, made for this run because no keys are configured"
+    if addresses.admin is not None:
+        yield f"  admin at http://{addresses.admin} (/metrics, /admin/models, /admin/hedging, /admin/events)"
+
+
+def _describe(settings: Settings, model: Model) -> str:
+    hedge = settings.hedge_of(model)
+    names = " then ".join(", ".join(replica.name for replica in pool) for pool in pools(model))
+    hedging = "off" if hedge.policy == "off" else f"{hedge.policy}, budget {100 * hedge.budget:g}%"
+    return f"{model.name}: {names}; hedging {hedging}"
+
+
+async def _warn_of_unreachable(settings: Settings) -> None:
+    """Connect to each replica once, and say which ones do not take it."""
+    replicas = {
+        (urlsplit(replica.base_url).hostname, urlsplit(replica.base_url).port): (model, replica)
+        for model in settings.models
+        for pool in pools(model)
+        for replica in pool
+    }
+    turn = asyncio.Semaphore(_CONNECTS_MAX)
+    faults: list[str] = []
+
+    async def look(model: Model, replica: Replica) -> None:
+        async with turn:
+            fault = await _connect_fault(replica.base_url)
+        if fault is not None:
+            faults.append(f"replica {replica.name} of {model.name} at {replica.base_url} cannot be reached: {fault}")
+
+    async with asyncio.TaskGroup() as tasks:
+        for model, replica in replicas.values():
+            tasks.create_task(look(model, replica))
+    for fault in sorted(faults)[:_TOLD_MAX]:
+        warn(f"{fault}; it is used as soon as it answers")
+    if len(faults) > _TOLD_MAX:
+        warn(f"and {len(faults) - _TOLD_MAX} more replicas cannot be reached")
+
+
+async def _connect_fault(base_url: str) -> str | None:
+    """Why a server does not take connections, None if it does."""
+    url = urlsplit(base_url)
+    loop = asyncio.get_running_loop()
+    host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(_CONNECT_S_MAX):
+            transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
+    except TimeoutError:
+        return f"no connection within {_CONNECT_S_MAX:g} s"
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+    transport.abort()
+    return None

@@ -1,0 +1,13 @@
+"""`version`: which version, and on what it runs. Loads nothing else. No units."""
+
+import argparse
+import platform
+
+from gateway.cli.parser import PROGRAM, ExitCode
+from gateway.version import gateway_version
+
+
+def version(_arguments: argparse.Namespace) -> ExitCode:
+    """Print the version."""
+    print(f"{PROGRAM} {gateway_version()} (Python {platform.python_version()}, {platform.system()})")
+    return ExitCode.FINE

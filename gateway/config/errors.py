@@ -1,0 +1,151 @@
+"""What is wrong with a configuration, in words: what was found, where, and what to write instead.
+
+Owns `ConfigError` and the wording of the model's own complaints (missing, unknown, wrong type, out of range). Values
+are quoted only where they can hold no secret and did not come from the environment.
+"""
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from pydantic_core import ErrorDetails
+
+from gateway.config.document import Loc
+from gateway.config.settings import Section, sections
+
+_QUOTED_MAX = 80  # characters of a value that a message quotes
+_SECRET = frozenset({"key", "api_key", "proxy", "headers"})
+_MAY_HOLD_SECRET = re.compile("[@?#]")  # the user, query or fragment of a URL
+
+_WORDS = {  # pydantic's type of error -> what is wrong, what to write
+    "string_type": ("text is expected here", "it in quotes"),
+    "int_type": ("a whole number is expected", ""),
+    "int_parsing": ("a whole number is expected", ""),
+    "int_parsing_size": ("this number is too large", ""),
+    "int_from_float": ("a whole number is expected", ""),
+    "float_type": ("a number is expected", ""),
+    "float_parsing": ("a number is expected", ""),
+    "finite_number": ("a number is expected", ""),
+    "greater_than": ("it must be more than {gt:g}", ""),
+    "greater_than_equal": ("it must be at least {ge:g}", ""),
+    "less_than": ("it must be less than {lt:g}", ""),
+    "less_than_equal": ("it must be at most {le:g}", ""),
+    "string_too_short": ("it must not be empty", ""),
+    "string_too_long": ("it may have at most {max_length} characters", ""),
+    "too_short": ("at least one is needed", ""),
+    "tuple_type": ("a list is expected here", ""),
+    "model_type": ("a mapping (`name: value`) is expected here", ""),
+    "mapping_type": ("a mapping (`name: value`) is expected here", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        source: the file's name, or the command-line option at fault.
+        line, column: where, from 1; None when nothing was read from a file.
+        path: which setting, as `models[0].replicas[1].base_url`; "" for the file as a whole.
+        message: what was found and what to write instead.
+    """
+
+    source: str
+    line: int | None
+    column: int | None
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = self.source if self.line is None else f"{self.source}:{self.line}:{self.column}"
+        return ": ".join(part for part in (where, self.path, self.message) if part)
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; its text has a line for each problem."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def finding(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
+    """A complaint of the model as a path and a sentence.
+
+    Args:
+        error: one of `ValidationError.errors()`.
+        reference: how the value was written if it came from the environment, else None.
+    """
+    loc: Loc = tuple(part for part in error["loc"] if part != "[key]")
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return loc, _unknown(loc)
+    example = _example(loc)
+    if kind == "missing":
+        return loc, f"this is missing; write `{loc[-1]}: {example}`"
+    context = error.get("ctx", {})
+    if kind == "setting":
+        what, write = context["what"], "" if reference else context["write"]
+    elif kind == "literal_error":
+        what, write = "there is no such choice", context["expected"].replace("'", "").replace(" or ", ", ")
+    else:
+        what, write = _WORDS.get(kind, (error["msg"], ""))
+        what = what.format(**context)
+    if example and kind in ("tuple_type", "model_type", "mapping_type", "too_short"):
+        write = f"`{loc[-1]}: {example}`"
+    text = f"found {_found(loc, error['input'], reference)}, but {what}"
+    return loc, f"{text}; write {write}" if write else text
+
+
+def _found(loc: Loc, value: object, reference: str | None) -> str:
+    if isinstance(value, dict):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    kind = "true or false" if isinstance(value, bool) else "a number" if isinstance(value, int | float) else "text"
+    if _SECRET.intersection(loc) or _section(loc) is not None or not isinstance(loc[-1], str):
+        return f"{kind} (not shown)"
+    if reference:
+        return f"the value of {reference}"
+    if isinstance(value, str) and _MAY_HOLD_SECRET.search(value):
+        return "text (not shown)"
+    if isinstance(value, str):
+        return f'"{value[:_QUOTED_MAX]}..."' if len(value) > _QUOTED_MAX else f'"{value}"'
+    return str(value).lower() if isinstance(value, bool) else f"the number {value}"
+
+
+def _names(loc: Loc) -> tuple[str, ...]:
+    return tuple(part for part in loc if isinstance(part, str))
+
+
+def _section(loc: Loc) -> type[Section] | None:
+    return sections().get(_names(loc))
+
+
+def _example(loc: Loc) -> str:
+    """What can stand at a path; "" when the setting has no example."""
+    parent = sections().get(_names(loc)[:-1])
+    fields = parent.model_fields.values() if parent else ()
+    examples = next((field.examples for field in fields if loc and field.alias == loc[-1]), None)
+    return str(examples[0]) if examples else ""
+
+
+def _unknown(loc: Loc) -> str:
+    """What to write instead of a key that is not known at its path."""
+    name = str(loc[-1])
+    known = _keys(_section(loc[:-1]))
+    if near := get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.5):
+        return f"there is no such setting; did you mean `{near[0]}`?"
+    elsewhere = [place for place, section in sections().items() if name in _keys(section)]
+    if elsewhere:
+        return f"there is no such setting here; it belongs in {_place_name(min(elsewhere, key=len))}"
+    return f"there is no such setting; here you can write {', '.join(known)}"
+
+
+def _keys(section: type[Section] | None) -> list[str]:
+    return [str(field.alias) for field in section.model_fields.values()] if section else []
+
+
+def _place_name(place: tuple[str, ...]) -> str:
+    lists = {"keys", "models", "replicas", "fallbacks", "quotas"}
+    return ".".join(f"{name}[]" if name in lists else name for name in place) or "the top level of the file"

@@ -1,0 +1,147 @@
+"""The fields of chat completions and of legacy completions, read in one typed decode. Pure. Units: tokens."""
+
+from typing import Final
+
+import msgspec
+
+from gateway.inbound import field_errors as inbound_fields
+from gateway.inbound.parsed import Asked, Bounds, Raws, absent
+from providers.base import Api
+
+
+class StreamOptions(msgspec.Struct, gc=False):
+    """How a stream is wanted."""
+
+    include_usage: bool | None = None
+
+
+class Tool(msgspec.Struct, gc=False):
+    """One tool the model may call."""
+
+    type: str | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: str
+    content: str | list[msgspec.Raw] | None = None
+
+
+class _Fields(msgspec.Struct, gc=False):
+    """What both APIs share; null counts as absent."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    best_of: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    tools: list[Tool] | None = None
+
+    def within(self, bounds: Bounds) -> bool:
+        """All is there, within its bounds, and goes together."""
+        n_max, tokens_max = bounds.n_max, bounds.max_tokens_max
+        return (
+            bool(self.model)
+            and (self.n is None or 1 <= self.n <= n_max)
+            and (self.best_of is None or 1 <= self.best_of <= n_max)
+            and (self.max_tokens is None or 1 <= self.max_tokens <= tokens_max)
+            and (self.max_completion_tokens is None or 1 <= self.max_completion_tokens <= tokens_max)
+            and (self.stream_options is None or self.stream is True)
+        )
+
+
+class _Chat(_Fields, gc=False):
+    messages: list[_Message] | None = None
+
+    def prompts(self) -> int:
+        """How many prompts are asked, 0 for none or too many."""
+        return 1 if self.messages and len(self.messages) <= inbound_fields.MESSAGES_MAX else 0
+
+
+class _Completions(_Fields, gc=False):
+    prompt: str | list[str | int | list[int]] | None = None
+
+    def prompts(self) -> int:
+        """How many prompts are asked, 0 for none, too many, or texts mixed with token numbers."""
+        if isinstance(self.prompt, list):
+            kinds = set(map(type, self.prompt))
+            count = 1 if kinds == {int} else len(self.prompt)
+            return count if len(kinds) == 1 and count <= inbound_fields.PROMPTS_MAX else 0
+        return 0 if self.prompt is None else 1
+
+
+_decode_chat = msgspec.json.Decoder(_Chat).decode
+_decode_completions = msgspec.json.Decoder(_Completions).decode
+
+# Work that must not be done twice: what is kept by the provider, and what the provider does on its own.
+_ONCE: Final = frozenset({"background", "plugins", "search_parameters", "store", "web_search_options"})
+# What a stream does not tell, or tells in another form than the body would.
+_UNSTREAMED: Final = frozenset(
+    {
+        "audio",  # another format in streams
+        "deferred",
+        "echo",
+        "kv_transfer_params",
+        "modalities",
+        "prompt_logprobs",
+        "return_hidden_states",
+        "return_token_ids",
+        "use_beam_search",
+    }
+)
+_RARE: Final = _ONCE | _UNSTREAMED
+_CLIENT_TOOLS: Final = frozenset({"function", "custom", None})
+
+
+def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+    """The fields of a chat completions body.
+
+    Raises:
+        BadRequest: they cannot be served.
+    """
+    why = "its fields do not fit together"
+    try:
+        fields = _decode_chat(body)
+        if fields.within(bounds) and fields.prompts():
+            return _asked(fields, 1, "messages", raws)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise inbound_fields.wrong_field(Api.CHAT, raws, _maxima(bounds), why)
+
+
+def read_completions(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+    """The same of a legacy completions body."""
+    why = "its fields do not fit together"
+    try:
+        fields = _decode_completions(body)
+        prompts = fields.prompts()
+        if fields.within(bounds) and prompts:
+            return _asked(fields, prompts, "prompt", raws)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise inbound_fields.wrong_field(Api.COMPLETIONS, raws, _maxima(bounds), why)
+
+
+def _asked(fields: _Fields, prompts: int, prompt: str, raws: Raws) -> Asked:
+    plain = _RARE.isdisjoint(raws)
+    return Asked(
+        model=fields.model or "",
+        streaming=fields.stream is True,
+        prompt=(prompt,),
+        include_usage=fields.stream_options is not None and fields.stream_options.include_usage is True,
+        choices=(fields.n or 1) * prompts,
+        max_tokens=fields.max_completion_tokens or fields.max_tokens,
+        assemble=(fields.best_of or 1) == 1 and (plain or absent(raws, _UNSTREAMED)),
+        hedgeable=(plain or absent(raws, _ONCE))
+        and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),
+    )
+
+
+def _maxima(bounds: Bounds) -> dict[str, int]:
+    return {
+        "n": bounds.n_max,
+        "best_of": bounds.n_max,
+        "max_tokens": bounds.max_tokens_max,
+        "max_completion_tokens": bounds.max_tokens_max,
+    }

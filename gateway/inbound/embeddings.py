@@ -1,0 +1,40 @@
+"""The fields of an embeddings request, read in one typed decode. Pure. No units."""
+
+import msgspec
+
+from gateway.inbound import field_errors as inbound_fields
+from gateway.inbound.parsed import Asked, Bounds, Raws
+from providers.base import Api
+
+
+class _Embeddings(msgspec.Struct, gc=False):
+    model: str | None = None
+    input: str | list[str | int | list[int]] | None = None
+    stream: bool | None = None
+
+
+_decode = msgspec.json.Decoder(_Embeddings).decode
+
+
+def read(body: bytes, raws: Raws, _bounds: Bounds) -> Asked:
+    """The fields of a body.
+
+    Raises:
+        BadRequest: they cannot be served.
+    """
+    why = "its fields do not fit together"
+    try:
+        fields = _decode(body)
+        if fields.model and fields.input and fields.stream is not True and _alike(fields.input):
+            return Asked(model=fields.model, streaming=False, prompt=("input",), assemble=False)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise inbound_fields.wrong_field(Api.EMBEDDINGS, raws, {}, why)
+
+
+def _alike(given: str | list[str | int | list[int]]) -> bool:
+    """One text or one list of tokens, or not too many of either, never mixed."""
+    if isinstance(given, str):
+        return True
+    kinds = set(map(type, given))
+    return kinds == {int} or (len(kinds) == 1 and len(given) <= inbound_fields.PROMPTS_MAX)

@@ -1,0 +1,268 @@
+"""What is wrong with the fields of a request, in words: what was found, where, and what to write instead. Pure.
+
+Used only when `gateway.inbound.request` has found that a request cannot be served, so it takes its time: each field
+is decoded again and looked at piece by piece. A message shows at most some 60 characters of what the client sent;
+codes are OpenAI's where it has one. No units.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+import msgspec
+
+from gateway.errors import BadRequest
+from gateway.inbound.syntax_errors import cut, too_deep
+from providers.base import Api
+
+MESSAGES_MAX: Final = 100_000
+PROMPTS_MAX: Final = 2_048  # of one completions call; each gets its own answer
+
+_STRING_MAX: Final = 60  # characters that are escaped for a message, before it is cut
+_DIGITS_MAX: Final = 99  # more are as much out of bounds
+_MESSAGE: Final = '{"role": "user", "content": "..."}'
+
+
+def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int], why: str) -> BadRequest:
+    """What is wrong with the fields of a body.
+
+    Args:
+        api: which API was called.
+        raws: the values of the top level.
+        maxima: largest value of each whole number.
+        why: what to say if nothing is found here.
+    """
+    try:
+        return next(_wrong_fields(api, raws, maxima), BadRequest(f"the body cannot be read: {why}"))
+    except RecursionError:
+        return too_deep()
+
+
+def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int]) -> Iterator[BadRequest]:
+    model = _value(raws, "model")
+    if model is None:
+        yield _missing("model", raws, "the name of a model, as GET /v1/models lists them")
+    elif not isinstance(model, str):
+        yield _type("model", model, "a string, the name of a model")
+    elif not model:
+        yield BadRequest("`model` is empty; write the name of a model", param="model", code="empty_string")
+    yield from _PROMPTS[api](raws)
+    if api is not Api.EMBEDDINGS:
+        yield from _stream(raws)
+    for name, most in maxima.items():
+        yield from _whole_number(name, _value(raws, name), most)
+    tools = _value(raws, "tools")
+    if tools is not None and not isinstance(tools, list):
+        yield _type("tools", tools, "an array of objects")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if not isinstance(tool, dict):
+            yield _type(f"tools[{index}]", tool, 'an object like {"type": "function", "function": {...}}')
+        elif not isinstance(tool.get("type"), str | None):
+            yield _type(f"tools[{index}].type", tool["type"], 'a string like "function"')
+
+
+def _messages(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    messages = _value(raws, "messages")
+    if messages is None:
+        if "prompt" in raws:
+            yield _elsewhere("messages", "prompt", f"send it to /v1/completions, or write [{_MESSAGE}]")
+        yield _missing("messages", raws, f"an array like [{_MESSAGE}]")
+    elif isinstance(messages, dict):
+        yield _type("messages", messages, "an array, with [ ] around the object")
+    elif not isinstance(messages, list):
+        yield _type("messages", messages, f"an array like [{_MESSAGE}]")
+    else:
+        yield from _length("messages", messages, MESSAGES_MAX, "at least one message")
+        for index, message in enumerate(messages):
+            yield from _message(f"messages[{index}]", message)
+
+
+def _message(at: str, message: object) -> Iterator[BadRequest]:
+    if not isinstance(message, dict):
+        yield _type(at, message, f"an object like {_MESSAGE}")
+        return
+    role, content = message.get("role"), message.get("content")
+    if role is None:
+        yield BadRequest(
+            f'`{at}.role` is missing; write "system", "user", "assistant" or "tool"',
+            param=f"{at}.role",
+            code="missing_required_parameter",
+        )
+    elif not isinstance(role, str):
+        yield _type(f"{at}.role", role, 'a string: "system", "user", "assistant" or "tool"')
+    if isinstance(content, dict):
+        yield _type(f"{at}.content", content, "a string, or an array of parts, with [ ] around the object")
+    elif not isinstance(content, str | list | None):
+        yield _type(f"{at}.content", content, "a string or an array of parts")
+
+
+def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    prompt = _value(raws, "prompt")
+    if prompt is None:
+        if "messages" in raws:
+            yield _elsewhere("prompt", "messages", "send them to /v1/chat/completions, or write a string")
+        yield _missing("prompt", raws, "a string, an array of strings, or token numbers")
+    elif not isinstance(prompt, str | list):
+        yield _type("prompt", prompt, "a string, an array of strings, or token numbers")
+    elif isinstance(prompt, list):
+        yield from _alike("prompt", prompt)
+
+
+def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    """Of the Responses API."""
+    items = _value(raws, "input")
+    if items is None and "prompt" not in raws:
+        if "messages" in raws:
+            yield _elsewhere("input", "messages", "send them to /v1/chat/completions, or as `input`")
+        yield _missing("input", raws, f"a string, or an array like [{_MESSAGE}]")
+    elif not isinstance(items, str | list | None):
+        yield _type("input", items, f"a string, or an array like [{_MESSAGE}]")
+    elif isinstance(items, list):
+        yield from _length("input", items, MESSAGES_MAX, "at least one item")
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                yield _type(f"input[{index}]", item, f"an object like {_MESSAGE}")
+            elif not isinstance(item.get("type"), str | None):
+                yield _type(f"input[{index}].type", item["type"], 'a string like "message"')
+    yield from _kept(raws)
+
+
+def _kept(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    """What frames the input, and what becomes of the answer."""
+    for name, want in (("instructions", "a string"), ("previous_response_id", "the id of an answer, a string")):
+        value = _value(raws, name)
+        if not isinstance(value, str | None):
+            yield _type(name, value, want)
+    prompt = _value(raws, "prompt")
+    if not isinstance(prompt, dict | None):
+        yield _type("prompt", prompt, 'an object like {"id": "pmpt_..."}')
+    for name in ("store", "background"):
+        value = _value(raws, name)
+        if not isinstance(value, bool | None):
+            yield _bare_type(name, value, "true or false")
+    if _value(raws, "background") is True:
+        yield BadRequest(
+            "`background` is true, but an answer lives here only as long as its connection; leave it out, and "
+            "stream the answer if it takes long",
+            param="background",
+            code="invalid_value",
+        )
+
+
+def _embedded(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    """Of embeddings."""
+    given = _value(raws, "input")
+    want = "a string, an array of strings, or token numbers"
+    if given is None:
+        yield _missing("input", raws, want)
+    elif given == "":
+        yield BadRequest("`input` is empty; write the text to embed", param="input", code="empty_string")
+    elif not isinstance(given, str | list):
+        yield _type("input", given, want)
+    else:
+        yield from _alike("input", given) if isinstance(given, list) else ()
+    if _value(raws, "stream") is True:
+        yield BadRequest(
+            "`stream` is true, but embeddings come as a whole; leave it out", param="stream", code="invalid_value"
+        )
+
+
+def _alike(name: str, items: list[object]) -> Iterator[BadRequest]:
+    """Texts, or token numbers, or arrays of token numbers."""
+    tokens = all(type(item) is int for item in items)
+    yield from _length(name, items, len(items) if tokens else PROMPTS_MAX, f"at least one {_ITEM[name]}")
+    for index, item in enumerate(items):
+        if type(item) is not type(items[0]) or type(item) not in (str, int, list):
+            yield _type(f"{name}[{index}]", item, "all items alike: strings, token numbers, or arrays of token numbers")
+        if isinstance(item, list) and not all(type(token) is int for token in item):
+            yield _type(f"{name}[{index}]", item, "an array of token numbers, all of them whole")
+
+
+def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    stream, options = _value(raws, "stream"), _value(raws, "stream_options")
+    if not isinstance(stream, bool | None):
+        yield _bare_type("stream", stream, "true or false")
+    if isinstance(options, dict):
+        asked = options.get("include_usage")
+        if not isinstance(asked, bool | None):
+            yield _bare_type("stream_options.include_usage", asked, "true or false")
+        if stream is not True:
+            yield BadRequest(
+                '`stream_options` is given, but `stream` is not true; write "stream": true, or leave it out',
+                param="stream_options",
+                code="invalid_value",
+            )
+    elif options is not None:
+        yield _type("stream_options", options, 'an object like {"include_usage": true}')
+
+
+def _whole_number(name: str, value: object, most: int) -> Iterator[BadRequest]:
+    if value is None:
+        return
+    want = f"a whole number from 1 to {most}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        yield _bare_type(name, value, want)
+    elif not 1 <= value <= most:
+        side = "below_min" if value < 1 else "above_max"
+        yield BadRequest(
+            f"`{name}` is {_shown(value)}; write {want}, or leave it out", param=name, code=f"integer_{side}_value"
+        )
+
+
+def _length(name: str, items: list[object], most: int, least: str) -> Iterator[BadRequest]:
+    if not items:
+        yield BadRequest(f"`{name}` is an empty array; write {least}", param=name, code="empty_array")
+    elif len(items) > most:
+        yield BadRequest(
+            f"`{name}` has {len(items)} items; this gateway takes {most}", param=name, code="array_above_max_length"
+        )
+
+
+def _missing(name: str, raws: Mapping[str, msgspec.Raw], want: str) -> BadRequest:
+    near = get_close_matches(name, [key for key in raws if key != name and len(key) < 2 * len(name)], 1, 0.75)
+    also = f" (is `{near[0]}` meant to be it?)" if near else ""
+    return BadRequest(f"`{name}` is missing{also}; write {want}", param=name, code="missing_required_parameter")
+
+
+def _elsewhere(name: str, other: str, advice: str) -> BadRequest:
+    return BadRequest(
+        f"`{name}` is missing, and there is `{other}`; {advice}", param=name, code="missing_required_parameter"
+    )
+
+
+def _type(name: str, value: object, want: str) -> BadRequest:
+    """The value is of a type that cannot stand there."""
+    return BadRequest(f"`{name}` is {_shown(value)}; write {want}", param=name, code="invalid_type")
+
+
+def _bare_type(name: str, value: object, want: str) -> BadRequest:
+    """The same where a bare word or a number belongs, which people like to quote."""
+    return _type(name, value, f"{want}, without quotes" if isinstance(value, str) else want)
+
+
+def _value(raws: Mapping[str, msgspec.Raw], name: str) -> object:
+    """A field, decoded by the standard library: it takes any number."""
+    raw = raws.get(name)
+    return None if raw is None else json.loads(bytes(raw), parse_int=lambda digits: int(digits[:_DIGITS_MAX]))
+
+
+def _shown(value: object) -> str:
+    """A value as a message shows it."""
+    if isinstance(value, list):
+        return "an array"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, str):
+        return f"the string {cut(json.dumps(value[:_STRING_MAX], ensure_ascii=False))}"
+    return cut(json.dumps(value))
+
+
+_ITEM: Final = {"prompt": "prompt", "input": "text"}
+_PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[BadRequest]]]] = {
+    Api.CHAT: _messages,
+    Api.COMPLETIONS: _prompts,
+    Api.RESPONSES: _input,
+    Api.MESSAGES: _messages,
+    Api.EMBEDDINGS: _embedded,
+}

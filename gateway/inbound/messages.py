@@ -1,0 +1,96 @@
+"""The fields of Anthropic's Messages API, read in one typed decode. Pure. Units: tokens."""
+
+from typing import Final
+
+import msgspec
+
+from gateway.errors import BadRequest
+from gateway.inbound import field_errors as inbound_fields
+from gateway.inbound.parsed import Asked, Bounds, Raws, absent
+from providers.base import Api
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: str
+    content: str | list[msgspec.Raw]
+
+
+class _Tool(msgspec.Struct, gc=False):
+    type: str | None = None
+
+
+class _Fields(msgspec.Struct, gc=False):
+    model: str | None = None
+    stream: bool | None = None
+    max_tokens: int | None = None
+    messages: list[_Message] | None = None
+    tools: list[_Tool] | None = None
+
+
+_decode = msgspec.json.Decoder(_Fields).decode
+
+PROMPT: Final = ("tools", "system", "messages")  # what the model reads, in this order
+# Tools that the client runs; others run at Anthropic, which must not happen twice.
+_CLIENT_TOOLS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_")
+_ONCE: Final = frozenset({"container", "mcp_servers"})
+
+
+def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+    """The fields of a messages body.
+
+    Raises:
+        BadRequest: they cannot be served.
+    """
+    why = "its fields do not fit together"
+    try:
+        fields = _decode(body)
+        if fields.max_tokens is None and fields.model and fields.messages:
+            raise BadRequest(
+                "`max_tokens` is missing; write a whole number, the most tokens that the answer may have",
+                param="max_tokens",
+                code="missing_required_parameter",
+            )
+        if _within(fields, bounds):
+            return _asked(fields, raws)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise inbound_fields.wrong_field(Api.MESSAGES, raws, {"max_tokens": bounds.max_tokens_max}, why)
+
+
+def read_count(body: bytes, raws: Raws) -> str:
+    """The model in a body whose tokens are to be counted, which need not say how long an answer may be.
+
+    Raises:
+        BadRequest: there is no model or no message in it.
+    """
+    why = "its fields do not fit together"
+    try:
+        fields = _decode(body)
+        if fields.model and fields.messages and len(fields.messages) <= inbound_fields.MESSAGES_MAX:
+            return fields.model
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise inbound_fields.wrong_field(Api.MESSAGES, raws, {}, why)
+
+
+def _within(fields: _Fields, bounds: Bounds) -> bool:
+    """All is there, within its bounds; no tokens at all are wanted of a request that only fills a cache."""
+    return (
+        bool(fields.model)
+        and fields.messages is not None
+        and 1 <= len(fields.messages) <= inbound_fields.MESSAGES_MAX
+        and 0 <= (fields.max_tokens or 0) <= bounds.max_tokens_max
+    )
+
+
+def _asked(fields: _Fields, raws: Raws) -> Asked:
+    tools = fields.tools or ()
+    return Asked(
+        model=fields.model or "",
+        streaming=fields.stream is True,
+        prompt=tuple(key for key in PROMPT if key in raws),
+        max_tokens=fields.max_tokens or None,
+        hedgeable=bool(fields.max_tokens)
+        and absent(raws, _ONCE)
+        and all(tool.type is None or tool.type.startswith(_CLIENT_TOOLS) for tool in tools),
+    )

@@ -1,0 +1,224 @@
+"""A client's request body, read once: what the race, the policies and every attempt need to know of it. Pure.
+
+The top level is decoded into raw values, which checks the whole JSON and gives each value's length; where the values
+stand follows from one walk over the keys. No key may stand there twice: the gateway and an upstream could take
+different ones for the model or the stream flag. A second, typed decode reads the few fields that matter; whatever else
+was sent goes to the upstream as it is. What is wrong with a request is worded in `gateway.inbound.syntax_errors` and
+`gateway.inbound.field_errors`.
+
+Knows nothing of models, keys or HTTP but headers. Units: bytes, seconds, tokens.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from gateway.hedging.outcomes import Denial
+from gateway.inbound import chat as inbound_chat
+from gateway.inbound import embeddings as inbound_embeddings
+from gateway.inbound import messages as inbound_messages
+from gateway.inbound import responses as inbound_responses
+from gateway.inbound import syntax_errors as inbound_syntax
+from gateway.inbound.parsed import Asked, Bounds, Raws
+from providers.base import Api, Call, Headers
+
+Spans = dict[str, tuple[int, int]]
+
+_SPACE: Final = ord(" ")
+KEYS_MAX: Final = 200  # at the top level; the API has some 40
+
+
+class Inbound(msgspec.Struct, frozen=True, gc=False):
+    """One request as it came in.
+
+    Attributes:
+        call: what every attempt needs.
+        prompt: the raw bytes of what the model reads, for estimates.
+        hedge_off: why it may not be hedged, None when it may.
+        deadline_s: the client waits no longer than this, None when it did not say.
+        kept: an upstream that keeps answers would keep this one: the client did not say that it must not.
+        follows: id of the kept answer that this request goes on with, None when it begins anew.
+        tells_usage: the client wants to be told what its request used and cost.
+    """
+
+    call: Call
+    prompt: bytes
+    hedge_off: Denial | None
+    deadline_s: float | None
+    kept: bool = False
+    follows: str | None = None
+    tells_usage: bool = False
+
+
+_read_top = msgspec.json.Decoder(Raws).decode
+_read_key = msgspec.json.Decoder(str).decode
+_encode = msgspec.json.Encoder().encode
+
+_next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # in JSON already checked
+
+_READERS: Final[Mapping[Api, Callable[[bytes, Raws, Bounds], Asked]]] = {
+    Api.CHAT: inbound_chat.read,
+    Api.COMPLETIONS: inbound_chat.read_completions,
+    Api.RESPONSES: inbound_responses.read,
+    Api.EMBEDDINGS: inbound_embeddings.read,
+    Api.MESSAGES: inbound_messages.read,
+}
+
+
+def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_headers: frozenset[bytes]) -> Inbound:
+    """Read one request.
+
+    Args:
+        api: which API was called.
+        body: the whole request body.
+        headers: of the request, names in lower case.
+        bounds: on numbers in the body.
+        passed_headers: names of client headers to pass on.
+
+    Raises:
+        BadRequest: it cannot be served; says what was found, where, and what to send instead.
+    """
+    given = dict(headers)
+    _check(given)
+    hedge_asked = _switch(given, b"x-ttft-hedge", default=True)
+    tells_usage = _switch(given, b"x-ttft-usage", default=False)
+    raws = _top_level(body)
+    spans = _spans_compact(body, raws) or _spans(body, raws)
+    asked = _asked(api, body, raws, bounds)
+    call = Call(
+        api=api,
+        body=body,
+        spans=spans,
+        insert_at=body.index(b"{") + 1,
+        model=asked.model,
+        streaming=asked.streaming,
+        include_usage=asked.include_usage,
+        choices=asked.choices,
+        max_tokens=asked.max_tokens,
+        assemble=asked.assemble,
+        headers=() if passed_headers.isdisjoint(given) else tuple(h for h in headers if h[0] in passed_headers),
+        repeatable=asked.hedgeable,
+    )
+    hedgeable = hedge_asked and asked.hedgeable and call.choices == 1 and call.timed
+    prompt = b"".join([body[start:end] for start, end in [spans[key] for key in asked.prompt]])
+    hedge_off = None if hedgeable else Denial.OFF
+    return Inbound(call, prompt, hedge_off, _deadline_s(given), asked.kept, asked.follows, tells_usage)
+
+
+def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
+    """Read a request to count the tokens of a prompt, in the words of the Messages API: its model and its prompt.
+
+    Raises:
+        BadRequest: as above.
+    """
+    _check(dict(headers))
+    raws = _top_level(body)
+    try:
+        model = inbound_messages.read_count(body, raws)
+    except RecursionError:
+        raise inbound_syntax.too_deep() from None
+    return model, b"".join(bytes(raws[key]) for key in inbound_messages.PROMPT if key in raws)
+
+
+def _check(given: dict[bytes, bytes]) -> None:
+    """Refuse a body in a form that is not read here."""
+    media = given.get(b"content-type")
+    if media is not None and media != b"application/json":
+        kind = media.partition(b";")[0].strip().lower()
+        if kind not in (b"", b"application/json") and not kind.endswith(b"+json"):
+            raise inbound_syntax.content_type(kind)
+    coding = given.get(b"content-encoding")
+    if coding is not None and coding.strip().lower() not in (b"", b"identity"):
+        raise inbound_syntax.content_encoding(coding)
+
+
+def _switch(given: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
+    """What a header says that is `on` or `off`."""
+    value = given.get(name)
+    if value is None:
+        return default
+    word = value.strip().lower()
+    if word not in (b"on", b"off"):
+        raise inbound_syntax.switch_header(name.decode(), word)
+    return word == b"on"
+
+
+def _deadline_s(given: dict[bytes, bytes]) -> float | None:
+    """How long the client waits, as the OpenAI SDKs say it; nonsense is taken for silence."""
+    value = given.get(b"x-stainless-read-timeout")
+    if value is None:
+        return None
+    try:
+        deadline_s = float(value)
+    except ValueError:
+        return None
+    return deadline_s if 0 < deadline_s < math.inf else None
+
+
+def _top_level(body: bytes) -> Raws:
+    """The values of the top level, the JSON of the whole body checked."""
+    try:
+        if not body.isascii():
+            body.decode()  # the decoder skips over values without looking at their encoding
+        raws = _read_top(body)
+    except UnicodeDecodeError as error:
+        raise inbound_syntax.not_utf8(body, error.start) from None
+    except msgspec.ValidationError:
+        raise inbound_syntax.not_object(body) from None
+    except msgspec.DecodeError as error:
+        raise inbound_syntax.not_json(body, str(error)) from None
+    except RecursionError:
+        raise inbound_syntax.too_deep() from None
+    if len(raws) > KEYS_MAX:
+        raise inbound_syntax.too_many_keys(len(raws), KEYS_MAX)
+    return raws
+
+
+def _asked(api: Api, body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+    """The fields that matter."""
+    try:
+        return _READERS[api](body, raws, bounds)
+    except RecursionError:
+        raise inbound_syntax.too_deep() from None
+
+
+def _spans_compact(body: bytes, raws: Raws) -> Spans | None:
+    """Where the values stand in a body without white space around top-level keys, which most clients send; or None.
+
+    What the encoder makes of the values has each key once, so a body equal to that has, too.
+    """
+    if body[body.find(b":") + 1] == _SPACE or _encode(raws) != body:
+        return None
+    spans = {}
+    end = 0
+    for key, raw in raws.items():
+        start = end + len(key) + 4  # the brace or comma before it, two quotes, the colon
+        end = start + len(raw)
+        spans[key] = (start, end)
+    return spans if end + 1 == len(body) else None  # a key with escapes is longer than it looks
+
+
+def _spans(body: bytes, raws: Raws) -> Spans:
+    """Where the values stand in any body; finds any key that stands there twice.
+
+    `raws` has the last value of each key. No JSON value is the beginning of another one, but for numbers: so where the
+    bytes are those of the last value and the next key or the end follows, this is the value.
+    """
+    spans: Spans = {}
+    key, end = "", 0
+    while entry := _next_key(body, end):
+        key = entry[1].decode()
+        if "\\" in key:
+            key = _read_key(b'"%b"' % entry[1])
+        value = bytes(raws[key])
+        start = entry.end()
+        end = start + len(value)
+        if key in spans or not body.startswith(value, start):
+            raise inbound_syntax.duplicate(key)
+        spans[key] = (start, end)
+    if raws and body[end:].strip() != b"}":  # a number that begins like the last one of its key
+        raise inbound_syntax.duplicate(key)
+    return spans

@@ -1,0 +1,81 @@
+"""The fields of the Responses API, read in one typed decode. Pure. Units: tokens.
+
+`store` is true unless it is said to be false, so a request that says nothing would be kept by an upstream that keeps
+answers, and a hedge would be kept there, too: `Asked.kept` leaves it to whoever knows the upstreams. What goes on with
+a kept answer, or adds to a kept conversation, is never asked twice.
+"""
+
+from typing import Final
+
+import msgspec
+
+from gateway.inbound import field_errors as inbound_fields
+from gateway.inbound.chat import Tool
+from gateway.inbound.parsed import Asked, Bounds, Raws, absent
+from providers.base import Api
+
+
+class _Responses(msgspec.Struct, gc=False):
+    """What is read; null counts as absent."""
+
+    model: str | None = None
+    input: str | list[Tool] | None = None  # of an item no more than of a tool is read: its type
+    instructions: str | None = None
+    prompt: dict[str, msgspec.Raw] | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = None
+    tools: list[Tool] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Responses).decode
+
+_ONCE: Final = frozenset({"conversation", "context_management"})  # what is kept by the provider and grows
+# Tools that the caller runs; all others the provider runs, once for each attempt.
+_CLIENT_TOOLS: Final = frozenset({"function", "custom", "local_shell", "apply_patch", None})
+_PROMPT: Final = ("instructions", "input")
+
+
+def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+    """The fields of a body.
+
+    Raises:
+        BadRequest: they cannot be served.
+    """
+    why = "its fields do not fit together"
+    try:
+        fields = _decode(body)
+        if _within(fields, bounds):
+            return _asked(fields, raws)
+    except msgspec.ValidationError as error:
+        why = str(error)
+    raise inbound_fields.wrong_field(Api.RESPONSES, raws, {"max_output_tokens": bounds.max_tokens_max}, why)
+
+
+def _within(fields: _Responses, bounds: Bounds) -> bool:
+    """All is there, and within its bounds."""
+    tokens, asked = fields.max_output_tokens, fields.input
+    return (
+        bool(fields.model)
+        and (asked is not None or fields.prompt is not None)
+        and (not isinstance(asked, list) or 1 <= len(asked) <= inbound_fields.MESSAGES_MAX)
+        and (tokens is None or 1 <= tokens <= bounds.max_tokens_max)
+        and fields.background is not True
+    )
+
+
+def _asked(fields: _Responses, raws: Raws) -> Asked:
+    return Asked(
+        model=fields.model or "",
+        streaming=fields.stream is True,
+        prompt=tuple(key for key in _PROMPT if key in raws),
+        max_tokens=fields.max_output_tokens,
+        hedgeable=fields.store is not True
+        and fields.previous_response_id is None
+        and absent(raws, _ONCE)
+        and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),
+        kept=fields.store is not False,
+        follows=fields.previous_response_id,
+    )

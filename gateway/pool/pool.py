@@ -1,0 +1,327 @@
+"""The brain of one pool: everything a race asks about whom to send to, when to hedge and what an outcome teaches. Pure.
+
+A pool is a set of interchangeable replicas of one model. The race tells it what happened and when; it answers with
+values, never acts, never reads a clock. Where to is `choice.py`'s, what was learned `learning.py`'s, whether a backup
+is worth its price `gate.py`'s, which outcome teaches what `outcomes.py`'s.
+
+Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0, 1).
+"""
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from gateway.hedging import gate
+from gateway.hedging.budget import Allowance, BudgetOf
+from gateway.hedging.charges import Standing, charge
+from gateway.hedging.contract import AttemptView, Denied, Facts, Hedge, HedgeTickets, Sent
+from gateway.hedging.gate import Candidate, Deny, Waiting
+from gateway.hedging.outcomes import MEANING, Bill, Denial, Outcome, Sample, Signal
+from gateway.hedging.plan import Plan, Policy
+from gateway.hedging.settings import HedgeSettings
+from gateway.limits.ledger import Ledger
+from gateway.pool.learning import Learning
+from gateway.pool.picker import Choice
+from gateway.pool.quotas import Quotas
+from gateway.routing.replicas import BreakerState, Replica
+from providers.base import RateLimit
+
+_SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
+_HIDDEN_SHARE_MAX: Final = 0.2  # of recent answers; beyond it a pool is not hedged
+
+
+class Pool:
+    """One pool's state.
+
+    Args:
+        name: for people: the model's name, or with the fallback's number.
+        replicas: at least one, with different names.
+        settings: how it hedges.
+        ledgers: by quota name; shared between pools.
+        heir_of: the pool that this one follows after a reload; what it has learned goes on with the replicas that stay.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Sequence[Replica],
+        settings: HedgeSettings,
+        ledgers: Mapping[str, Ledger] | None = None,
+        heir_of: "Pool | None" = None,
+    ) -> None:
+        self.name = name
+        self.replicas = tuple(replicas)
+        self.settings = settings
+        self.prefills = any(replica.prefills for replica in replicas)  # some go on with an answer that they are given
+        self.hedging_on = True  # the on-call switch
+        self.races_at_headers = settings.policy is Policy.HEADERS  # response headers count as an answer
+        self.allowance = Allowance(settings.budget, settings.budget_of)
+        self.learning = Learning([replica.name for replica in replicas], settings)
+        self.quotas = Quotas(replicas, ledgers or {}, self.learning)
+        self.choice = Choice(self.replicas, settings, self.learning, self.quotas)
+        self._loads = self.choice.loads
+        self._numbers = itertools.count()
+        if heir_of is not None:
+            self._inherit(heir_of)
+
+    @property
+    def max_hedges(self) -> int:
+        """Backups a request may have."""
+        return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
+
+    def _inherit(self, old: "Pool") -> None:
+        """Go on where a pool was; its attempts under way share what is taken over, so they still count."""
+        stay = self.choice.inherit(old.choice)
+        self.learning.inherit(old.learning, [replica.name for replica in stay])
+        self.hedging_on = old.hedging_on
+        if (self.settings.budget, self.settings.budget_of) == (old.settings.budget, old.settings.budget_of):
+            self.allowance = old.allowance
+
+    @property
+    def thinks_unseen(self) -> bool:
+        """Its first tokens follow reasoning that is not shown, and a backup would have to think as long."""
+        return self.learning.hidden_share > _HIDDEN_SHARE_MAX and not self.settings.hidden_reasoning
+
+    # before an attempt
+
+    def on_sent(self, attempt: AttemptView, facts: Facts, tickets: HedgeTickets | None, *, is_first: bool) -> None:
+        """An attempt is sent: count it, and keep what is expected of it.
+
+        Args:
+            attempt: which one.
+            facts: about what it asks.
+            tickets: what it was paid with, None where it is no hedge.
+            is_first: of its request here: it earns credits, if it may be hedged.
+        """
+        replica, now_s = attempt.replica, attempt.start_s
+        replica.in_flight += 1
+        replica.breaker.on_sent(now_s)
+        load = self._loads[replica]
+        uncached = self.choice.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
+        predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
+        hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not self.thinks_unseen
+        attempt.sent = sent = Sent(
+            next(self._numbers),
+            predicted_s,
+            facts.prompt_tokens,
+            uncached,
+            load.pending,
+            facts.timed,
+            hedgeable,
+            tickets,
+            self.quotas.reserve(replica, facts, now_s) if self.quotas.of else None,
+        )
+        load.pending += uncached
+        load.used_s = now_s
+        load.waits.sent(sent.number, math.inf if predicted_s is None or not facts.timed else predicted_s, now_s)
+        if facts.prefixes:
+            load.memory.remember(facts.prefixes, now_s)
+            self.choice.ring.sent(replica, facts.prefixes)
+        if is_first and hedgeable:
+            self.allowance.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
+
+    def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
+        """How long to wait for this attempt's first content before a hedge is considered."""
+        if len(self.replicas) < 2 or self.thinks_unseen:
+            return math.inf
+        settings, now_s = self.settings, attempt.start_s
+        if settings.policy is not Policy.OFF and self.choice.is_suspect(attempt.replica, now_s):
+            return settings.hedge_delay_min_s
+        plan = self.learning.plan(attempt.replica.name, now_s)
+        if plan is None:
+            return settings.cold_start_delay_s
+        return plan.delay_s(
+            predicted_s=self._predicted(attempt), coin=facts.coin, delay_s_min=settings.hedge_delay_min_s
+        )
+
+    # when one is late
+
+    def decide(
+        self,
+        facts: Facts,
+        asking: AttemptView,
+        live: Iterable[AttemptView],
+        tried: Collection[Replica],
+        now_s: float,
+        rand: float,
+    ) -> Hedge | Denied:
+        """Whether to race a late attempt, and where; a hedge is paid for by then."""
+        if self.thinks_unseen:
+            return Denied(Denial.OFF, math.inf, "its answers begin with reasoning that is not shown")
+        if not self.hedging_on:
+            return Denied(Denial.OFF, math.inf, "hedging is switched off")
+        replica = self.choice.backup(facts, asking.replica, tried, now_s, rand)
+        waited_s = now_s - asking.start_s
+        if replica is None:
+            again_s = max(self.settings.hedge_delay_min_s, waited_s)
+            return Denied(Denial.ALONE, again_s, "no other healthy replica may be tried")
+        cost = self._hedge_cost(facts, asking.replica, replica, now_s)
+        predicted_s = self.choice.predict(facts, replica, now_s)
+        decision = gate.decide(
+            Candidate(
+                replica,
+                predicted_s if predicted_s is not None else 0.0,
+                self.settings.gain_min if self.settings.gain_min is not None else replica.gain_min,
+                self.quotas.has_room(replica, facts, now_s),
+            ),
+            asking=Waiting(self._predicted(asking), waited_s),
+            others=[Waiting(self._predicted(other), now_s - other.start_s) for other in live if other is not asking],
+            plan=self._gating_plan(asking, now_s),
+            has_credit=self.allowance.affords(cost, now_s),
+            delay_s_min=self.settings.hedge_delay_min_s,
+        )
+        if isinstance(decision, Deny):
+            return Denied(decision.reason, decision.again_after_s, self._why_not(decision, replica, cost, now_s))
+        tickets = self.allowance.reserve(cost, now_s)
+        self.learning.second_hedges.count(second=len(tried) > 1)
+        return Hedge(replica, tickets, _why(asking, waited_s, predicted_s, decision.gain_s))
+
+    # what was seen
+
+    def on_limits(self, attempt: AttemptView, limits: Sequence[RateLimit], now_s: float) -> None:
+        """Response headers stated rate limits."""
+        self.quotas.observe(attempt, limits, now_s)
+
+    def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
+        """First content came; returns the breaker's state if this moved it."""
+        replica, sent, ttft_s = attempt.replica, attempt.sent, now_s - attempt.start_s
+        if sent is not None:
+            load = self._loads[replica]
+            load.pending = max(0.0, load.pending - sent.uncached)
+            load.waits.first_content(sent.number, now_s)
+            if sent.timed:
+                self.learning.predictor.add(replica.name, ttft_s, sent.uncached, sent.pending, now_s)
+                self.learning.add_content(replica.name, ttft_s, sent.predicted_s, now_s)
+        return self._succeeded(replica, now_s)
+
+    def on_refusal(self, attempt: AttemptView) -> None:
+        """A policy refusal came first: it has answered, which says nothing of how fast it is."""
+        if attempt.sent is not None:
+            load = self._loads[attempt.replica]
+            load.pending = max(0.0, load.pending - attempt.sent.uncached)
+            load.waits.failed(attempt.sent.number)
+
+    def on_end(
+        self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
+    ) -> BreakerState | None:
+        """An attempt is over, the upstream may have asked to wait; returns the breaker's state if this moved it."""
+        meaning, replica = MEANING[outcome], attempt.replica
+        replica.in_flight -= 1
+        if attempt.headers_s is not None:
+            self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
+        if attempt.sent is not None:
+            self._settle(attempt, attempt.sent, meaning.bill, now_s)
+            self._earn_spent(attempt, attempt.sent, outcome, now_s)
+            if attempt.content_s is None:
+                self._unanswered(attempt, attempt.sent, meaning.sample, now_s)
+        breaker, before = replica.breaker, replica.breaker.state
+        if meaning.breaker is Signal.SUCCESS:
+            return self._succeeded(replica, now_s)
+        if meaning.breaker is Signal.FAILURE:
+            breaker.on_failure(now_s)
+        elif meaning.breaker is Signal.TRIP:
+            breaker.trip(now_s)
+        else:
+            if meaning.breaker is Signal.COOL_DOWN:
+                self.quotas.rate_limited(attempt, now_s, retry_after_s)
+            breaker.on_undecided(now_s)
+        return breaker.state if breaker.state is not before else None
+
+    def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
+        """It works; returns the breaker's state if this moved it."""
+        moved = replica.breaker.state is not BreakerState.CLOSED
+        replica.breaker.on_success(now_s)
+        if not moved:
+            return None
+        self.choice.came_back(now_s)
+        return replica.breaker.state
+
+    # for people
+
+    def usual_delay_s(self, replica: Replica, now_s: float) -> float | None:
+        """When a request with an empty prompt would be considered for a hedge; None: never, or nothing is learned."""
+        plan = self.learning.last_plan(replica.name)
+        if plan is None or len(self.replicas) < 2 or not math.isfinite(plan.delay):
+            return None
+        predicted_s = self.choice.predict(Facts(), replica, now_s)
+        if predicted_s is None:
+            return None
+        return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=self.settings.hedge_delay_min_s)
+
+    def answer_tokens(self, facts: Facts) -> float:
+        """How long the answer to a request may be expected to be: the p90 of recent ones, within its own bound."""
+        usual = self.learning.answer_tokens
+        return usual if facts.answer_tokens is None else min(usual, facts.answer_tokens)
+
+    def pending_tokens(self, replica: Replica) -> float:
+        """Prompt tokens it has been sent and not yet answered."""
+        return self._loads[replica].pending
+
+    # inside
+
+    def _why_not(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
+        """Why a backup was not started, for people."""
+        if denied.gain_s is not None and denied.asked_s is not None:
+            saved, asked = 1000 * denied.gain_s, 1000 * denied.asked_s
+            return f"a backup on {replica.name} would save {saved:.0f} ms, {asked:.0f} ms are asked"
+        if denied.reason is Denial.QUOTA:
+            left = self.quotas.headroom(replica, now_s)
+            return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
+        return self.allowance.why_not(cost)
+
+    def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:
+        return self.learning.plan(asking.replica.name, now_s)
+
+    def _predicted(self, attempt: AttemptView) -> float:
+        """What was predicted for it; the cold start's delay where nothing was."""
+        if attempt.sent is None or attempt.sent.predicted_s is None:
+            return self.settings.cold_start_delay_s
+        return attempt.sent.predicted_s
+
+    def _earning(self) -> float:
+        """How fast credits are earned: slower where the whole fleet is slow."""
+        return min(1.0, _SLOW_LEVEL / self.learning.predictor.level_median)
+
+    def _hedge_cost(self, facts: Facts, asking: Replica, backup: Replica, now_s: float) -> float:
+        uncached = self.choice.uncached(facts, backup, now_s)
+        return self.allowance.cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
+
+    def _earn_spent(self, attempt: AttemptView, sent: Sent, outcome: Outcome, now_s: float) -> None:
+        """An answer, or some of it, has gone out: its cost is spend, whichever attempt it came from."""
+        if sent.earns and attempt.content_s is not None and self.allowance.of is BudgetOf.SPEND:
+            spent = charge(attempt, outcome, Standing.WINNER, sent.prompt_tokens, self.learning.answer_tokens)
+            self.allowance.earn_spent(spent.cost, now_s, self._earning())
+
+    def _settle(self, attempt: AttemptView, sent: Sent, bill: Bill, now_s: float) -> None:
+        """Give back what was reserved and not used."""
+        release = bill is Bill.RELEASE
+        if sent.tickets is not None:
+            (self.allowance.release if release else self.allowance.settle)(sent.tickets)
+        usage = attempt.usage
+        if usage is not None and usage.completion_tokens is not None:
+            self.learning.add_answer(usage.completion_tokens, now_s)
+            if bill is Bill.SETTLE:
+                self.learning.add_hidden(hidden=bool(usage.hidden_tokens))
+        self.quotas.close(attempt, bill, now_s)
+
+    def _unanswered(self, attempt: AttemptView, sent: Sent, sample: Sample, now_s: float) -> None:
+        """An attempt ended without a first content."""
+        load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
+        load.pending = max(0.0, load.pending - sent.uncached)
+        if sample is Sample.CENSORED and sent.timed:
+            load.waits.given_up(sent.number, now_s)
+            self.learning.predictor.add_late(name, waited_s, sent.uncached, sent.pending, now_s)
+            self.learning.add_given_up(name, waited_s, sent.predicted_s, now_s)
+        else:
+            load.waits.failed(sent.number)
+
+
+def _why(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:
+    """Why a backup was started, for people."""
+    text = f"{asking.replica.name} had no token after {1000 * waited_s:.0f} ms"
+    if predicted_s is not None:
+        text += f", {1000 * predicted_s:.0f} ms expected here"
+    if gain_s is not None:
+        text += f", saving {1000 * gain_s:.0f} ms"
+    return text

@@ -1,0 +1,126 @@
+"""A pool's side of its replicas' quotas: what a request may take there, who has to wait, and closing its ticket. Pure.
+
+The ledgers are shared between pools (`gateway.limits`); this knows which replica is counted where, what a request is
+counted as, and what an attempt that has ended took. It must not know how a replica is chosen.
+
+Units: seconds of the loop's clock, tokens.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gateway.hedging.contract import AttemptView, Facts
+from gateway.hedging.outcomes import Bill
+from gateway.limits.bucket import Spend
+from gateway.limits.ledger import Ledger, QuotaTicket
+from gateway.pool.learning import Learning
+from gateway.routing.replicas import Replica
+from gateway.routing.strategies import uncooled
+from providers.base import RateLimit
+
+COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
+_HEADROOM_MIN: Final = 0.1  # of a quota; primaries are steered away below, while another has room
+_NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
+
+
+class Quotas:
+    """The quotas of one pool.
+
+    Args:
+        replicas: of the pool.
+        ledgers: by quota; replicas of other quotas have none.
+        learning: knows how long answers are.
+
+    Attributes:
+        of: the ledger of each replica that has one.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], ledgers: Mapping[str, Ledger], learning: Learning) -> None:
+        self.of = {one: ledgers[one.quota] for one in replicas if one.quota is not None and one.quota in ledgers}
+        self._learning = learning
+
+    # before an attempt
+
+    def unrefused(self, candidates: Sequence[Replica], facts: Facts, now_s: float) -> list[Replica]:
+        """Those that need not wait for their provider."""
+        if not self.of:
+            return uncooled(candidates, now_s)
+        return [replica for replica in candidates if self.wait_s(replica, facts, now_s) <= 0]
+
+    def wait_s(self, replica: Replica, facts: Facts, now_s: float) -> float:
+        """How long a replica may not be sent this request: it, or its quota, was told so, or is at its limit."""
+        ledger = self.of.get(replica)
+        own_s = max(0.0, replica.breaker.cooling_until_s - now_s)
+        return own_s if ledger is None else max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
+
+    def with_headroom(self, candidates: Sequence[Replica], now_s: float) -> Sequence[Replica]:
+        """Those whose quota has something left, or all of them."""
+        if not self.of:
+            return candidates
+        return [one for one in candidates if self.headroom(one, now_s) >= _HEADROOM_MIN] or candidates
+
+    def has_room(self, replica: Replica, facts: Facts, now_s: float) -> bool:
+        """Whether its quota has room for a hedge."""
+        ledger = self.of.get(replica)
+        return ledger is None or ledger.room_for_hedge(self._spend(facts, replica), now_s)
+
+    def headroom(self, replica: Replica, now_s: float) -> float:
+        """The share of its quota that is left; 1 where nothing is known."""
+        ledger = self.of.get(replica)
+        return 1.0 if ledger is None else ledger.headroom(now_s)
+
+    # attempts
+
+    def reserve(self, replica: Replica, facts: Facts, now_s: float) -> QuotaTicket | None:
+        """An attempt is sent there."""
+        ledger = self.of.get(replica)
+        return None if ledger is None else ledger.reserve(self._spend(facts, replica), now_s)
+
+    def observe(self, attempt: AttemptView, limits: Sequence[RateLimit], now_s: float) -> None:
+        """Its response headers stated rate limits."""
+        ledger, ticket = self._open(attempt)
+        if ledger is not None and ticket is not None:
+            ledger.observe(ticket, limits, now_s)
+
+    def close(self, attempt: AttemptView, bill: Bill, now_s: float) -> None:
+        """It has ended: give back what was reserved and not used."""
+        ledger, ticket = self._open(attempt)
+        if ledger is None or ticket is None:
+            return
+        if bill is Bill.RELEASE or attempt.error == _NOT_SENT:
+            ledger.release(ticket, now_s)
+        else:
+            ledger.settle(ticket, _used(attempt, ticket, bill), now_s)
+
+    def rate_limited(self, attempt: AttemptView, now_s: float, retry_after_s: float | None) -> None:
+        """A 429: its quota waits as long as it asked, and so do all replicas that share it."""
+        ledger, ticket = self._open(attempt)
+        if ledger is not None and ticket is not None:
+            ledger.rate_limited(ticket, now_s, retry_after_s)
+        attempt.replica.breaker.cool_down(now_s + (COOL_DOWN_S if retry_after_s is None else retry_after_s))
+
+    # inside
+
+    def _open(self, attempt: AttemptView) -> tuple[Ledger | None, QuotaTicket | None]:
+        """The ledger and the ticket of an attempt."""
+        return self.of.get(attempt.replica), None if attempt.sent is None else attempt.sent.quota
+
+    def _spend(self, facts: Facts, replica: Replica) -> Spend:
+        """What a provider may count against its limits when the request arrives."""
+        bound, usual = facts.answer_tokens, self._learning.answer_tokens
+        answer = usual if bound is None else bound if replica.counts_max_tokens else min(bound, usual)
+        return Spend(math.ceil(facts.prompt_tokens), math.ceil(answer))
+
+
+def _used(attempt: AttemptView, reserved: QuotaTicket, bill: Bill) -> Spend:
+    """What an attempt that has ended took of its quota, as far as that is known."""
+    usage, spend = attempt.usage, reserved.spend
+    prompt, answer = spend.prompt, spend.answer
+    if usage is not None and usage.prompt_tokens is not None:
+        prompt, answer = usage.prompt_tokens, usage.completion_tokens or 0
+    elif bill is Bill.PROMPT or (bill is Bill.CATALOG and not attempt.replica.bills_cancelled):
+        answer = min(answer, attempt.events)  # cancelled, or failed: an event is about a token
+    if attempt.replica.counts_max_tokens:
+        answer = max(answer, spend.answer)  # counted beforehand, and not given back
+    return Spend(prompt, answer)

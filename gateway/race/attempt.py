@@ -1,0 +1,281 @@
+"""One upstream stream of one request: stamps its times, holds back what comes before first content, ends once.
+
+The `Sink` of one `providers.base.Stream`. Times are stamped here, on the stack that read the socket. It knows nothing
+of other attempts, policies or the client; it tells its race three things: first content, failure, finish. After it has
+been told to forward, an event costs a time stamp, two comparisons and the call that writes it out.
+
+Units: seconds of the loop's clock, bytes.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.events import AttemptReport, Role
+from gateway.hedging.charges import Charge
+from gateway.hedging.contract import Sent
+from gateway.hedging.outcomes import Outcome
+from gateway.pool.pool import Pool
+from gateway.routing.replicas import Replica
+from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
+from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, hidden
+
+PREAMBLE_BYTES_MAX = 256 * 1024
+_MALFORMED_MAX = 1  # skipped per stream; a second one is a broken stream, not a hiccup
+_REQUEST_ID_HEADERS = (b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id")
+
+_CONTENT, _REFUSAL = FrameKind.CONTENT, FrameKind.REFUSAL  # looked up once: these run for every event
+
+
+class Racer(Protocol):
+    """What an attempt tells its race."""
+
+    def on_headers(self, attempt: "Attempt", headers: Headers) -> None:
+        """Response headers came."""
+
+    def on_content(self, attempt: "Attempt") -> None:
+        """First content, or a refusal, came."""
+
+    def on_failed(self, attempt: "Attempt", error: UpstreamError) -> None:
+        """The attempt is over without a complete answer."""
+
+    def on_finished(self, attempt: "Attempt") -> None:
+        """The attempt is over with a complete answer."""
+
+
+class Attempt:
+    """One upstream stream.
+
+    Attributes:
+        replica, pool, role, reason: whom it asks, and why.
+        start_s: when it was sent.
+        headers_s, content_s: when response headers and first content came, None before.
+        last_s: when the last event came.
+        status: the upstream's HTTP status, None before headers.
+        usage: token counts, None until reported.
+        refused: its first content is a policy refusal.
+        empty: it is complete without content: a valid empty answer.
+        outcome: how it ended, None while it lives.
+        hedge_at_s, overdue_at_s, give_up_at_s: the race's times for it, infinite when not armed.
+        hedge_after_s: the first hedge_at_s, after its own start; infinite when it was never armed.
+        sent: what the pool expected of it, None if it could not say.
+        timeout_at_s: when its ttft_timeout is over, infinite where nothing is timed.
+        overdue: another attempt was started because it was late for its ttft_timeout, or for its client's patience.
+        retry_after_s: how long it was told to wait by a 429 or 503, None when it was not.
+    """
+
+    __slots__ = (
+        "_finished",
+        "_forward",
+        "_held",
+        "_held_bytes",
+        "_loop",
+        "_race",
+        "_stream",
+        "content_s",
+        "empty",
+        "end_s",
+        "error",
+        "events",
+        "give_up_at_s",
+        "headers_s",
+        "hedge_after_s",
+        "hedge_at_s",
+        "last_s",
+        "malformed",
+        "outcome",
+        "overdue",
+        "overdue_at_s",
+        "pool",
+        "reason",
+        "refused",
+        "replica",
+        "retry_after_s",
+        "role",
+        "sent",
+        "start_s",
+        "status",
+        "timeout_at_s",
+        "upstream_request_id",
+        "usage",
+    )
+
+    def __init__(
+        self, race: Racer, pool: Pool, replica: Replica, role: Role, reason: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._race = race
+        self._loop = loop
+        self.pool = pool
+        self.replica = replica
+        self.role = role
+        self.reason = reason
+        self.start_s = self.last_s = loop.time()
+        self.headers_s: float | None = None
+        self.content_s: float | None = None
+        self.end_s: float | None = None
+        self.status: int | None = None
+        self.upstream_request_id: str | None = None
+        self.usage: Usage | None = None
+        self.error: str | None = None
+        self.retry_after_s: float | None = None
+        self.events = 0
+        self.malformed = 0
+        self.refused = False
+        self.empty = False
+        self.overdue = False
+        self.outcome: Outcome | None = None
+        self.sent: Sent | None = None
+        self.hedge_at_s = self.hedge_after_s = math.inf
+        self.overdue_at_s = self.timeout_at_s = self.give_up_at_s = math.inf
+        self._finished = False  # a finish_reason was seen
+        self._stream: Stream | None = None
+        self._forward: Callable[[bytes], None] | None = None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def open(self, call: Call) -> None:
+        """Send the request."""
+        self._stream = self.replica.endpoint.open(call, self)
+
+    def forward(self, write: Callable[[bytes], None]) -> None:
+        """Write out what was held back; from now on every event as it comes."""
+        held, self._held = self._held, []
+        self._forward = write
+        for raw in held:
+            write(raw)
+
+    def pause(self) -> None:
+        """Stop reading: the client is slow."""
+        if self._stream is not None and self.outcome is None:
+            self._stream.pause()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._stream is not None and self.outcome is None:
+            self.last_s = self._loop.time()  # silence while we did not read is not a stall
+            self._stream.resume()
+
+    def close(self, outcome: Outcome, error: UpstreamError | None = None) -> bool:
+        """End it, on the wire too; returns False when it had ended before."""
+        if self.outcome is not None:
+            return False
+        self.outcome = outcome
+        self.end_s = self._loop.time()
+        self.error = error.label if error is not None else None
+        if error is not None:
+            self.retry_after_s = error.retry_after_s
+            if self.status is None:
+                self.status = error.status
+        stream, self._stream, self._forward = self._stream, None, None  # no cycle outlives a request
+        if stream is not None:
+            stream.abort()
+        return True
+
+    def observe_limits(self, headers: Headers) -> None:
+        """Tell the pool what rate limits a response states."""
+        read = self.replica.read_limits
+        limits = read(headers) if read is not None else ()
+        if limits:
+            self.pool.on_limits(self, limits, self._loop.time())
+
+    @property
+    def live(self) -> bool:
+        """It has not ended, and may still bring content."""
+        return self.outcome is None and not self.empty
+
+    # Sink
+
+    def on_headers(self, status: int, headers: Headers) -> None:
+        self.headers_s = self._loop.time()
+        self.status = status
+        for name, value in headers:
+            if name in _REQUEST_ID_HEADERS:
+                self.upstream_request_id = hidden(value.decode("latin-1"), self.replica.secrets)[:200]
+                break
+        self._race.on_headers(self, headers)
+
+    def on_frame(self, frame: Frame) -> None:
+        if self.outcome is not None:
+            return
+        now_s = self.last_s = self._loop.time()
+        kind = frame.kind
+        if frame.usage is not None:
+            self.usage = frame.usage
+        if kind is _CONTENT or kind is _REFUSAL:
+            self.events += frame.events
+            if self._forward is not None:
+                self._forward(frame.raw)
+            else:
+                self._held.append(frame.raw)
+                self.content_s = now_s
+                self.refused = kind is _REFUSAL
+                self._race.on_content(self)
+        else:
+            self._on_other(frame)
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        if self.outcome is not None:
+            return
+        if error is None and self.content_s is None and not self._finished:
+            error = EmptyAnswer("the upstream's stream ended without an answer")
+        if error is not None:
+            self._race.on_failed(self, error)
+            return
+        self.empty = self.content_s is None
+        self._race.on_finished(self)
+
+    # inside
+
+    def _on_other(self, frame: Frame) -> None:
+        """An event that carries no content."""
+        kind = frame.kind
+        if kind is FrameKind.ERROR:
+            self._race.on_failed(self, frame.error or ProtocolError("the upstream sent an error without a text"))
+            return
+        if kind is FrameKind.MALFORMED:
+            self.malformed += 1
+            if self.malformed > _MALFORMED_MAX:
+                self._race.on_failed(self, ProtocolError("the upstream's stream has several events that are not JSON"))
+            return
+        if kind is FrameKind.FINISH:
+            self._finished = True
+        if self._forward is not None:
+            if frame.raw:
+                self._forward(frame.raw)
+        elif kind is not FrameKind.COMMENT:
+            self._hold(frame.raw)
+
+    def _hold(self, raw: bytes) -> None:
+        """Keep an event until the race is decided."""
+        self._held_bytes += len(raw)
+        if self._held_bytes > PREAMBLE_BYTES_MAX:
+            self._race.on_failed(self, ProtocolError(f"over {PREAMBLE_BYTES_MAX} bytes came before any content"))
+        elif raw:
+            self._held.append(raw)
+
+    def report(self, request_start_s: float, charge: Charge) -> AttemptReport:
+        """What is known of it, for observers; it has ended."""
+        assert self.outcome is not None
+        assert self.end_s is not None
+        return AttemptReport(
+            replica=self.replica.name,
+            role=self.role,
+            start_s=self.start_s - request_start_s,
+            headers_s=_since(self.start_s, self.headers_s),
+            content_s=_since(self.start_s, self.content_s),
+            end_s=self.end_s - self.start_s,
+            outcome=self.outcome,
+            status=self.status,
+            error=self.error,
+            upstream_request_id=self.upstream_request_id,
+            usage=self.usage,
+            charge=charge,
+            reason=self.reason,
+            predicted_s=self.sent.predicted_s if self.sent is not None else None,
+            hedge_after_s=self.hedge_after_s if self.hedge_after_s < math.inf else None,
+        )
+
+
+def _since(start_s: float, at_s: float | None) -> float | None:
+    return None if at_s is None else at_s - start_s

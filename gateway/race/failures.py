@@ -1,0 +1,143 @@
+"""What a failed attempt means: its outcome, what may help, and what the client is told. Pure.
+
+The table of docs/failover.md in code. An error of the caller's and a policy refusal are answers; everything else is
+tried elsewhere. 401, 403 and 404 from an upstream are the gateway's own fault: it holds the key and names the model.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.errors import UpstreamFailed
+from gateway.hedging.outcomes import Outcome
+from providers.error_reasons import is_refusal, is_too_long
+from providers.errors import (
+    BadStatus,
+    ConnectionCut,
+    EmptyAnswer,
+    ErrorFrame,
+    ProtocolError,
+    StreamRefused,
+    TimedOut,
+    Unsuited,
+    UpstreamError,
+)
+
+_RETRIED_4XX = {408, 409, 425}
+_PERMANENT_5XX = {501, 505}  # the same replica would say the same
+_CALLERS = "invalid_request_error"
+_NO_MONEY = "insufficient_quota"  # OpenAI's 429 for an account that has to be paid first
+
+
+class Remedy(enum.Enum):
+    """What may help besides another replica of the pool."""
+
+    NONE = "none"
+    SAME = "same"  # it was transient: the same replica may answer a moment later
+    ASK_ANEW = "ask_anew"  # it minded how it was asked: the same replica is asked in another way, before all else
+    FALLBACK = "fallback"  # only another model may take it: the prompt is too long for this one
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a failure means.
+
+    Attributes:
+        outcome: for statistics.
+        answers: it is an answer to the caller, not a fault of the replica; the last word where no remedy is left.
+        remedy: what may help.
+    """
+
+    outcome: Outcome
+    answers: bool = False
+    remedy: Remedy = Remedy.NONE
+
+
+def judge(error: UpstreamError) -> Verdict:
+    """Classify an attempt's failure before its first content."""
+    status = error.status
+    if isinstance(error, Unsuited):
+        return Verdict(Outcome.UNSUITED, answers=False)
+    if isinstance(error, StreamRefused):
+        return Verdict(Outcome.REJECTED, answers=True, remedy=Remedy.ASK_ANEW)
+    if is_refusal(error):
+        return Verdict(Outcome.REFUSED, answers=True)
+    if status is not None and 400 <= status < 500:
+        return _judge_4xx(error, status)
+    if isinstance(error, TimedOut):
+        return Verdict(Outcome.TTFT_TIMEOUT)
+    transient = status not in _PERMANENT_5XX and error.should_retry is not False
+    return Verdict(Outcome.FAILED, remedy=Remedy.SAME if transient else Remedy.NONE)
+
+
+def _judge_4xx(error: UpstreamError, status: int) -> Verdict:
+    if status == 429:
+        return Verdict(Outcome.MISCONFIGURED if error.code == _NO_MONEY else Outcome.RATE_LIMITED)
+    if status in (401, 403, 404) and error.param in (None, "model"):
+        return Verdict(Outcome.MISCONFIGURED)
+    if status in _RETRIED_4XX:
+        return Verdict(Outcome.FAILED, remedy=Remedy.SAME)
+    if is_too_long(error):
+        return Verdict(Outcome.REJECTED, answers=True, remedy=Remedy.FALLBACK)
+    return Verdict(Outcome.REJECTED, answers=True)
+
+
+def answer(error: UpstreamError) -> UpstreamFailed:
+    """The client's error for one upstream failure, in the upstream's own words where they are meant for the caller."""
+    status = error.status
+    if isinstance(error, TimedOut):
+        return UpstreamFailed(error.message, status=504, code="upstream_timeout", should_retry=False)
+    if isinstance(error, Unsuited):
+        code = "unsupported_api" if error.param is None else "unsupported_parameter"
+        status, param = error.status or 400, error.param
+        return UpstreamFailed(error.message, status=status, kind=_CALLERS, param=param, code=error.code or code)
+    if status is None or not isinstance(error, (BadStatus, ErrorFrame)):
+        return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
+    if judge(error).outcome is Outcome.MISCONFIGURED:
+        return UpstreamFailed(
+            f"the upstream answered {status} to the gateway's own key or model name; your key and request are fine",
+            status=502,
+            code="upstream_misconfigured",
+            should_retry=False,
+        )
+    return UpstreamFailed(
+        error.message,
+        status=status if 400 <= status < 600 else 502,
+        kind=error.kind or ("rate_limit_error" if status == 429 else "upstream_error"),
+        param=error.param,
+        code=error.code,
+        retry_after_s=error.retry_after_s,
+        should_retry=error.should_retry,
+    )
+
+
+_CODES: dict[type[UpstreamError], str] = {
+    ConnectionCut: "upstream_cut",
+    EmptyAnswer: "upstream_empty",
+    ProtocolError: "upstream_protocol_error",
+    ErrorFrame: "upstream_error",
+}
+
+
+def last_word(errors: Sequence[UpstreamError], *, spent: bool = False) -> UpstreamFailed:
+    """What the client is told when every attempt failed.
+
+    A 429 only if all were rate-limited, with the smallest Retry-After; else the last failure that is not a 429 or a
+    misconfiguration of one replica; never `x-should-retry: false` on an answer with a Retry-After.
+
+    Args:
+        errors: of all attempts, at least one.
+        spent: more could have been tried, if the retry budget had allowed it.
+    """
+    limited = [error for error in errors if judge(error).outcome is Outcome.RATE_LIMITED]
+    if len(limited) == len(errors):
+        waits = [error.retry_after_s for error in limited if error.retry_after_s is not None]
+        final = answer(limited[-1])
+        final.retry_after_s = min(waits, default=None)
+        return final
+    others = [error for error in errors if error not in limited]
+    real = [error for error in others if judge(error).outcome is not Outcome.MISCONFIGURED]
+    final = answer((real or others)[-1])
+    if final.status >= 500 and final.retry_after_s is None and not spent:
+        final.should_retry = False  # the gateway has tried what there was; an SDK's retries would only multiply it
+    return final

@@ -1,0 +1,391 @@
+"""One request's race: primary, timer, backup; first content wins, losers are cancelled, every outcome is reported.
+
+A state machine driven by three callers: its attempts (content, failure, finish), its alarm, and the client (gone, slow,
+drain). It decides nothing about hedging itself: it asks the pool, then acts. It knows neither sockets nor HTTP nor
+which API is spoken; times come from the event loop's clock, so on a virtual-time loop the same code is the simulator.
+
+    racing --first content--> won --end--> over        racing, won --client gone, drain--> over
+       ^----- failed, nothing sent yet -----|          racing --nothing left to try--> over, with the error
+
+Units: seconds of the loop's clock.
+"""
+
+import math
+from collections.abc import Sequence
+
+from gateway.errors import GatewayError, RateLimited, ShuttingDown
+from gateway.events import RecoveryResult, Role
+from gateway.hedging.charges import Charge
+from gateway.hedging.contract import Facts
+from gateway.hedging.outcomes import Outcome
+from gateway.race.attempt import Attempt
+from gateway.race.attempts import Attempts
+from gateway.race.context import Caller, Client, Host, Model
+from gateway.race.failures import Remedy, answer, judge, last_word
+from gateway.race.recovery import Recovery, watch
+from gateway.race.report import Course, charges, ended, response_headers, usage_header
+from gateway.race.retry_plan import Nothing, Wait
+from gateway.race.timers import Alarm
+from providers.base import Call, Headers
+from providers.errors import Diverged, TimedOut, UpstreamError
+
+_DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
+_KEEP_ALIVE_S_MIN = 0.1  # whatever a client says of its patience: signs of life are no stream
+
+
+class Race:
+    """One request from its first attempt to its end."""
+
+    __slots__ = (
+        "_alarm",
+        "_alarm_at_s",
+        "_attempts",
+        "_call",
+        "_caller",
+        "_client",
+        "_facts",
+        "_final_s",
+        "_host",
+        "_keep_alive_at_s",
+        "_model",
+        "_over",
+        "_paused",
+        "_recovery",
+        "_retry_at_s",
+        "_start_s",
+        "_winner",
+    )
+
+    def __init__(self, model: Model, call: Call, facts: Facts, client: Client, caller: Caller, host: Host) -> None:
+        self._model = model
+        self._call = call
+        self._facts = facts
+        self._client = client
+        self._caller = caller
+        self._host = host
+        self._attempts = Attempts(model, call, facts, caller, host)
+        self._winner: Attempt | None = None
+        self._recovery: Recovery | None = None  # of the stream that goes out
+        self._over = False
+        self._paused = False
+        self._start_s = self._final_s = self._keep_alive_at_s = 0.0
+        self._retry_at_s = math.inf
+        self._alarm: Alarm | None = None
+        self._alarm_at_s = math.inf
+
+    # the client's calls
+
+    def start(self) -> None:
+        """Send the primary."""
+        now_s = self._start_s = self._host.loop.time() - self._caller.queued_s  # a client waits from its arrival on
+        timeouts, patience_s = self._model.timeouts, self._facts.deadline_s or math.inf
+        if self._call.streaming:  # it waits so long for each sign of life
+            self._final_s = now_s + timeouts.total_s
+            self._keep_alive_at_s = now_s + min(timeouts.commit_status_after_s, _DEADLINE_SHARE * patience_s)
+        else:
+            self._final_s = now_s + min(timeouts.total_s, patience_s)
+            self._keep_alive_at_s = math.inf
+        self._host.safely("budget", self._model.retries.earn, None, now_s)
+        self._next(Role.PRIMARY)
+
+    def client_gone(self) -> None:
+        """The client has left: cancel everything."""
+        self._stop(Outcome.CLIENT_GONE, status=499, error="client_gone")
+
+    def shut_down(self) -> None:
+        """The gateway stops and the drain is over."""
+        if not self._over:
+            error = ShuttingDown("the gateway is shutting down and this request outlived the drain")
+            self._client.fail(error)
+            self._stop(Outcome.DRAINED, status=error.status, error=error.code)
+
+    def give_up(self, error: GatewayError) -> None:
+        """The client cannot make an answer of what came: it gets the error."""
+        self._refuse(error)
+
+    def pause(self) -> None:
+        """The client is slow: stop reading the winner."""
+        self._paused = True
+        if self._winner is not None:
+            self._winner.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        self._paused = False
+        if self._winner is not None:
+            self._winner.resume()
+
+    def usage(self) -> tuple[bytes, bytes] | None:
+        """What it has used and cost so far, as a header; None where that cannot be told."""
+        return self._host.safely("usage", usage_header, None, self._course())
+
+    # the attempts' calls
+
+    def on_headers(self, attempt: Attempt, headers: Headers) -> None:
+        """Response headers came: news for the ledger of a quota, and for the policy that takes them for an answer."""
+        if attempt.replica.read_limits is not None:
+            self._host.safely("limits", attempt.observe_limits, None, headers)
+        if attempt.pool.races_at_headers:
+            attempt.hedge_at_s = math.inf
+
+    def on_content(self, attempt: Attempt) -> None:
+        """First content: this attempt wins, the others are cancelled now."""
+        attempts = self._attempts
+        for other in attempts.sent:
+            if other is not attempt:
+                attempts.close(other, Outcome.LOST)
+        attempts.first_content(attempt)
+        self._win(attempt)
+
+    def on_finished(self, attempt: Attempt) -> None:
+        """A complete answer."""
+        if attempt.empty:
+            if self._attempts.live:
+                return  # nothing was generated: it wins only if no other attempt is left
+            self._win(attempt)
+        recovery = self._recovery
+        if recovery is not None and recovery.catching_up and not recovery.ends(self._now()):
+            self._diverged(attempt, recovery)
+        if self._over:
+            return
+        self._attempts.close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
+        self._client.finish()
+        if not self._over:  # the client may have given up
+            self._end(status=200, error=None)
+
+    def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
+        """An attempt is over without a complete answer."""
+        error.hide(attempt.replica.secrets)
+        verdict = judge(error)
+        won = attempt is self._winner
+        outcome = Outcome.CUT if won else verdict.outcome
+        self._attempts.fail(attempt, outcome, error)
+        if won or attempt.role is Role.RECOVERY:
+            self._lost_winner(attempt, error)
+            return
+        live = self._attempts.live
+        final = verdict.answers and verdict.remedy is Remedy.NONE
+        if final and (outcome is Outcome.REFUSED or not live or _speaks_for(attempt, live)):
+            self._refuse(answer(error))
+        elif not live:
+            self._nothing_live()
+        elif all(other.overdue for other in live) and self._retry_at_s == math.inf:
+            self._next(Role.FAILOVER)  # what is left has had its time: it is not what the client waits for
+
+    # winning and ending
+
+    def _win(self, attempt: Attempt) -> None:
+        self._winner = attempt
+        attempt.hedge_at_s = attempt.overdue_at_s = attempt.give_up_at_s = math.inf
+        self._retry_at_s = math.inf
+        self._arm(attempt.last_s + self._model.timeouts.stall_s)
+        if self._recovery is not None:
+            self._recovery.joins(attempt)
+            if self._paused:
+                attempt.pause()
+            attempt.forward(self._join)
+            return
+        self._keep_alive_at_s = math.inf
+        self._client.begin(response_headers(self._course()))
+        self._recovery = self._host.safely(
+            "recovery", watch, None, self._model, self._call, attempt, self._client.write
+        )
+        attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
+
+    def _lost_winner(self, attempt: Attempt, error: UpstreamError) -> None:
+        """The winner was cut, stalled or sent an error, or what was to carry on its stream was."""
+        self._winner = None
+        if self._recovery is not None:
+            self._recovery.broke(attempt, error)
+            self._keep_alive_at_s = self._now() + self._keep_alive_s
+        elif self._client.committed:
+            self._refuse(answer(error))
+            return
+        self._nothing_live()
+
+    def _join(self, raw: bytes) -> None:
+        """One event of an attempt that carries a broken stream on."""
+        recovery, winner = self._recovery, self._winner
+        if recovery is None or winner is None:
+            return  # it is over
+        new = self._host.safely("recovery", recovery.join, None, raw, self._now())
+        if new is None:
+            self._diverged(winner, recovery)
+        elif new:
+            self._client.write(new)
+        if not recovery.catching_up:
+            self._keep_alive_at_s = math.inf
+
+    def _diverged(self, winner: Attempt, recovery: Recovery) -> None:
+        """It does not say what the client already has."""
+        recovery.settle(RecoveryResult.DIVERGED, self._now())
+        recovery.given_up = True
+        self._attempts.close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
+        self._winner = None
+        self._nothing_live()
+
+    def _nothing_live(self) -> None:
+        """No attempt may still bring content: a valid empty answer, else another try, else the error."""
+        empty = next((attempt for attempt in self._attempts.sent if attempt.empty and attempt.outcome is None), None)
+        if empty is not None:
+            self.on_finished(empty)
+        elif self._retry_at_s == math.inf:
+            self._next(Role.FAILOVER)
+
+    def _give_up(self, nothing: Nothing) -> None:
+        """No attempt is under way and none can be started."""
+        if self._recovery is not None and self._recovery.error is not None:
+            self._refuse(answer(self._recovery.error))
+        elif self._attempts.errors:
+            self._refuse(last_word(self._attempts.errors, spent=nothing.spent))
+        else:
+            waiting = "every replica of this model was told by its provider to wait"
+            self._refuse(RateLimited(waiting, retry_after_s=nothing.wait_s))
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Nothing is left to try, or the error is an answer."""
+        if not self._over:
+            self._client.fail(error)
+            if self._recovery is not None:
+                self._recovery.settle(RecoveryResult.FAILED, self._now())
+            self._stop(Outcome.LOST, status=error.status, error=error.code or error.kind)
+
+    def _stop(self, outcome: Outcome, status: int, error: str | None) -> None:
+        """End every attempt with one outcome, and the request."""
+        if self._over:
+            return
+        for attempt in self._attempts.sent:
+            self._attempts.close(attempt, outcome)
+        self._end(status, error)
+
+    def _end(self, status: int, error: str | None) -> None:
+        self._over = True
+        usage = self._winner.usage if self._winner is not None and self._winner.role is not Role.RECOVERY else None
+        if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
+            self._host.safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        for attempt in self._attempts.sent:
+            if attempt.outcome is None:
+                self._attempts.close(attempt, Outcome.LOST)  # a parked empty answer
+        now_s = self._now()
+        if self._recovery is not None:
+            self._recovery.settle(RecoveryResult.ABANDONED, now_s)
+        course, unknown = self._course(), list[Charge]()
+        billed = self._host.safely("accounting", charges, unknown, course)
+        self._host.emit(ended(course, self._call, billed, now_s, status, error, self._attempts.beyond))
+        self._attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
+
+    def _course(self) -> Course:
+        attempts = self._attempts
+        return Course(
+            self._caller,
+            self._facts,
+            attempts.sent,
+            self._winner,
+            attempts.hedges,
+            attempts.denials,
+            attempts.denied_why,
+            self._recovery,
+        )
+
+    # starting attempts
+
+    def _next(self, role: Role) -> bool:
+        """Start an attempt, now or after a wait; if there is nothing left to try or to wait for, refuse the request."""
+        attempts, recovery = self._attempts, self._recovery
+        step = attempts.next(self, role) if recovery is None else attempts.carry_on(self, recovery)
+        if isinstance(step, Attempt):
+            self._started(step)
+        elif isinstance(step, Wait):
+            self._retry_at_s = step.until_s
+            self._arm(min(step.until_s, self._final_s, self._keep_alive_at_s))
+        elif recovery is not None or not attempts.live:
+            self._give_up(step)
+        return not isinstance(step, Nothing)
+
+    def _started(self, attempt: Attempt) -> None:
+        """Wait for it."""
+        due_s = min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
+        self._arm(min(due_s, self._final_s, self._keep_alive_at_s))
+
+    # what time brings
+
+    def _now(self) -> float:
+        return self._host.loop.time()
+
+    def _arm(self, at_s: float) -> None:
+        """See to it that the alarm goes off no later than at_s; an earlier one finds nothing due and sets the next."""
+        if at_s < self._alarm_at_s:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at_s = at_s
+            self._alarm = self._host.alarms.set(at_s, self._tick)
+
+    def _tick(self) -> None:
+        """Do everything that is due, then set the alarm for what comes next."""
+        self._alarm, self._alarm_at_s = None, math.inf
+        if self._over:
+            return
+        now_s = self._now()
+        if now_s >= self._final_s:
+            self._refuse(answer(TimedOut(f"no complete answer within {self._final_s - self._start_s:g} s")))
+            return
+        if self._winner is not None:
+            self._check_stall(self._winner, now_s)
+        else:
+            self._check_waiting(now_s)
+        if now_s >= self._keep_alive_at_s and not self._over:
+            self._keep_alive_at_s = now_s + self._keep_alive_s
+            self._client.keep_alive()
+        if not self._over:
+            self._arm(self._next_due())
+
+    def _check_stall(self, winner: Attempt, now_s: float) -> None:
+        stall_s = self._model.timeouts.stall_s
+        if self._paused:
+            winner.last_s = now_s  # we do not read, so silence says nothing
+        elif now_s >= winner.last_s + stall_s:
+            self.on_failed(winner, TimedOut(f"the upstream stalled in the middle of its answer for {stall_s:g} s"))
+
+    def _check_waiting(self, now_s: float) -> None:
+        """No winner yet: whatever is due of each attempt, then of the request."""
+        for attempt in tuple(self._attempts.sent):
+            if not attempt.live:
+                continue
+            if now_s >= attempt.give_up_at_s:
+                self.on_failed(attempt, TimedOut(f"no token within {now_s - attempt.start_s:.3g} s"))
+            elif now_s >= attempt.overdue_at_s:
+                attempt.overdue_at_s = math.inf
+                attempt.overdue = self._next(Role.FAILOVER)
+            elif now_s >= attempt.hedge_at_s:
+                backup = self._attempts.hedge(self, attempt, now_s)
+                if backup is not None:
+                    self._started(backup)
+            if self._over:
+                return
+        if now_s >= self._retry_at_s:
+            self._retry_at_s = math.inf
+            self._next(Role.FAILOVER if self._attempts.sent else Role.PRIMARY)
+
+    @property
+    def _keep_alive_s(self) -> float:
+        """How long a waiting client may hear nothing."""
+        patience_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
+        return min(self._model.timeouts.keepalive_interval_s, max(_KEEP_ALIVE_S_MIN, patience_s))
+
+    def _next_due(self) -> float:
+        if self._winner is not None:
+            return min(self._winner.last_s + self._model.timeouts.stall_s, self._final_s, self._keep_alive_at_s)
+        times_s = [
+            min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
+            for attempt in self._attempts.sent
+            if attempt.live
+        ]
+        return min(self._final_s, self._retry_at_s, self._keep_alive_at_s, *times_s)
+
+
+def _speaks_for(failed: Attempt, live: Sequence[Attempt]) -> bool:
+    """Whether those that still live would say the same of the request: no backup's word, and the same model's."""
+    return failed.role is not Role.BACKUP and any(other.pool is failed.pool for other in live)

@@ -1,0 +1,331 @@
+"""A stream that broke after part of it had gone out: what is kept for that case, what is tried, how it went.
+
+While the first winner is forwarded, a `Recovery` keeps its bytes, packed and within a bound, and nothing where nothing
+could be done with them. Once the stream breaks they are read as text: another replica is asked to continue it, or asked
+the same again while what the client has is skipped. What may be tried is decided here; the race tries it, with its own
+bounds on attempts and time. What texts are, and how two streams are joined, is the protocol's
+(`providers.base.Recoverer`).
+
+Units: bytes, seconds of the loop's clock, tokens.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from gateway.events import RecoveryKind, RecoveryReport, RecoveryResult
+from gateway.hedging.contract import Facts
+from gateway.hedging.outcomes import Outcome
+from gateway.race.attempt import Attempt
+from gateway.race.context import Model, RecoveryMode
+from gateway.race.failures import judge
+from gateway.race.retry_plan import Go
+from gateway.routing.replicas import Replica
+from providers.base import Call, Continuation, Joiner, Recoverer, Transcript, Usage
+from providers.errors import UpstreamError
+
+RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
+EARLY_EVENTS: Final = 8  # so little is lost so early that asking again is worth a try even at random
+KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
+_PACK_BYTES: Final = 64 * 1024  # kept as they came before they are packed
+_PACK_LEVEL: Final = 1  # the quickest; events are much alike
+_MAY_BE_ASKED: Final = (Outcome.LOST, Outcome.REJECTED)  # what says nothing against a replica
+
+
+class _Step(NamedTuple):
+    """One attempt to carry a stream on.
+
+    Attributes:
+        kind: how.
+        replica: whom it asks,
+        call: for what.
+        facts: about that.
+        joiner: for its events.
+        prefill_tokens: of the answer, which it is given; 0 where it begins anew.
+    """
+
+    kind: RecoveryKind
+    replica: Replica
+    call: Call
+    facts: Facts
+    joiner: Joiner
+    prefill_tokens: int = 0
+
+
+def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], None]) -> "Recovery | None":
+    """What can be done should the winner's stream break; None for nothing, and then nothing is kept.
+
+    Args:
+        model: which was asked.
+        call: the client's.
+        attempt: the winner. A policy refusal is never asked for again.
+        write: takes events for the client.
+    """
+    recoverer = model.recoverers.get(call.api)
+    if model.recovery is RecoveryMode.OFF or recoverer is None or not call.streaming:
+        return None
+    if attempt.refused or not call.repeatable:
+        return None
+    fixed = recoverer.fixed(call)
+    anywhere = fixed or model.recovery is not RecoveryMode.AUTO
+    if not anywhere and recoverer.continuable(call):
+        anywhere = attempt.pool.prefills
+    recovery = Recovery(model.recovery, call, recoverer, attempt, write)
+    recovery.replays_late = fixed or model.recovery is not RecoveryMode.AUTO
+    recovery.early_only = not anywhere
+    return recovery
+
+
+class Recovery:
+    """What a client has of one answer, and what is done when its stream breaks.
+
+    Attributes:
+        first: the attempt that won the race.
+        error: what broke the stream first, None while it is whole.
+        given_up: nothing more is tried.
+        early_only: nothing can be done but in the first tokens.
+        reports: how each of them went.
+        replays_late: another answer is likely to be the same one.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_broken_s",
+        "_bytes",
+        "_call",
+        "_kept_bytes",
+        "_mode",
+        "_no_prefill",
+        "_packed",
+        "_pending",
+        "_pieces",
+        "_recoverer",
+        "_rounds",
+        "_step",
+        "_transcript",
+        "_write",
+        "early_only",
+        "error",
+        "first",
+        "given_up",
+        "replays_late",
+        "reports",
+    )
+
+    def __init__(
+        self, mode: RecoveryMode, call: Call, recoverer: Recoverer, attempt: Attempt, write: Callable[[bytes], None]
+    ) -> None:
+        self._mode = mode
+        self._call = call
+        self._recoverer = recoverer
+        self._transcript: Transcript | None = None  # made when the stream breaks
+        self._attempt = self.first = attempt  # whose events the client gets
+        self._write = write
+        self._pieces: list[bytes] = []
+        self._bytes = 0  # of pieces
+        self._packed: list[bytes] = []
+        self._kept_bytes = 0  # packed and read ones, as they were
+        self._rounds = 0
+        self._broken_s = 0.0
+        self._pending = False  # the step is under way and has not caught up
+        self._no_prefill = False  # a replica refused to continue
+        self.given_up = False
+        self.early_only = False
+        self.replays_late = False
+        self.error: UpstreamError | None = None
+        self._step: _Step | None = None  # the last attempt to carry it on
+        self.reports: list[RecoveryReport] = []
+
+    # while the stream is whole
+
+    @property
+    def sink(self) -> Callable[[bytes], None]:
+        """Where the winner's events go."""
+        return self.record_early if self.early_only else self.record
+
+    def record(self, raw: bytes) -> None:
+        """Keep what the client gets, and pass it on: this runs for every event."""
+        self._pieces.append(raw)
+        self._bytes += len(raw)
+        if self._bytes > _PACK_BYTES:
+            self._pack()
+        self._write(raw)
+
+    def record_early(self, raw: bytes) -> None:
+        """The same while it could be of use; soon events pass by here."""
+        self._pieces.append(raw)
+        self._write(raw)
+        if self._attempt.events > EARLY_EVENTS:
+            self._forget()
+
+    def _pack(self) -> None:
+        self._kept_bytes += self._bytes
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            self._forget()
+            return
+        self._packed.append(zlib.compress(b"".join(self._pieces), _PACK_LEVEL))
+        self._pieces.clear()
+        self._bytes = 0
+
+    def _forget(self) -> None:
+        """Nothing can be done any more."""
+        self.given_up = True
+        self._packed.clear()
+        self._pieces.clear()
+        if self._step is None:
+            self._attempt.forward(self._write)
+
+    # when it broke
+
+    def broke(self, attempt: Attempt, error: UpstreamError) -> None:
+        """The stream that the client reads broke, or an attempt to carry it on failed before that."""
+        self.settle(RecoveryResult.FAILED, attempt.end_s or attempt.last_s)
+        if attempt is self._attempt:
+            self._rounds += 1
+            self._broken_s = attempt.last_s
+            self.error = self.error or error
+            self.given_up = self.given_up or self._rounds > RECOVERIES_MAX
+            return
+        verdict = judge(error)
+        if verdict.answers:  # another replica must not be a way round a policy; but it may know how to continue
+            no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
+            self._no_prefill = no_prefill
+            self.given_up = self.given_up or verdict.outcome is Outcome.REFUSED or not no_prefill
+
+    def next(self, attempts: Sequence[Attempt], facts: Facts, now_s: float, rand: float) -> Go | None:
+        """Where to try now, None for nothing.
+
+        Args:
+            attempts: all there were.
+            facts: about the client's call.
+            now_s: the time.
+            rand: uniform in [0, 1).
+        """
+        if self.given_up:
+            return None
+        transcript = self._read()
+        for kind, continuation in self._ways(transcript):
+            asked = facts
+            if continuation is not None:
+                tokens = facts.prompt_tokens + continuation.prefill_tokens
+                asked = replace(facts, prompt_tokens=tokens)
+            replica = self._replica(kind, attempts, asked, now_s, rand)
+            if replica is None:
+                continue
+            if continuation is None:
+                self._step = _Step(kind, replica, self._call, asked, transcript.joiner())
+            else:
+                joiner, prefill_tokens = continuation.joiner, continuation.prefill_tokens
+                self._step = _Step(kind, replica, continuation.call, asked, joiner, prefill_tokens)
+            return Go(self.first.pool, replica)
+        return None
+
+    def begins(self) -> None:
+        """What `next` said is done."""
+        self._pending = True
+
+    @property
+    def asked(self) -> tuple[Call, Facts] | None:
+        """What the attempt asks that carries the stream on; None while it is whole."""
+        return (self._step.call, self._step.facts) if self._step is not None else None
+
+    def _read(self) -> Transcript:
+        """Turn what was kept into text."""
+        transcript = self._transcript = self._transcript or self._recoverer.transcript(self._call)
+        for packed in self._packed:
+            transcript.add(zlib.decompress(packed))
+        transcript.add(b"".join(self._pieces))
+        self._kept_bytes += self._bytes
+        self._packed.clear()
+        self._pieces.clear()
+        self._bytes = 0
+        return transcript
+
+    def _ways(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
+        """What could be right, best first."""
+        if self._mode is not RecoveryMode.REPLAY and not self._no_prefill:
+            continuation = transcript.continuation()
+            if continuation is not None:
+                yield RecoveryKind.CONTINUE, continuation
+        if transcript.comparable and (self.replays_late or transcript.tokens <= EARLY_EVENTS):
+            yield RecoveryKind.REPLAY, None
+
+    def _replica(
+        self, kind: RecoveryKind, attempts: Sequence[Attempt], facts: Facts, now_s: float, rand: float
+    ) -> Replica | None:
+        """Whom to ask: another one of the pool, never another model; else the same, if that is well."""
+        prefills = kind is RecoveryKind.CONTINUE
+        tried = [attempt.replica for attempt in attempts if attempt.outcome not in _MAY_BE_ASKED]
+        other = self.first.pool.choice.pick(facts, tried, now_s, rand, prefills=prefills)
+        if other is not None:
+            return other
+        same = self._attempt.replica
+        latest = next(attempt for attempt in reversed(attempts) if attempt.replica is same)
+        well = latest.outcome in (Outcome.CUT, Outcome.REJECTED) and same.breaker.allows(now_s)
+        return same if well and (same.prefills or not prefills) else None
+
+    # while it is carried on
+
+    def joins(self, attempt: Attempt) -> None:
+        """This attempt has begun to answer."""
+        self._attempt = attempt
+
+    def join(self, raw: bytes, now_s: float) -> bytes | None:
+        """What the client gets of its events; None when they say something else than it has."""
+        assert self._step is not None
+        new = self._step.joiner.feed(raw)
+        if new is None:
+            return None
+        if new and self._pending and self._step.joiner.caught_up:
+            self.settle(RecoveryResult.RECOVERED, now_s)
+        if new and not self.given_up:
+            self._pieces.append(new)
+            self._bytes += len(new)
+            if self._bytes > _PACK_BYTES:
+                self._pack()
+        return new
+
+    def ends(self, now_s: float) -> bool:
+        """The stream has ended well; False when it did so before it had said what the client has."""
+        if self._pending and self._step is not None:
+            if not self._step.joiner.caught_up:
+                return False
+            self.settle(RecoveryResult.RECOVERED, now_s)
+        return True
+
+    @property
+    def content_s(self) -> float | None:
+        """When the client had its first content."""
+        return self.first.content_s
+
+    @property
+    def catching_up(self) -> bool:
+        """The client waits: nothing new has come since the stream broke."""
+        return self._pending
+
+    def settle(self, result: RecoveryResult, now_s: float) -> None:
+        """Say how the attempt under way went, if there is one."""
+        if not self._pending or self._step is None or self._transcript is None:
+            return
+        self._pending = False
+        step, tokens = self._step, self._transcript.tokens
+        gap_s = now_s - self._broken_s
+        again = int(step.facts.prompt_tokens) + (0 if step.prefill_tokens else tokens)
+        self.reports.append(RecoveryReport(step.kind, result, step.replica.name, tokens, gap_s, again))
+
+    @property
+    def carried_tokens(self) -> int:
+        """How many tokens of the answer the last attempt was given, and did not say itself."""
+        return self._step.prefill_tokens if self._step is not None else 0
+
+    def usage(self, usage: Usage | None) -> Usage | None:
+        """Token counts of the joined answer, from those of its last attempt."""
+        tokens = self.carried_tokens
+        if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
+            return usage
+        moved = min(tokens, usage.prompt_tokens)
+        return replace(
+            usage, prompt_tokens=usage.prompt_tokens - moved, completion_tokens=usage.completion_tokens + moved
+        )

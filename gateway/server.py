@@ -1,0 +1,264 @@
+"""The running process: listen, tell when ready, drain on a signal, end.
+
+    SIGTERM  /readyz says 503; a moment later accepting stops; running streams finish up to drain_timeout; then they
+             end with an error event. SIGINT (Ctrl-C) does the same without the moment: a person is waiting.
+    again    everything ends at once.
+    SIGHUP   the configuration is read again; running streams go on.
+
+Owns sockets and signals; the object graph is app.py's. Units: seconds.
+"""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+
+import uvicorn
+
+from gateway.api.asgi import Application
+from gateway.api.http_protocol import BoundedHttpProtocol
+from gateway.app import Gateway, Reread, build
+from gateway.config.settings import Settings
+from gateway.config.values import Address
+from gateway.errors import ReloadRefused
+
+NOTICE_S = 1.0  # between /readyz turning false and the end of accepting: load balancers look every second or so
+GOODBYE_S = 1.0  # for the error events of streams that outlived the drain
+_LAST_S = 0.3  # for whatever is left when all must end at once; uvicorn looks ten times a second
+_SWEEP_S = 1.0
+_BACKLOG = 4096
+_UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel: it would keep megabytes for who does not read
+_YOUNG_MAX = 20_000  # objects before the collector looks for cycles, which requests do not leave
+_KEEP_ALIVE_S = 75  # idle client connections; longer than a load balancer's 60 s, so that it closes first
+
+
+class ListenError(Exception):
+    """An address cannot be listened on; the message says which and why."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling: this file has its own.
+
+    Attributes:
+        accepting: set once connections are accepted.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the gateway listens, with the ports it really got."""
+
+    public: Address
+    admin: Address | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended.
+
+    Attributes:
+        cut: requests that were ended with an error because they did not finish in time.
+        second: the signal that ended the drain at once, None when it was not.
+    """
+
+    cut: int
+    second: signal.Signals | None
+
+
+async def run(
+    settings: Settings,
+    on_ready: Callable[[Addresses], None],
+    meanwhile: Callable[[Addresses], Coroutine[object, object, None]] | None = None,
+    reread: Reread | None = None,
+) -> Ending:
+    """Serve until a signal ends it.
+
+    Args:
+        settings: checked settings.
+        on_ready: called once when requests are accepted and signals are heard.
+        meanwhile: started then, and cancelled by the first signal.
+        reread: reads the settings again for a reload; None where there is no file.
+
+    Raises:
+        ListenError: an address is taken or not ours.
+    """
+    with contextlib.ExitStack() as opened:
+        wanted = [address for address in (settings.listen, settings.admin_listen) if address is not None]
+        sockets = [opened.enter_context(await _bind(address)) for address in wanted]
+        addresses = Addresses(_name(sockets[0]), _name(sockets[1]) if len(sockets) > 1 else None)
+        async with asyncio.TaskGroup() as tasks:
+            gateway = build(settings, tasks, reread)
+            servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
+            running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
+            sweeping = tasks.create_task(_sweep(servers, gateway))
+            for server in servers:
+                await server.accepting.wait()
+            _leave_alone()
+            with _signals() as signals, _reloads(gateway, tasks):
+                on_ready(addresses)
+                beside = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
+                patient = await signals.get() is signal.SIGTERM
+                if beside is not None:
+                    beside.cancel()
+                draining = tasks.create_task(
+                    _drain(gateway, servers[0], running[0], settings.drain_timeout_s, patient=patient)
+                )
+                ending = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
+                await _end(gateway, servers, running)
+            sweeping.cancel()
+    return ending
+
+
+def _leave_alone() -> None:
+    """Have the collector not walk through all that is there from the start, again and again: a twentieth of the CPU."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_MAX)
+
+
+async def _drain(
+    gateway: Gateway, server: _Server, running: asyncio.Task[None], timeout_s: float, *, patient: bool
+) -> int:
+    """Stop accepting, then wait for running requests; returns how many had to be told to end."""
+    gateway.draining = True
+    if patient:
+        await asyncio.sleep(NOTICE_S)
+    server.should_exit = True  # it closes idle connections, and is done when the others have their answers
+    done, _ = await asyncio.wait({running}, timeout=timeout_s)
+    if done:
+        return 0
+    cut = gateway.active
+    gateway.end_streams()
+    await asyncio.wait({running}, timeout=GOODBYE_S)
+    return cut
+
+
+async def _drained_or_second(
+    draining: asyncio.Task[int], second: asyncio.Task[signal.Signals], gateway: Gateway
+) -> Ending:
+    """Whichever comes first; the other is cancelled."""
+    await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
+    if draining.done():
+        second.cancel()
+        return Ending(draining.result(), None)
+    draining.cancel()
+    return Ending(gateway.active, second.result())
+
+
+async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.Task[None]]) -> None:
+    """End whatever still runs: a word to who listens, then the connections are closed."""
+    for server in servers:
+        server.should_exit = server.force_exit = True
+    gateway.end_streams()
+    await asyncio.wait(running, timeout=_LAST_S)
+    for server in servers:
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
+    await asyncio.wait(running)
+    gateway.close()
+
+
+async def _sweep(servers: Sequence[_Server], gateway: Gateway) -> None:
+    """Look after connections: clients that are idle or slow, and spares to the replicas in use."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        gateway.keep_warm()
+        for connection in [each for server in servers for each in server.server_state.connections]:
+            if isinstance(connection, BoundedHttpProtocol):
+                connection.check(loop.time())
+
+
+def _server(application: Application) -> _Server:
+    config = uvicorn.Config(
+        application,
+        http=BoundedHttpProtocol,
+        interface="asgi3",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        backlog=_BACKLOG,
+    )
+    return _Server(config)
+
+
+async def _bind(address: Address) -> socket.socket:
+    """A listening socket, or a sentence that says why not."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        family, kind, proto, _, where = found[0]
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
+            sock.bind(where)
+            sock.listen(_BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        raise ListenError(f"cannot listen on {address}: {error.strerror or error}") from error
+    return sock
+
+
+def _name(sock: socket.socket) -> Address:
+    host, port = sock.getsockname()[:2]
+    return Address(host, port)
+
+
+@contextlib.contextmanager
+def _reloads(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
+    """SIGHUP reloads, while inside."""
+    loop = asyncio.get_running_loop()
+
+    async def reload() -> None:
+        with contextlib.suppress(ReloadRefused):  # the log says why
+            await gateway.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(reload()))
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator["asyncio.Queue[signal.Signals]"]:
+    """SIGINT and SIGTERM as a queue, while inside."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[signal.Signals] = asyncio.Queue(4)
+
+    def put(number: signal.Signals) -> None:
+        if not queue.full():
+            queue.put_nowait(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, put, number)
+    try:
+        yield queue
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

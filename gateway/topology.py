@@ -1,0 +1,361 @@
+"""What the settings say, as objects: models with their pools and replicas, keys, limits; built again at each reload.
+
+Half of the composition root (app.py is the other). A site that follows another one takes over what the new settings
+leave as it is: replicas with their breakers and connections, what pools have learned, ledgers, what keys have used.
+Requests under way go on with the objects they began with. Nothing is decided here. Units: seconds, bytes.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from gateway.api.admission import Admission, Entrance
+from gateway.api.auth import Keyring
+from gateway.api.bodies import Bodies
+from gateway.api.body_memory import HeldBytes
+from gateway.api.routes import Limits, Serving
+from gateway.config import settings as config
+from gateway.estimation.tokens import TokenScale
+from gateway.events import ParamsDropped
+from gateway.hedging.budget import BudgetOf
+from gateway.hedging.plan import Policy
+from gateway.hedging.settings import HedgeSettings
+from gateway.inbound.parsed import Bounds as RequestBounds
+from gateway.limits.bucket import Limit
+from gateway.limits.budget import RetryBudget
+from gateway.limits.caller_limits import Account, CallerLimits
+from gateway.limits.fair_queue import Gate
+from gateway.limits.ledger import Ledgers
+from gateway.limits.prices import Prices
+from gateway.pool.pool import Pool
+from gateway.race.context import Host, Model, RecoveryMode, Timeouts
+from gateway.routing.affinity import Affinity
+from gateway.routing.replicas import Replica
+from gateway.routing.strategies import Crossing, Routing
+from gateway.upstreams import UpstreamClient, client_to, endpoint_at, origin_of, secrets_of, spoken_by
+from gateway.version import gateway_version
+from providers.base import Api, Resource
+from providers.catalog import CATALOG, Kind
+from providers.openai.transcript import OpenAIRecoverer
+from providers.protocols import Wishes, protocols
+from providers.transport.origin import Origin
+
+_GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
+_GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows others down (docs/hedging.md, W5)
+_PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
+_PARAMS_MAX = 16  # told of one request
+_PARAM_CHARS_MAX = 100
+_VERSION = gateway_version()  # reads a file, so not on the loop
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything that the settings decide.
+
+    Attributes:
+        settings: these.
+        serving: what requests meet.
+        models: by public name, in the order of the settings.
+        accounts: what keys have used that have limits, by name.
+        entrances: of the models that have a bound, by name.
+        held: bytes of request bodies.
+        ledgers: by quota.
+        clients: to each origin.
+        fleets: the clients of each pool.
+        replicas: by model and name.
+    """
+
+    settings: config.Settings
+    serving: Serving
+    models: dict[str, Model]
+    accounts: dict[str, Account]
+    entrances: dict[str, Entrance]
+    held: HeldBytes
+    ledgers: Ledgers
+    clients: dict[Origin, UpstreamClient]
+    fleets: list["Fleet"]
+    replicas: dict[tuple[str, str], Replica]
+
+    def keep_warm(self) -> None:
+        """Have a connection ready to every replica of each pool that is in use; to be called every few seconds."""
+        for fleet in self.fleets:
+            fleet.keep_warm()
+
+    def close(self, keep: "Site | None" = None) -> None:
+        """Let go of idle connections, but for those that another site has taken over."""
+        for origin, client in self.clients.items():
+            if keep is None or origin not in keep.clients:
+                client.close()
+
+
+def build_site(settings: config.Settings, tasks: asyncio.TaskGroup, host: Host, before: Site | None = None) -> Site:
+    """Build everything that the settings decide; must be called on the loop that will run it.
+
+    Args:
+        settings: checked.
+        tasks: owner of connecting tasks.
+        host: what races share.
+        before: the site that is followed, None at the start.
+    """
+    return _Builder(settings, tasks, host, before).site()
+
+
+class _Builder:
+    """Builds one site."""
+
+    def __init__(self, settings: config.Settings, tasks: asyncio.TaskGroup, host: Host, before: Site | None) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._host = host
+        self._before = before
+        self._ledgers = _ledgers(settings.quotas, None if before is None else before.ledgers)
+        self._clients: dict[Origin, UpstreamClient] = {}
+        self._fleets: list[Fleet] = []
+        self._replicas: dict[tuple[str, str], Replica] = {}
+
+    def site(self) -> Site:
+        """All of it."""
+        settings, before = self._settings, self._before
+        models = {row.name: self._model(row) for row in settings.models}
+        accounts, entrances = _accounts(settings.keys), _entrances(settings.models)
+        held = HeldBytes(settings.limits.request_bodies_max_bytes)
+        if before is not None:
+            held = before.held
+            held.bytes_max = settings.limits.request_bodies_max_bytes
+            old = before.settings
+            accounts |= _kept(before.accounts, {row.name: row for row in old.keys}, settings.keys)
+            entrances |= _kept(before.entrances, {row.name: row for row in old.models}, settings.models)
+        bodies = Bodies(settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, held)
+        admission = Admission(accounts, entrances, self._host)
+        serving = Serving(models, _keyring(settings.keys), bodies, admission, _limits(settings.limits))
+        return Site(
+            settings,
+            serving,
+            models,
+            accounts,
+            entrances,
+            held,
+            self._ledgers,
+            self._clients,
+            self._fleets,
+            self._replicas,
+        )
+
+    def _model(self, row: config.Model) -> Model:
+        settings = self._settings
+        hedge = _hedge(settings.hedge_of(row), Crossing(row.cross_boundary))
+        old = None if self._before is None else self._before.models.get(row.name)
+        rows = [row.replicas, *(fallback.replicas for fallback in row.fallbacks)]
+        pools, kept = [], Affinity() if old is None else old.kept
+        for number, replicas in enumerate(rows):
+            name = row.name if number == 0 else f"{row.name}/fallback-{number}"
+            made = [self._replica(row, replica, kept) for replica in replicas]
+            heir_of = old.pools[number] if old is not None and number < len(old.pools) else None
+            pools.append(Pool(name, made, hedge, self._ledgers, heir_of))
+            self._fleets.append(Fleet([self._client(replica) for replica in replicas]))
+        apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
+        keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in spoken_by(each) for group in rows for each in group)
+        return Model(
+            row.name,
+            pools,
+            _timeouts(settings.timeouts),
+            scale=TokenScale() if old is None else old.scale,
+            retries=RetryBudget() if old is None else old.retries,
+            kept=kept,
+            keeps=keeps,
+            apis=apis,
+            recovery=RecoveryMode(row.recovery),
+            recoverers=dict.fromkeys((Api.CHAT, Api.COMPLETIONS), OpenAIRecoverer()),
+        )
+
+    def _replica(self, model: config.Model, row: config.Replica, kept: Affinity) -> Replica:
+        """The replica of the site before if nothing that concerns it has changed, else a new one."""
+        named = (model.name, row.name)
+        replica = self._same(model, row) or self._new(model, row, kept)
+        self._replicas[named] = replica
+        return replica
+
+    def _same(self, model: config.Model, row: config.Replica) -> Replica | None:
+        before = self._before
+        if before is None or self._origin(row) not in before.clients:  # its certificates may be new ones
+            return None
+        if _concerning(self._settings, model, row) not in (
+            _concerning(before.settings, old_model, old_row)
+            for old_model in before.settings.models
+            if old_model.name == model.name
+            for old_row in (*old_model.replicas, *(each for pool in old_model.fallbacks for each in pool.replicas))
+            if old_row.name == row.name
+        ):
+            return None
+        self._quota(row, CATALOG[row.kind], model)
+        self._client(row)
+        return before.replicas[(model.name, row.name)]
+
+    def _new(self, model: config.Model, row: config.Replica, kept: Affinity) -> Replica:
+        settings, kind = self._settings, CATALOG[row.kind]
+        client = self._client(row)
+        able = protocols(kind, spoken_by(row), self._wishes(model, row, kept))
+        endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes, self._host.burst)
+        gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
+        cancel_stops = kind.cancel_stops_billing is True
+        return Replica(
+            row.name,
+            endpoint,
+            self._quota(row, kind, model),
+            row.boundary,
+            gain_min,
+            hedgeable=cancel_stops or row.hedge_when_billed,
+            bills_cancelled=not cancel_stops,
+            read_limits=None if kind.limits is None else kind.limits.read,
+            counts_max_tokens=kind.counts_max_tokens,
+            prices=_prices(row.prices or model.prices),
+            apis=frozenset(able),
+            prefills=kind.prefills,
+            batches=kind.own_engine,
+            secrets=secrets_of(row),
+        )
+
+    def _quota(self, row: config.Replica, kind: Kind, model: config.Model) -> str | None:
+        """Who counts a replica's limits; nobody does for an engine of one's own unless the configuration says so."""
+        if row.quota is not None:
+            return self._ledgers.named(row.quota)
+        if kind.own_engine:
+            return None
+        key = None if row.api_key is None else row.api_key.get_secret_value()
+        return self._ledgers.implied(row.base_url, urlsplit(row.base_url).hostname or "", key, row.model or model.name)
+
+    def _client(self, row: config.Replica) -> UpstreamClient:
+        """The client to a replica's origin, which replicas share that are at one address."""
+        origin = self._origin(row)
+        client = self._clients.get(origin)
+        if client is None and self._before is not None:
+            client = self._before.clients.get(origin)
+        if client is None:
+            client = client_to(origin, self._tasks)
+        self._clients[origin] = client
+        return client
+
+    def _origin(self, row: config.Replica) -> Origin:
+        return origin_of(row, self._settings.timeouts.connect_s, spare=True)
+
+    def _wishes(self, model: config.Model, row: config.Replica, kept: Affinity) -> Wishes:
+        """What a replica's protocols are told of the configuration."""
+        host = self._host
+
+        def dropped(params: Sequence[str]) -> None:
+            told = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
+            host.emit(ParamsDropped(host.loop.time(), model.name, row.name, told))
+
+        return Wishes(
+            first_token=model.first_token,
+            note=partial(kept.learn, replica=row.name),
+            dropped=dropped if model.drop_params else None,
+            max_tokens=row.max_tokens_default,
+            wall_s=lambda: datetime.now(UTC).timestamp(),
+        )
+
+
+class Fleet:
+    """The clients of one pool."""
+
+    def __init__(self, clients: Sequence[UpstreamClient]) -> None:
+        self._clients = clients
+        self._sent = 0
+
+    def keep_warm(self) -> None:
+        """Open what is missing, if anything was sent since the last time: the next one may be a backup elsewhere."""
+        sent = sum(client.sent for client in self._clients)
+        if sent != self._sent:
+            self._sent = sent
+            for client in self._clients:
+                client.warm()
+
+
+def _hedge(row: config.Hedge, crossing: Crossing) -> HedgeSettings:
+    defaults = HedgeSettings()
+    return HedgeSettings(
+        policy=Policy(row.policy),
+        budget=row.budget,
+        budget_of=BudgetOf(row.budget_of),
+        max_hedges=row.max_hedges,
+        static_delay_s=row.delay_s if row.delay_s is not None else defaults.static_delay_s,
+        quantile=row.quantile,
+        hedge_delay_min_s=row.hedge_delay_min_s,
+        cold_start_delay_s=row.cold_start_delay_s,
+        gain_min=row.gain_min,
+        routing=Routing(row.routing),
+        crossing=crossing,
+        hidden_reasoning=row.hidden_reasoning,
+    )
+
+
+def _prices(row: config.Prices | None) -> Prices | None:
+    if row is None:
+        return None
+    return Prices(row.prompt, row.prompt if row.cached_prompt is None else row.cached_prompt, row.completion)
+
+
+def _concerning(settings: config.Settings, model: config.Model, row: config.Replica) -> tuple[object, ...]:
+    """All settings that a replica's objects are made of."""
+    bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
+    quotas = [quota for quota in settings.quotas if quota.name == row.quota]
+    return (row, model.first_token, model.prices, model.drop_params, quotas, *bounds)
+
+
+def _kept(
+    old: Mapping[str, _T], old_rows: Mapping[str, object], rows: Sequence[config.Key | config.Model]
+) -> dict[str, _T]:
+    """What stays of the objects that rows of the settings have: that of each row that is as it was."""
+    return {row.name: old[row.name] for row in rows if row.name in old and old_rows.get(row.name) == row}
+
+
+def _ledgers(rows: Sequence[config.Quota], before: Ledgers | None) -> Ledgers:
+    configured = {}
+    for row in rows:
+        amounts = ((Resource.REQUESTS, row.requests_per_min), (Resource.TOKENS, row.tokens_per_min))
+        limits = [Limit(resource, amount, enforce=row.enforce) for resource, amount in amounts if amount is not None]
+        configured[row.name] = limits
+    return Ledgers(configured, before)
+
+
+def _timeouts(row: config.Timeouts) -> Timeouts:
+    return Timeouts(
+        ttft_s=row.ttft_s,
+        ttft_per_token_s=row.ttft_per_1000_tokens_s / 1000,
+        ttft_last_s=row.ttft_last_s,
+        stall_s=row.stall_s,
+        total_s=row.total_s,
+        commit_status_after_s=row.commit_status_after_s,
+        keepalive_interval_s=row.keepalive_interval_s,
+        retry_after_s_max=row.retry_after_max_s,
+    )
+
+
+def _limits(rows: config.Limits) -> Limits:
+    return Limits(RequestBounds(n_max=rows.n_max, max_tokens_max=rows.max_tokens_max), _PASSED_HEADERS)
+
+
+def _keyring(rows: Sequence[config.Key]) -> Keyring:
+    names = {row.key.get_secret_value(): row.name for row in rows}
+    return Keyring(names, {row.name: frozenset(row.models) for row in rows if row.models is not None})
+
+
+def _accounts(rows: Sequence[config.Key]) -> dict[str, Account]:
+    """Of the keys that have limits."""
+    limits = {row.name: CallerLimits(row.requests_per_min, row.tokens_per_min, row.concurrency) for row in rows}
+    return {name: Account(given) for name, given in limits.items() if given != CallerLimits()}
+
+
+def _entrances(rows: Sequence[config.Model]) -> dict[str, Entrance]:
+    """Of the models that have a bound."""
+    return {
+        row.name: Entrance(Gate(row.concurrency, row.queue.max), row.queue.timeout_s)
+        for row in rows
+        if row.concurrency is not None
+    }

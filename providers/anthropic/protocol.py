@@ -1,0 +1,71 @@
+"""POST /v1/messages as Anthropic serves it: the wire protocol for clients that speak it themselves.
+
+The client's bytes go out with `model` and `stream` replaced, and the answer's events come back as they came.
+Knows nothing of HTTP, keys or races. Sans-I/O. Units: tokens.
+"""
+
+import msgspec
+
+from providers.anthropic.assemble import MessageAssembler
+from providers.anthropic.errors import error_of
+from providers.anthropic.events import MessageReader
+from providers.anthropic.usage import Counts
+from providers.base import Api, Call, Frame, FrameKind
+from providers.json_fields import as_mapping
+from providers.openai.events import FirstToken
+from providers.openai.request import build
+from providers.tolerant_json import dumps, loads
+
+MAX_TOKENS = 32_000  # the most that every current model takes
+
+
+class AnthropicMessages:
+    """The `providers.base.WireProtocol` of POST messages.
+
+    Args:
+        first_token: whether thinking counts as content.
+        max_tokens: the bound on an answer where the client gave none: the API demands one.
+    """
+
+    def __init__(self, *, first_token: FirstToken = "any", max_tokens: int = MAX_TOKENS) -> None:
+        self._first_token = first_token
+        self._max_tokens = max_tokens
+
+    def path(self, _api: Api) -> str:
+        """See `WireProtocol.path`."""
+        return "/messages"
+
+    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+        """See `WireProtocol.build`."""
+        return build(_bounded(call, self._max_tokens), model, stream=stream, ask_usage=False)
+
+    def reader(self, _call: Call) -> MessageReader:
+        """See `WireProtocol.reader`."""
+        return MessageReader(self._first_token)
+
+    def assembler(self, _call: Call) -> MessageAssembler:
+        """A fresh assembler for one non-streaming answer."""
+        return MessageAssembler()
+
+    def whole(self, call: Call, body: bytes) -> Frame:
+        """See `WireProtocol.whole`."""
+        frames = self.reader(call).read_body(body)
+        if frames[0].kind is FrameKind.ERROR:
+            return frames[0]
+        counts = Counts()
+        counts.add(as_mapping(loads(body)).get("usage"))
+        return Frame(FrameKind.CONTENT, body, counts.usage())
+
+    error = staticmethod(error_of)
+
+
+def _bounded(call: Call, max_tokens: int) -> Call:
+    """The call with a bound on its answer's tokens."""
+    if "max_tokens" in call.spans:
+        return call
+    bound = b'"max_tokens":' + dumps(max_tokens) + (b"," if call.spans else b"")
+    at = call.insert_at
+    body = call.body[:at] + bound + call.body[at:]
+    spans = {key: (start + len(bound), end + len(bound)) for key, (start, end) in call.spans.items()}
+    spans["max_tokens"] = (at + len(b'"max_tokens":'), at + len(b'"max_tokens":') + len(dumps(max_tokens)))
+    return msgspec.structs.replace(call, body=body, spans=spans)

@@ -1,0 +1,157 @@
+"""The events of a Messages stream as the chunks of a chat completion.
+
+Thinking becomes `reasoning_content`; when a block of it is complete it follows once more as a whole, with its
+signature, in `thinking_blocks`: a client that sends these back lets the model go on from its own thoughts. Blocks of
+Anthropic's own tools have no counterpart and cannot be asked for. Sans-I/O. Units: seconds.
+"""
+
+from collections.abc import Callable, Mapping
+
+from providers.anthropic.usage import Counts
+from providers.json_fields import as_mapping
+from providers.sse import data_of
+from providers.tolerant_json import dumps, loads
+
+Json = dict[str, object]
+
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+_DONE = b"data: [DONE]\n\n"
+_PING = b": ping\n\n"
+
+
+class ChatAnswer:
+    """The `providers.translation.base.Translator` from Messages events to chunks.
+
+    Args:
+        with_usage: the client wants the usage chunk.
+        wall_s: the wall time, for `created`; asked once.
+    """
+
+    def __init__(self, *, with_usage: bool, wall_s: Callable[[], float]) -> None:
+        self._with_usage = with_usage
+        self._wall_s = wall_s
+        self._head: Json = {"id": "", "object": "chat.completion.chunk", "created": 0, "model": ""}
+        self._before = b""  # of a chunk, up to its delta
+        self._counts = Counts()
+        self._calls = -1  # index of the last tool call
+        self._silent = False  # the open tool call has no arguments yet
+        self._thought: Json | None = None  # the open block of thinking, as it will be sent back
+        self._ended = False
+
+    def read(self, event: bytes) -> bytes:
+        """See `Translator.read`."""
+        value = loads(data_of(event) or b"")
+        if not isinstance(value, dict) or self._ended:
+            return b""
+        match value.get("type"):
+            case "message_start":
+                return self._begin(as_mapping(value.get("message")))
+            case "message_delta":
+                self._counts.add(value.get("usage"))
+                return self._finish(as_mapping(value.get("delta")))
+            case "message_stop":
+                return self.close()
+            case "ping":
+                return _PING
+            case kind:
+                return self._block(kind, value)
+
+    def close(self) -> bytes:
+        """See `Translator.close`."""
+        if self._ended:
+            return b""
+        self._ended = True
+        usage = self._counts.chat() if self._with_usage else None
+        if usage is None:
+            return _DONE
+        return b"data: " + dumps({**self._head, "choices": [], "usage": usage}) + b"\n\n" + _DONE
+
+    def _begin(self, message: Mapping[str, object]) -> bytes:
+        self._counts.add(message.get("usage"))
+        self._head["id"], self._head["model"] = message.get("id") or "", message.get("model") or ""
+        self._head["created"] = int(self._wall_s())
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def _block(self, kind: object, value: Mapping[str, object]) -> bytes:
+        """What happens to a content block."""
+        match kind:
+            case "content_block_start":
+                return self._start(as_mapping(value.get("content_block")))
+            case "content_block_delta":
+                return self._delta(as_mapping(value.get("delta")))
+            case "content_block_stop":
+                return self._stop()
+        return b""
+
+    def _start(self, block: Mapping[str, object]) -> bytes:
+        match block.get("type"):
+            case "text":
+                return self._chunk({"content": block["text"]}) if block.get("text") else b""
+            case "thinking":
+                thinking = block.get("thinking") or ""
+                self._thought = {**block, "thinking": thinking}
+                return self._chunk({"reasoning_content": thinking}) if thinking else b""
+            case "redacted_thinking":
+                self._thought = dict(block)
+            case "tool_use":
+                return self._call(block)
+        return b""
+
+    def _call(self, block: Mapping[str, object]) -> bytes:
+        """A tool call begins; its input, empty here as a rule, comes in pieces."""
+        self._calls += 1
+        given = block.get("input")
+        arguments = dumps(given).decode() if given else ""
+        self._silent = not arguments
+        function = {"name": block.get("name") or "", "arguments": arguments}
+        return self._piece({"id": block.get("id") or "", "type": "function", "function": function})
+
+    def _delta(self, delta: Mapping[str, object]) -> bytes:
+        match delta:
+            case {"type": "text_delta", "text": str(text)} if text:
+                return self._chunk({"content": text})
+            case {"type": "thinking_delta", "thinking": str(text)} if text:
+                if self._thought is not None:
+                    self._thought["thinking"] = f"{self._thought.get('thinking', '')}{text}"
+                return self._chunk({"reasoning_content": text})
+            case {"type": "signature_delta", "signature": str(signature)} if self._thought is not None:
+                self._thought["signature"] = f"{self._thought.get('signature') or ''}{signature}"
+            case {"type": "input_json_delta", "partial_json": str(text)} if text:
+                self._silent = False
+                return self._piece({"function": {"arguments": text}})
+        return b""
+
+    def _stop(self) -> bytes:
+        """A block is complete: what could not be told in pieces follows."""
+        if self._silent:
+            self._silent = False
+            return self._piece({"function": {"arguments": "{}"}})
+        thought, self._thought = self._thought, None
+        if thought is not None and (thought.get("signature") or thought.get("data")):
+            return self._chunk({"thinking_blocks": [thought]})
+        return b""
+
+    def _finish(self, delta: Mapping[str, object]) -> bytes:
+        reason = delta.get("stop_reason")
+        if not reason:
+            return b""
+        why = as_mapping(delta.get("stop_details")).get("explanation")
+        said: Json = {"refusal": why} if reason == "refusal" and isinstance(why, str) and why else {}
+        choice = {"index": 0, "delta": said, "finish_reason": _FINISH.get(str(reason), reason)}
+        return b"data: " + dumps({**self._head, "choices": [choice]}) + b"\n\n"
+
+    def _piece(self, call: Json) -> bytes:
+        return self._chunk({"tool_calls": [{"index": self._calls, **call}]})
+
+    def _chunk(self, delta: Json) -> bytes:
+        """A chunk in which only the delta differs from others."""
+        if not self._before:
+            self._before = b"data: " + dumps(self._head)[:-1] + b',"choices":[{"index":0,"delta":'
+        return self._before + dumps(delta) + b',"finish_reason":null}]}\n\n'

@@ -1,0 +1,143 @@
+"""Chat completions in the words of the Responses API: the chunks of an answer.
+
+Deltas become chunks; what an upstream tells only when it is done becomes one chunk then. The terminal event gives the
+finish_reason, the token counts and `[DONE]`. Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from providers.responses.writer import CALL_FIELDS
+from providers.sse import data_of
+from providers.tolerant_json import as_key, dumps, loads
+
+Fields = dict[str, object]
+
+_DONE: Final = b"data: [DONE]\n\n"
+_TEXTS: Final[Mapping[str, tuple[str, str]]] = {  # event -> the delta's key, and where the done event has the text
+    "response.output_text": ("content", "text"),
+    "response.refusal": ("refusal", "refusal"),
+    "response.reasoning_text": ("reasoning_content", "text"),
+    "response.reasoning_summary_text": ("reasoning_content", "text"),
+}
+_ARGUMENTS: Final[Mapping[str, tuple[str, str]]] = {  # event -> the call's key, and its field
+    "response.function_call_arguments": ("function", "arguments"),
+    "response.custom_tool_call_input": ("custom", "input"),
+}
+_REASONS: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+class ChatChunks:
+    """The `providers.translation.base.Translator` of an answer for a client of chat completions.
+
+    Args:
+        usage_wanted: the client gets the chunk with token counts.
+    """
+
+    def __init__(self, *, usage_wanted: bool) -> None:
+        self._usage_wanted = usage_wanted
+        self._head: Fields = {"id": "chatcmpl-translated", "object": "chat.completion.chunk", "created": 0, "model": ""}
+        self._begun = False
+        self._calls: dict[object, int] = {}  # output_index -> the call's number
+        self._told: set[tuple[object, ...]] = set()  # texts that came in deltas
+        self._over = False
+
+    def read(self, event: bytes) -> bytes:
+        """See `Translator.read`."""
+        value = loads(data_of(event) or b"")
+        return b"".join(self._event(value)) if isinstance(value, dict) and not self._over else b""
+
+    def close(self) -> bytes:
+        """See `Translator.close`: every complete answer has its terminal event."""
+        return b""
+
+    def _event(self, event: Fields) -> Iterator[bytes]:
+        kind = str(event.get("type"))
+        stem, _, last = kind.rpartition(".")
+        if kind == "response.created":
+            self._name(_dict(event.get("response")))
+        elif stem in _TEXTS and last in ("delta", "done"):
+            yield from self._text(stem, last, event)
+        elif stem in _ARGUMENTS and last in ("delta", "done"):
+            yield from self._arguments(stem, last, event)
+        elif kind == "response.output_item.added":
+            yield from self._begin_call(event)
+        elif kind in ("response.completed", "response.incomplete"):
+            yield from self._end(_dict(event.get("response")))
+
+    def _name(self, answer: Fields) -> None:
+        ident = str(answer.get("id") or "translated").removeprefix("resp_")
+        self._head |= {"id": f"chatcmpl-{ident}", "created": answer.get("created_at") or 0}
+        self._head["model"] = answer.get("model") or ""
+
+    def _text(self, stem: str, last: str, event: Fields) -> Iterator[bytes]:
+        key, field = _TEXTS[stem]
+        place = (stem, *(as_key(event.get(name)) for name in ("output_index", "content_index", "summary_index")))
+        text = event.get("delta") if last == "delta" else event.get(field)
+        if last == "done" and place in self._told:
+            return
+        self._told.add(place)
+        if isinstance(text, str) and text:
+            found = event.get("logprobs")
+            logprobs = {"content": found, "refusal": None} if isinstance(found, list) and found else None
+            yield self._chunk({key: text}, logprobs=logprobs)
+
+    def _begin_call(self, event: Fields) -> Iterator[bytes]:
+        item = _dict(event.get("item"))
+        said = str(item.get("type"))
+        if said not in CALL_FIELDS:
+            return
+        number = self._calls.setdefault(as_key(event.get("output_index")), len(self._calls))
+        kind = "function" if said == "function_call" else "custom"
+        field, _ = CALL_FIELDS[said]
+        call = {"index": number, "id": item.get("call_id"), "type": kind, kind: {"name": item.get("name"), field: ""}}
+        yield self._chunk({"tool_calls": [call]})
+
+    def _arguments(self, stem: str, last: str, event: Fields) -> Iterator[bytes]:
+        kind, field = _ARGUMENTS[stem]
+        index = as_key(event.get("output_index"))
+        more = event.get("delta") if last == "delta" else event.get(field)
+        if last == "done" and (stem, index) in self._told:
+            return
+        self._told.add((stem, index))
+        number = self._calls.get(index)
+        if number is not None and isinstance(more, str) and more:
+            yield self._chunk({"tool_calls": [{"index": number, kind: {field: more}}]})
+
+    def _end(self, answer: Fields) -> Iterator[bytes]:
+        self._over = True
+        reason = _REASONS.get(str(_dict(answer.get("incomplete_details")).get("reason")))
+        yield self._chunk({}, finish=reason or ("tool_calls" if self._calls else "stop"))
+        usage = answer.get("usage")
+        if self._usage_wanted and isinstance(usage, dict):
+            yield _event({**self._head, "choices": [], "usage": _usage(usage)})
+        yield _DONE
+
+    def _chunk(self, delta: Fields, finish: str | None = None, logprobs: object = None) -> bytes:
+        """One chunk; the first one says who speaks."""
+        if not self._begun:
+            self._begun = True
+            delta = {"role": "assistant", "content": None if "content" not in delta else "", **delta}
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return _event({**self._head, "choices": [choice]})
+
+
+def _usage(usage: Fields) -> Fields:
+    """Token counts under their other names."""
+    return {
+        "prompt_tokens": usage.get("input_tokens"),
+        "completion_tokens": usage.get("output_tokens"),
+        "total_tokens": usage.get("total_tokens"),
+        "prompt_tokens_details": {"cached_tokens": _dict(usage.get("input_tokens_details")).get("cached_tokens") or 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": _dict(usage.get("output_tokens_details")).get("reasoning_tokens") or 0
+        },
+    }
+
+
+def _event(chunk: Fields) -> bytes:
+    return b"data: %s\n\n" % dumps(chunk)
+
+
+def _dict(value: object) -> Fields:
+    return value if isinstance(value, dict) else {}

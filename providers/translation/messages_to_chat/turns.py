@@ -1,0 +1,178 @@
+"""The turns of a request to Anthropic's Messages API as the messages of a chat completion.
+
+A user's turn with tool results becomes one `tool` message a result, then a `user` message with the rest. A tool's
+images follow in that user message, because `tool` messages hold text only; a failed tool's text begins with "Error: ".
+Thinking goes back only to servers that have a field for it. Blocks of Anthropic's own tools are refused.
+
+Knows nothing of the other parameters. Sans-I/O.
+"""
+
+from collections.abc import Iterable
+
+from providers.json_fields import Given, as_list, plain, unsuited
+from providers.tolerant_json import dumps
+
+Json = dict[str, object]
+
+_PDF = "application/pdf"
+
+
+def messages_of(given: Given, reasoning: str | None) -> list[Json]:
+    """The chat messages of the request's `messages`; see `Dialect.reasoning`."""
+    messages: list[Json] = []
+    for number, turn in enumerate(given.need("messages", list)):
+        place = given.inner(turn, f"messages[{number}]")
+        role = place.need("role", str)
+        content = place.take("content")
+        if role == "system":
+            messages.append({"role": "system", "content": plain(content_of(place, "content", content))})
+        elif role == "user":
+            messages += _user(place, content)
+        elif role == "assistant":
+            messages.append(_assistant(place, content, reasoning))
+        else:
+            raise unsuited(place.at("role"), f"there is no role {role[:20]!r}")
+        place.close()
+    return messages
+
+
+def content_of(place: Given, key: str, content: object) -> list[Json]:
+    """The parts of a content that may be a string or blocks of text, images and documents."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    blocks = as_list(content, place.at(key))
+    return [_part(place.inner(block, f"{key}[{number}]")) for number, block in enumerate(blocks)]
+
+
+def _part(block: Given) -> Json:
+    kind = block.need("type", str)
+    part: Json
+    if kind == "text":
+        part = {"type": "text", "text": block.need("text", str)}
+        block.ignore("citations")  # of an earlier answer
+    elif kind == "image":
+        part = {"type": "image_url", "image_url": {"url": _image(block.inner(block.need("source", dict), "source"))}}
+    elif kind == "document":
+        part = _document(block)
+    else:
+        raise unsuited(block.at("type"), f"a block of the type {kind[:40]!r} has no counterpart in chat completions")
+    block.ignore("cache_control")
+    block.close()
+    return part
+
+
+def _image(source: Given) -> str:
+    kind = source.need("type", str)
+    if kind == "url":
+        url = source.need("url", str)
+    elif kind == "base64":
+        url = f"data:{source.need('media_type', str)};base64,{source.need('data', str)}"
+    else:
+        raise unsuited(source.at("type"), "the image is kept at Anthropic; send its data")
+    source.close()
+    return url
+
+
+def _document(block: Given) -> Json:
+    """A PDF as a file, a plain text as text with its title and context above it."""
+    title, context = block.take_as("title", str), block.take_as("context", str)
+    citations = block.take("citations")
+    if citations not in (None, {"enabled": False}):
+        block.lose("citations")
+    source = block.inner(block.need("source", dict), "source")
+    kind = source.need("type", str)
+    if kind == "text":
+        source.allow("media_type", "text/plain")
+        text = "\n".join(each for each in (title, context, source.need("data", str)) if each)
+        source.close()
+        return {"type": "text", "text": text}
+    if kind != "base64" or source.take("media_type") != _PDF:
+        raise unsuited(source.at("type"), "a document must be a PDF in base64, or a plain text")
+    if context:
+        block.lose("context")
+    data = f"data:{_PDF};base64,{source.need('data', str)}"
+    source.close()
+    return {"type": "file", "file": {"file_data": data, "filename": title or "document.pdf"}}
+
+
+def _user(place: Given, content: object) -> Iterable[Json]:
+    """Tool results first, as chat completions want them right behind their calls."""
+    results: list[Json] = []
+    parts: list[Json] = []
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    for number, value in enumerate(as_list(content, place.at("content"))):
+        block = place.inner(value, f"content[{number}]")
+        if isinstance(value, dict) and value.get("type") == "tool_result":
+            result, images = _result(block)
+            results.append(result)
+            parts += images
+        else:
+            parts.append(_part(block))
+    if parts or not results:
+        results.append({"role": "user", "content": plain(parts)})
+    return results
+
+
+def _result(block: Given) -> tuple[Json, list[Json]]:
+    """A tool's result: the message, and the images to show behind it."""
+    content = block.take("content")
+    parts = content_of(block, "content", content) if content is not None else []
+    texts = [part for part in parts if part["type"] == "text"]
+    if block.take_as("is_error", bool):
+        texts = [{"type": "text", "text": "Error: "}, *texts] if len(texts) != 1 else _marked(texts[0])
+    message: Json = {
+        "role": "tool",
+        "tool_call_id": block.need("tool_use_id", str),
+        "content": plain(texts) if texts else "",
+    }
+    block.ignore("type", "cache_control")
+    block.close()
+    return message, [part for part in parts if part["type"] != "text"]
+
+
+def _marked(text: Json) -> list[Json]:
+    return [{"type": "text", "text": f"Error: {text['text']}"}]
+
+
+def _assistant(place: Given, content: object, reasoning: str | None) -> Json:
+    """An assistant's turn: its texts in one, its tool calls, and where there is a field for it what it thought."""
+    texts, thoughts, calls = [], [], []
+    if isinstance(content, str):
+        texts.append(content)
+        content = []
+    for number, value in enumerate(as_list(content, place.at("content"))):
+        block = place.inner(value, f"content[{number}]")
+        kind = block.need("type", str)
+        if kind == "text":
+            texts.append(block.need("text", str))
+            block.ignore("citations")
+        elif kind == "thinking":
+            thoughts.append(block.need("thinking", str))
+            block.ignore("signature")
+        elif kind == "tool_use":
+            calls.append(_call(block))
+        elif kind == "redacted_thinking":
+            block.ignore("data")  # nobody but Anthropic can read it
+        else:
+            raise unsuited(
+                block.at("type"), f"a block of the type {kind[:40]!r} has no counterpart in chat completions"
+            )
+        block.ignore("cache_control")
+        block.close()
+    message: Json = {"role": "assistant", "content": "".join(texts) if texts or not calls else None}
+    if reasoning is not None and any(thoughts):
+        message[reasoning] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _call(block: Given) -> Json:
+    arguments = dumps(block.need("input", dict)).decode()
+    block.allow("caller", {"type": "direct"})
+    return {
+        "id": block.need("id", str),
+        "type": "function",
+        "function": {"name": block.need("name", str), "arguments": arguments},
+    }

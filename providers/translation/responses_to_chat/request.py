@@ -1,0 +1,262 @@
+"""The Responses API in the words of chat completions: requests.
+
+What chat completions has, under whatever name, is said there; what it has not is refused by name, or dropped and told
+where that is allowed. Left out on purpose, because it changes no answer: hints for OpenAI's own caches
+(`prompt_cache_*`), `safety_identifier`, `metadata` (echoed in the answer instead), and the reasoning of earlier turns,
+which chat completions has no place for. Fields that nobody here knows are passed on as they are. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from providers.base import Api, Call
+from providers.errors import Unsuited
+from providers.responses.assemble import ResponseAssembler
+from providers.tolerant_json import loads
+from providers.translation.base import Request, lost
+from providers.translation.responses_to_chat.stream import ResponseEvents
+
+Item = Mapping[str, object]
+
+_SAME: Final = ("temperature", "top_p", "parallel_tool_calls", "user", "top_logprobs")
+_MEANT: Final = frozenset(  # said in other words, or without effect on the answer
+    {
+        *("model", "stream", "stream_options", "input", "instructions", "max_output_tokens", "text", "reasoning"),
+        *("tools", "tool_choice", "include", "service_tier", "truncation", "store", "background", "max_tool_calls"),
+        *("metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+    }
+)
+_KEPT: Final = ("previous_response_id", "conversation", "prompt")
+_UNKNOWN_THERE: Final = ("context_management", "moderation", "access_programs", "image")
+_LOGPROBS: Final = "message.output_text.logprobs"
+_INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # where there is no reasoning, none is included
+
+
+class ResponsesOverChat:
+    """The `providers.translation.base.Translation` for clients of the Responses API."""
+
+    asked, spoken = Api.RESPONSES, Api.CHAT
+
+    def request(self, call: Call) -> Request:
+        """See `Translation.request`."""
+        given = loads(call.body)
+        assert isinstance(given, dict)
+        missing = {
+            **lost(_KEPT, given, _not_kept),
+            **lost(_UNKNOWN_THERE, given, _no_words),
+            **_lost_values(given),
+        }
+        fields: dict[str, object] = {"messages": messages_of(given)}
+        fields |= {name: given[name] for name in _SAME if given.get(name) is not None}
+        if given.get("max_output_tokens") is not None:
+            fields["max_tokens"] = given["max_output_tokens"]
+        if given.get("service_tier") not in (None, "auto"):
+            fields["service_tier"] = given["service_tier"]
+        if _LOGPROBS in _list(given.get("include")) or given.get("top_logprobs"):
+            fields["logprobs"] = True
+        _say_text(_dict(given.get("text")), fields)
+        effort = _dict(given.get("reasoning")).get("effort")
+        if effort is not None:
+            fields["reasoning_effort"] = effort
+        _say_tools(given, fields, missing)
+        known = _MEANT.union(_SAME, _KEPT, _UNKNOWN_THERE)
+        fields |= {name: value for name, value in given.items() if name not in known}
+        return Request(fields, missing)
+
+    def translator(self, call: Call) -> ResponseEvents:
+        """See `Translation.translator`."""
+        return ResponseEvents(_dict(loads(call.body)))
+
+    def assembler(self, _call: Call) -> ResponseAssembler:
+        """See `Translation.assembler`."""
+        return ResponseAssembler()
+
+
+def messages_of(given: Mapping[str, object]) -> list[dict[str, object]]:
+    """The conversation as messages.
+
+    Raises:
+        Unsuited: an item or a part of one has no form there.
+    """
+    messages: list[dict[str, object]] = []
+    if given.get("instructions"):
+        messages.append({"role": "system", "content": given["instructions"]})
+    asked = given.get("input")
+    if isinstance(asked, str):
+        return [*messages, {"role": "user", "content": asked}]
+    for index, item in enumerate(_list(asked)):
+        at = f"input[{index}]"
+        if not isinstance(item, dict):
+            raise Unsuited(f"`{at}` is no object", param=at)
+        kind = str(item.get("type") or "message")
+        if kind == "reasoning":
+            continue  # of an earlier turn; models of chat completions do not get it back
+        if kind in _CALLS:
+            _add_call(messages, item, kind)
+        elif kind in _OUTPUTS:
+            content = _text_parts(item.get("output"), f"{at}.output")
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+        elif kind == "message":
+            messages.append(_message(item, at))
+        else:
+            raise Unsuited(f"`{at}` is of type {kind!r}, which this upstream has no words for", param=at)
+    return messages
+
+
+_CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
+_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+
+
+def _add_call(messages: list[dict[str, object]], item: Item, kind: str) -> None:
+    """A tool call belongs to the assistant's message before it, with those beside it."""
+    name, field = _CALLS[kind]
+    call = {"id": item.get("call_id"), "type": name, name: {"name": item.get("name"), field: item.get(field) or ""}}
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    calls = messages[-1].setdefault("tool_calls", [])
+    assert isinstance(calls, list)
+    calls.append(call)
+
+
+def _message(item: Item, at: str) -> dict[str, object]:
+    role, content = item.get("role"), item.get("content")
+    if role == "assistant":
+        return _assistant(content, at)
+    said = content if isinstance(content, str) else [_part(part, at) for part in _list(content)]
+    return {"role": "system" if role == "developer" else role, "content": said}
+
+
+def _assistant(content: object, at: str) -> dict[str, object]:
+    """What the model said before, in one text."""
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    texts, refusals = [], []
+    for part in _list(content):
+        kind = _dict(part).get("type")
+        if kind in ("output_text", "input_text", "text"):
+            texts.append(str(_dict(part).get("text") or ""))
+        elif kind == "refusal":
+            refusals.append(str(_dict(part).get("refusal") or ""))
+        else:
+            raise Unsuited(f"`{at}.content` has a part of type {kind!r}, which an answer cannot have here", param=at)
+    refused = {"refusal": "".join(refusals)} if refusals else {}
+    return {"role": "assistant", "content": "".join(texts) if texts or not refusals else None, **refused}
+
+
+def _part(value: object, at: str) -> dict[str, object]:
+    """One part of what a user says."""
+    part = _dict(value)
+    kind, param = part.get("type"), f"{at}.content"
+    if kind in ("input_text", "text", "output_text"):
+        return {"type": "text", "text": part.get("text")}
+    if kind == "input_image" and part.get("image_url"):
+        detail = {} if part.get("detail") is None else {"detail": part["detail"]}
+        return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": part.get("input_audio")}
+    if kind == "input_file" and not part.get("file_url"):
+        names = ("file_data", "filename", "file_id")
+        return {"type": "file", "file": {name: part[name] for name in names if part.get(name) is not None}}
+    raise Unsuited(f"`{param}` has a part of type {kind!r} in a form that this upstream has no words for", param=param)
+
+
+def _text_parts(output: object, at: str) -> object:
+    """What a tool gave back: text, in one piece or in parts."""
+    if isinstance(output, str):
+        return output
+    parts = [_part(part, at) for part in _list(output)]
+    if any(part["type"] != "text" for part in parts):
+        raise Unsuited(f"`{at}` is not only text, which is all that a tool can give this upstream", param=at)
+    return parts
+
+
+def _say_text(text: Item, fields: dict[str, object]) -> None:
+    """The format and verbosity of the answer."""
+    form = _dict(text.get("format"))
+    if form.get("type") == "json_schema":
+        schema = {name: value for name, value in form.items() if name != "type" and value is not None}
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif form.get("type") not in (None, "text"):
+        fields["response_format"] = form
+    if text.get("verbosity") is not None:
+        fields["verbosity"] = text["verbosity"]
+
+
+def _say_tools(given: Item, fields: dict[str, object], missing: dict[str, str]) -> None:
+    """Tools that the caller runs, and how they are chosen."""
+    tools = []
+    for index, tool in enumerate(_list(given.get("tools"))):
+        said = _tool(_dict(tool))
+        if said is None:
+            kind = _dict(tool).get("type")
+            missing[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, which this upstream has no tool for"
+        else:
+            tools.append(said)
+    if tools:
+        fields["tools"] = tools
+    choice = given.get("tool_choice")
+    if isinstance(choice, str) and (tools or choice != "auto"):
+        fields["tool_choice"] = choice
+    elif isinstance(choice, dict):
+        said = _choice(choice)
+        if said is None:
+            missing["tool_choice"] = f"`tool_choice` is {choice.get('type')!r}, which this upstream has no words for"
+        else:
+            fields["tool_choice"] = said
+
+
+def _tool(tool: Item) -> dict[str, object] | None:
+    """A tool in the form of chat completions, None where it has none."""
+    if tool.get("type") == "function":
+        names = ("name", "description", "parameters", "strict")
+        return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
+    if tool.get("type") == "custom":
+        said = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+        form = _dict(tool.get("format"))
+        if form.get("type") == "grammar":
+            grammar = {name: form.get(name) for name in ("definition", "syntax")}
+            said["format"] = {"type": "grammar", "grammar": grammar}
+        return {"type": "custom", "custom": said}
+    return None
+
+
+def _choice(choice: Item) -> dict[str, object] | None:
+    kind = choice.get("type")
+    if kind in ("function", "custom"):
+        return {"type": kind, str(kind): {"name": choice.get("name")}}
+    if kind == "allowed_tools":
+        allowed = [_choice(_dict(tool)) for tool in _list(choice.get("tools"))]
+        if all(allowed):
+            return {"type": kind, kind: {"mode": choice.get("mode"), "tools": allowed}}
+    return None
+
+
+def _lost_values(given: Item) -> dict[str, str]:
+    """Fields that are known there, but not with this value."""
+    found = {}
+    if given.get("store") is True:
+        found["store"] = "`store` is true, but this upstream keeps no answers"
+    if given.get("truncation") == "auto":
+        found["truncation"] = "`truncation` is 'auto', but this upstream shortens no conversation"
+    if _dict(given.get("reasoning")).get("summary") in ("concise", "detailed"):
+        found["reasoning.summary"] = "`reasoning.summary` asks for a form that this upstream cannot be asked for"
+    other = [each for each in _list(given.get("include")) if each not in _INCLUDED]
+    if other:
+        found["include"] = f"`include` has {other[0]!r}, which this upstream does not give"
+    return found
+
+
+def _not_kept(name: str) -> str:
+    return f"`{name}` goes on with what an upstream has kept, and this one keeps nothing; send the whole as `input`"
+
+
+def _no_words(name: str) -> str:
+    return f"`{name}` is given, and this upstream has no words for it"
+
+
+def _dict(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else ()

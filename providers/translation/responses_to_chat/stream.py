@@ -1,0 +1,284 @@
+"""The Responses API in the words of chat completions: the events of an answer.
+
+Chunks say what was added, events also where it begins and ends: one item is open at a time (reasoning, message or tool
+call), and whatever begins another one closes it. The response object repeats what was asked, as OpenAI's does, and says
+`store: false`, because nothing was kept. Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from providers.openai.events import usage_of
+from providers.responses.writer import CALL_FIELDS, EventWriter
+from providers.sse import data_of
+from providers.tolerant_json import as_key, loads
+
+Fields = dict[str, object]
+
+_ECHOED: Final[Mapping[str, object]] = {  # what was asked, and what stands there where nothing was
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": None,
+    "truncation": "disabled",
+    "user": None,
+}
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_REASONING: Final = ("reasoning_content", "reasoning")
+_PART: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}  # part type -> its field
+
+
+class ResponseEvents:
+    """The `providers.translation.base.Translator` of an answer for a client of the Responses API.
+
+    Args:
+        asked: the client's request.
+    """
+
+    def __init__(self, asked: Mapping[str, object]) -> None:
+        self._asked = asked
+        self._writer = EventWriter()
+        self._head: Fields = {}
+        self._output: list[Fields] = []
+        self._open: Fields | None = None  # the item that is being said
+        self._part: Fields | None = None  # the part of it, in messages and reasoning
+        self._call: object = None  # which tool call of the chunks is open
+        self._calls: dict[object, Fields] = {}
+        self._finish: object = None
+        self._usage: Fields | None = None
+        self._over = False
+
+    def read(self, event: bytes) -> bytes:
+        """See `Translator.read`."""
+        data = data_of(event) or b""
+        if data.startswith(b"[DONE]"):
+            return self.close()
+        chunk = loads(data)
+        return b"".join(self._chunk(chunk)) if isinstance(chunk, dict) and not self._over else b""
+
+    def close(self) -> bytes:
+        """See `Translator.close`."""
+        if self._over:
+            return b""
+        self._over = True
+        return b"".join(self._closing())
+
+    # reading
+
+    def _chunk(self, chunk: Fields) -> Iterator[bytes]:
+        choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
+        beside = [_dict(chunk.get("x_groq")), *choices]  # where Groq and Moonshot have it
+        self._usage = next((_usage(each["usage"]) for each in (chunk, *beside) if each.get("usage")), self._usage)
+        if not self._head and (chunk.get("id") or choices or self._over):  # Azure begins with an event without id
+            self._head = {
+                "id": f"resp_{chunk.get('id') or 'translated'}",
+                "object": "response",
+                "created_at": chunk.get("created") or 0,
+                "model": chunk.get("model") or self._asked.get("model"),
+            }
+            yield self._writer.lifecycle("created", self._answer("in_progress"))
+            yield self._writer.lifecycle("in_progress", self._answer("in_progress"))
+        for choice in choices:
+            yield from self._delta(_dict(choice.get("delta")), choice)
+            self._finish = choice.get("finish_reason") or self._finish
+
+    def _delta(self, delta: Fields, choice: Fields) -> Iterator[bytes]:
+        reasoning = next((delta[name] for name in _REASONING if delta.get(name)), None)
+        content = delta.get("content")
+        if isinstance(content, list):  # Mistral: reasoning and text as parts
+            reasoning, content = _parts(content)
+        if isinstance(reasoning, str) and reasoning:
+            yield from self._text("reasoning", "reasoning_text", reasoning)
+        if isinstance(content, str) and content:
+            logprobs = _dict(choice.get("logprobs")).get("content")
+            yield from self._text("message", "output_text", content, logprobs if isinstance(logprobs, list) else [])
+        if isinstance(delta.get("refusal"), str) and delta["refusal"]:
+            yield from self._text("message", "refusal", str(delta["refusal"]))
+        for annotation in _list(delta.get("annotations")):
+            yield from self._annotate(_dict(annotation))
+        for call in _list(delta.get("tool_calls")):
+            yield from self._tool_call(_dict(call))
+
+    def _text(self, item: str, part: str, text: str, logprobs: list[object] | None = None) -> Iterator[bytes]:
+        """More text of a part, which is begun where it is not open."""
+        if self._open is None or self._open["type"] != item:
+            yield from self._begin(_new_item(item, self._ident(item)))
+        if self._part is None or self._part["type"] != part:
+            yield from self._end_part()
+            yield self._begin_part(part)
+        assert self._part is not None
+        field = _PART[part]
+        self._part[field] = f"{self._part[field]}{text}"
+        told = {}
+        if part == "output_text":
+            told = {"logprobs": logprobs or []}
+            if logprobs:
+                kept = self._part.setdefault("logprobs", [])
+                assert isinstance(kept, list)
+                kept += logprobs
+        yield self._writer.event(f"response.{part}.delta", **self._place(), delta=text, **told)
+
+    def _annotate(self, annotation: Fields) -> Iterator[bytes]:
+        """A source of the text; a text is begun where none is open."""
+        if self._part is None or self._part["type"] != "output_text":
+            yield from self._text("message", "output_text", "")
+        assert self._part is not None
+        kind = str(annotation.get("type"))
+        said = {"type": kind, **_dict(annotation.get(kind))}
+        known = self._part["annotations"]
+        assert isinstance(known, list)
+        known.append(said)
+        place = {**self._place(), "annotation_index": len(known) - 1}
+        yield self._writer.event("response.output_text.annotation.added", **place, annotation=said)
+
+    def _tool_call(self, call: Fields) -> Iterator[bytes]:
+        index = as_key(call.get("index", len(self._calls) if call.get("id") else self._call))
+        custom = call.get("type") == "custom" or "custom" in call
+        said = _dict(call.get("custom" if custom else "function"))
+        if index not in self._calls:
+            kind = "custom_tool_call" if custom else "function_call"
+            item = _new_item(kind, self._ident(kind))
+            item |= {"call_id": call.get("id") or f"call_{item['id']}", "name": said.get("name") or ""}
+            yield from self._begin(item)
+            self._calls[index], self._call = item, index
+        item = self._calls[index]
+        field, name = CALL_FIELDS[str(item["type"])]
+        more = said.get(field)
+        if isinstance(more, str) and more:
+            item[field] = f"{item[field]}{more}"
+            place = {"item_id": item["id"], "output_index": self._output.index(item)}
+            yield self._writer.event(f"response.{name}.delta", **place, delta=more)
+
+    # items and their ends
+
+    def _ident(self, kind: str) -> str:
+        prefix = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}[kind]
+        return f"{prefix}_{str(self._head['id']).removeprefix('resp_')}_{len(self._output)}"
+
+    def _place(self) -> Fields:
+        assert self._open is not None
+        content = self._open["content"]
+        assert isinstance(content, list)
+        return {
+            "item_id": self._open["id"],
+            "output_index": self._output.index(self._open),
+            "content_index": len(content) - 1,
+        }
+
+    def _begin(self, item: Fields) -> Iterator[bytes]:
+        yield from self._end_item()
+        self._open = item
+        self._output.append(item)
+        yield self._writer.event("response.output_item.added", output_index=len(self._output) - 1, item=item)
+
+    def _begin_part(self, kind: str) -> bytes:
+        assert self._open is not None
+        self._part = {"type": kind, _PART[kind]: "", **({"annotations": []} if kind == "output_text" else {})}
+        content = self._open["content"]
+        assert isinstance(content, list)
+        content.append(self._part)
+        return self._writer.event("response.content_part.added", **self._place(), part=self._part)
+
+    def _end_part(self) -> Iterator[bytes]:
+        if self._part is None:
+            return
+        kind = str(self._part["type"])
+        field = _PART[kind]
+        told = {"logprobs": self._part.get("logprobs", [])} if kind == "output_text" else {}
+        yield self._writer.event(f"response.{kind}.done", **self._place(), **{field: self._part[field]}, **told)
+        yield self._writer.event("response.content_part.done", **self._place(), part=self._part)
+        self._part = None
+
+    def _end_item(self) -> Iterator[bytes]:
+        """The open item is over; a tool call is over only with the answer, as its pieces may come mixed."""
+        yield from self._end_part()
+        item, self._open = self._open, None
+        if item is not None and item["type"] in ("reasoning", "message"):
+            yield self._done(item, "completed")
+
+    def _done(self, item: Fields, status: str) -> bytes:
+        if item["type"] != "reasoning":
+            item["status"] = status
+        return self._writer.event("response.output_item.done", output_index=self._output.index(item), item=item)
+
+    def _closing(self) -> Iterator[bytes]:
+        """Everything that is open ends, and the answer is told as a whole."""
+        if not self._head:
+            yield from self._chunk({})
+        reason = _INCOMPLETE.get(str(self._finish))
+        status = "incomplete" if reason else "completed"
+        last = self._output[-1] if self._output else None
+        yield from self._end_part()
+        if self._open is not None and self._open["type"] in ("reasoning", "message"):
+            yield self._done(self._open, status)
+        for item in self._calls.values():
+            field, name = CALL_FIELDS[str(item["type"])]
+            place = {"item_id": item["id"], "output_index": self._output.index(item)}
+            yield self._writer.event(f"response.{name}.done", **place, **{field: item[field]})
+            yield self._done(item, status if item is last else "completed")
+        details = {"reason": reason} if reason else None
+        answer = {**self._answer(status), "incomplete_details": details, "output": self._output, "usage": self._usage}
+        yield self._writer.lifecycle(status, answer)
+
+    def _answer(self, status: str) -> Fields:
+        given = {name: value for name, value in self._asked.items() if name in _ECHOED and value is not None}
+        echoed = {**_ECHOED, **given}
+        rest: Fields = {"error": None, "incomplete_details": None, "output": [], "store": False, "usage": None}
+        return {**self._head, "status": status, **echoed, **rest}
+
+
+def _new_item(kind: str, ident: str) -> Fields:
+    """An item of which nothing was said yet."""
+    head: Fields = {"id": ident, "type": kind}
+    if kind == "reasoning":
+        return {**head, "summary": [], "content": []}
+    head["status"] = "in_progress"
+    if kind == "message":
+        return {**head, "role": "assistant", "content": []}
+    return {**head, CALL_FIELDS[kind][0]: ""}
+
+
+def _parts(content: list[object]) -> tuple[str, str]:
+    """Reasoning and text of a content that comes in parts."""
+    reasoning, text = "", ""
+    for part in map(_dict, content):
+        if part.get("type") == "thinking":
+            inner = part.get("thinking")
+            texts = [str(_dict(each).get("text") or "") for each in inner] if isinstance(inner, list) else [str(inner)]
+            reasoning += "".join(texts)
+        elif isinstance(part.get("text"), str):
+            text += str(part["text"])
+    return reasoning, text
+
+
+def _usage(value: object) -> Fields | None:
+    """Token counts under their other names."""
+    usage = usage_of(value)
+    if usage is None:
+        return None
+    read, written = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+        "total_tokens": read + written,
+    }
+
+
+def _dict(value: object) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,201 @@
+"""HTTP/1.1 streaming client to one origin: a pool of connections, made for relaying.
+
+A request leaves on a pooled connection in the caller's own loop turn; the response is pushed to an `HttpSink` on the
+stack that reads the socket (exchange.py). There is no task, queue or lock per request: only a new connection takes a
+task, which belongs to the task group the client was given. Knows nothing of SSE, models or retries, but for one: a
+kept-alive connection that the server closed under our request, at once and before a single byte came back, is replaced:
+the server had closed it before it saw the request (RFC 9112, 9.3.1). One that is closed later may have worked on it.
+
+A spare connection is kept ready, so that a backup, or whoever comes after a cancelled loser, waits for no handshake.
+Connections are not used for ever: new ones see what DNS says now.
+
+Cancelling is closing: `abort()` drops the socket at once, nothing is drained. Units: seconds.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from providers.base import HttpSink, HttpStream, Request
+from providers.errors import ConnectError
+from providers.transport.connection import Connection, Exchange
+from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
+
+_SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
+_SPREAD: Final = 0.2  # of their age: connections opened together do not end together
+_SPREAD_STEPS: Final = 16
+
+
+class WireClient:
+    """A `providers.base.HttpClient` to one origin.
+
+    Args:
+        origin: where to connect.
+        tasks: owner of connecting tasks; must outlive the client.
+    """
+
+    def __init__(self, origin: Origin, tasks: asyncio.TaskGroup) -> None:
+        self._origin = origin
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._idle: deque[Connection] = deque()  # the right end was used last
+        self._waiting: dict[Exchange, None] = {}  # for a connection, in order
+        self._sparing = False  # a spare is being connected
+        self._open = 0
+        self._opened = 0
+        self._closed = False
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.sent = 0
+
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
+        """Send on an idle connection, or on a new one; see `HttpClient.send`."""
+        self.sent += 1
+        exchange = Exchange(self, request, sink)
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            connection.idle = False
+            if not connection.closing:
+                connection.stale_until_s = self._loop.time() + STALE_S
+                connection.start(exchange)
+                if not idle:
+                    self.warm()
+                return exchange
+        self.connect(exchange)
+        self.warm()
+        return exchange
+
+    def warm(self) -> None:
+        """See to it that a connection is ready for the next request, if a spare is wanted; one is opened at a time."""
+        if self._origin.spare and not self._idle and not self._sparing and not self._closed:
+            self._sparing = True
+            self._tasks.create_task(self._spare())
+
+    def close(self) -> None:
+        """Close idle connections and keep none from now on; running exchanges go on."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        while self._idle:
+            self._close_oldest()
+
+    @property
+    def connections(self) -> int:
+        """Open connections, idle ones included."""
+        return self._open
+
+    # for exchanges and connections
+
+    def connect(self, exchange: Exchange) -> None:
+        """Give an exchange a new connection, or one that is released meanwhile."""
+        self._waiting[exchange] = None
+        exchange.connecting = self._tasks.create_task(self._connected(exchange))
+
+    def opened(self) -> None:
+        """Count a connection."""
+        self._open += 1
+        self._opened += 1
+
+    def lost(self, connection: Connection) -> None:
+        """Count it no more."""
+        self._open -= 1
+        if connection.idle:
+            self._idle.remove(connection)
+
+    def leave(self, exchange: Exchange) -> None:
+        """It waits for a connection no more."""
+        self._waiting.pop(exchange, None)
+
+    def release(self, connection: Connection) -> None:
+        """Give a connection whose response is complete to whoever waits for one, or keep it for the next request."""
+        now_s = self._loop.time()
+        if self._closed or now_s > connection.fresh_until_s:
+            connection.close()
+            return
+        if self._waiting:
+            exchange = next(iter(self._waiting))
+            del self._waiting[exchange]
+            exchange.connecting = None  # what is being connected for it will be a spare
+            connection.stale_until_s = now_s + STALE_S
+            connection.start(exchange)
+            return
+        if len(self._idle) >= self._origin.idle_max:
+            self._close_oldest()
+        connection.idle_since_s = now_s
+        connection.idle = connection.kept = True
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    # inside
+
+    async def _connected(self, exchange: Exchange) -> None:
+        """Open a connection for an exchange; every failure reaches its sink, none the task group."""
+        try:
+            connection = await self._connection()
+        except ConnectError as error:
+            if self._waiting.pop(exchange, exchange) is None:  # else it has another connection, or is over
+                exchange.over(error)
+        except asyncio.CancelledError:
+            if not exchange.aborted:
+                raise
+        else:
+            if self._waiting.pop(exchange, exchange) is None and not exchange.aborted:
+                exchange.connecting = None
+                connection.start(exchange)
+            else:
+                self.release(connection)
+
+    async def _spare(self) -> None:
+        """Open a connection for nobody; one that cannot be opened is nobody's error."""
+        try:
+            self.release(await self._connection())
+        except ConnectError:
+            pass
+        finally:
+            self._sparing = False
+
+    async def _connection(self) -> Connection:
+        """A new connection.
+
+        Raises:
+            ConnectError: there is none.
+        """
+        origin = self._origin
+        if self._open >= origin.connections_max:
+            raise too_many(self._open)
+        try:
+            async with asyncio.timeout(origin.connect_s):
+                connection = await self._connect()
+        except TimeoutError:
+            raise too_slow(origin.connect_s) from None
+        except OSError as error:  # TLS's are some, too
+            raise unreachable(error) from error
+        except Exception as error:  # a name that cannot be looked up, no thread to do it: nothing to end a gateway for
+            raise ConnectError(f"cannot connect to the upstream: {type(error).__name__}") from error
+        spread = _SPREAD * (self._opened % _SPREAD_STEPS) / _SPREAD_STEPS
+        connection.fresh_until_s = self._loop.time() + origin.age_s * (1 - spread)
+        return connection
+
+    async def _connect(self) -> Connection:
+        """To the unix socket, or to host and port; TLS names the host (not where it is an address) and no protocol."""
+        origin, loop = self._origin, self._loop
+        if origin.socket is not None:
+            _, connection = await loop.create_unix_connection(lambda: Connection(self), origin.socket)
+        else:
+            _, connection = await loop.create_connection(
+                lambda: Connection(self), origin.host, origin.port, ssl=origin.tls
+            )
+        return connection
+
+    def _close_oldest(self) -> None:
+        connection = self._idle.popleft()
+        connection.idle = False
+        connection.close()
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long; runs only while something is idle."""
+        oldest_s = self._loop.time() - self._origin.idle_s
+        while self._idle and (self._idle[0].closing or self._idle[0].idle_since_s < oldest_s):
+            self._close_oldest()
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None

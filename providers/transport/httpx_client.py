@@ -1,0 +1,301 @@
+"""The general client: HTTP/2 and proxies, through httpx, behind the same contract as the wire client.
+
+For the replicas that need it; a request costs a task and more CPU than on the wire client. Nothing is multiplexed:
+a connection carries one request at a time, over HTTP/2, too. So an abort closes the connection, which every server and
+proxy understands, a slow client's answer holds up nobody else's, and what is buffered for it is bounded by one socket.
+An HTTP/2 connection is used again for the next request, an HTTP/1.1 one is not: httpx would take bytes behind one
+answer for the beginning of the next. The environment's proxies count for nothing. What is used of httpx is its network
+layer, httpcore, because it can be given a stream of ours (httpx_stream.py). Units: seconds.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections import deque
+from typing import Final
+
+import httpcore
+import httpx
+
+from providers.base import Headers, HttpSink, HttpStream, Request
+from providers.errors import ConnectError, ConnectionCut, ProtocolError, UpstreamError
+from providers.transport.httpx_stream import ListeningBackend
+from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
+
+_SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
+_STEPS: Final = 3  # to a connection: TCP, the proxy's word, TLS
+_PROXY_REFUSES: Final = 407
+_TOLD_MAX: Final = 200  # of a proxy's words
+_says_cut = re.compile(r"disconnected|closed connection|StreamReset|ConnectionTerminated").search
+
+
+class HttpxClient:
+    """A `providers.base.HttpClient` to one origin.
+
+    Args:
+        origin: where to connect.
+        tasks: owner of the requests' tasks; must outlive the client.
+
+    Attributes:
+        sent: requests so far.
+    """
+
+    def __init__(self, origin: Origin, tasks: asyncio.TaskGroup) -> None:
+        self._origin = origin
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._idle: deque[_Line] = deque()  # the right end was used last
+        self._open = 0
+        self._closed = False
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._scheme = b"http" if origin.tls is None else b"https"
+        self._host = origin.host.partition("%")[0].encode()
+        self.sent = 0
+
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
+        """Send on an idle connection, or on a new one; see `HttpClient.send`."""
+        self.sent += 1
+        exchange = _Exchange(sink)
+        exchange.task = self._tasks.create_task(self._serve(exchange, request))
+        return exchange
+
+    def warm(self) -> None:
+        """Keeps no spare connections."""
+
+    def close(self) -> None:
+        """Close idle connections and keep none from now on; running exchanges go on."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        while self._idle:
+            self._close_oldest()
+
+    def opened(self) -> None:
+        """A new connection stands; for those who extend this."""
+
+    @property
+    def connections(self) -> int:
+        """Open connections, idle ones included."""
+        return self._open
+
+    # inside
+
+    async def _serve(self, exchange: "_Exchange", request: Request) -> None:
+        """One request and its response; every failure reaches its sink, none the task group."""
+        if exchange.aborted:
+            return
+        asked = self._asked(request)
+        try:
+            line = self._idle.pop() if self._idle else None
+            if line is None or not await self._converse(line, exchange, asked):
+                await self._converse(self._line(), exchange, asked)
+            exchange.over(None)
+        except asyncio.CancelledError:  # before there was a connection, of our own making
+            if not exchange.aborted:
+                raise
+        except UpstreamError as error:
+            exchange.over(error)
+        except Exception as error:  # httpx's own errors, and whatever the libraries below it let through
+            exchange.over(_told(error))
+
+    async def _converse(self, line: "_Line", exchange: "_Exchange", asked: httpcore.Request) -> bool:
+        """Send and receive on one connection; False: it was a kept one, and dead before a byte of the answer came."""
+        kept, whole, stale_until_s = line.used, False, self._loop.time() + STALE_S
+        line.used = True
+        try:
+            try:
+                response = await self._head(line, exchange, asked, kept=kept)
+            except (httpcore.NetworkError, httpcore.RemoteProtocolError):
+                if kept and self._loop.time() < stale_until_s:
+                    return False
+                raise
+            headers = [(name.lower(), value) for name, value in response.headers]
+            exchange.sink.on_response(response.status, headers)
+            await exchange.flowing.wait()
+            async for data in response.aiter_stream():
+                exchange.sink.on_body(data)
+                await exchange.flowing.wait()
+            await response.aclose()
+            whole = response.extensions.get("http_version") == b"HTTP/2"
+        finally:
+            await self._give_back(line, again=whole)
+        return True
+
+    async def _head(
+        self, line: "_Line", exchange: "_Exchange", asked: httpcore.Request, *, kept: bool
+    ) -> httpcore.Response:
+        """Connect where that is needed, send, and wait for the final response head.
+
+        Nothing is cancelled while TCP or TLS are being set up, each of them bounded: anyio would leave the socket open.
+        """
+        connect_s = self._origin.connect_s
+
+        async def trace(name: str, info: dict[str, object]) -> None:
+            if not name.endswith("send_request_headers.started"):
+                return
+            if getattr(info.get("request"), "method", b"") == b"CONNECT":
+                return
+            connecting.reschedule(None)
+            exchange.connected = True
+            if exchange.aborted:
+                raise asyncio.CancelledError
+            if not kept:
+                self.opened()
+
+        timeouts = {"connect": connect_s, **dict.fromkeys(("read", "write", "pool"))}
+        asked.extensions = {"timeout": timeouts, "trace": trace}
+        try:
+            async with asyncio.timeout(_STEPS * connect_s) as connecting:
+                response = await line.pool.handle_async_request(asked)
+        except (TimeoutError, httpcore.ConnectTimeout):
+            raise too_slow(connect_s) from None
+        if response.status == _PROXY_REFUSES:
+            raise ConnectError("the proxy refused: status 407, it wants a user and password (http://user:password@...)")
+        if response.status < 200:
+            raise ProtocolError("the upstream switched protocols")
+        return response
+
+    def _asked(self, request: Request) -> httpcore.Request:
+        """The request in httpcore's form; its head is our own, so it is well formed."""
+        first, *lines = request.head[:-4].split(b"\r\n")
+        method, target, _ = first.split(b" ")
+        headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+        url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._origin.port, target=target)
+        return httpcore.Request(method, url, headers=headers, content=request.body)
+
+    def _line(self) -> "_Line":
+        if self._open >= self._origin.connections_max:
+            raise too_many(self._open)
+        self._open += 1
+        return _Line(self._origin, self._loop.time() + self._origin.age_s)
+
+    async def _give_back(self, line: "_Line", *, again: bool) -> None:
+        """Keep a connection for the next request, or close it now."""
+        now_s = self._loop.time()
+        if again and not self._closed and now_s < line.fresh_until_s and len(self._idle) < self._origin.idle_max:
+            line.idle_since_s = now_s
+            self._idle.append(line)
+            if self._sweeper is None:
+                self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+            return
+        self._open -= 1
+        await line.pool.aclose()
+
+    def _close_oldest(self) -> None:
+        self._open -= 1
+        self._tasks.create_task(_closed(self._idle.popleft()))
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long; runs only while something is idle."""
+        oldest_s = self._loop.time() - self._origin.idle_s
+        while self._idle and self._idle[0].idle_since_s < oldest_s:
+            self._close_oldest()
+        self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
+
+
+async def _closed(line: "_Line") -> None:
+    """Close an idle connection; whatever is wrong with it is nobody's error, and must not end the tasks beside it."""
+    with contextlib.suppress(Exception):
+        await line.pool.aclose()
+
+
+class _Line:
+    """One connection, as a pool of httpcore that has no other."""
+
+    __slots__ = ("fresh_until_s", "idle_since_s", "pool", "used")
+
+    def __init__(self, origin: Origin, fresh_until_s: float) -> None:
+        plain_http2 = origin.http2 and origin.tls is None  # nobody to agree with: the server is told to know
+        self.pool = httpcore.AsyncConnectionPool(
+            ssl_context=origin.tls,
+            proxy=None if origin.proxy is None else _proxy(origin.proxy),
+            max_connections=1,
+            max_keepalive_connections=1,
+            http1=not plain_http2,
+            http2=origin.http2,
+            uds=origin.socket,
+            network_backend=ListeningBackend(),
+        )
+        self.used = False
+        self.fresh_until_s = fresh_until_s
+        self.idle_since_s = 0.0
+
+
+class _Exchange:
+    """One request and its response; the `Stream` the caller holds."""
+
+    __slots__ = ("aborted", "connected", "flowing", "sink", "task")
+
+    task: asyncio.Task[None]
+    received: Final = False  # its end comes by itself
+
+    def __init__(self, sink: HttpSink) -> None:
+        self.sink: HttpSink = sink
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self.connected = False
+        self.aborted = False  # by the caller, or over
+
+    def pause(self) -> None:
+        self.flowing.clear()
+
+    def resume(self) -> None:
+        self.flowing.set()
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = True
+            self.sink = _DEAF
+            if self.connected:
+                self.task.cancel()
+
+    def over(self, error: UpstreamError | None) -> None:
+        """The response is complete or has failed; tells the sink once."""
+        if not self.aborted:
+            self.aborted = True
+            sink, self.sink = self.sink, _DEAF
+            sink.on_close(error)
+
+
+class _Deaf:
+    """The sink of an exchange that is over."""
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        pass
+
+    def on_body(self, data: bytes) -> None:
+        pass
+
+    def on_close(self, error: UpstreamError | None) -> None:
+        pass
+
+
+_DEAF = _Deaf()
+
+
+def _proxy(url: str) -> httpcore.Proxy:
+    """Its address, and the user and password in it."""
+    proxy = httpx.Proxy(url)
+    return httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth)
+
+
+def _told(error: Exception) -> UpstreamError:
+    """One of httpcore's errors as ours."""
+    if isinstance(error, httpcore.ProxyError):
+        return ConnectError(f"the proxy refused: {str(error)[:_TOLD_MAX]}")
+    if isinstance(error, httpcore.ConnectError):
+        return unreachable(_cause(error))
+    if isinstance(error, httpcore.NetworkError) or _says_cut(str(error)):
+        return ConnectionCut("the upstream closed the connection before its answer was complete")
+    return ProtocolError(f"the upstream's answer is not HTTP: {str(error)[:_TOLD_MAX] or type(error).__name__}")
+
+
+def _cause(error: BaseException) -> OSError:
+    """The system's own error at the bottom of those that libraries have put around it."""
+    found = OSError("no connection")
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError):
+            found = below
+        below = below.__cause__ or below.__context__
+    return found

@@ -1,0 +1,104 @@
+"""What `compare` runs: replicas, policies and traffic, as data. Pure.
+
+Each replica deals its first-token times from a shuffled deck that holds exactly the share of misses, so that a short
+run is not decided by how many misses it happened to draw; decks of different replicas are independent. Every row gets
+the same decks and the same requests at the same times. Units: seconds; shares are fractions of 1.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from providers.simulated.quantities import Distribution
+from streaming_bench.load.client import Planned
+from streaming_bench.load.pacing import poisson
+from streaming_bench.load.sizes import prompt
+
+ROWS: Final = ("direct", "off", "headers", "ttfb", "static", "quantile", "adaptive")
+"""What is compared: no gateway, and a gateway with each policy."""
+
+_PROFILES: Final[dict[str, dict[str, object]]] = {
+    "flushed": {"headers": "at_once", "role": "with"},
+    "held": {"headers": "with_first_content", "role": "with"},
+    "role first": {"headers": "at_once", "role": "early"},
+    "comment first": {"headers": "at_once", "role": "with", "first_comment": "OPENROUTER PROCESSING"},
+}
+_HEADERS_DELAY: Final = "uniform:1.3ms,1.6ms"  # as the server of the article that W2 is taken from
+_DECK: Final = 500
+_PROMPT_TOKENS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Replicas and traffic.
+
+    Attributes:
+        ttft: of a hit.
+        miss_ttft: of a miss.
+        misses: their share.
+        gap: between the tokens of an answer.
+        tokens: of an answer.
+        replicas: how many.
+        rate_per_s: of requests, a Poisson process.
+        budget: of the policies that have one, also the share of requests that `quantile` finds late.
+        static_delay: of `static`, and before which `headers` does not hedge, either.
+        slowness: factor of an episode.
+        seed: of decks and times.
+    """
+
+    ttft: Distribution
+    miss_ttft: Distribution
+    misses: float = 0.2
+    gap: str = "4ms"
+    tokens: int = 8
+    replicas: int = 4
+    rate_per_s: float = 100.0
+    budget: float = 0.2
+    static_delay: str = "26ms"
+    slowness: float = 8.0
+    seed: int = 1
+
+    def profiles(self, mode: str) -> list[dict[str, object]]:
+        """One for each replica, in the form of the simulated replica's keys."""
+        shared = {**_PROFILES[mode], "headers_delay": _HEADERS_DELAY, "gap": self.gap, "tokens": self.tokens}
+        return [{**shared, "ttft": self.deck(number)} for number in range(self.replicas)]
+
+    def deck(self, replica: int) -> str:
+        """A replica's first-token times, dealt again and again."""
+        rng = random.Random(f"{self.seed}/deck/{replica}")
+        misses = round(self.misses * _DECK)
+        laws = [self.miss_ttft] * misses + [self.ttft] * (_DECK - misses)
+        times = [law.draw(rng, number) for number, law in enumerate(laws)]
+        rng.shuffle(times)
+        return "trace:" + ",".join(f"{1000 * time_s:.3f}ms" for time_s in times)
+
+    def hedge(self, row: str) -> dict[str, object]:
+        """The settings of a policy's gateway."""
+        settings: dict[str, object] = {"policy": row, "hedge_delay_min": "1ms", "budget": _percent(self.budget)}
+        if row == "static":
+            settings["delay"] = self.static_delay
+        if row == "headers":
+            settings["hedge_delay_min"] = self.static_delay  # a proxy's timer, ended by headers
+        if row == "ttfb":
+            settings["budget"] = "100%"  # as it was published: nothing binds it
+        if row in ("quantile", "ttfb", "headers"):
+            settings["quantile"] = 1.0 - self.budget  # what its budget pays for
+        return settings
+
+    def requests(self, count: int, stretch: str) -> list[Planned]:
+        """The same requests at the same times for every row.
+
+        Args:
+            count: how many.
+            stretch: which part of the run they are; each has its own times.
+        """
+        times = poisson(count, self.rate_per_s, random.Random(f"{self.seed}/{stretch}"))
+        words = random.Random(f"{self.seed}/{stretch}/words")
+        return [
+            Planned(number, 0, at_s, prompt(number, _PROMPT_TOKENS, words), _PROMPT_TOKENS, self.tokens)
+            for number, at_s in enumerate(times)
+        ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g}%"

@@ -1,0 +1,81 @@
+"""What `compare` and `report` make of its runs: tables, sentences and pictures.
+
+Owns which rows stand beside each other. It must not know how they were measured. Units: as in show.py.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from streaming_bench.report import tables as show
+from streaming_bench.report.drawing import draw
+from streaming_bench.report.figures import ALWAYS, NEVER, WAITS, Figures, compared, figures
+from streaming_bench.report.grid import Grid, percent
+from streaming_bench.report.records import MODES, Run
+from streaming_bench.report.results import Results
+
+
+def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]:
+    """Write tables and pictures, return what is printed."""
+    groups = _groups(runs)
+    told: list[str | Grid] = [small_print]
+    for title, members in groups.items():
+        told += [f"## {title}", *_tables(members)]
+    sentences = [sentence for members in groups.values() for sentence in _sentences(members)]
+    warnings = show.warnings([figures(run) for run in runs])
+    told += ["## In short", *(f"- {sentence}" for sentence in (*sentences, *warnings))]
+    results.json("figures.json", {"runs": [{**run.facts, **figures(run).json()} for run in runs]})
+    results.markdown("tables.md", "Policies over real sockets", *told)
+    warnings += draw("of_compare", results, runs, small_print)
+    return _printed(groups, [*sentences, *warnings])
+
+
+def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs by what stands in one table."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        mode = MODES[str(run.facts["mode"])]
+        headers = run.facts["part"] == "headers"
+        title = mode[0].upper() + mode[1:] if headers else "Half of the replicas eight times slower for a while"
+        groups.setdefault(title, []).append(run)
+    return groups
+
+
+def renamed(runs: Sequence[Run]) -> list[Figures]:
+    """The figures of runs of one mode, by their policies."""
+    return [replace(figures(run), name=str(run.facts["policy"])) for run in runs]
+
+
+def _tables(runs: Sequence[Run]) -> list[Grid]:
+    rows = renamed(runs)
+    failed = show.errors(rows)
+    grids = [show.overview(rows), *(show.waits(rows, key) for key in WAITS), show.throughput(rows)]
+    return grids if failed is None else [*grids, failed]
+
+
+def _printed(groups: Mapping[str, Sequence[Run]], sentences: Sequence[str]) -> list[str]:
+    lines = []
+    for title, members in groups.items():
+        rows = renamed(members)
+        lines += ["", f"{title}; times in ms", *show.overview(rows).lines()]
+        failed = show.errors(rows)
+        lines += failed.lines() if failed is not None else []
+    first = next(iter(groups.values()), [])
+    lines += ["", *show.waits(renamed(first), "ttft").lines(), "", *show.throughput(renamed(first)).lines(), ""]
+    return lines + [f"- {sentence}" for sentence in sentences]
+
+
+def _sentences(runs: Sequence[Run]) -> list[str]:
+    """What a table shows, where it shows it."""
+    found = {str(run.facts["policy"]): run for run in runs}
+    if not found or runs[0].facts["part"] != "headers":
+        return []
+    mode, said = MODES[str(runs[0].facts["mode"])], []
+    loads = {policy: figures(run).extra_load for policy, run in found.items()}
+    if "headers" in loads and loads["headers"] < NEVER:
+        said.append(f"{mode}: a race that headers end never hedges ({percent(loads['headers'])} extra load)")
+    if "ttfb" in loads and loads["ttfb"] > ALWAYS:
+        said.append(f"{mode}: a delay learned from TTFB hedges everything ({percent(loads['ttfb'])} extra load)")
+    if "adaptive" in found and "off" in found:
+        times = show.interval(compared(found["adaptive"], found["off"], "ttft", 0.95), "x")
+        said.append(f"{mode}: adaptive has {times} the p95 TTFT of off at {percent(loads['adaptive'])} extra load")
+    return said

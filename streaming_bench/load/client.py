@@ -1,0 +1,292 @@
+"""The measuring client: sends a request, and stamps what comes when it comes.
+
+All instants are taken on the stack that reads the socket, so nothing that happens in this process afterwards, parsing
+included, is counted. What first content is, the gateway's own reader of events decides (docs/api.md). Failures are
+results, never exceptions. Units: seconds of the loop's clock; those in a `Record` are since the run's beginning.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from gateway.inbound.parsed import Bounds as RequestBounds
+from gateway.inbound.request import parse
+from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream, WireProtocol
+from providers.catalog import CATALOG, Auth
+from providers.errors import UpstreamError
+from providers.openai.chat import OpenAIChat
+from providers.transport.http1 import WireClient
+from providers.transport.origin import Origin
+from providers.upstream import Bounds, HttpEndpoint
+from streaming_bench.report.records import Record
+
+_CONTENT: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
+_TOKENS_MAX: Final = 1_000_000
+_CONNECTIONS_MAX: Final = 8_192
+_REST_S_MAX: Final = 0.05  # for the body's end behind the closing event; a server that holds it back has no say
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go.
+
+    Attributes:
+        url: of the API, `/v1` included.
+        model: the name to ask for.
+        key: sent as the kind's authentication; never shown.
+        kind: of the catalogue: how the key is sent, whether token counts are asked for.
+        headers: "name: value" pairs sent with every request.
+        timeout_s: an answer that is not over then has failed.
+    """
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+    kind: str = "openai"
+    headers: tuple[tuple[str, str], ...] = ()
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One request to be sent.
+
+    Attributes:
+        number: see `Record.number`.
+        block: see `Record.block`.
+        at_s: after the beginning of its block; None: as soon as the one before is over.
+        prompt: its text.
+        prompt_tokens: how long that is meant to be.
+        max_tokens: of the answer.
+    """
+
+    number: int
+    block: int
+    at_s: float | None
+    prompt: str
+    prompt_tokens: int
+    max_tokens: int
+
+
+class Client:
+    """Sends to one target, and knows what is under way.
+
+    Args:
+        target: where to.
+        tasks: owner of connecting tasks; must outlive the client.
+        begin_s: the run's beginning.
+        extra: more fields of each body.
+    """
+
+    def __init__(
+        self, target: Target, tasks: asyncio.TaskGroup, begin_s: float, extra: Mapping[str, object] | None = None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin_s = begin_s
+        self._target = target
+        self._extra = extra or {}
+        url, kind = urlsplit(target.url), CATALOG[target.kind]
+        tls = ssl.create_default_context() if url.scheme == "https" else None
+        origin = Origin(
+            url.hostname or "", url.port or (443 if tls else 80), tls, 10.0, connections_max=_CONNECTIONS_MAX
+        )
+        self._wire = WireClient(origin, tasks)
+        self._tap = _Tap(self._wire)
+        headers = [(b"host", url.netloc.rpartition("@")[2].encode()), (b"user-agent", b"ttft-bench")]
+        if target.key:
+            bearer = kind.auth is Auth.BEARER
+            headers.append((kind.auth.value.encode(), (b"Bearer " if bearer else b"") + target.key.encode()))
+        headers += [(name.encode(), value.encode()) for name, value in target.headers]
+        protocols: dict[Api, WireProtocol] = {Api.CHAT: OpenAIChat(ask_usage=False)}
+        self._endpoint = HttpEndpoint(self._tap, protocols, url.path.rstrip("/"), headers, target.model, Bounds())
+        self._asks_usage = kind.asks_usage
+        self._live: set[_Exchange] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def call(self, planned: Planned) -> Call:
+        """The request's bytes; made ahead of time, since it takes a while for long prompts."""
+        body: dict[str, object] = {
+            "model": self._target.model,
+            "messages": [{"role": "user", "content": planned.prompt}],
+            "max_tokens": planned.max_tokens,
+            "stream": True,
+        }
+        if self._asks_usage:
+            body["stream_options"] = {"include_usage": True}
+        body.update(self._extra)
+        bounds = RequestBounds(n_max=1, max_tokens_max=_TOKENS_MAX)
+        return parse(Api.CHAT, json.dumps(body).encode(), (), bounds, frozenset()).call
+
+    def send(self, planned: Planned, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
+        """Send it now.
+
+        Args:
+            planned: the request.
+            call: made of it.
+            due_s: when it was meant to be sent.
+            done: hears of its end, once.
+        """
+        record = Record(planned.number, planned.block, due_s - self._begin_s, self._loop.time() - self._begin_s)
+        record.prompt_tokens = planned.prompt_tokens
+        exchange = _Exchange(self._loop, self._begin_s, record, lambda: self._over(exchange, done))
+        self._live.add(exchange)
+        self._idle.clear()
+        self._tap.exchange = exchange
+        exchange.open(self._endpoint.open(call, exchange), self._target.timeout_s)
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are not over."""
+        return len(self._live)
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Leave what is under way, as "left", and close idle connections."""
+        for exchange in list(self._live):
+            exchange.leave("left")
+        self._wire.close()
+
+    def _over(self, exchange: "_Exchange", done: Callable[[Record], None]) -> None:
+        self._live.discard(exchange)
+        if not self._live:
+            self._idle.set()
+        done(exchange.record)
+
+
+class _Tap:
+    """An `HttpClient` that tells an exchange of its first byte."""
+
+    exchange: "_Exchange"
+
+    def __init__(self, client: WireClient) -> None:
+        self._client = client
+
+    def send(self, request: Request, sink: HttpSink) -> HttpStream:
+        """See `HttpClient.send`; the exchange was set just before."""
+        return self._client.send(request, _Tapped(self.exchange, sink))
+
+
+class _Tapped:
+    """An `HttpSink` that passes everything on."""
+
+    __slots__ = ("_exchange", "_sink")
+
+    def __init__(self, exchange: "_Exchange", sink: HttpSink) -> None:
+        self._exchange = exchange
+        self._sink = sink
+
+    def on_response(self, status: int, headers: Headers) -> None:
+        self._exchange.on_head(status, headers)
+        self._sink.on_response(status, headers)
+
+    def on_body(self, data: bytes) -> None:
+        self._exchange.on_bytes()
+        self._sink.on_body(data)
+
+    def on_close(self, error: UpstreamError | None) -> None:
+        self._exchange.closed = True
+        self._sink.on_close(error)
+        self._exchange.on_rest()
+
+
+class _Exchange:
+    """One request under way; the `Sink` of its stream."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, begin_s: float, record: Record, over: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._begin_s = begin_s
+        self.record = record
+        self._tell = over
+        self.closed = False  # nothing of the body is left, so the connection can be used again
+        self._read_s = 0.0  # when the bytes that are being read now came
+        self._stream: Stream | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._counted: tuple[int | None, int | None] = (None, None)
+
+    def open(self, stream: Stream, timeout_s: float) -> None:
+        self._stream = stream
+        self._timer = self._loop.call_later(timeout_s, self.leave, "timeout")
+
+    def leave(self, why: str) -> None:
+        """Close the connection; the answer has failed."""
+        if self._stream is not None:
+            self._stream.abort()
+            self.closed = True
+            self._over(why)
+
+    # from the client
+
+    def on_head(self, status: int, headers: Headers) -> None:
+        record = self.record
+        self._read_s = record.headers_s = self._loop.time() - self._begin_s
+        record.status = status
+        told = {name: value for name, value in headers if name.startswith(b"x-ttft-")}
+        if told:
+            record.replica = told.get(b"x-ttft-replica", b"").decode("latin-1")
+            attempts = told.get(b"x-ttft-attempts", b"1")
+            record.attempts = int(attempts) if attempts.isdigit() else 1
+            record.result = told.get(b"x-ttft-result", b"").decode("latin-1")
+
+    def on_bytes(self) -> None:
+        self._read_s = self._loop.time() - self._begin_s
+        if self.record.byte_s is None:
+            self.record.byte_s = self._read_s
+
+    def on_rest(self) -> None:
+        """The end of the body has come, too."""
+        if self._stream is None and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._tell()
+
+    # Sink
+
+    def on_headers(self, status: int, headers: Headers) -> None:
+        """Told by the client already."""
+
+    def on_frame(self, frame: Frame) -> None:
+        record = self.record
+        if frame.kind in _CONTENT:
+            if record.content_s is None:
+                record.content_s = self._read_s
+            elif record.last_s is not None:
+                record.gap_s_max = max(record.gap_s_max, self._read_s - record.last_s)
+            record.last_s = self._read_s
+            record.events += frame.events
+        elif frame.kind is FrameKind.ERROR:
+            record.error = "error_frame"
+        if frame.usage is not None:
+            self._counted = frame.usage.prompt_tokens, frame.usage.completion_tokens
+
+    def on_end(self, error: UpstreamError | None) -> None:
+        word = "" if error is None else error.label
+        if error is not None and error.label == "status":
+            word = f"http_{error.status}"
+        elif error is None and self.record.content_s is None:
+            word = "empty"
+        self._over(self.record.error or word)
+
+    def _over(self, error: str) -> None:
+        assert self._timer is not None
+        self._timer.cancel()
+        self._stream = None
+        record = self.record
+        record.error, record.end_s = error, self._loop.time() - self._begin_s
+        prompt_tokens, tokens = self._counted
+        record.prompt_tokens = record.prompt_tokens if prompt_tokens is None else prompt_tokens
+        record.tokens = record.events if tokens is None else tokens
+        if self.closed:
+            self._timer = None
+            self._tell()
+        else:
+            self._timer = self._loop.call_later(_REST_S_MAX, self.on_rest)

@@ -1,0 +1,127 @@
+"""When requests are sent: at intended times whatever becomes of the others (open loop), or one after the other.
+
+In an open loop a request's times count from when it was *meant* to be sent: what a stalled client or server delays is
+counted, not left out. Owns waiting and the bound on what is under way; knows nothing of HTTP. Units: seconds.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from providers.base import Call
+from streaming_bench.load.client import Client, Planned
+from streaming_bench.report.records import Record
+
+UNDER_WAY_MAX: Final = 4_096
+
+_TICK_S: Final = 0.010
+
+
+class Sender(Protocol):
+    """Whoever sends requests: a `Client`, or several in turn."""
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are not over."""
+
+    def call(self, planned: Planned) -> Call:
+        """The request's bytes."""
+
+    def send(self, planned: Planned, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
+        """Send it now; `done` hears of its end."""
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+
+
+def poisson(count: int, rate_per_s: float, rng: random.Random) -> list[float]:
+    """Arrival times of a Poisson process; the first is at 0."""
+    times, at_s = [], 0.0
+    for _ in range(count):
+        times.append(at_s)
+        at_s += rng.expovariate(rate_per_s)
+    return times
+
+
+async def open_loop(
+    client: Sender, requests: Sequence[Planned], begin_s: float, done: Callable[[Record], None]
+) -> None:
+    """Send each request at its time and wait for all answers.
+
+    Args:
+        client: sends them.
+        requests: with their times, in order.
+        begin_s: the loop's time from which those count.
+        done: hears of each end.
+    """
+    loop = asyncio.get_running_loop()
+    for planned in requests:
+        assert planned.at_s is not None
+        call = client.call(planned)
+        due_s = begin_s + planned.at_s
+        if due_s > loop.time():
+            await asyncio.sleep(due_s - loop.time())
+        if client.under_way < UNDER_WAY_MAX:
+            client.send(planned, call, due_s, done)
+        else:
+            record = Record(planned.number, planned.block, planned.at_s, planned.at_s, error="client_full")
+            record.end_s = record.due_s
+            done(record)
+    await client.idle()
+
+
+async def closed_loop(
+    client: Client, requests: Sequence[Planned], concurrency: int, done: Callable[[Record], None]
+) -> None:
+    """Send the next request whenever one is over, so many at a time, and wait for all answers."""
+    loop = asyncio.get_running_loop()
+    waiting = iter(requests)
+    over: asyncio.Future[None] = loop.create_future()
+    open_ = min(concurrency, len(requests))  # workers that have something to do
+    stopped = False
+
+    def work(record: Record | None) -> None:
+        nonlocal open_
+        if record is not None:
+            done(record)
+        planned = None if stopped else next(waiting, None)
+        if planned is not None:
+            call = client.call(planned)
+            client.send(planned, call, loop.time(), work)
+            return
+        open_ -= 1
+        if not open_ and not over.done():
+            over.set_result(None)
+
+    for _ in range(open_):
+        work(None)
+    try:
+        if requests:
+            await over
+    finally:
+        stopped = True
+
+
+class Lag:
+    """How late the event loop is: what this client adds to every instant that it stamps.
+
+    Attributes:
+        lags_s: how much later than asked a timer fired, every 10 ms.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.lags_s: list[float] = []
+        self._due_s = self._loop.time() + _TICK_S
+        self._timer = self._loop.call_at(self._due_s, self._tick)
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self._timer.cancel()
+
+    def _tick(self) -> None:
+        now_s = self._loop.time()
+        self.lags_s.append(max(0.0, now_s - self._due_s))
+        self._due_s = now_s + _TICK_S
+        self._timer = self._loop.call_at(self._due_s, self._tick)

@@ -1,0 +1,162 @@
+"""What will be sent, made before anything is: the requests with their times, and what they cost at most. Pure.
+
+Units: seconds, tokens.
+"""
+
+import csv
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from streaming_bench.failures import BenchError
+from streaming_bench.load.client import Planned
+from streaming_bench.load.pacing import poisson
+from streaming_bench.load.sizes import TOKENS_MAX, Sizes, prompt, shared_words
+
+REQUESTS_CAP: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What traffic is like.
+
+    Attributes:
+        requests: how many.
+        rate_per_s: mean of a Poisson process; None: a closed loop, or times from a trace.
+        prompt_tokens, max_tokens: of each request.
+        shared_tokens: of each prompt, the same in all of them.
+        block: requests in a stretch; with two targets they take turns by blocks.
+        seed: of times, lengths and words.
+    """
+
+    requests: int
+    rate_per_s: float | None
+    prompt_tokens: Sizes
+    max_tokens: Sizes
+    shared_tokens: int = 0
+    block: int = 50
+    seed: int = 1
+
+
+def planned(traffic: Traffic, trace: Sequence["Arrival"] = ()) -> list[Planned]:
+    """The requests.
+
+    Args:
+        traffic: what they are like.
+        trace: when they come and how long they are; empty: as `traffic` says.
+    """
+    rng = random.Random(f"{traffic.seed}/times")
+    lengths = random.Random(f"{traffic.seed}/lengths")
+    shared = shared_words(traffic.shared_tokens, traffic.seed)
+    count = min(len(trace), traffic.requests) if trace else traffic.requests
+    times: Sequence[float | None] = [arrival.at_s for arrival in trace[:count]]
+    if not trace:
+        times = [None] * count if traffic.rate_per_s is None else poisson(count, traffic.rate_per_s, rng)
+    found = []
+    for number, at_s in enumerate(times):
+        tokens, most = traffic.prompt_tokens.draw(lengths, number), traffic.max_tokens.draw(lengths, number)
+        if trace:
+            tokens, most = trace[number].prompt_tokens or tokens, trace[number].max_tokens or most
+        words = random.Random(f"{traffic.seed}/words/{number}")
+        text = prompt(number, tokens, words, shared)
+        found.append(Planned(number, number // traffic.block, at_s, text, tokens, most))
+    return found
+
+
+def in_blocks(requests: Sequence[Planned]) -> list[list[Planned]]:
+    """The same requests by blocks; times count from the beginning of each."""
+    blocks: list[list[Planned]] = []
+    for each in requests:
+        if not blocks or blocks[-1][0].block != each.block:
+            blocks.append([])
+        blocks[-1].append(each)
+    return [_from_zero(block) for block in blocks]
+
+
+def _from_zero(block: Sequence[Planned]) -> list[Planned]:
+    first_s = block[0].at_s or 0.0
+    return [each if each.at_s is None else replace(each, at_s=each.at_s - first_s) for each in block]
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What a run costs at most.
+
+    Attributes:
+        requests: sent.
+        prompt_tokens: of all of them, about.
+        tokens: generated, if every answer is as long as it may be.
+    """
+
+    requests: int
+    prompt_tokens: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests:,} requests: about {self.prompt_tokens:,} tokens of prompts and at most "
+            f"{self.tokens:,} generated, {self.prompt_tokens + self.tokens:,} in all"
+        )
+
+    def objection(self, requests_max: int, tokens_max: int) -> str | None:
+        """Why it is not carried out, None if it is."""
+        if self.requests > requests_max:
+            return f"{self.requests:,} requests are over --requests-max {requests_max:,}; nothing was sent"
+        tokens = self.prompt_tokens + self.tokens
+        if tokens > tokens_max:
+            return f"{tokens:,} tokens are over --tokens-max {tokens_max:,}; nothing was sent"
+        return None
+
+
+def spend(requests: Sequence[Planned], targets: int) -> Spend:
+    """What sending all requests to each of so many targets costs at most."""
+    return Spend(
+        targets * len(requests),
+        targets * sum(each.prompt_tokens for each in requests),
+        targets * sum(each.max_tokens for each in requests),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One line of a trace; None for what it does not say."""
+
+    at_s: float
+    prompt_tokens: int | None
+    max_tokens: int | None
+
+
+def read_trace(path: Path) -> list[Arrival]:
+    """Read arrivals from a CSV file with the column `at_s` and, if wanted, `prompt_tokens` and `max_tokens`.
+
+    Raises:
+        BenchError: It cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            if "at_s" not in (rows.fieldnames or ()):
+                raise BenchError(f"{path}: the first line must name the columns, `at_s` among them")
+            found = [_arrival(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"cannot read the trace {path}: {error}") from error
+    if not found or len(found) > REQUESTS_CAP:
+        raise BenchError(f"{path} has {len(found):,} arrivals; write 1 to {REQUESTS_CAP:,}")
+    for before, after in pairwise(found):
+        if after.at_s < before.at_s:
+            raise BenchError(f"{path}: {after.at_s:g} s stands behind {before.at_s:g} s; sort the arrivals by time")
+    return found
+
+
+def _arrival(row: dict[str, str], where: str) -> Arrival:
+    try:
+        at_s = float(row["at_s"])
+        counts = [int(row[name]) if row.get(name) else None for name in ("prompt_tokens", "max_tokens")]
+    except (ValueError, TypeError) as error:
+        raise BenchError(f"{where}: cannot be read: {error}") from error
+    if not 0 <= at_s < 1e7 or any(count is not None and not 1 <= count <= TOKENS_MAX for count in counts):
+        raise BenchError(f"{where}: times are seconds from 0 on, token counts from 1 to {TOKENS_MAX:,}")
+    return Arrival(at_s, *counts)

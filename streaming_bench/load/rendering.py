@@ -1,0 +1,32 @@
+"""What `load` and `report` make of its runs: tables, warnings and pictures. Units: as in show.py."""
+
+from collections.abc import Sequence
+
+from streaming_bench.report import tables as show
+from streaming_bench.report.drawing import draw
+from streaming_bench.report.figures import WAITS, figures
+from streaming_bench.report.grid import Grid
+from streaming_bench.report.records import Run
+from streaming_bench.report.results import Results
+
+
+def render(results: Results | None, runs: Sequence[Run], small_print: str) -> list[str]:
+    """Write tables and pictures, return what is printed.
+
+    Args:
+        results: where they go; None: nowhere.
+        runs: one for each target; the first is also shown as a ratio to the second.
+        small_print: what was sent.
+    """
+    rows = [figures(run) for run in runs]
+    grids: list[Grid] = [*(show.waits(rows, key) for key in WAITS), show.throughput(rows)]
+    failed = show.errors(rows)
+    grids += [] if failed is None else [failed]
+    if len(runs) > 1:
+        grids += show.beside([runs[0]], {runs[0].name: runs[1]})
+    warnings = show.warnings(rows)
+    if results is not None:
+        results.json("figures.json", {"runs": [row.json() for row in rows]})
+        results.markdown("tables.md", "Load", small_print, *grids, *warnings)
+        warnings += draw("of_load", results, runs, small_print)
+    return [*(line for grid in grids for line in (*grid.lines(), "")), *warnings]

@@ -1,0 +1,131 @@
+"""A measurement from its first request to its last: to one target, or to several that take turns block by block.
+
+Taking turns lets whatever changes over the day reach all targets alike; which of them begins alternates. Ends early,
+with what there is, on Ctrl-C or when more tokens came than were allowed. Units: seconds of the loop's clock.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streaming_bench.load.client import Client, Planned, Target
+from streaming_bench.load.pacing import Lag, closed_loop, open_loop
+from streaming_bench.load.plan import in_blocks
+from streaming_bench.progress import Progress, quiet
+from streaming_bench.report.records import Record, Run
+from streaming_bench.report.stats import quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is measured.
+
+    Attributes:
+        targets: by the names of their runs.
+        requests: sent to each of them.
+        concurrency: of a closed loop; None: the requests have times.
+        extra: more fields of each body.
+        tokens_max: counted tokens after which nothing more is sent.
+        progress: hears how far it is.
+    """
+
+    targets: Mapping[str, Target]
+    requests: Sequence[Planned]
+    concurrency: int | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+    tokens_max: float = float("inf")
+    progress: Progress = quiet
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        runs: one for each target.
+        cut: why it ended early, empty if it did not.
+    """
+
+    runs: list[Run]
+    cut: str = ""
+
+
+async def measure(session: Session) -> Outcome:
+    """Send everything; returns what there is even if it was interrupted."""
+    outcome = Outcome([Run(name) for name in session.targets])
+    async with asyncio.TaskGroup() as tasks:
+        driver = _Driver(session, outcome, tasks)
+        try:
+            await driver.run()
+        except asyncio.CancelledError:
+            outcome.cut = driver.cut or "Ctrl-C"
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+        finally:
+            driver.close()
+    return outcome
+
+
+class _Driver:
+    """Sends blocks to targets in turn.
+
+    Attributes:
+        cut: why it stopped itself.
+    """
+
+    def __init__(self, session: Session, outcome: Outcome, tasks: asyncio.TaskGroup) -> None:
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._begin_s = self._loop.time()
+        self._task = asyncio.current_task()
+        self._clients = [Client(target, tasks, self._begin_s, session.extra) for target in session.targets.values()]
+        self._runs = outcome.runs
+        self._lags: list[list[float]] = [[] for _ in outcome.runs]
+        self._tokens = self._done = 0
+        self.cut = ""
+
+    async def run(self) -> None:
+        """Until the last answer."""
+        requests = self._session.requests
+        if len(self._runs) == 1:
+            await self._stretch(0, requests)
+            return
+        for number, block in enumerate(in_blocks(requests)):
+            order = range(len(self._runs))
+            for which in order if number % 2 == 0 else reversed(order):
+                await self._stretch(which, block)
+
+    def close(self) -> None:
+        """Leave what is under way, and tell how late this client was."""
+        for client, run, lags_s in zip(self._clients, self._runs, self._lags, strict=True):
+            client.close()
+            run.facts["lag_p99_ms"] = 1000 * quantile(lags_s, 0.99).value
+            run.records.sort(key=lambda record: record.number)
+
+    async def _stretch(self, which: int, requests: Sequence[Planned]) -> None:
+        client, concurrency = self._clients[which], self._session.concurrency
+
+        def done(record: Record) -> None:
+            self._count(record, which)
+
+        lag = Lag()
+        try:
+            if concurrency is None:
+                await open_loop(client, requests, self._loop.time(), done)
+            else:
+                await closed_loop(client, requests, concurrency, done)
+        finally:
+            lag.stop()
+            self._lags[which] += lag.lags_s
+
+    def _count(self, record: Record, which: int) -> None:
+        self._runs[which].records.append(record)
+        self._done += 1
+        self._tokens += record.prompt_tokens + record.tokens
+        name = self._runs[which].name
+        self._session.progress(name, self._done / (len(self._session.requests) * len(self._runs)))
+        if self._tokens > self._session.tokens_max and not self.cut:
+            self.cut = f"{self._tokens:,} tokens were counted, more than --tokens-max {self._session.tokens_max:,}"
+            assert self._task is not None
+            self._task.cancel()

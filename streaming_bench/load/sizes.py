@@ -1,0 +1,88 @@
+"""How long prompts and answers are: token counts drawn from a distribution, and prompts of about that length. Pure.
+
+Prompts are words that common tokenizers have whole, so a word is a token, give or take some per cent; what a server
+counts is in the results. Units: tokens.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from providers.simulated.quantities import UnitError
+
+TOKENS_MAX: Final = 100_000
+
+_TEXT: Final = (
+    "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
+    "one you were all her she there would their we him been has when who will no more if out so said what up its about "
+    "than into them can only other time new some could these two may first then do any like my now over such our man "
+    "me even most made after also well before must through back years where much your way down should because long"
+)
+_WORDS: Final = tuple(_TEXT.split())
+_HEAD_TOKENS: Final = 8  # of "Request 17:" and of what a chat template puts around a message
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A distribution of token counts.
+
+    Attributes:
+        text: how it was written.
+        draw: one count, from 1 to TOKENS_MAX; takes the generator and the request's number.
+    """
+
+    text: str
+    draw: Callable[[random.Random, int], int] = field(compare=False, repr=False)
+
+
+def sizes(text: str) -> Sizes:
+    """Read "200", "uniform:100,2000", "lognormal:500,200" (mean and standard deviation) or "trace:100,2000,50".
+
+    Raises:
+        UnitError: It is none of these.
+    """
+    name, colon, rest = text.partition(":")
+    values = [_tokens(word, text) for word in (rest if colon else name).split(",")]
+    if not colon and len(values) == 1:
+        return Sizes(text, lambda _rng, _number: values[0])
+    if name == "trace":
+        return Sizes(text, lambda _rng, number: values[number % len(values)])
+    if name == "uniform" and len(values) == 2 and values[0] <= values[1]:
+        return Sizes(text, lambda rng, _number: rng.randint(values[0], values[1]))
+    if name == "lognormal" and len(values) == 2:
+        return Sizes(text, lambda rng, _number: _lognormal(rng, *values))
+    raise UnitError(f"found {text!r}; write 200, uniform:100,2000, lognormal:500,200 or trace:100,2000,50, in tokens")
+
+
+def prompt(number: int, tokens: int, rng: random.Random, shared: str = "") -> str:
+    """A prompt of about so many tokens.
+
+    Args:
+        number: of the request; stands at the beginning, so that no prefix cache knows a prompt that was not shared.
+        tokens: of the whole, what is shared included.
+        rng: draws the words.
+        shared: what comes first in all prompts.
+    """
+    count = max(1, tokens - _HEAD_TOKENS - len(shared.split()))
+    words = " ".join(rng.choices(_WORDS, k=count))
+    return f"{shared} Request {number}: {words}" if shared else f"Request {number}: {words}"
+
+
+def shared_words(tokens: int, seed: int) -> str:
+    """What all prompts begin with."""
+    return " ".join(random.Random(f"{seed}/shared").choices(_WORDS, k=tokens)) if tokens else ""
+
+
+def _tokens(word: str, text: str) -> int:
+    if not word.isascii() or not word.isdecimal() or not 1 <= int(word) <= TOKENS_MAX:
+        raise UnitError(f"found {text!r}; token counts are whole numbers from 1 to {TOKENS_MAX:,}")
+    return int(word)
+
+
+def _lognormal(rng: random.Random, mean: int, deviation: int) -> int:
+    # The plain moments of a lognormal: sigma^2 = ln(1 + (sd / mean)^2), mu = ln(mean) - sigma^2 / 2.
+    variance = math.log1p((deviation / mean) ** 2)
+    drawn = rng.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
+    return min(TOKENS_MAX, max(1, round(drawn)))

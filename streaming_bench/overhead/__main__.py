@@ -1,0 +1,65 @@
+"""The command line of the cost bench: `scripts/bench-gateway`, or `python -m streaming_bench.overhead`.
+
+What the gateway costs a machine, beside nginx in front of the same back end, in CPU time. No units.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from streaming_bench import arguments
+from streaming_bench.failures import BenchError
+from streaming_bench.overhead import growth, record
+from streaming_bench.overhead.processes import Machine, backend
+from streaming_bench.overhead.rows import Row, standard
+
+RECORDED: Final = Path(__file__).resolve().parents[2] / "docs" / "performance.json"
+_REPLICAS: Final = 3
+_FOREIGN_MAX: Final = 0.1  # more of it changes what a request costs
+
+
+def main() -> int:
+    """Measure and print; 0 fine, 1 it failed."""
+    parser = argparse.ArgumentParser(prog="scripts/bench-gateway", description="What a request and a token cost.")
+    count = arguments.checked(arguments.count)
+    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="the median counts: 3")
+    parser.add_argument(
+        "--growth", choices=sorted(growth.PARTS), nargs="*", help="how cost grows instead; all, or some"
+    )
+    parser.add_argument("--record", action="store_true", help=f"keep this run as {RECORDED.name}, to be compared with")
+    args = parser.parse_args()
+    if not Path("/proc/self/schedstat").exists():
+        print("CPU times are read from /proc, which only Linux has", file=sys.stderr)
+        return 1
+    told, machine, rows = record.machine(), Machine(), list[Row]()
+    print(", ".join(f"{name} {value}" for name, value in told.items()), file=sys.stderr)
+    try:
+        if args.growth is not None:
+            measuring = growth.measure(machine, args.growth or list(growth.PARTS), args.rounds)
+            for row in measuring:
+                rows.append(row)
+                print(f"measured: {row.name}", file=sys.stderr)
+        else:
+            with backend(_REPLICAS) as back:
+                for row in standard(machine, back, args.rounds):
+                    rows.append(row)
+                    print(f"measured: {row.name}", file=sys.stderr)
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    foreign = max(row.foreign for row in rows)
+    if foreign > _FOREIGN_MAX:
+        print(
+            f"other work took up to {foreign:.0%} of the measured core: figures are high, run it again", file=sys.stderr
+        )
+    print("\n".join(record.table(rows, record.read(RECORDED))))
+    if args.record:
+        record.write(RECORDED, rows, told)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The table of the cost bench, and the run it is compared with. Pure but for the files it is given.
+
+Units: as the rows'.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from streaming_bench.overhead.rows import Row
+
+_HEADS = ("", "unit", "gateway", "user + kernel", "nginx", "user + kernel", "of nginx", "recorded", "of recorded")
+
+
+def machine() -> dict[str, object]:
+    """What the figures depend on."""
+    found: dict[str, object] = {
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": [round(each, 1) for each in os.getloadavg()],  # before: other work makes caches cold
+    }
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            found["cpu"] = value.strip()
+            break
+    return found
+
+
+def write(file: Path, rows: Sequence[Row], told: Mapping[str, object]) -> None:
+    """Keep a run."""
+    figures = {row.name: {name: _rounded(value) for name, value in row._asdict().items()} for row in rows}
+    file.write_text(json.dumps({"machine": told, "rows": figures}, indent=1) + "\n", encoding="utf-8")
+
+
+def read(file: Path) -> dict[str, float]:
+    """The gateway's figures of the kept run; nothing where there is none."""
+    if not file.exists():
+        return {}
+    rows: dict[str, dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    return {name: row["ours"] for name, row in rows.items()}
+
+
+def table(rows: Sequence[Row], recorded: Mapping[str, float]) -> list[str]:
+    """As Markdown; ratios below 1: cheaper than nginx, cheaper than it was."""
+    lines = [_HEADS, ("---",) * len(_HEADS), *(_cells(row, recorded.get(row.name)) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADS))]
+    return [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    ]
+
+
+def _cells(row: Row, before: float | None) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.unit,
+        _number(row.ours),
+        _split(row.ours, row.user),
+        _number(row.nginx),
+        _split(row.nginx, row.nginx_user),
+        _ratio(row.ours, row.nginx),
+        _number(before),
+        _ratio(row.ours, before),
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _split(value: float | None, user: float | None) -> str:
+    return "" if value is None or user is None else f"{_number(user)} + {_number(value - user)}"
+
+
+def _ratio(value: float, other: float | None) -> str:
+    return f"{value / other:.2f}" if other is not None and other > 0 and value > 0 else ""
+
+
+def _rounded(value: object) -> object:
+    return round(value, 4) if isinstance(value, float) else value

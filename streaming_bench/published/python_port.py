@@ -1,0 +1,74 @@
+"""The Python port's httpx rows, with the real package in an environment of its own.
+
+Starts the driver there and reads what it prints. The package is no dependency of this project. Units: milliseconds.
+"""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from streaming_bench.failures import BenchError
+from streaming_bench.progress import Progress
+from streaming_bench.published.figures import PYTHON_PORT
+from streaming_bench.published.side_by_side import Found
+
+SETUP: Final = "python -m venv port && port/bin/pip install 'hedge-python[httpx]'"
+
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+_DRIVER: Final = Path(__file__).with_name("port_driver.py")
+_RUN_S_MAX: Final = 300.0
+
+
+class PortError(BenchError):
+    """The port cannot be run."""
+
+
+def reproduce(python: Path, seeds: Sequence[int], at_a_time: int, tell: Progress, *, real_time: bool) -> list[Found]:
+    """Run both rows.
+
+    Args:
+        python: the interpreter of an environment that has the port.
+        seeds: a run for each.
+        at_a_time: requests under way.
+        tell: hears how far it is.
+        real_time: on the machine's clock.
+
+    Raises:
+        PortError: The environment has no port, or it failed.
+    """
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in PYTHON_PORT}
+    for number, seed in enumerate(seeds):
+        tell(f"seed {seed}", number / len(seeds))
+        for name, row in _run(python, seed, at_a_time, real_time=real_time).items():
+            figures = {key: float(np.quantile(row["times_ms"], q)) for key, q in _QUANTILES.items()}
+            runs[name].append({**figures, "extra": row["extra"]})
+    tell("done", 1.0)
+    return [_found(name, figures) for name, figures in runs.items()]
+
+
+def _found(name: str, runs: Sequence[dict[str, float]]) -> Found:
+    here = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
+    by = {key: (min(run[key] for run in runs), max(run[key] for run in runs)) for key in ("p95", "p99", "p999")}
+    return Found(name, here, {"port": PYTHON_PORT[name]}, by if len(runs) > 1 else {})
+
+
+def _run(python: Path, seed: int, at_a_time: int, *, real_time: bool) -> dict[str, dict[str, float]]:
+    # -P: what lies beside the driver must not shadow what is installed there.
+    command = [str(python), "-P", str(_DRIVER), f"--seed={seed}", f"--at-a-time={at_a_time}"]
+    if real_time:
+        command.append("--real-time")
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S_MAX, check=True)
+    except OSError as error:
+        raise PortError(f"cannot start {python}: {error.strerror}; make it with: {SETUP}") from error
+    except subprocess.TimeoutExpired as error:
+        raise PortError(f"the port did not end within {_RUN_S_MAX:g} s") from error
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise PortError(f"the port failed: {last}; its environment is made with: {SETUP}") from error
+    rows: dict[str, dict[str, float]] = json.loads(ran.stdout)
+    return rows

@@ -1,0 +1,298 @@
+"""The pictures of the bench, all in one style: to be read from the last row of a conference room.
+
+Owns style, axes and files (PNG and SVG; the same data give the same SVG). It must not know where numbers come from.
+Colours are those of Okabe and Ito, which people with any colour vision tell apart; dashes tell lines apart, too. Only
+commands that draw import this file: matplotlib comes with the extra `bench`. Units: as the labels of the axes say.
+"""
+
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+
+from streaming_bench.report.results import Results
+
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
+    *("#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
+    "#7F7F7F",
+)
+_OTHERS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
+_STYLE: Final = Path(__file__).with_suffix(".mplstyle")
+_SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
+_DPI: Final = 120
+_NARROW: Final = 0.5  # of the figure; there is no room for three labels in a decade then
+_SECOND_MIN: Final = 5  # requests; fewer have no quantile worth drawing
+_MARKER: Final = 9  # points
+_SPOT: Final = 0.003  # of the load, or of a latency: points closer than that cannot be told apart
+_BELOW_WIDTH: Final = 125  # characters of small print in a line
+
+
+Dashes = str | tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a series is drawn."""
+
+    colour: str
+    dashes: Dashes
+    width: float
+
+
+_POLICY_LOOKS: Final = {
+    "adaptive": Look(BLUE, "-", 4.0),
+    "quantile": Look(GREEN, (0, (6, 2)), 3.0),
+    "static": Look(ORANGE, (0, (4, 2, 1, 2)), 3.0),
+    "ttfb": Look(VERMILION, (0, (2, 1.5)), 3.0),
+    "headers": Look(PURPLE, (0, (1, 1.2)), 3.0),
+    "library": Look(PURPLE, (0, (1, 1.2)), 3.0),
+    "fan_out": Look(SKY, (0, (8, 2)), 3.0),
+    "off": Look(BLACK, "-", 2.6),
+    "direct": Look(GREY, (0, (5, 3)), 2.6),
+}
+
+
+_TITLES: Final = {
+    "direct": "no gateway",
+    "off": "off",
+    "headers": "raced at headers",
+    "ttfb": "TTFB-calibrated",
+    "static": "static",
+    "quantile": "TTFT quantile",
+    "adaptive": "adaptive",
+}
+
+
+def titled(policy: str) -> str:
+    """What a policy is called in a picture."""
+    return _TITLES.get(policy, policy)
+
+
+def look(name: str, number: int) -> Look:
+    """How a policy is drawn, the same in all pictures; what is no policy goes by its number."""
+    known = _POLICY_LOOKS.get(name.split(" ", maxsplit=1)[0].rstrip(","))
+    return known or Look(_OTHERS[number % len(_OTHERS)], "-", 3.0)
+
+
+@contextmanager
+def picture(
+    results: Results,
+    name: str,
+    title: str,
+    *,
+    panels: int = 1,
+    below: str = "",
+    heights: Sequence[float] = (),
+    share_x: bool = False,
+    share_y: bool = True,
+) -> Iterator[list[Axes]]:
+    """A picture in the making, written as NAME.png and NAME.svg when all is drawn.
+
+    Args:
+        results: where it goes.
+        name: of the files.
+        title: what it shows, in one line.
+        panels: side by side.
+        below: a line of small print: the workload, the machine.
+        heights: of panels above each other instead, with one horizontal axis for all.
+        share_x, share_y: panels side by side have the same axis.
+    """
+    with mpl.rc_context(fname=_STYLE):
+        figure = Figure(figsize=_SIZE)
+        if heights:
+            ratios = {"height_ratios": list(heights)}
+            axes = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, gridspec_kw=ratios)[:, 0])
+        else:
+            axes = list(figure.subplots(1, panels, sharex=share_x, sharey=share_y, squeeze=False)[0])
+        figure.suptitle(title, x=0.012, ha="left", fontsize=24, fontweight="bold")
+        yield axes
+        if below:
+            figure.supxlabel(
+                "\n".join(textwrap.wrap(below, _BELOW_WIDTH)), x=0.012, ha="left", fontsize=13, color="#555555"
+            )
+        figure.savefig(results.path(f"{name}.png"), dpi=_DPI, metadata={"Software": None})
+        figure.savefig(results.path(f"{name}.svg"), metadata={"Date": None})
+
+
+def log_ms(axes: Axes, *, vertical: bool = False) -> None:
+    """A logarithmic axis of milliseconds that says 10 ms and 2 s instead of powers of ten."""
+    axis = axes.yaxis if vertical else axes.xaxis
+    if vertical:
+        axes.set_yscale("log")
+    else:
+        axes.set_xscale("log")
+    narrow = not vertical and axes.get_position().width < _NARROW
+    axis.set_major_locator(LogLocator(10, subs=(1, 3) if narrow else (1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _position: _readable(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def cdf(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
+    """The share of requests that were answered within a time, one line for each series.
+
+    Args:
+        axes: where.
+        series: milliseconds by name; what was never answered is infinite.
+    """
+    for number, (name, values) in enumerate(series.items()):
+        given = look(name, number)
+        times = np.sort(np.asarray(values, dtype=float))
+        shares = np.arange(1, len(times) + 1) / len(times)
+        seen = np.isfinite(times)
+        axes.step(
+            times[seen], shares[seen], where="post", label=titled(name), color=given.colour, linestyle=given.dashes,
+            linewidth=given.width,
+        )  # fmt: skip
+    log_ms(axes)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured trade: what a policy costs and what it buys."""
+
+    extra_load: float
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """What is drawn of latency against extra load.
+
+    Attributes:
+        policies: points by policy; several are joined by a line.
+        bounds: lines that no policy can cross, by name.
+        statistic: what the latency is: "p99".
+    """
+
+    policies: Mapping[str, Sequence[Point]]
+    bounds: Mapping[str, Sequence[Point]] = field(default_factory=dict)
+    statistic: str = "p99"
+
+
+def frontier(axes: Axes, drawn: Frontier) -> None:
+    """Latency against extra load: below and to the left is better."""
+    for number, (name, points) in enumerate(drawn.bounds.items()):
+        style = ((0, (1, 1)), (0, (4, 3)))[number % 2]
+        loads = [point.extra_load for point in points]
+        axes.plot(loads, [p.latency_ms for p in points], color=GREY, linestyle=style, linewidth=2.4, label=name)
+    covered = sum(_is_spot(points) for points in drawn.policies.values())
+    for number, (name, points) in enumerate(drawn.policies.items()):
+        given, size = look(name, number), _MARKER
+        if _is_spot(points):  # others may lie on the same: the first of them is the largest
+            covered -= 1
+            size += covered * _MARKER
+        axes.plot(
+            [point.extra_load for point in points], [point.latency_ms for point in points], label=name,
+            color=given.colour, linewidth=given.width, marker="o", markersize=size,
+        )  # fmt: skip
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    log_ms(axes, vertical=True)
+    axes.set_xlabel("extra upstream requests")
+    axes.set_ylabel(f"{drawn.statistic} TTFT")
+
+
+def _is_spot(points: Sequence[Point]) -> bool:
+    """All its points lie on each other, so that there is no line to be seen."""
+    loads, latencies = [point.extra_load for point in points], [point.latency_ms for point in points]
+    return max(loads) - min(loads) < _SPOT and max(latencies) < (1 + _SPOT) * min(latencies)
+
+
+def _readable(value_ms: float) -> str:
+    if not math.isfinite(value_ms) or value_ms <= 0:
+        return ""
+    return f"{value_ms / 1000:g} s" if value_ms >= 1000 else f"{value_ms:g} ms"
+
+
+def scatter(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
+    """TTFB against TTFT of the same requests: what a server sends early says nothing of when it will say something.
+
+    Args:
+        axes: where.
+        series: milliseconds of both, by name.
+    """
+    everything = [value for both in series.values() for values in both for value in values if 0 < value < math.inf]
+    low, high = min(everything, default=1.0) / 1.4, max(everything, default=1000.0) * 1.4
+    axes.plot([low, high], [low, high], color=GREY, linewidth=2, linestyle=(0, (5, 4)), label="TTFT = TTFB")
+    for number, (name, (firsts, contents)) in enumerate(series.items()):
+        colour, marker = _OTHERS[number % len(_OTHERS)], "o^sD"[number % 4]
+        axes.scatter(firsts, contents, s=26, alpha=0.55, color=colour, marker=marker, linewidths=0, label=name)
+    log_ms(axes)
+    log_ms(axes, vertical=True)
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_xlabel("time to response headers (TTFB)")
+    axes.set_ylabel("time to first token (TTFT)")
+
+
+def over_time(
+    axes: Axes, times_s: Sequence[float], values_ms: Sequence[float], name: str, number: int, *, share: float = 0.5
+) -> None:
+    """Each request's TTFT at the time when it was sent, with a quantile of each second as a line.
+
+    Args:
+        axes: where.
+        times_s: when requests were due.
+        values_ms: their times; infinite for what was never answered, which is not drawn.
+        name: of the series.
+        number: of the series, for its colour.
+        share: of the quantile.
+    """
+    given = look(name, number)
+    at = np.asarray(times_s, dtype=float)
+    values = np.asarray(values_ms, dtype=float)
+    seen = np.isfinite(values)
+    axes.scatter(at[seen], values[seen], s=14, alpha=0.3, color=given.colour, linewidths=0)
+    seconds = np.floor(at[seen])
+    steps = [second for second in np.unique(seconds) if np.count_nonzero(seconds == second) >= _SECOND_MIN]
+    lines = [float(np.quantile(values[seen][seconds == second], share)) for second in steps]
+    label = f"{titled(name)}, p{100 * share:.0f} of each second"
+    places = [step + 0.5 for step in steps]
+    axes.plot(places, lines, color=given.colour, linewidth=given.width + 0.5, marker="o", markersize=8, label=label)
+    log_ms(axes, vertical=True)
+
+
+def shaded(axes: Axes, begin_s: float, end_s: float, label: str) -> None:
+    """A stretch of time in which something was different."""
+    axes.axvspan(begin_s, end_s, color=YELLOW, alpha=0.35, linewidth=0, label=label, zorder=0)
+
+
+def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int, *, width_s: float = 1.0) -> None:
+    """How many a second: a step for each stretch of so many seconds."""
+    given = look(name, number)
+    edges = width_s * np.arange(math.floor(max(times_s, default=0.0) / width_s) + 2)
+    counts, _ = np.histogram(np.asarray(times_s, dtype=float), edges)
+    axes.stairs(counts / width_s, edges, color=given.colour, linewidth=given.width, label=name)
+
+
+def bars(axes: Axes, values: Mapping[str, float], form: str, *, named: bool = True) -> None:
+    """A horizontal bar for each policy, the first on top, its value behind it.
+
+    Args:
+        axes: where.
+        values: by policy.
+        form: how a value is written.
+        named: with the policies' names; False where they stand beside the panel to the left.
+    """
+    names = list(values)
+    places = np.arange(len(names))
+    colours = [look(name, number).colour for number, name in enumerate(names)]
+    drawn = axes.barh(places, [max(0.0, value) for value in values.values()], color=colours, height=0.66)
+    axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=8, fontsize=18)
+    axes.set_yticks(places, [titled(name) if named else "" for name in names], fontsize=19)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.25 * max(1e-9, *values.values()))
+    axes.tick_params(axis="y", length=0)
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)

@@ -1,0 +1,195 @@
+"""A folder of results: tables as CSV and Markdown, data as JSON, and a manifest that says how they came to be.
+
+Owns formats and the manifest. It must not know what is measured. The same data give the same bytes, whatever the
+version of Python; only the manifest says when and where.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from streaming_bench.failures import BenchError
+from streaming_bench.report.grid import Grid
+
+MANIFEST = "manifest.json"
+
+_VERSIONS = ("ttft-gateway", "httptools", "msgspec", "numpy", "matplotlib")
+_DIGITS = 9  # of numbers in files: more than any clock has, and no rounding noise of the machine
+
+Cell = str | int | float | bool | None
+
+
+class ResultsError(BenchError):
+    """A folder cannot be written or read; the message says which and why."""
+
+
+class Results:
+    """A folder of results that is being written.
+
+    Args:
+        folder: made if it is missing; files of the same names are replaced.
+        argv: the command line without the program's name.
+        seed: of everything random, None: nothing is.
+
+    Raises:
+        ResultsError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path, argv: Sequence[str], seed: int | None) -> None:
+        self.folder = folder
+        self._argv = list(argv)
+        self._seed = seed
+        self._began = datetime.now(UTC)
+        self._names: list[str] = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResultsError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+    def path(self, name: str) -> Path:
+        """Where to write a file that the manifest shall list."""
+        if name not in self._names:
+            self._names.append(name)
+        return self.folder / name
+
+    def text(self, name: str, text: str) -> None:
+        """Write a text."""
+        self.path(name).write_text(text, encoding="utf-8", newline="\n")
+
+    def json(self, name: str, data: object) -> None:
+        """Write data; numbers that are none become null."""
+        self.text(name, json.dumps(rounded(data), indent=1, allow_nan=False) + "\n")
+
+    def csv(self, name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """Write a table."""
+        self.text(name, csv_text(heads, rows))
+
+    def markdown(self, name: str, title: str, *parts: Grid | str) -> None:
+        """Write a page of texts and tables."""
+        blocks = [f"# {title}", *("\n".join(p.markdown()) if isinstance(p, Grid) else p for p in parts)]
+        self.text(name, "\n\n".join(blocks) + "\n")
+
+    def close(self, **said: object) -> None:
+        """Write the manifest.
+
+        Args:
+            said: what else it takes to repeat the run.
+        """
+        files = {name: _sha256(self.folder / name) for name in sorted(self._names)}
+        manifest = {
+            "command": ["ttft-bench", *self._argv],
+            "seed": self._seed,
+            **said,
+            "began": self._began.isoformat(timespec="seconds"),
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": {"python": platform.python_version(), **_versions()},
+            "machine": machine(),
+            "files": files,
+        }
+        text = json.dumps(rounded(manifest), indent=1, allow_nan=False) + "\n"
+        (self.folder / MANIFEST).write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_manifest(folder: Path) -> Mapping[str, object]:
+    """The manifest of a folder, after its files were checked against it.
+
+    Raises:
+        ResultsError: There is none, or a file is not the one that it lists.
+    """
+    manifest = read_json(folder / MANIFEST)
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise ResultsError(f"{folder / MANIFEST} lists no files; is it a folder that ttft-bench wrote?")
+    for name, expected in files.items():
+        path = folder / str(name)
+        if not path.is_file():
+            raise ResultsError(f"{path} is missing; the manifest lists it")
+        if _sha256(path) != expected:
+            raise ResultsError(f"{path} is not what the manifest lists: it was changed after the run")
+    return manifest
+
+
+def read_json(path: Path) -> Mapping[str, object]:
+    """A JSON object from a file.
+
+    Raises:
+        ResultsError: There is none.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}; name a folder that ttft-bench wrote") from error
+    except ValueError as error:
+        raise ResultsError(f"{path} is no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ResultsError(f"{path} holds no JSON object")
+    return data
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a table.
+
+    Raises:
+        ResultsError: There is no such file.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}; name a folder that ttft-bench wrote") from error
+
+
+def csv_text(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A table as CSV: nine digits that matter, nothing for no number, lines end with a line feed."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows([_cell(cell) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def rounded(data: object) -> object:
+    """The same data with nine digits, and None for what is no number."""
+    if isinstance(data, float):
+        return float(f"{data:.{_DIGITS}g}") if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {str(key): rounded(value) for key, value in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [rounded(value) for value in data]
+    return data
+
+
+def machine() -> dict[str, object]:
+    """What the run had to itself, as far as it is known."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"system": platform.system(), "release": platform.release(), "machine": platform.machine(), "cores": usable}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a folder, or without the extra
+            continue
+    return found
+
+
+def _cell(value: Cell) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return f"{value:.{_DIGITS}g}" if math.isfinite(value) else ""
+    return "" if value is None else str(value)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

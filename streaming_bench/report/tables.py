@@ -1,0 +1,103 @@
+"""Runs as tables, for the terminal and for Markdown. Pure: returns grids and sentences.
+
+Units: as in figures.py; times are shown in milliseconds, an interval of 95 % confidence in brackets behind its value.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from streaming_bench.report.figures import LAG_MS_MAX, WAITS, Figures, compared
+from streaming_bench.report.grid import Grid, percent, short
+from streaming_bench.report.records import Run
+from streaming_bench.report.stats import QUANTILES, Estimate
+
+_RATIOS: Final = {"mean": None, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def overview(rows: Sequence[Figures]) -> Grid:
+    """The table to begin with: TTFB beside TTFT, what hedging did, and what it cost."""
+    heads = ("run", "TTFB p50", "TTFB p99", "TTFT p50", "p90", "p95", "p99", "extra load", "hedged", "won", "delay")
+    cells = []
+    for row in rows:
+        waits = [short(row.waits["ttfb"][share].value) for share in ("p50", "p99")]
+        waits += [short(row.waits["ttft"][share].value) for share in ("p50", "p90", "p95", "p99")]
+        hedged = percent(row.hedged / row.requests) if row.requests else "n/a"
+        won = percent(row.won / row.hedged, 0) if row.hedged else "-"
+        delay = "-" if math.isnan(row.learned_ms) else short(row.learned_ms)
+        cells.append((row.name, *waits, percent(row.extra_load), hedged, won, delay))
+    return Grid(heads, cells)
+
+
+def waits(rows: Sequence[Figures], key: str) -> Grid:
+    """All quantiles of one wait, with their intervals."""
+    cells = [(row.name, *(interval(row.waits[key][share]) for share in QUANTILES)) for row in rows]
+    return Grid((f"{WAITS[key][0]}, ms", *QUANTILES), cells)
+
+
+def throughput(rows: Sequence[Figures]) -> Grid:
+    """What comes behind the first token, what was wasted, what failed, and how good the measurement is."""
+    heads = ("run", "requests", "failed", "tokens/s", "gap p99", "tokens", "wasted tokens", "client lag p99")
+    cells = []
+    for row in rows:
+        late = " late!" if row.lag_ms > LAG_MS_MAX else ""
+        failed = sum(row.errors.values())
+        rate, gap = short(row.tokens_per_s), short(row.gap_ms)
+        wasted = "n/a" if math.isnan(row.wasted_tokens) else f"{row.wasted_tokens:,.0f}"
+        lag = f"{short(row.lag_ms)}{late}"
+        cells.append((row.name, f"{row.requests:,}", f"{failed:,}", rate, gap, f"{row.tokens:,}", wasted, lag))
+    return Grid(heads, cells)
+
+
+def errors(rows: Sequence[Figures]) -> Grid | None:
+    """Failures by class, None if there are none."""
+    classes = sorted({name for row in rows for name in row.errors})
+    if not classes:
+        return None
+    return Grid(
+        ("failed", *classes), [(row.name, *(f"{row.errors.get(name, 0):,}" for name in classes)) for row in rows]
+    )
+
+
+def beside(runs: Sequence[Run], others: Mapping[str, Run]) -> list[Grid]:
+    """Runs as ratios to others, a table for each wait; the intervals are those of a bootstrap.
+
+    Args:
+        runs: what is divided.
+        others: by what, by the names of the runs.
+    """
+    grids = []
+    for key, (title, _) in WAITS.items():
+        cells = []
+        for run in runs:
+            other = others[run.name]
+            found = [interval(compared(run, other, key, share), "x") for share in _RATIOS.values()]
+            cells.append((run.name if other.name == run.name else f"{run.name} / {other.name}", *found))
+        grids.append(Grid((f"{title}, ratio", *_RATIOS), cells))
+    return grids
+
+
+def warnings(rows: Sequence[Figures]) -> list[str]:
+    """What a reader must know before believing the tables."""
+    late = [row.name for row in rows if row.lag_ms > LAG_MS_MAX]
+    if not late:
+        return []
+    where = "; ".join(late)
+    why = f"its event loop lagged by over {LAG_MS_MAX:g} ms at the p99, which is in all times there"
+    do = "Send less at a time, or measure on a machine that has nothing else to do."
+    return [f"The measuring client was late in {where}: {why}. {do}"]
+
+
+def interval(estimate: Estimate, unit: str = "") -> str:
+    """A value with its interval; where a sample was too small for an end of it, with ? there."""
+    if math.isnan(estimate.value):
+        return "n/a"
+    shown = _ratio if unit == "x" else short
+    value = "never" if math.isinf(estimate.value) else shown(estimate.value)
+    low = shown(estimate.low) if math.isfinite(estimate.low) else "?"
+    high = shown(estimate.high) if math.isfinite(estimate.high) else "?"
+    return f"{value}{unit} [{low}, {high}]"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}"

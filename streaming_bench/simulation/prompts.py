@@ -1,0 +1,65 @@
+"""The prompts of one seed: sizes, and the bytes whose hashes tell the gateway which of them begin alike.
+
+Units: tokens, four bytes each.
+"""
+
+import itertools
+import math
+import random
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.estimation.prefixes import prefix_hashes
+from gateway.hedging.contract import Facts
+from streaming_bench.simulation.engine_scenario import LogNormal, Prompts
+
+_BYTES_PER_TOKEN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request.
+
+    Attributes:
+        group: whose prefix it begins with.
+        prefix: tokens of that,
+        tokens: and of all.
+        answer: tokens to be generated.
+        facts: what the gateway knows.
+    """
+
+    group: int
+    prefix: int
+    tokens: int
+    answer: int
+    facts: Facts
+
+
+def draw_prompts(prompts: Prompts, count: int, answer_counted: int, seed: int) -> list[Prompt]:
+    """Draw the prompts of a seed.
+
+    Args:
+        prompts: their distributions.
+        count: how many.
+        answer_counted: tokens that a quota counts for an answer.
+        seed: of the run.
+    """
+    rng = random.Random(f"{seed}/prompts")
+    prefixes = [rng.randbytes(_BYTES_PER_TOKEN * _tokens(prompts.prefix, rng)) for _ in range(prompts.groups)]
+    popularity = list(itertools.accumulate((rank + 1) ** -prompts.zipf for rank in range(prompts.groups)))
+    low, high = prompts.document_tokens
+    drawn = []
+    for _ in range(count):
+        group = bisect_left(popularity, rng.random() * popularity[-1])
+        is_document = rng.random() < prompts.documents
+        own = int(rng.uniform(low, high)) if is_document else _tokens(prompts.suffix, rng)
+        text = prefixes[group] + rng.randbytes(_BYTES_PER_TOKEN * own)
+        tokens = len(text) // _BYTES_PER_TOKEN
+        facts = Facts(float(tokens), len(text), prefix_hashes(text), answer_tokens=answer_counted, coin=rng.random())
+        drawn.append(Prompt(group, tokens - own, tokens, _tokens(prompts.answer, rng), facts))
+    return drawn
+
+
+def _tokens(law: LogNormal, rng: random.Random) -> int:
+    return max(5, min(int(law.most), int(rng.lognormvariate(math.log(law.median), law.sigma))))

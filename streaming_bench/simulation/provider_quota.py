@@ -1,0 +1,122 @@
+"""What a provider counts: buckets of requests and tokens, the 429 when one is empty, and what it states in headers.
+
+The simulated truth, apart from the gateway's own ledger, which only mirrors it. Headers have OpenAI's form and are read
+by the gateway's own reader. Units: seconds, tokens.
+"""
+
+import enum
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.limits.bucket import Limit
+from providers.base import Headers, Resource
+from providers.errors import BadStatus
+from providers.rate_limit_headers import LimitForm
+
+STALE_S: Final = 5.0  # how rarely figures are brought up to date where they are stale
+_RETRY_S_MIN: Final = 0.1
+
+
+class LimitHeaders(enum.Enum):
+    """What responses state of limits; the value is the command line's."""
+
+    NONE = "none"  # nothing; the gateway is told the limits
+    EXACT = "exact"  # what is left after the request was counted; the gateway is told nothing
+    STALE = "stale"  # the same, a few seconds old
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Somebody else who uses the same quota.
+
+    Attributes:
+        share: of the limits.
+        tokens: that its requests take, drawn from these.
+        seed: of the draws.
+    """
+
+    share: float
+    tokens: Sequence[float]
+    seed: str
+
+
+class Provider:
+    """One quota as its provider counts it.
+
+    Args:
+        limits: on requests and on tokens.
+        headers: what it states of them.
+        others: who else uses it, None: nobody.
+
+    Attributes:
+        form: how its headers are meant; None where there are none.
+    """
+
+    def __init__(
+        self, limits: Sequence[Limit], headers: LimitHeaders = LimitHeaders.NONE, others: Others | None = None
+    ) -> None:
+        self._limits = limits
+        self._left = [limit.amount for limit in limits]
+        self._now_s = 0.0
+        window_s = limits[0].window_s
+        self.form = None if headers is LimitHeaders.NONE else LimitForm(window_s, window_s)
+        self._stated: Headers = ()
+        self._stated_s = float("-inf")
+        self._stale_s = STALE_S if headers is LimitHeaders.STALE else 0.0
+        self._others = others
+        self._rng = random.Random(others.seed if others is not None else 0)
+        self._next_s = float("inf") if others is None else self._gap_s(others)
+
+    def refuses(self, tokens: float, now_s: float) -> BadStatus | None:
+        """Count a request, or refuse it."""
+        while self._next_s <= now_s and self._others is not None:
+            self._count(self._rng.choice(self._others.tokens), self._next_s)
+            self._next_s += self._gap_s(self._others)
+        return self._count(tokens, now_s)
+
+    def headers(self, now_s: float) -> Headers:
+        """What the answer to the request just counted states."""
+        if self.form is None:
+            return ()
+        if now_s >= self._stated_s + self._stale_s:
+            self._stated_s = now_s
+            self._stated = tuple(
+                header
+                for limit, left in zip(self._limits, self._left, strict=True)
+                for header in _headers(limit, max(0.0, left))
+            )
+        return self._stated
+
+    def _gap_s(self, others: Others) -> float:
+        mean = sum(others.tokens) / len(others.tokens)
+        paces = (
+            limit.amount / limit.window_s / (mean if limit.resource is Resource.TOKENS else 1.0)
+            for limit in self._limits
+        )
+        return self._rng.expovariate(others.share * min(paces))
+
+    def _count(self, tokens: float, now_s: float) -> BadStatus | None:
+        costs = [tokens if limit.resource is Resource.TOKENS else 1.0 for limit in self._limits]
+        wait_s = 0.0
+        for i, limit in enumerate(self._limits):
+            refill = limit.amount / limit.window_s
+            self._left[i] = min(limit.amount, self._left[i] + (now_s - self._now_s) * refill)
+            wait_s = max(wait_s, (min(costs[i], limit.amount) - self._left[i]) / refill)
+        self._now_s = now_s
+        if wait_s > 0:
+            return BadStatus("rate limit reached", status=429, retry_after_s=max(_RETRY_S_MIN, wait_s))
+        self._left = [left - cost for left, cost in zip(self._left, costs, strict=True)]
+        return None
+
+
+def _headers(limit: Limit, left: float) -> Headers:
+    """One limit in OpenAI's form."""
+    what = limit.resource.value.encode()
+    full_s = (limit.amount - left) * limit.window_s / limit.amount
+    return (
+        (b"x-ratelimit-limit-" + what, b"%d" % limit.amount),
+        (b"x-ratelimit-remaining-" + what, b"%d" % min(left, int(limit.amount))),
+        (b"x-ratelimit-reset-" + what, b"%dms" % (1000 * full_s)),
+    )

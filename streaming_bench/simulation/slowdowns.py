@@ -1,0 +1,81 @@
+"""How fast each replica is at every time: episodes, stalls, brown-outs. All drawn beforehand.
+
+Units: seconds; a speed is a multiple of the usual one; work is seconds at the usual speed.
+"""
+
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from streaming_bench.simulation.engine_scenario import Episodes, Serving
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """From start_s to end_s everything goes at `speed`."""
+
+    start_s: float
+    end_s: float
+    speed: float
+
+
+class Weather:
+    """One replica's speed in time.
+
+    Args:
+        spells: speeds of overlapping ones multiply.
+    """
+
+    def __init__(self, spells: Sequence[Spell]) -> None:
+        self._starts_s = sorted({0.0, *(t for spell in spells for t in (spell.start_s, spell.end_s))})
+        self._speeds = []
+        for start_s in self._starts_s:
+            speed = 1.0
+            for spell in spells:
+                if spell.start_s <= start_s < spell.end_s:
+                    speed *= spell.speed
+            self._speeds.append(speed)
+        self._work = [0.0]  # done from time 0 until each start
+        for (a, b), speed in zip(pairwise(self._starts_s), self._speeds, strict=False):
+            self._work.append(self._work[-1] + (b - a) * speed)
+
+    def speed(self, now_s: float) -> float:
+        """How fast it is now."""
+        return self._speeds[bisect_right(self._starts_s, now_s) - 1]
+
+    def finish_s(self, start_s: float, work_s: float) -> float:
+        """When work begun at start_s is done."""
+        i = bisect_right(self._starts_s, start_s) - 1
+        goal = self._work[i] + (start_s - self._starts_s[i]) * self._speeds[i] + work_s
+        j = bisect_right(self._work, goal) - 1
+        return max(start_s, self._starts_s[j] + (goal - self._work[j]) / self._speeds[j])
+
+
+def weathers(serving: Serving, replicas: int, length_s: float, seed: int) -> list[Weather]:
+    """Draw every replica's weather for so long."""
+    rng = random.Random(f"{seed}/weather")
+    spells: list[list[Spell]] = [[] for _ in range(replicas)]
+    for episodes in serving.episodes:
+        if episodes.each:
+            for own in spells:
+                own.extend(_draw(episodes, length_s, rng))
+        else:
+            for spell in _draw(episodes, length_s, rng):
+                spells[int(rng.random() * replicas)].append(spell)
+    out = serving.brown_out
+    return [Weather([*own, Spell(out.start_s, out.end_s, out.speed)]) for own in spells]
+
+
+def _draw(episodes: Episodes, length_s: float, rng: random.Random) -> list[Spell]:
+    spells: list[Spell] = []
+    now_s = episodes.every_s * rng.random()
+    while now_s < length_s:
+        slow, fast = episodes.speed
+        share = rng.random()
+        speed = 1 / (1 / fast + share * (1 / slow - 1 / fast)) if episodes.in_factor else slow + share * (fast - slow)
+        lasts_s = episodes.lasts.draw(rng, len(spells))
+        spells.append(Spell(now_s, now_s + lasts_s, speed))
+        now_s += lasts_s + rng.expovariate(1 / max(1e-9, episodes.every_s - lasts_s))
+    return spells
