@@ -9,6 +9,7 @@ import pytest
 import schemathesis
 from starlette.routing import Route
 
+from checkout import ROOT
 from contract_file import CONTRACT, PATH, errors, operations, resolved
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.plain_routes import contract, plain_app
@@ -27,7 +28,7 @@ from gateway.race import report
 from gateway.race.retry_plan import TRIES_MAX
 
 PATHS = [f"/v1/{api.value}" for api in client_apis()]
-GATEWAY = Path(__file__).parents[2] / "gateway"
+GATEWAY = ROOT / "gateway"
 SCHEMAS = CONTRACT["components"]["schemas"]
 HEADERS = CONTRACT["components"]["headers"]
 RATES = {f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")}

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pytest
 
+from checkout import DOCS
 from fuzz import answers
 from gateway.errors import BadRequest
 from gateway.inbound.parsed import Bounds
@@ -23,7 +24,7 @@ from providers.errors import Unsuited
 Place = tuple[str | int, ...]
 
 _REQUESTS: Final = Path(__file__).parent / "requests"
-_VECTORS: Final = Path(__file__).parents[2] / "docs" / "first-token-vectors.json"
+_VECTORS: Final = DOCS / "first-token-vectors.json"
 _GONE: Final = object()
 _OTHERS: Final[tuple[object, ...]] = (None, 1, "x", [], {}, {"\ud83d": 1}, _GONE)
 _FILES: Final = {

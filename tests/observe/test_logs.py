@@ -6,7 +6,6 @@ import re
 import select
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from checkout import ROOT
 from gateway.events import (
     AttemptFailed,
     BreakerChanged,
@@ -49,7 +49,7 @@ RARE: list[Event] = [
     PartFailed(1.0, "plan", "ValueError"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
 ]
-DOCS = (Path(__file__).parents[2] / "docs" / "logs.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
 
 
 class Lines:

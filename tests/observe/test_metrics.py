@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from prometheus_client import Histogram as ForeignHistogram
 from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from checkout import DOCS
 from gateway.events import (
     Event,
     HedgeFired,
@@ -303,7 +303,7 @@ def test_series_made_during_a_scrape_wait_for_the_next() -> None:
 
 def test_every_metric_is_documented() -> None:
     """docs/metrics.md has a heading for each metric, with its type and labels, and none for what does not exist."""
-    docs = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    docs = (DOCS / "metrics.md").read_text(encoding="utf-8")
     documented = {
         name: (kind.lower(), set(re.findall(r"`(\w+)`", labels)))
         for name, kind, labels in re.findall(r"^### `(\w+)`\n\n(\w+)\. (.*)$", docs, re.MULTILINE)

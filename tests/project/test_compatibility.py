@@ -1,13 +1,12 @@
 """docs/compatibility.md has what scripts/sdk-matrix checks, as it stands; the run itself needs package registries."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from checkout import ROOT
 from checks import ANSWERS, ERRORS, SDKS, Sdk
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 CLIENTS = ROOT / "tests" / "sdks"
 

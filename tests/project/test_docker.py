@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from checkout import ROOT
 from gateway.cli.environment import read_environment
 from gateway.cli.parser import parse
 from gateway.config.loader import load
@@ -18,7 +19,6 @@ from gateway.config.settings import Settings
 from gateway.server import GOODBYE_S, NOTICE_S
 from providers.simulated.profile import KEYS
 
-ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["services"]

@@ -14,6 +14,7 @@ import yaml
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from checkout import ROOT
 from contract_file import CONTRACT, errors, operations
 from gateway.admin import Admin
 from gateway.config.loader import load
@@ -22,7 +23,6 @@ from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SECRETS = {"ANTHROPIC_API_KEY": "sk-ant", "TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
 ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429), ("config_refused", 422)}

@@ -2,13 +2,13 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
+from checkout import ROOT
+
 LOCKS = ["requirements.lock", "requirements-build.lock", "requirements-dev.lock"]
 
 

@@ -1,17 +1,16 @@
 """The catalogue: every row as docs/providers.md tells it, with its own limit headers and its own first frames."""
 
 import json
-from pathlib import Path
 
 import pytest
-from test_limit_headers import SETS
+from test_rate_limit_headers import SETS
 
+from checkout import DOCS
 from openai_calls import call_of
 from providers.base import Api, FrameKind
 from providers.catalog import CATALOG, Auth, Kind
 from providers.protocols import Wishes, protocols
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 VECTORS = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
 NO_LIMITS = {"deepseek", "gemini", "llamacpp", "ollama", "sglang", "simulated", "tgi", "vllm"}
 HELD_BACK = (FrameKind.PREAMBLE, FrameKind.COMMENT, FrameKind.USAGE)

@@ -6,7 +6,6 @@ counts, what the error says, keys that were not known, and its kind where only t
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkout import DOCS
 from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
 from providers.base import Api, EventReader, FrameKind, Usage
@@ -23,7 +23,7 @@ from providers.openai.completions import OpenAICompletions
 from providers.openai.events import FirstToken
 from providers.responses.protocol import OpenAIResponses
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "first-token-vectors.json"
+FILE = DOCS / "first-token-vectors.json"
 ROWS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
 SERVERS = {*CATALOG} - {"compatible", "simulated"}  # these two are no server of their own
 APIS: Mapping[str, Api] = {

@@ -8,7 +8,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from checkout import ROOT
+
 CACHE = ROOT / "build" / "real-engine"
 VERSION = "0.3.36"  # of llama-cpp-python
 TOOLS = ("gguf==0.19.0", "numpy==2.4.6", "scikit-build-core==1.1.2")  # the archive's metadata is made with the last

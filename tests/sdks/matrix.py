@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from checkout import ROOT
 from checks import ANSWERS, ERRORS, SDKS, Sdk
 from served import gateway, replicas
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 CACHE = ROOT / "build" / "sdk-matrix"
 PAGE = ROOT / "docs" / "compatibility.md"

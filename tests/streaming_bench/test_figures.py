@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+from checkout import DOCS
+
+IMAGES = DOCS / "images"
 
 
 def test_the_pictures_of_the_docs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,10 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
+from checkout import ROOT
 from running import run_real
 from simulated_sockets import ask, chat, request_of, serving
 
@@ -20,7 +20,7 @@ def test_command_runs_until_interrupted() -> None:
         flags = ["--port", "0", "--control-port", "0", "--ttft", "1ms", "--tokens", "2", "--faults", "500 once"]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "providers.simulated.server", *flags),
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, "PYTHONWARNINGS": "error"},
@@ -47,7 +47,7 @@ def test_a_fleet_ends_with_its_input() -> None:
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "providers.simulated.fleet", '[{"ttft": "1ms"}, {"faults": ["500"]}]'),
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
             stdin=pipe,
             stdout=pipe,
         )
@@ -82,7 +82,7 @@ def test_command_explains_mistakes(flags: list[str]) -> None:
 async def _command(*flags: str) -> tuple[int | None, bytes]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "providers.simulated.server", *flags),
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

@@ -6,10 +6,11 @@ one). It raises only where the gateway's own code is on the stack of a running l
 
 import asyncio
 import sys
-from pathlib import Path
 from types import FrameType
 
-OURS = tuple(str(Path(__file__).parents[1] / room) + "/" for room in ("gateway", "providers"))
+from checkout import ROOT
+
+OURS = tuple(str(ROOT / room) + "/" for room in ("gateway", "providers"))
 _BLOCKING = {"open", "os.system", "socket.getaddrinfo", "socket.gethostbyname", "subprocess.Popen"}
 
 

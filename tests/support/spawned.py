@@ -8,12 +8,11 @@ import contextlib
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
+from checkout import ROOT
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
 
-ROOT = Path(__file__).parents[1]
 READY = re.compile(rb"ready at http://127\.0\.0\.1:([0-9]+)/v1")
 WAIT_S = 60.0  # of a loaded machine
 

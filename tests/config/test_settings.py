@@ -2,16 +2,15 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from checkout import ROOT
 from gateway.config.loader import json_schema, load
 from gateway.config.settings import Hedge, Settings, sections
 from providers.catalog import CATALOG
 
-ROOT = Path(__file__).parent.parent
 LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
 MODEL = {"name": "m", "replicas": [{"name": "a", "kind": "vllm", "base_url": "http://h:1/v1"}]}
 

@@ -4,17 +4,16 @@ import importlib
 import json
 import re
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checkout import ROOT
 from gateway.cli.parser import PROGRAM
 from gateway.config.document import read_yaml
 from gateway.config.loader import json_schema
 from gateway.config.settings import Settings
 
-ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/gateway.yaml"
 PARTS = ROOT / "docs/configuration.md"  # where parts of a configuration are shown; elsewhere only whole ones are
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -5,11 +5,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checkout import ROOT
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS, Cancel, Cancelled, cancel
 from gateway.cli.probe.plan import Plan, plan, targets
 from gateway.cli.probe.quirks import NAMES, Quirk, Seen, is_trap, quirks
@@ -21,7 +21,7 @@ from providers.catalog import CATALOG
 from providers.errors import ConnectionCut, TimedOut, UpstreamError
 from running import run_virtual
 
-DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 STREAM = (b"content-type", b"text/event-stream")
 ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
 TEXT = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n'

@@ -1,10 +1,10 @@
 """Profiles of simulated replicas: the readable form reads back as itself, and mistakes are explained."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from checkout import DOCS
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
 
@@ -95,7 +95,7 @@ def test_episode_returns(since_s: float, on: object) -> None:
 
 def test_the_page_has_every_key_and_fault() -> None:
     """docs/simulated-replica.md has a row for each key with its default, and one for each fault."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "simulated-replica.md").read_text(encoding="utf-8")
+    page = (DOCS / "simulated-replica.md").read_text(encoding="utf-8")
     told = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     assert told == {*KEYS, *FAULTS}
     for key, value in show_profile(Profile()).items():

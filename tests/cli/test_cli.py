@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from checkout import ROOT
 from gateway.__main__ import foreign_providers, main
 from gateway.cli.parser import ExitCode, options, parse, parsers
 from gateway.cli.terminal import coloured
 
-DOCS = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 CONFIG = """
 keys: [{name: team-a, key: "sk-very-secret"}]
 models:

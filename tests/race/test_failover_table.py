@@ -1,13 +1,12 @@
 """docs/failover.md says what happens."""
 
-from pathlib import Path
-
+from checkout import DOCS
 from fault_table import FAULTS, HEALTHY_S, play, table
 
 
 def test_the_table_of_the_docs_is_what_happens() -> None:
     """Every row of docs/failover.md is what a run of the gateway's own race gives, to the hundredth of a second."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "failover.md"
+    page = DOCS / "failover.md"
     assert table() in page.read_text(encoding="utf-8")
 
 

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkout import ROOT
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
 
-_ROOT = Path(__file__).resolve().parents[1]
 _START_S_MAX = 60.0  # of a loaded machine
 
 
@@ -95,7 +95,7 @@ def gateway(config: Mapping[str, object], folder: Path, module: str = "gateway")
     environment = {**os.environ, "NO_COLOR": "1"}
     with (
         (folder / "gateway.log").open("wb") as log,
-        subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=log, stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
         said: list[str] = []

@@ -4,13 +4,14 @@ Knows nothing of the gateway. No units.
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema_rs
 import yaml
 
-PATH = Path(__file__).resolve().parents[1] / "openapi.yaml"
+from checkout import ROOT
+
+PATH = ROOT / "openapi.yaml"
 CONTRACT: dict[str, Any] = yaml.safe_load(PATH.read_text(encoding="utf-8"))
 
 _OF_NO_OPERATION = {"UnknownRoute": 404, "MethodNotAllowed": 405}

@@ -1,6 +1,6 @@
 """Quotas under load in virtual time: who gets a 429, and whether the ledger's books add up.
 
-Used in small by the tests and in full by tests/acceptance.py. Units: seconds of the loop's clock, tokens.
+Used in small by the tests and in full by tests/acceptance/acceptance.py. Units: seconds of the loop's clock, tokens.
 """
 
 import asyncio

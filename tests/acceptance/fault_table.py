@@ -1,7 +1,7 @@
 """What a client sees of each fault, after how long and for how many upstream calls: the table of docs/failover.md.
 
 The gateway's own race over simulated replicas in virtual time, hedging off, so that every figure is exact. The replicas
-say the same text and count the calls. `python tests/fault_table.py` prints the table. Units: seconds.
+say the same text and count the calls. `python tests/acceptance/fault_table.py` prints the table. Units: seconds.
 """
 
 import asyncio
