@@ -24,12 +24,12 @@ from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.error_handlers import answer_errors
-from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, SlowSender, Unauthorized, UnknownModel
+from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
 from gateway.events import ConfigReloaded, Event
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
-from gateway.observe.usage import Report
+from gateway.observe.usage import UsageReport
 
 _BODY_BYTES_MAX = 4096  # the only body there is has two fields
 _BODY_S_MAX = 5.0
@@ -78,7 +78,7 @@ class Switch(Protocol):
 class UsageSource(Protocol):
     """Tells what was used."""
 
-    def __call__(self, key: str | None = None, model: str | None = None) -> Report:
+    def __call__(self, key: str | None = None, model: str | None = None) -> UsageReport:
         """By one key or all of them, of one model or all of them."""
 
 
@@ -250,7 +250,7 @@ async def _read_body(request: Request) -> bytes:
                 if len(body) > _BODY_BYTES_MAX:
                     raise BodyTooLarge(f"the body is over {_BODY_BYTES_MAX} bytes; {_SWITCH_SHAPE}")
     except TimeoutError:
-        raise SlowSender(f"the body did not arrive within {_BODY_S_MAX:g} s") from None
+        raise RequestTimeout(f"the body did not arrive within {_BODY_S_MAX:g} s") from None
     return bytes(body)
 
 

@@ -18,14 +18,14 @@ from gateway.api.asgi import Application, Receive, Scope, Send
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
-from gateway.api.dialects.messages import PING, MessagesEnding
+from gateway.api.dialects.messages import PING, MessagesTerminator
 from gateway.api.dialects.messages import error_body as messages_error_body
-from gateway.api.dialects.responses import ResponsesEnding
+from gateway.api.dialects.responses import ResponsesTerminator
 from gateway.api.plain_routes import plain_app
 from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
 from gateway.config.errors import ConfigError
-from gateway.errors import ReloadRefused
+from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded, Event, HedgingSwitched, Listener
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.logs import RequestLog, wants_text
@@ -33,8 +33,8 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
-from gateway.race.context import Host
-from gateway.race.timers import Alarms
+from gateway.race.context import Runtime
+from gateway.race.timers import TimerQueue
 from gateway.topology import build_site
 from gateway.version import gateway_version
 from providers.anthropic.assemble import MessageAssembler
@@ -71,7 +71,7 @@ class Gateway:
         self._reread = reread
         self._reloading = asyncio.Lock()
         self._hub = Hub()
-        self._host = Host(loop, self._hub.emit, random.Random().random, Alarms(loop))
+        self._host = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._site = build_site(settings, tasks, self._host)
         usage = UsageTable()
         self._metrics = Metrics(self._states, self._admission_state)
@@ -120,22 +120,22 @@ class Gateway:
         """Read the settings again and serve by them from now on; requests under way go on as they began.
 
         Raises:
-            ReloadRefused: they cannot be used, or not without a restart; everything stays as it is.
+            ReloadFailed: they cannot be used, or not without a restart; everything stays as it is.
         """
         async with self._reloading:
             try:
                 if self._reread is None:
-                    raise ReloadRefused("there is no file to read again: this gateway was started from options")
+                    raise ReloadFailed("there is no file to read again: this gateway was started from options")
                 event = self._follow(await asyncio.to_thread(self._reread))
             except Exception as error:
-                if isinstance(error, ConfigError | ReloadRefused):
+                if isinstance(error, ConfigError | ReloadFailed):
                     text = str(error)
                 else:  # a bug must not cost the gateway that runs
                     logging.getLogger(__name__).exception("the new configuration could not be put in force")
                     text = f"the gateway failed ({type(error).__name__}); its log says where"
                 site = self._site
                 self._hub.emit(ConfigReloaded(self._host.loop.time(), len(site.models), len(site.replicas), 0, text))
-                raise ReloadRefused(text) from error
+                raise ReloadFailed(text) from error
             self._hub.emit(event)
             return event
 
@@ -144,7 +144,7 @@ class Gateway:
         old = self._site
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(old.settings, name)]
         if fixed:
-            raise ReloadRefused(f"{' and '.join(fixed)} changed, which takes a restart; nothing was changed")
+            raise ReloadFailed(f"{' and '.join(fixed)} changed, which takes a restart; nothing was changed")
         site = self._site = build_site(settings, self._tasks, self._host, old)
         self._routes.serving = self._counts.serving = site.serving
         old.close(keep=site)
@@ -217,7 +217,7 @@ def client_apis() -> dict[Api, ClientApi]:
     return {
         Api.CHAT: ClientApi(OpenAIChat().assembler),
         Api.COMPLETIONS: ClientApi(OpenAICompletions().assembler),
-        Api.RESPONSES: ClientApi(OpenAIResponses().assembler, ResponsesEnding),
+        Api.RESPONSES: ClientApi(OpenAIResponses().assembler, ResponsesTerminator),
         Api.EMBEDDINGS: ClientApi(None),
-        Api.MESSAGES: ClientApi(lambda _: MessageAssembler(), MessagesEnding, messages_error_body, PING),
+        Api.MESSAGES: ClientApi(lambda _: MessageAssembler(), MessagesTerminator, messages_error_body, PING),
     }

@@ -7,12 +7,12 @@
     |   +-- UnknownRoute      404
     |   +-- UnsupportedApi    404  the model is here, but not in the API it was asked in
     |   +-- MethodNotAllowed  405
-    |   +-- ReloadRefused     422  on the admin address: the new configuration cannot be used
+    |   +-- ReloadFailed     422  on the admin address: the new configuration cannot be used
     +-- Unauthorized          401  no key, or a wrong one
     +-- Forbidden             403
     |   +-- ModelNotAllowed   403  the key may not use this model
     +-- RateLimited           429  every upstream was told to wait
-    +-- SlowSender            408  the request body did not arrive in time
+    +-- RequestTimeout            408  the request body did not arrive in time
     +-- OverKeyLimit          429  the key has used up what it may
     +-- UpstreamFailed        the upstream's own status (4xx, 429, 5xx), 502 or 504
     +-- Overloaded            503  a model or the gateway has all it can take
@@ -166,14 +166,14 @@ class ModelNotAllowed(Forbidden):
     code = "model_not_found"
 
 
-class ReloadRefused(BadRequest):
+class ReloadFailed(BadRequest):
     """The configuration was read again and cannot be used; the one in force goes on."""
 
     status = 422
     code = "config_refused"
 
 
-class SlowSender(GatewayError):
+class RequestTimeout(GatewayError):
     """The request body did not arrive in time."""
 
     status = 408

@@ -168,7 +168,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRejected:
     """A request was answered with an error by the gateway itself and reached no replica.
 
     Attributes:
@@ -264,7 +264,7 @@ class ConfigReloaded:
 
 
 @dataclass(frozen=True, slots=True)
-class PartFailed:
+class ComponentFailed:
     """A part of the brain or an observer raised; the request went on without it."""
 
     at_s: float
@@ -284,14 +284,14 @@ class ParamsDropped:
 
 Event = (
     RequestEnded
-    | RequestRefused
+    | RequestRejected
     | HedgeFired
     | HedgeDenied
     | AttemptFailed
     | BreakerChanged
     | HedgingSwitched
     | ConfigReloaded
-    | PartFailed
+    | ComponentFailed
     | ParamsDropped
 )
 

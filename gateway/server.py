@@ -23,7 +23,7 @@ from gateway.api.http_protocol import BoundedHttpProtocol
 from gateway.app import Gateway, Reread, build
 from gateway.config.settings import Settings
 from gateway.config.values import Address
-from gateway.errors import ReloadRefused
+from gateway.errors import ReloadFailed
 
 NOTICE_S = 1.0  # between /readyz turning false and the end of accepting: load balancers look every second or so
 GOODBYE_S = 1.0  # for the error events of streams that outlived the drain
@@ -68,7 +68,7 @@ class Addresses:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExitReport:
     """How it ended.
 
     Attributes:
@@ -85,7 +85,7 @@ async def run(
     on_ready: Callable[[Addresses], None],
     meanwhile: Callable[[Addresses], Coroutine[object, object, None]] | None = None,
     reread: Reread | None = None,
-) -> Ending:
+) -> ExitReport:
     """Serve until a signal ends it.
 
     Args:
@@ -150,14 +150,14 @@ async def _drain(
 
 async def _drained_or_second(
     draining: asyncio.Task[int], second: asyncio.Task[signal.Signals], gateway: Gateway
-) -> Ending:
+) -> ExitReport:
     """Whichever comes first; the other is cancelled."""
     await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
     if draining.done():
         second.cancel()
-        return Ending(draining.result(), None)
+        return ExitReport(draining.result(), None)
     draining.cancel()
-    return Ending(gateway.active, second.result())
+    return ExitReport(gateway.active, second.result())
 
 
 async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.Task[None]]) -> None:
@@ -235,7 +235,7 @@ def _reloads(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     async def reload() -> None:
-        with contextlib.suppress(ReloadRefused):  # the log says why
+        with contextlib.suppress(ReloadFailed):  # the log says why
             await gateway.reload()
 
     loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(reload()))

@@ -13,26 +13,26 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from gateway.api.admission import Admission, Entrance
+from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
-from gateway.api.bodies import Bodies
-from gateway.api.body_memory import HeldBytes
-from gateway.api.routes import Limits, Serving
+from gateway.api.bodies import BodyReader
+from gateway.api.body_memory import BodyMemory
+from gateway.api.routes import RequestLimits, Serving
 from gateway.config import settings as config
 from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
-from gateway.hedging.budget import BudgetOf
+from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
-from gateway.inbound.parsed import Bounds as RequestBounds
+from gateway.hedging.settings import HedgeParameters
+from gateway.inbound.parsed import NumberLimits
 from gateway.limits.bucket import Limit
 from gateway.limits.budget import RetryBudget
-from gateway.limits.caller_limits import Account, CallerLimits
-from gateway.limits.fair_queue import Gate
-from gateway.limits.ledger import Ledgers
+from gateway.limits.caller_limits import CallerLimits, KeyLimiter
+from gateway.limits.fair_queue import FairQueue
+from gateway.limits.ledger import LedgerRegistry
 from gateway.limits.prices import Prices
 from gateway.pool.pool import Pool
-from gateway.race.context import Host, Model, RecoveryMode, Timeouts
+from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Site:
+class Topology:
     """Everything that the settings decide.
 
     Attributes:
@@ -74,12 +74,12 @@ class Site:
     settings: config.Settings
     serving: Serving
     models: dict[str, Model]
-    accounts: dict[str, Account]
-    entrances: dict[str, Entrance]
-    held: HeldBytes
-    ledgers: Ledgers
+    accounts: dict[str, KeyLimiter]
+    entrances: dict[str, ModelQueue]
+    held: BodyMemory
+    ledgers: LedgerRegistry
     clients: dict[Origin, UpstreamClient]
-    fleets: list["Fleet"]
+    fleets: list["WarmPool"]
     replicas: dict[tuple[str, str], Replica]
 
     def keep_warm(self) -> None:
@@ -87,14 +87,16 @@ class Site:
         for fleet in self.fleets:
             fleet.keep_warm()
 
-    def close(self, keep: "Site | None" = None) -> None:
+    def close(self, keep: "Topology | None" = None) -> None:
         """Let go of idle connections, but for those that another site has taken over."""
         for origin, client in self.clients.items():
             if keep is None or origin not in keep.clients:
                 client.close()
 
 
-def build_site(settings: config.Settings, tasks: asyncio.TaskGroup, host: Host, before: Site | None = None) -> Site:
+def build_site(
+    settings: config.Settings, tasks: asyncio.TaskGroup, host: Runtime, before: Topology | None = None
+) -> Topology:
     """Build everything that the settings decide; must be called on the loop that will run it.
 
     Args:
@@ -109,32 +111,34 @@ def build_site(settings: config.Settings, tasks: asyncio.TaskGroup, host: Host, 
 class _Builder:
     """Builds one site."""
 
-    def __init__(self, settings: config.Settings, tasks: asyncio.TaskGroup, host: Host, before: Site | None) -> None:
+    def __init__(
+        self, settings: config.Settings, tasks: asyncio.TaskGroup, host: Runtime, before: Topology | None
+    ) -> None:
         self._settings = settings
         self._tasks = tasks
         self._host = host
         self._before = before
         self._ledgers = _ledgers(settings.quotas, None if before is None else before.ledgers)
         self._clients: dict[Origin, UpstreamClient] = {}
-        self._fleets: list[Fleet] = []
+        self._fleets: list[WarmPool] = []
         self._replicas: dict[tuple[str, str], Replica] = {}
 
-    def site(self) -> Site:
+    def site(self) -> Topology:
         """All of it."""
         settings, before = self._settings, self._before
         models = {row.name: self._model(row) for row in settings.models}
         accounts, entrances = _accounts(settings.keys), _entrances(settings.models)
-        held = HeldBytes(settings.limits.request_bodies_max_bytes)
+        held = BodyMemory(settings.limits.request_bodies_max_bytes)
         if before is not None:
             held = before.held
             held.bytes_max = settings.limits.request_bodies_max_bytes
             old = before.settings
             accounts |= _kept(before.accounts, {row.name: row for row in old.keys}, settings.keys)
             entrances |= _kept(before.entrances, {row.name: row for row in old.models}, settings.models)
-        bodies = Bodies(settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, held)
+        bodies = BodyReader(settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, held)
         admission = Admission(accounts, entrances, self._host)
         serving = Serving(models, _keyring(settings.keys), bodies, admission, _limits(settings.limits))
-        return Site(
+        return Topology(
             settings,
             serving,
             models,
@@ -147,7 +151,7 @@ class _Builder:
             self._replicas,
         )
 
-    def _model(self, row: config.Model) -> Model:
+    def _model(self, row: config.ModelSettings) -> Model:
         settings = self._settings
         hedge = _hedge(settings.hedge_of(row), Crossing(row.cross_boundary))
         old = None if self._before is None else self._before.models.get(row.name)
@@ -158,7 +162,7 @@ class _Builder:
             made = [self._replica(row, replica, kept) for replica in replicas]
             heir_of = old.pools[number] if old is not None and number < len(old.pools) else None
             pools.append(Pool(name, made, hedge, self._ledgers, heir_of))
-            self._fleets.append(Fleet([self._client(replica) for replica in replicas]))
+            self._fleets.append(WarmPool([self._client(replica) for replica in replicas]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
         keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in spoken_by(each) for group in rows for each in group)
         return Model(
@@ -174,14 +178,14 @@ class _Builder:
             recoverers=dict.fromkeys((Api.CHAT, Api.COMPLETIONS), OpenAIRecoverer()),
         )
 
-    def _replica(self, model: config.Model, row: config.Replica, kept: Affinity) -> Replica:
+    def _replica(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Replica:
         """The replica of the site before if nothing that concerns it has changed, else a new one."""
         named = (model.name, row.name)
         replica = self._same(model, row) or self._new(model, row, kept)
         self._replicas[named] = replica
         return replica
 
-    def _same(self, model: config.Model, row: config.Replica) -> Replica | None:
+    def _same(self, model: config.ModelSettings, row: config.ReplicaSettings) -> Replica | None:
         before = self._before
         if before is None or self._origin(row) not in before.clients:  # its certificates may be new ones
             return None
@@ -197,7 +201,7 @@ class _Builder:
         self._client(row)
         return before.replicas[(model.name, row.name)]
 
-    def _new(self, model: config.Model, row: config.Replica, kept: Affinity) -> Replica:
+    def _new(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Replica:
         settings, kind = self._settings, CATALOG[row.kind]
         client = self._client(row)
         able = protocols(kind, spoken_by(row), self._wishes(model, row, kept))
@@ -221,7 +225,7 @@ class _Builder:
             secrets=secrets_of(row),
         )
 
-    def _quota(self, row: config.Replica, kind: Kind, model: config.Model) -> str | None:
+    def _quota(self, row: config.ReplicaSettings, kind: Kind, model: config.ModelSettings) -> str | None:
         """Who counts a replica's limits; nobody does for an engine of one's own unless the configuration says so."""
         if row.quota is not None:
             return self._ledgers.named(row.quota)
@@ -230,7 +234,7 @@ class _Builder:
         key = None if row.api_key is None else row.api_key.get_secret_value()
         return self._ledgers.implied(row.base_url, urlsplit(row.base_url).hostname or "", key, row.model or model.name)
 
-    def _client(self, row: config.Replica) -> UpstreamClient:
+    def _client(self, row: config.ReplicaSettings) -> UpstreamClient:
         """The client to a replica's origin, which replicas share that are at one address."""
         origin = self._origin(row)
         client = self._clients.get(origin)
@@ -241,10 +245,10 @@ class _Builder:
         self._clients[origin] = client
         return client
 
-    def _origin(self, row: config.Replica) -> Origin:
+    def _origin(self, row: config.ReplicaSettings) -> Origin:
         return origin_of(row, self._settings.timeouts.connect_s, spare=True)
 
-    def _wishes(self, model: config.Model, row: config.Replica, kept: Affinity) -> Wishes:
+    def _wishes(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Wishes:
         """What a replica's protocols are told of the configuration."""
         host = self._host
 
@@ -261,7 +265,7 @@ class _Builder:
         )
 
 
-class Fleet:
+class WarmPool:
     """The clients of one pool."""
 
     def __init__(self, clients: Sequence[UpstreamClient]) -> None:
@@ -277,12 +281,12 @@ class Fleet:
                 client.warm()
 
 
-def _hedge(row: config.Hedge, crossing: Crossing) -> HedgeSettings:
-    defaults = HedgeSettings()
-    return HedgeSettings(
+def _hedge(row: config.HedgeSettings, crossing: Crossing) -> HedgeParameters:
+    defaults = HedgeParameters()
+    return HedgeParameters(
         policy=Policy(row.policy),
         budget=row.budget,
-        budget_of=BudgetOf(row.budget_of),
+        budget_of=BudgetUnit(row.budget_of),
         max_hedges=row.max_hedges,
         static_delay_s=row.delay_s if row.delay_s is not None else defaults.static_delay_s,
         quantile=row.quantile,
@@ -295,13 +299,15 @@ def _hedge(row: config.Hedge, crossing: Crossing) -> HedgeSettings:
     )
 
 
-def _prices(row: config.Prices | None) -> Prices | None:
+def _prices(row: config.PriceSettings | None) -> Prices | None:
     if row is None:
         return None
     return Prices(row.prompt, row.prompt if row.cached_prompt is None else row.cached_prompt, row.completion)
 
 
-def _concerning(settings: config.Settings, model: config.Model, row: config.Replica) -> tuple[object, ...]:
+def _concerning(
+    settings: config.Settings, model: config.ModelSettings, row: config.ReplicaSettings
+) -> tuple[object, ...]:
     """All settings that a replica's objects are made of."""
     bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
     quotas = [quota for quota in settings.quotas if quota.name == row.quota]
@@ -309,22 +315,22 @@ def _concerning(settings: config.Settings, model: config.Model, row: config.Repl
 
 
 def _kept(
-    old: Mapping[str, _T], old_rows: Mapping[str, object], rows: Sequence[config.Key | config.Model]
+    old: Mapping[str, _T], old_rows: Mapping[str, object], rows: Sequence[config.KeySettings | config.ModelSettings]
 ) -> dict[str, _T]:
     """What stays of the objects that rows of the settings have: that of each row that is as it was."""
     return {row.name: old[row.name] for row in rows if row.name in old and old_rows.get(row.name) == row}
 
 
-def _ledgers(rows: Sequence[config.Quota], before: Ledgers | None) -> Ledgers:
+def _ledgers(rows: Sequence[config.QuotaSettings], before: LedgerRegistry | None) -> LedgerRegistry:
     configured = {}
     for row in rows:
         amounts = ((Resource.REQUESTS, row.requests_per_min), (Resource.TOKENS, row.tokens_per_min))
         limits = [Limit(resource, amount, enforce=row.enforce) for resource, amount in amounts if amount is not None]
         configured[row.name] = limits
-    return Ledgers(configured, before)
+    return LedgerRegistry(configured, before)
 
 
-def _timeouts(row: config.Timeouts) -> Timeouts:
+def _timeouts(row: config.TimeoutSettings) -> Timeouts:
     return Timeouts(
         ttft_s=row.ttft_s,
         ttft_per_token_s=row.ttft_per_1000_tokens_s / 1000,
@@ -337,25 +343,25 @@ def _timeouts(row: config.Timeouts) -> Timeouts:
     )
 
 
-def _limits(rows: config.Limits) -> Limits:
-    return Limits(RequestBounds(n_max=rows.n_max, max_tokens_max=rows.max_tokens_max), _PASSED_HEADERS)
+def _limits(rows: config.LimitSettings) -> RequestLimits:
+    return RequestLimits(NumberLimits(n_max=rows.n_max, max_tokens_max=rows.max_tokens_max), _PASSED_HEADERS)
 
 
-def _keyring(rows: Sequence[config.Key]) -> Keyring:
+def _keyring(rows: Sequence[config.KeySettings]) -> Keyring:
     names = {row.key.get_secret_value(): row.name for row in rows}
     return Keyring(names, {row.name: frozenset(row.models) for row in rows if row.models is not None})
 
 
-def _accounts(rows: Sequence[config.Key]) -> dict[str, Account]:
+def _accounts(rows: Sequence[config.KeySettings]) -> dict[str, KeyLimiter]:
     """Of the keys that have limits."""
     limits = {row.name: CallerLimits(row.requests_per_min, row.tokens_per_min, row.concurrency) for row in rows}
-    return {name: Account(given) for name, given in limits.items() if given != CallerLimits()}
+    return {name: KeyLimiter(given) for name, given in limits.items() if given != CallerLimits()}
 
 
-def _entrances(rows: Sequence[config.Model]) -> dict[str, Entrance]:
+def _entrances(rows: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
     """Of the models that have a bound."""
     return {
-        row.name: Entrance(Gate(row.concurrency, row.queue.max), row.queue.timeout_s)
+        row.name: ModelQueue(FairQueue(row.concurrency, row.queue.max), row.queue.timeout_s)
         for row in rows
         if row.concurrency is not None
     }

@@ -24,7 +24,7 @@ UpstreamClient = WireClient | HttpxClient
 
 def endpoint_at(
     client: HttpClient,
-    row: config.Replica,
+    row: config.ReplicaSettings,
     able: dict[Api, WireProtocol],
     model: str,
     event_bytes_max: int,
@@ -45,7 +45,7 @@ def endpoint_at(
     return HttpEndpoint(client, able, path, upstream_headers(row), row.model or model, bounds, query, burst)
 
 
-def origin_of(row: config.Replica, connect_s: float, *, spare: bool = False) -> Origin:
+def origin_of(row: config.ReplicaSettings, connect_s: float, *, spare: bool = False) -> Origin:
     """Where a replica is, and how to get there.
 
     Raises:
@@ -73,7 +73,7 @@ def needs_httpx(origin: Origin) -> bool:
     return origin.http2 or origin.proxy is not None
 
 
-def spoken_by(row: config.Replica) -> frozenset[Api]:
+def spoken_by(row: config.ReplicaSettings) -> frozenset[Api]:
     """What a replica speaks itself."""
     if row.apis is not None:
         return frozenset(map(Api, row.apis))
@@ -82,13 +82,13 @@ def spoken_by(row: config.Replica) -> frozenset[Api]:
     return apis - {Api.RESPONSES} if row.kind == "azure" and "/deployments/" in row.base_url else apis
 
 
-def secrets_of(row: config.Replica) -> tuple[str, ...]:
+def secrets_of(row: config.ReplicaSettings) -> tuple[str, ...]:
     """What a replica must not quote; a short value would be found in words that have nothing to do with it."""
     values = [*([] if row.api_key is None else [row.api_key]), *row.headers.values()]
     return tuple(text for value in values if len(text := value.get_secret_value()) >= _SECRET_CHARS_MIN)
 
 
-def upstream_headers(row: config.Replica) -> Headers:
+def upstream_headers(row: config.ReplicaSettings) -> Headers:
     """What every request to a replica carries."""
     kind, url = CATALOG[row.kind], urlsplit(row.base_url)
     host = "localhost" if url.scheme == "http+unix" else url.netloc

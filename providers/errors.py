@@ -7,7 +7,7 @@
     +-- TimedOut          no first content, a stall, or the total time is over
     +-- EmptyAnswer       a stream that ended without content and without a finish_reason
     +-- BadStatus         the upstream answered with an error status
-    |   +-- StreamRefused of the request it minded how it was asked, and is asked in another way from now on
+    |   +-- RequestModeRejected of the request it minded how it was asked, and is asked in another way from now on
     +-- Unsuited          this upstream cannot be asked for this at all; nothing was sent
     +-- ErrorFrame        an error object inside a 200
     +-- Diverged          an answer that is not the one it had to be
@@ -108,7 +108,7 @@ class BadStatus(UpstreamError):
     label = "status"
 
 
-class StreamRefused(BadStatus):
+class RequestModeRejected(BadStatus):
     """The upstream refused to stream, or to be asked for token counts; asked again, it is asked in another way."""
 
     label = "stream_refused"
@@ -117,7 +117,7 @@ class StreamRefused(BadStatus):
         super().__init__(said.message, status=said.status, kind=said.kind, param=said.param, code=said.code)
 
 
-class Unsuited(UpstreamError):
+class Unsupported(UpstreamError):
     """This upstream cannot be asked for this: its protocol has no words for it. Nothing was sent; another may do it.
 
     Args:

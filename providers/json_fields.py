@@ -8,7 +8,7 @@ What makes no sense without a field that cannot be said is refused at once. Path
 from collections.abc import Mapping
 from typing import TypeVar
 
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 
 _T = TypeVar("_T")
 _SHOWN = 40  # characters of a value that a message shows
@@ -58,7 +58,7 @@ class Given:
         """The same for a field that must be there."""
         value = self.take_as(key, kind)
         if value is None:
-            raise Unsuited(f"{self.at(key)} is missing", param=self.at(key), code="missing_required_parameter")
+            raise Unsupported(f"{self.at(key)} is missing", param=self.at(key), code="missing_required_parameter")
         return value
 
     def number(self, key: str) -> float | int | None:
@@ -92,14 +92,14 @@ class Given:
         self._left.clear()
 
 
-def unsuited(path: str, why: str) -> Unsuited:
+def unsuited(path: str, why: str) -> Unsupported:
     """A refusal that names the field and what to do."""
-    return Unsuited(f"{path}: {why}", param=path)
+    return Unsupported(f"{path}: {why}", param=path)
 
 
-def wrong(path: str, expected: str, value: object) -> Unsuited:
+def wrong(path: str, expected: str, value: object) -> Unsupported:
     """A refusal of a value of the wrong type."""
-    return Unsuited(f"{path} must be {expected}, not {shown(value)}", param=path, code="invalid_type")
+    return Unsupported(f"{path} must be {expected}, not {shown(value)}", param=path, code="invalid_type")
 
 
 def as_list(value: object, path: str) -> list[object]:

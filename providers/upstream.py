@@ -26,7 +26,7 @@ from providers.base import (
     Stream,
     WireProtocol,
 )
-from providers.errors import ConnectionCut, ProtocolError, StreamRefused, Unsuited, UpstreamError
+from providers.errors import ConnectionCut, ProtocolError, RequestModeRejected, Unsupported, UpstreamError
 from providers.sse import Splitter
 from providers.stream_support import USUAL, WHOLE, Manner, Manners
 
@@ -97,7 +97,7 @@ class HttpEndpoint:
         asked = call if manner.options else msgspec.structs.replace(call, options=False)
         try:
             body = protocol.build(asked, self._model, stream=manner.stream)
-        except Unsuited as error:
+        except Unsupported as error:
             return _Refused(error, sink)
         head = self._heads[call.api]
         if call.headers:
@@ -111,7 +111,7 @@ class HttpEndpoint:
 class _Refused:
     """A `Stream` of a call that cannot be put into words for this replica: it fails in the next loop turn."""
 
-    def __init__(self, error: Unsuited, sink: Sink) -> None:
+    def __init__(self, error: Unsupported, sink: Sink) -> None:
         self._timer = asyncio.get_running_loop().call_soon(sink.on_end, error)
 
     def pause(self) -> None:
@@ -365,7 +365,7 @@ class _HttpStream:
         error = self._protocol.error(self._status, self._headers, bytes(self._body))
         now_s = asyncio.get_running_loop().time()
         other = self._manners.refused(self._call, self._manner, error, now_s)
-        return StreamRefused(error) if other else error
+        return RequestModeRejected(error) if other else error
 
     def _last_frames(self) -> Sequence[Frame]:
         """Of a stream, what closes it where no event did; of a JSON body, all of it."""

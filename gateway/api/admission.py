@@ -18,14 +18,14 @@ from typing import Protocol
 
 from gateway.api.key_limits import limit_headers, over_key_limit
 from gateway.errors import GatewayError, Internal, Overloaded, ShuttingDown
-from gateway.events import Event, PartFailed, RequestEnded, RequestRefused
-from gateway.limits.caller_limits import Account, CallerTicket, OverLimit
-from gateway.limits.fair_queue import Gate
-from gateway.race.context import Caller, Host
+from gateway.events import ComponentFailed, Event, RequestEnded, RequestRejected
+from gateway.limits.caller_limits import CallerTicket, KeyLimiter, OverLimit
+from gateway.limits.fair_queue import FairQueue
+from gateway.race.context import Caller, Runtime
 from providers.base import Headers
 
 
-class Request(Protocol):
+class QueuedRequest(Protocol):
     """What is to run: a race."""
 
     def start(self) -> None:
@@ -42,15 +42,15 @@ Refuse = Callable[[GatewayError], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class ModelQueue:
     """A model's gate, and how long one waits there at most."""
 
-    gate: "Gate[Place]"
+    gate: "FairQueue[Permit]"
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class RequestSize:
     """What a request weighs, estimated.
 
     Attributes:
@@ -73,7 +73,7 @@ class Admission:
         host: what races share.
     """
 
-    def __init__(self, accounts: Mapping[str, Account], entrances: Mapping[str, Entrance], host: Host) -> None:
+    def __init__(self, accounts: Mapping[str, KeyLimiter], entrances: Mapping[str, ModelQueue], host: Runtime) -> None:
         self._accounts = accounts
         self._entrances = entrances
         self._host = host
@@ -82,7 +82,7 @@ class Admission:
         """Whether a request needs a place at all."""
         return model in self._entrances or key_name in self._accounts
 
-    def place(self, caller: Caller, model: str, size: Size) -> "Place":
+    def place(self, caller: Caller, model: str, size: RequestSize) -> "Permit":
         """A place, on which `run` or `close` is called in this turn of the loop.
 
         Raises:
@@ -90,7 +90,7 @@ class Admission:
             Overloaded: nobody else may wait for this model.
         """
         account, now_s = self._accounts.get(caller.key_name), self._host.loop.time()
-        place = Place(caller, model, size, self._entrances.get(model), self._host)
+        place = Permit(caller, model, size, self._entrances.get(model), self._host)
         if account is not None:
             entered = account.enter(size.prompt_tokens, size.answer_tokens, now_s)
             place.headers = tuple(limit_headers(account.standing(now_s)))
@@ -105,7 +105,7 @@ class Admission:
         return place
 
 
-class Place:
+class Permit:
     """One request's place.
 
     Attributes:
@@ -135,7 +135,9 @@ class Place:
         "ticket",
     )
 
-    def __init__(self, caller: Caller, model: str, size: Size, entrance: Entrance | None, host: Host) -> None:
+    def __init__(
+        self, caller: Caller, model: str, size: RequestSize, entrance: ModelQueue | None, host: Runtime
+    ) -> None:
         self._caller = caller
         self._model = model
         self._size = size
@@ -144,19 +146,19 @@ class Place:
         self._is_waiting = self._has_slot = self._has_begun = self._is_over = False
         self._begun_s = 0.0
         self._timer: asyncio.Handle | None = None  # ends the waiting, or begins the running
-        self._request: Request | None = None
+        self._request: QueuedRequest | None = None
         self._refuse: Refuse | None = None
         self.key_name = caller.key_name
         self.cost = size.prompt_tokens + size.answer_tokens
         self.headers: Headers = ()
-        self.account: Account | None = None
+        self.account: KeyLimiter | None = None
         self.ticket: CallerTicket | None = None
 
     @property
-    def host(self) -> Host:
+    def host(self) -> Runtime:
         """What its request tells of itself; not kept: it would be a cycle."""
         host = self._host
-        return Host(host.loop, self._emit, host.rand, host.alarms, host.burst)
+        return Runtime(host.loop, self._emit, host.rand, host.alarms, host.burst)
 
     def enter(self) -> None:
         """Take a slot, or begin to wait for one.
@@ -179,7 +181,7 @@ class Place:
         wait_s = min(entrance.timeout_s, self._size.deadline_s or math.inf)
         self._timer = self._host.loop.call_later(wait_s, self._too_late)
 
-    def run(self, request: Request, refuse: Refuse) -> None:
+    def run(self, request: QueuedRequest, refuse: Refuse) -> None:
         """Start a request, now or when its turn comes.
 
         Args:
@@ -242,11 +244,11 @@ class Place:
         try:
             self._start(request)
         except Exception as error:  # nobody else is on the stack to catch it
-            self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
+            self._host.emit(ComponentFailed(self._host.loop.time(), "race", type(error).__name__))
             request.client_gone()
             refuse(Internal("the gateway failed; its log says where"))
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: QueuedRequest) -> None:
         self._has_begun = True
         self._begun_s = self._host.loop.time()
         request.start()
@@ -301,7 +303,7 @@ class Place:
         """Tell observers that it has waited for nothing."""
         caller = self._caller
         now_s, waited_s = self._host.loop.time(), self._waited_s()
-        event = RequestRefused(now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s)
+        event = RequestRejected(now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s)
         self._host.emit(event)
 
     def _overloaded(self, why: str) -> Overloaded:

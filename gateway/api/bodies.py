@@ -10,9 +10,9 @@ from collections.abc import Awaitable
 from typing import Final
 
 from gateway.api.asgi import Message, Receive
-from gateway.api.body_memory import HeldBytes
+from gateway.api.body_memory import BodyMemory
 from gateway.api.eager import Begun
-from gateway.errors import BodyTooLarge, Overloaded, SlowSender
+from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout
 from providers.base import Headers
 
 _DIGITS_MAX: Final = 18  # of a content-length
@@ -22,7 +22,7 @@ class ClientLeft(Exception):
     """The client went away before its request was complete."""
 
 
-class Bodies:
+class BodyReader:
     """Receives request bodies.
 
     Args:
@@ -31,18 +31,18 @@ class Bodies:
         held: what all of them together hold.
     """
 
-    def __init__(self, body_bytes_max: int, body_s: float, held: HeldBytes) -> None:
+    def __init__(self, body_bytes_max: int, body_s: float, held: BodyMemory) -> None:
         self._body_bytes_max = body_bytes_max
         self._body_s = body_s
         self.held = held
 
     async def receive(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body; its bytes are held until `HeldBytes.ended`.
+        """The whole body; its bytes are held until `BodyMemory.ended`.
 
         Raises:
             BodyTooLarge: it is over its limit.
             Overloaded: all bodies together are over theirs.
-            SlowSender: it did not arrive in time.
+            RequestTimeout: it did not arrive in time.
             ClientLeft: it will not arrive.
         """
         arrival = _Arrival(self.held, self._body_bytes_max)
@@ -75,7 +75,7 @@ class Bodies:
                 while not is_whole:
                     is_whole = arrival.add(await receive())
         except TimeoutError:
-            raise SlowSender(f"the request body did not arrive within {self._body_s:g} s") from None
+            raise RequestTimeout(f"the request body did not arrive within {self._body_s:g} s") from None
         finally:
             held.arriving -= 1
         return b"".join(arrival.pieces)
@@ -91,7 +91,7 @@ class _Arrival:
 
     __slots__ = ("_bytes_max", "_held", "_size", "pieces", "taken")
 
-    def __init__(self, held: HeldBytes, bytes_max: int) -> None:
+    def __init__(self, held: BodyMemory, bytes_max: int) -> None:
         self._held = held
         self._bytes_max = bytes_max
         self._size = 0

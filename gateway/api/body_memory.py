@@ -5,12 +5,12 @@ Units: bytes, seconds.
 
 from typing import Final
 
-from gateway.limits.wait_estimate import Turnover
+from gateway.limits.wait_estimate import WaitEstimator
 
 ARRIVING_MAX: Final = 1_000  # bodies waited for at a time; of each the server may hold 64 kB that are not taken yet
 
 
-class HeldBytes:
+class BodyMemory:
     """Bytes of all request bodies together: taken before they are read, given back when the request ends.
 
     Args:
@@ -29,7 +29,7 @@ class HeldBytes:
         self.arriving_max = arriving_max
         self.held = 0
         self.arriving = 0
-        self._turnover = Turnover(bytes_max)
+        self._turnover = WaitEstimator(bytes_max)
 
     def take(self, size: int) -> bool:
         """Take so many bytes, or none and say False."""

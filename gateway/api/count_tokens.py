@@ -19,9 +19,9 @@ from gateway.api.response import respond
 from gateway.api.routes import Serving, answer_error
 from gateway.errors import GatewayError, MethodNotAllowed
 from gateway.estimation.tokens import text_tokens
-from gateway.events import RequestRefused
+from gateway.events import RequestRejected
 from gateway.inbound.request import parse_count
-from gateway.race.context import Host
+from gateway.race.context import Runtime
 from providers.base import Headers
 
 PATH = "/v1/messages/count_tokens"
@@ -42,7 +42,7 @@ class TokenCounts:
         serving: in force; a request keeps what it began with.
     """
 
-    def __init__(self, serving: Serving, api: ClientApi, host: Host, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, serving: Serving, api: ClientApi, host: Runtime, tasks: asyncio.TaskGroup) -> None:
         self.serving = serving
         self._api = api
         self._host = host
@@ -65,7 +65,7 @@ class TokenCounts:
             answer = _encode({"input_tokens": self._count(serving, key_name, body, scope["headers"])})
         except GatewayError as error:
             code = error.code or error.kind
-            self._host.emit(RequestRefused(self._host.loop.time(), request_id, key_name, error.status, code))
+            self._host.emit(RequestRejected(self._host.loop.time(), request_id, key_name, error.status, code))
             await answer_error(error, outbox, receive, request_id, self._api)
         except ClientLeft:
             pass

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from gateway.errors import OverKeyLimit
-from gateway.limits.caller_limits import OverLimit, Quantity, Standing
+from gateway.limits.caller_limits import LimitStatus, OverLimit, Quantity
 from providers.base import Headers
 
 
@@ -28,7 +28,7 @@ def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyL
     return error
 
 
-def limit_headers(standings: Iterable[Standing]) -> Iterator[tuple[bytes, bytes]]:
+def limit_headers(standings: Iterable[LimitStatus]) -> Iterator[tuple[bytes, bytes]]:
     """What a key's limits have left, in OpenAI's headers."""
     for standing in standings:
         name = standing.quantity.value.encode()

@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.api.admission import Admission, Place, Size
+from gateway.api.admission import Admission, Permit, RequestSize
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
-from gateway.api.bodies import Bodies, ClientLeft
+from gateway.api.bodies import BodyReader, ClientLeft
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
@@ -27,12 +27,12 @@ from gateway.errors import (
 )
 from gateway.estimation.prefixes import prefix_hashes
 from gateway.estimation.tokens import text_tokens
-from gateway.events import PartFailed, RequestRefused
-from gateway.hedging.contract import Facts
+from gateway.events import ComponentFailed, RequestRejected
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
-from gateway.inbound.parsed import Bounds
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse
-from gateway.race.context import Caller, Host, Model
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from providers.base import Api, Call, Headers
 
@@ -41,7 +41,7 @@ _DISCARD_BYTES_MAX = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """Limits on what a client may send.
 
     Attributes:
@@ -49,7 +49,7 @@ class Limits:
         passed_headers: client headers to pass on.
     """
 
-    bounds: Bounds
+    bounds: NumberLimits
     passed_headers: frozenset[bytes]
 
 
@@ -67,9 +67,9 @@ class Serving:
 
     models: Mapping[str, Model]
     keyring: Keyring
-    bodies: Bodies
+    bodies: BodyReader
     admission: Admission
-    limits: Limits
+    limits: RequestLimits
 
 
 class RacedRoutes:
@@ -92,7 +92,7 @@ class RacedRoutes:
         self,
         serving: Serving,
         apis: Mapping[Api, ClientApi],
-        host: Host,
+        host: Runtime,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.serving = serving
@@ -102,7 +102,7 @@ class RacedRoutes:
         self._tasks = tasks
         self._prefix = "req_" + secrets.token_hex(6)
         self._numbers = itertools.count(1)
-        self.active: set[Race | Place] = set()
+        self.active: set[Race | Permit] = set()
         self.refusing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,7 +138,7 @@ class RacedRoutes:
             raise ShuttingDown("the gateway is shutting down; try another one")
 
     async def _run(
-        self, race: Race, place: Place | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
+        self, race: Race, place: Permit | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
     ) -> None:
         running = race if place is None else place
 
@@ -155,7 +155,7 @@ class RacedRoutes:
                 place.run(race, refuse)
             await serve(running, outbox, receive)
         except Exception as error:
-            self._host.emit(PartFailed(self._host.loop.time(), "race", type(error).__name__))
+            self._host.emit(ComponentFailed(self._host.loop.time(), "race", type(error).__name__))
             running.client_gone()
             if not outbox.started:
                 await answer_error(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
@@ -166,7 +166,7 @@ class RacedRoutes:
 
     def _race(
         self, serving: Serving, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
-    ) -> tuple[Race, Place | None]:
+    ) -> tuple[Race, Permit | None]:
         """Everything that needs no waiting between the body and the race, and its place where something is limited."""
         inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
         call = inbound.call
@@ -194,29 +194,31 @@ class RacedRoutes:
             raise UnsupportedApi(f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {able}")
         return model
 
-    def _place(self, admission: Admission, caller: Caller, model: Model, call: Call, facts: Facts) -> Place | None:
+    def _place(
+        self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts
+    ) -> Permit | None:
         """A place for a request; None where nothing is limited."""
         if not admission.binds(caller.key_name, model.name):
             return None
         answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
-        size = Size(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
+        size = RequestSize(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
         try:
             return admission.place(caller, model.name, size)
         except GatewayError:
             raise
         except Exception as error:  # a bug in a limit must not cost the caller an answer
-            self._host.emit(PartFailed(self._host.loop.time(), "admission", type(error).__name__))
+            self._host.emit(ComponentFailed(self._host.loop.time(), "admission", type(error).__name__))
             return None
 
-    def _release(self, bodies: Bodies, body_bytes: int, arrived_s: float) -> None:
+    def _release(self, bodies: BodyReader, body_bytes: int, arrived_s: float) -> None:
         """A request is over: its body's bytes are free again."""
         now_s = self._host.loop.time()
         try:
             bodies.held.ended(body_bytes, now_s - arrived_s)
         except Exception as error:  # as above
-            self._host.emit(PartFailed(now_s, "bodies", type(error).__name__))
+            self._host.emit(ComponentFailed(now_s, "bodies", type(error).__name__))
 
-    def _facts(self, inbound: Inbound, model: Model) -> Facts:
+    def _facts(self, inbound: Inbound, model: Model) -> RequestFacts:
         """What the policies may know of a request; nothing of its prompt's size where an estimate fails."""
         prompt, text, tokens = inbound.prompt, None, 0.0
         prefixes: tuple[int, ...] = ()
@@ -224,8 +226,8 @@ class RacedRoutes:
             text = text_tokens(prompt)
             tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
         except Exception as error:  # whatever it is, it must not cost the caller an answer
-            self._host.emit(PartFailed(self._host.loop.time(), "estimates", type(error).__name__))
-        return Facts(
+            self._host.emit(ComponentFailed(self._host.loop.time(), "estimates", type(error).__name__))
+        return RequestFacts(
             prompt_tokens=tokens,
             prompt_bytes=len(prompt),
             prefixes=prefixes,
@@ -241,7 +243,7 @@ class RacedRoutes:
 
     def _refused(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
         self._host.emit(
-            RequestRefused(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
+            RequestRejected(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
         )
 
 

@@ -15,7 +15,7 @@ from gateway.cli.parser import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode
 from gateway.cli.terminal import fail, warn
 from gateway.config.errors import ConfigError
 from gateway.config.loader import json_schema, load, masked
-from gateway.config.settings import Model, Replicas, Settings
+from gateway.config.settings import ModelSettings, Replicas, Settings
 
 
 def check_config(arguments: argparse.Namespace) -> ExitCode:
@@ -54,7 +54,7 @@ def config_path(named: str | None, env: Mapping[str, str]) -> Path:
     return Path(named or env.get(CONFIG_VARIABLE) or CONFIG_FILE)
 
 
-def pools(model: Model) -> list[Replicas]:
+def pools(model: ModelSettings) -> list[Replicas]:
     """The replicas of a model, then those of each of its fallbacks."""
     return [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
 

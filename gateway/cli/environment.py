@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
 from gateway.cli.parser import ADMIN_LISTEN_VARIABLE, LISTEN_VARIABLE, ONE_TIME_KEY_VARIABLE
-from gateway.config.errors import ConfigError, Problem
+from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.settings import Settings
 from gateway.config.values import Address, parse_address
 
@@ -67,11 +67,11 @@ def _address(variable: str, text: str | None) -> Address | None:
         return parse_address(text)
     except PydanticCustomError:
         message = f'found "{text}", but an address is host:port; write for example 0.0.0.0:8080'
-        raise ConfigError((Problem(variable, None, None, "", message),)) from None
+        raise ConfigError((ConfigProblem(variable, None, None, "", message),)) from None
 
 
 def _key(text: str | None) -> SecretStr | None:
     if text not in (None, "", "true", "false"):
         message = f'found "{text}", but this is a switch; write true or false'
-        raise ConfigError((Problem(ONE_TIME_KEY_VARIABLE, None, None, "", message),))
+        raise ConfigError((ConfigProblem(ONE_TIME_KEY_VARIABLE, None, None, "", message),))
     return SecretStr(f"ttft-{secrets.token_hex(16)}") if text == "true" else None

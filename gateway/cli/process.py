@@ -15,10 +15,10 @@ from collections.abc import Coroutine
 
 from gateway.cli.parser import ExitCode
 from gateway.cli.terminal import warn
-from gateway.server import Ending
+from gateway.server import ExitReport
 
 
-def run_until_end(serving: Coroutine[object, object, Ending]) -> ExitCode:
+def run_until_end(serving: Coroutine[object, object, ExitReport]) -> ExitCode:
     """Run a gateway on a loop of its own, with as many open files as the system allows."""
     _raise_open_files()
     with asyncio.Runner() as runner:

@@ -20,9 +20,9 @@ from gateway.cli.environment import Environment, read_environment
 from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end
 from gateway.cli.terminal import bold, fail, warn
-from gateway.config.errors import ConfigError, Problem
+from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.loader import from_replicas, load
-from gateway.config.settings import Model, Replica, Settings
+from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.config.values import secret_fault
 from gateway.server import Addresses, ListenError, run
 from gateway.version import gateway_version
@@ -88,7 +88,7 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environ
     key = env.get(arguments.api_key_env, "")
     if fault := secret_fault(key):
         fault = "there is no such environment variable" if arguments.api_key_env not in env else fault
-        raise ConfigError((Problem(f"--api-key-env {arguments.api_key_env}", None, None, "", fault),))
+        raise ConfigError((ConfigProblem(f"--api-key-env {arguments.api_key_env}", None, None, "", fault),))
     [model] = settings.models
     replicas = tuple(replica.model_copy(update={"api_key": SecretStr(key)}) for replica in model.replicas)
     return settings.model_copy(update={"models": (model.model_copy(update={"replicas": replicas}),)})
@@ -107,7 +107,7 @@ def _introduction(settings: Settings, addresses: Addresses, made_key: str | None
         yield f"  admin at http://{addresses.admin} (/metrics, /admin/models, /admin/hedging, /admin/events)"
 
 
-def _describe(settings: Settings, model: Model) -> str:
+def _describe(settings: Settings, model: ModelSettings) -> str:
     hedge = settings.hedge_of(model)
     names = " then ".join(", ".join(replica.name for replica in pool) for pool in pools(model))
     hedging = "off" if hedge.policy == "off" else f"{hedge.policy}, budget {100 * hedge.budget:g}%"
@@ -125,7 +125,7 @@ async def _warn_of_unreachable(settings: Settings) -> None:
     turn = asyncio.Semaphore(_CONNECTS_MAX)
     faults: list[str] = []
 
-    async def look(model: Model, replica: Replica) -> None:
+    async def look(model: ModelSettings, replica: ReplicaSettings) -> None:
         async with turn:
             fault = await _connect_fault(replica.base_url)
         if fault is not None:

@@ -47,7 +47,7 @@ _ADVICE = (  # what PyYAML says, what is usually behind it
 )
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a setting begins: its key, or for an item of a list the item."""
 
     line: int
@@ -66,7 +66,7 @@ class Document:
     """
 
     data: object = None
-    places: Mapping[Loc, Place] = field(default_factory=dict)
+    places: Mapping[Loc, Position] = field(default_factory=dict)
     references: Mapping[Loc, str] = field(default_factory=dict)
     faults: Sequence[tuple[Loc, str]] = ()
 
@@ -96,9 +96,9 @@ def read_yaml(text: str, env: Mapping[str, str]) -> Document:
         root = yaml.compose(hidden, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        return _not_yaml(error.problem, Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1))
+        return _not_yaml(error.problem, Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1))
     except yaml.reader.ReaderError as error:
-        return _not_yaml(error.reason, Place(text.count("\n", 0, error.position) + 1, 1))
+        return _not_yaml(error.reason, Position(text.count("\n", 0, error.position) + 1, 1))
     if root is None:
         return Document()
     builder = _Builder(env)
@@ -120,11 +120,11 @@ def _unsupported(events: Iterable[yaml.Event]) -> Document | None:
             what = "lists and mappings are nested too deeply"
         if what:
             mark = event.start_mark
-            return _not_yaml(what, Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1))
+            return _not_yaml(what, Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1))
     return None
 
 
-def _not_yaml(problem: str | None, place: Place) -> Document:
+def _not_yaml(problem: str | None, place: Position) -> Document:
     text = problem or "it cannot be read"
     advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), text)
     return Document(places={(): place}, faults=[((), f"this is not YAML as it is read here: {advice}")])
@@ -135,7 +135,7 @@ class _Builder:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        self.places: dict[Loc, Place] = {}
+        self.places: dict[Loc, Position] = {}
         self.references: dict[Loc, str] = {}
         self.faults: list[tuple[Loc, str]] = []
 
@@ -205,5 +205,5 @@ class _Builder:
         return value
 
 
-def _place(node: yaml.Node) -> Place:
-    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+def _place(node: yaml.Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)

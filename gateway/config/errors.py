@@ -40,7 +40,7 @@ _WORDS = {  # pydantic's type of error -> what is wrong, what to write
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """One thing that is wrong.
 
     Attributes:
@@ -64,7 +64,7 @@ class Problem:
 class ConfigError(Exception):
     """A configuration that cannot be used; its text has a line for each problem."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[ConfigProblem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
 

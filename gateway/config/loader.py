@@ -13,8 +13,8 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from gateway.config.document import Document, Loc, Place, read_yaml
-from gateway.config.errors import ConfigError, Problem, finding
+from gateway.config.document import Document, Loc, Position, read_yaml
+from gateway.config.errors import ConfigError, ConfigProblem, finding
 from gateway.config.rules import Finding, Row, broken_rules, path, replicas, rows
 from gateway.config.settings import Settings, sections
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
@@ -45,7 +45,7 @@ def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | No
     try:
         text = _read(file, _FILE_BYTES_MAX)
     except _Unreadable as error:
-        raise ConfigError((Problem(str(file), None, None, "", str(error)),)) from None
+        raise ConfigError((ConfigProblem(str(file), None, None, "", str(error)),)) from None
     document = read_yaml(text, env)
     _fill(document.data, defaults or {})
     settings, findings = _check(document, file.parent)
@@ -226,33 +226,33 @@ def _take_tls(data: Row, folder: Path) -> list[Finding]:
     return findings
 
 
-def _problem(source: str, document: Document, loc: Loc, message: str) -> Problem:
+def _problem(source: str, document: Document, loc: Loc, message: str) -> ConfigProblem:
     """A finding with its place, or that of the nearest mapping around it."""
     nearest = loc
     while nearest and nearest not in document.places:
         nearest = nearest[:-1]
-    place = document.places.get(nearest, Place(1, 1))
-    return Problem(source, place.line, place.column, path(loc), message)
+    place = document.places.get(nearest, Position(1, 1))
+    return ConfigProblem(source, place.line, place.column, path(loc), message)
 
 
-def _option_problem(loc: Loc, message: str) -> Problem:
+def _option_problem(loc: Loc, message: str) -> ConfigProblem:
     """A finding with the command-line option that it is about."""
     match loc:
         case ("models", 0, "replicas", int(index), "base_url" | "name"):
-            return Problem(f"--replica {index + 1}", None, None, "", message)
+            return ConfigProblem(f"--replica {index + 1}", None, None, "", message)
         case ("models", 0, "replicas"):
-            return Problem(
+            return ConfigProblem(
                 "--replica", None, None, "", "at least one is needed; write `--replica http://10.0.0.1:8000/v1`"
             )
         case ("models", 0, "replicas", _, "kind"):
-            return Problem("--kind", None, None, "", message)
+            return ConfigProblem("--kind", None, None, "", message)
         case ("models", 0, "name"):
-            return Problem("--model", None, None, "", message)
+            return ConfigProblem("--model", None, None, "", message)
         case ("listen" | "admin_listen" as name,):
             for key, option in _OPTIONS:
                 message = key.sub(option, message)
-            return Problem(f"--{name.replace('_', '-')}", None, None, "", message)
-    return Problem("settings", None, None, path(loc), message)
+            return ConfigProblem(f"--{name.replace('_', '-')}", None, None, "", message)
+    return ConfigProblem("settings", None, None, path(loc), message)
 
 
 def _replica_names(bases: Sequence[str]) -> list[str]:

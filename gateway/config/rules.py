@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pydantic_core import PydanticCustomError
 
 from gateway.config.document import Loc
-from gateway.config.settings import Limits, Settings
+from gateway.config.settings import LimitSettings, Settings
 from gateway.config.values import Address, parse_address, parse_size
 
 _azure_deployment = re.compile(r"/openai/deployments/[^/]+/?$").search
@@ -96,8 +96,8 @@ def _unknown_models(keys: list[tuple[Loc, Row]], models: list[tuple[Loc, Row]]) 
 def _bodies(data: Row) -> Iterator[Finding]:
     given = data.get("limits")
     limits = given if isinstance(given, dict) else {}
-    one = _size(limits.get("request_body_max"), Limits.model_fields["request_body_max_bytes"].default)
-    every = _size(limits.get("request_bodies_max"), Limits.model_fields["request_bodies_max_bytes"].default)
+    one = _size(limits.get("request_body_max"), LimitSettings.model_fields["request_body_max_bytes"].default)
+    every = _size(limits.get("request_bodies_max"), LimitSettings.model_fields["request_bodies_max_bytes"].default)
     if one is not None and every is not None and every < one:
         where = "request_bodies_max" if "request_bodies_max" in limits else "request_body_max"
         yield ("limits", where), f"one body may have {one} B, but all together only {every} B; raise request_bodies_max"

@@ -37,7 +37,7 @@ from providers.catalog import CATALOG, Auth
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
 Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
 FirstToken = Literal["any", "answer"]
-BudgetOf = Literal["tokens", "spend"]
+BudgetUnitName = Literal["tokens", "spend"]
 Recovery = Literal["off", "auto", "replay", "continue"]
 CrossBoundary = Literal["never", "failover", "always"]
 
@@ -75,7 +75,7 @@ class Section(BaseModel):
     )
 
 
-class Key(Section):
+class KeySettings(Section):
     """One caller's key. With `key_file`, `key` is the file's content."""
 
     model_config = ConfigDict(
@@ -98,7 +98,7 @@ class Key(Section):
     """Requests it may have under way at a time, waiting ones included."""
 
 
-class Prices(Section):
+class PriceSettings(Section):
     """What a replica's tokens cost, per million, in any one currency."""
 
     prompt: Number = Field(examples=["2.50"])
@@ -109,7 +109,7 @@ class Prices(Section):
     """Generated tokens, reasoning included."""
 
 
-class Connection(Section):
+class ConnectionSettings(Section):
     """How a replica is connected to. Paths of files are relative to the configuration file."""
 
     http2: Switch = False
@@ -124,7 +124,7 @@ class Connection(Section):
     """Its key, without a password; not needed where the key stands in `cert_file`."""
 
 
-class Replica(Section):
+class ReplicaSettings(Section):
     """One endpoint that can answer for a model. With `api_key_file`, `api_key` is the file's content."""
 
     name: Name = Field(examples=["a"])
@@ -141,7 +141,9 @@ class Replica(Section):
     """How the key is sent, where that differs from what is usual for its kind."""
     api_version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9.-]{1,40}$", examples=["2024-10-21"])
     """Azure's `api-version`."""
-    connection: Connection = Field(default=Connection(), examples=["{ca_file: /etc/ssl/internal-ca.pem}"])
+    connection: ConnectionSettings = Field(
+        default=ConnectionSettings(), examples=["{ca_file: /etc/ssl/internal-ca.pem}"]
+    )
     """How it is connected to."""
     apis: tuple[ApiName, ...] | None = Field(default=None, min_length=1, examples=["[chat/completions, embeddings]"])
     """The APIs that it speaks itself, where that differs from what is usual for its kind."""
@@ -153,7 +155,7 @@ class Replica(Section):
     """Whoever counts its rate limits; replicas that name the same quota share it."""
     boundary: Name | None = None
     """A region or vendor that requests must not leave."""
-    prices: Prices | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
+    prices: PriceSettings | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
     """What its tokens cost, instead of what the model's `prices` say."""
     hedge_when_billed: Switch = False
     """Whether hedges may go to it although cancelling them does not stop the bill, or may not."""
@@ -161,24 +163,24 @@ class Replica(Section):
     """Headers added to each request."""
 
 
-Replicas = tuple[Replica, ...]
+Replicas = tuple[ReplicaSettings, ...]
 
 
-class Pool(Section):
+class FallbackSettings(Section):
     """Interchangeable replicas that are used when those before them have failed."""
 
     replicas: Replicas = Field(min_length=1, examples=["[{name: c, ...}]"])
     """The replicas of this fallback."""
 
 
-class Hedge(Section):
+class HedgeSettings(Section):
     """When a late request is sent to a second replica, and how much that may cost."""
 
     policy: Policy = DEFAULT_POLICY
     """What decides the delay before a backup is sent."""
     budget: Share = 0.10
     """How many hedges there may be, as a share of the requests."""
-    budget_of: BudgetOf = "tokens"
+    budget_of: BudgetUnitName = "tokens"
     """What that is a share of besides requests: their prompt tokens, or what they cost."""
     max_hedges: Count = Field(default=1, le=3)
     """How many backups one request may get."""
@@ -198,7 +200,7 @@ class Hedge(Section):
     """What chooses the replica that is asked first."""
 
 
-class Queue(Section):
+class QueueSettings(Section):
     """Where requests wait for a model whose `concurrency` is used up."""
 
     max: Annotated[int, Field(ge=0), BeforeValidator(no_boolean)] = 100
@@ -207,18 +209,18 @@ class Queue(Section):
     """How long one waits at most."""
 
 
-class Model(Section):
+class ModelSettings(Section):
     """A public model name and the replicas that can answer for it."""
 
     name: Name = Field(examples=["llama-70b"])
     """What callers put in `model`."""
     replicas: Replicas = Field(min_length=1, examples=["[{name: a, kind: vllm, base_url: http://10.0.0.1:8000/v1}]"])
     """Interchangeable endpoints; requests are spread over them and hedged between them."""
-    fallbacks: tuple[Pool, ...] = Field(default=(), examples=["[{replicas: [...]}]"])
+    fallbacks: tuple[FallbackSettings, ...] = Field(default=(), examples=["[{replicas: [...]}]"])
     """Where requests go when every replica has failed, in this order."""
-    prices: Prices | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
+    prices: PriceSettings | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
     """What tokens cost at its replicas, fallbacks included, that have no `prices` of their own."""
-    hedge: Hedge = Field(default=Hedge(), examples=["{policy: off}"])
+    hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Overrides the top-level `hedge` for this model, key by key."""
     first_token: FirstToken = Field(default="any")
     """Whether reasoning counts as the first token (`any`) or only the answer does."""
@@ -226,7 +228,7 @@ class Model(Section):
     """What is done when a stream breaks after part of it has gone out."""
     concurrency: Count | None = None
     """How many requests may be under way at a time; more wait in the `queue`."""
-    queue: Queue = Field(default=Queue(), examples=["{max: 100, timeout: 5s}"])
+    queue: QueueSettings = Field(default=QueueSettings(), examples=["{max: 100, timeout: 5s}"])
     """Where requests wait beyond that."""
     drop_params: Switch = False
     """Drop what a replica's API has no words for, with a warning in the log, instead of refusing the request."""
@@ -234,7 +236,7 @@ class Model(Section):
     """Which later attempts of a request may leave the `boundary` that it was sent to first."""
 
 
-class Timeouts(Section):
+class TimeoutSettings(Section):
     """How long the gateway waits, for what."""
 
     connect_s: Duration = 3.0
@@ -259,7 +261,7 @@ class Timeouts(Section):
     """For a client to send its request body."""
 
 
-class Limits(Section):
+class LimitSettings(Section):
     """The largest input the gateway takes."""
 
     request_body_max_bytes: Size = 10_000_000
@@ -274,7 +276,7 @@ class Limits(Section):
     """One event of a replica's stream."""
 
 
-class Quota(Section):
+class QuotaSettings(Section):
     """Limits that a provider counts, possibly for several replicas together."""
 
     name: Name = Field(examples=["openai-main"])
@@ -294,24 +296,24 @@ class Settings(Section):
     """Where callers reach the gateway."""
     admin_listen: OptionalAddress = Address("127.0.0.1", 9090)
     """Where metrics and admin routes are served, or `off`."""
-    keys: tuple[Key, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
+    keys: tuple[KeySettings, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
     """Who may call."""
     allow_anonymous: Switch = False
     """Whether callers without a key are served."""
-    models: tuple[Model, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
+    models: tuple[ModelSettings, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
     """What is served."""
-    hedge: Hedge = Field(default=Hedge(), examples=["{policy: off}"])
+    hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Hedging of every model that does not say otherwise."""
-    timeouts: Timeouts = Field(default=Timeouts(), examples=["{ttft: 10s}"])
+    timeouts: TimeoutSettings = Field(default=TimeoutSettings(), examples=["{ttft: 10s}"])
     """How long the gateway waits."""
-    limits: Limits = Field(default=Limits(), examples=["{request_body_max: 10MB}"])
+    limits: LimitSettings = Field(default=LimitSettings(), examples=["{request_body_max: 10MB}"])
     """How large requests and events may be."""
-    quotas: tuple[Quota, ...] = Field(default=(), examples=["[{name: openai-main, requests_per_min: 500}]"])
+    quotas: tuple[QuotaSettings, ...] = Field(default=(), examples=["[{name: openai-main, requests_per_min: 500}]"])
     """Rate limits of providers."""
     drain_timeout_s: Duration = 30.0
     """How long running streams may go on after the gateway was told to stop."""
 
-    def hedge_of(self, model: Model) -> Hedge:
+    def hedge_of(self, model: ModelSettings) -> HedgeSettings:
         """The hedging settings in force for a model: its own where it has them, else the top-level ones."""
         own = {name: getattr(model.hedge, name) for name in model.hedge.model_fields_set}
         return self.hedge.model_copy(update=own)

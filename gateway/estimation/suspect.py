@@ -18,7 +18,7 @@ _PROBE_EVERY_S: Final = 5.0
 _LOOKED_AT: Final = 8  # oldest waiting attempts: a bound on the work per question
 
 
-class Waits:
+class StallDetector:
     """One replica's attempts without a first content; attempts are known by a number of the caller's choice."""
 
     __slots__ = ("_answered_s", "_late", "_probe_s", "_waiting")

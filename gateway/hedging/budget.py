@@ -20,14 +20,14 @@ _CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known:
 _FREE: Final = Prices(0.0, 0.0, 0.0)
 
 
-class BudgetOf(enum.Enum):
+class BudgetUnit(enum.Enum):
     """What the second budget counts."""
 
     TOKENS = "tokens"  # prompt tokens, cached ones by their price
     SPEND = "spend"  # money
 
 
-class Allowance:
+class HedgeBudget:
     """Both budgets of a pool.
 
     Args:
@@ -41,7 +41,7 @@ class Allowance:
 
     __slots__ = ("of", "requests", "volume")
 
-    def __init__(self, share: float, of: BudgetOf) -> None:
+    def __init__(self, share: float, of: BudgetUnit) -> None:
         self.of = of
         self.requests = CreditBudget(share)
         self.volume = CreditBudget(share)
@@ -49,12 +49,12 @@ class Allowance:
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
         """A request that may be hedged is sent; scale from 0 to 1 slows what it earns."""
         self.requests.earn(now_s, 1.0, scale)
-        if self.of is BudgetOf.TOKENS:
+        if self.of is BudgetUnit.TOKENS:
             self.volume.earn(now_s, uncached + _cached_weight(replica.prices) * (prompt_tokens - uncached), scale)
 
     def earn_spent(self, cost: float | None, now_s: float, scale: float) -> None:
         """A request that may be hedged has got an answer, or some of it, for so much; None without prices."""
-        if cost is not None and self.of is BudgetOf.SPEND:
+        if cost is not None and self.of is BudgetUnit.SPEND:
             self.volume.earn(now_s, cost, scale)
 
     def cost(
@@ -70,7 +70,7 @@ class Allowance:
             answer_tokens: how long the answer is expected to be.
         """
         going_on = [replica for replica in (asking, backup) if replica.bills_cancelled]
-        if self.of is BudgetOf.TOKENS:
+        if self.of is BudgetUnit.TOKENS:
             return uncached + (answer_tokens if going_on else 0.0)
         prompt = (backup.prices or _FREE).cost(prompt_tokens, prompt_tokens - uncached, 0.0)
         answers = [(replica.prices or _FREE).cost(0.0, 0.0, answer_tokens) for replica in going_on]
@@ -100,7 +100,7 @@ class Allowance:
     def why_not(self, cost: float) -> str:
         """What is left of what a hedge would cost, for people."""
         requests, left = self.requests.credit, self.volume.credit
-        if self.of is BudgetOf.SPEND:
+        if self.of is BudgetUnit.SPEND:
             return f"the budget has {requests:.1f} of 1 request and {left:.3g} of {cost:.3g} to spend"
         return f"the budget has {requests:.1f} of 1 request and {left:.0f} of {cost:.0f} tokens"
 

@@ -1,7 +1,7 @@
 """What each attempt of a request used, whether that is billed, and what it costs. Pure.
 
-Follows the column `bill` of `outcomes.MEANING`, by one rule: what is not known is billed. A prompt counts as billed
-once it was sent, unless the upstream answered with an error or no connection was made. A cancelled attempt is billed
+Follows the column `bill` of `outcomes.OUTCOME_EFFECTS`, by one rule: what is not known is billed. A prompt counts as
+billed once it was sent, unless the upstream answered with an error or no connection was made. A cancelled attempt is billed
 for what it had generated, or, where cancelling does not stop the bill or may not, for the whole answer. Token counts
 that the replica reported are taken as they are; others are estimates, say so, and count no token as cached.
 
@@ -14,13 +14,13 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.hedging.outcomes import MEANING, Bill, Outcome
+from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, Outcome
 from gateway.limits.prices import money
 from gateway.routing.replicas import Replica
 from providers.base import Usage
 
 
-class Standing(enum.Enum):
+class Disposition(enum.Enum):
     """Where an attempt stood when its request was over; the value is the metric and log label."""
 
     __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
@@ -52,7 +52,7 @@ class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         cost: in money, None where the replica has no prices.
     """
 
-    standing: Standing
+    standing: Disposition
     billed: Billed
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -73,7 +73,7 @@ class Chargeable(Protocol):
 
 
 def charge(
-    attempt: Chargeable, outcome: Outcome, standing: Standing, prompt_tokens: float, answer_tokens: float
+    attempt: Chargeable, outcome: Outcome, standing: Disposition, prompt_tokens: float, answer_tokens: float
 ) -> Charge:
     """What one attempt is billed for.
 
@@ -85,7 +85,7 @@ def charge(
         answer_tokens: of the whole answer, as far as that can be known.
     """
     prices = attempt.replica.prices
-    bill = MEANING[outcome].bill
+    bill = OUTCOME_EFFECTS[outcome].bill
     if bill is Bill.RELEASE or (bill is Bill.PROMPT and not _accepted(attempt)):
         return Charge(standing, Billed.NOTHING, cost=None if prices is None else 0.0)
     usage = attempt.usage
@@ -110,7 +110,7 @@ def _accepted(attempt: Chargeable) -> bool:
     return attempt.error != "connect" and (attempt.status is None or attempt.status < 400)
 
 
-def standing(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Standing:
+def standing(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Disposition:
     """Where an attempt stands that did not win.
 
     Args:
@@ -119,13 +119,13 @@ def standing(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Standing:
         is_won: another attempt of its request won.
     """
     if outcome is Outcome.LOST:
-        return Standing.LOSER if is_backup or is_won else Standing.FAILED
+        return Disposition.LOSER if is_backup or is_won else Disposition.FAILED
     if outcome in (Outcome.CLIENT_GONE, Outcome.DRAINED):
-        return Standing.LOSER if is_backup else Standing.ABANDONED
-    return Standing.FAILED
+        return Disposition.LOSER if is_backup else Disposition.ABANDONED
+    return Disposition.FAILED
 
 
-class Sum(msgspec.Struct, omit_defaults=True, gc=False):
+class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
     """Charges of one standing, added up.
 
     Attributes:
@@ -165,7 +165,7 @@ class Sum(msgspec.Struct, omit_defaults=True, gc=False):
         elif charge.billed is not Billed.NOTHING:
             self.unpriced += 1
 
-    def merge(self, other: "Sum") -> None:
+    def merge(self, other: "ChargeTotal") -> None:
         """Add another sum."""
         for name in self.__struct_fields__:
             value = getattr(other, name)
@@ -175,9 +175,9 @@ class Sum(msgspec.Struct, omit_defaults=True, gc=False):
             self.cost = money(self.cost)
 
 
-def costs(charges: Iterable[Charge]) -> dict[Standing, float]:
+def costs(charges: Iterable[Charge]) -> dict[Disposition, float]:
     """Money for each standing there is; empty where nothing has prices."""
-    found: dict[Standing, float] = {}
+    found: dict[Disposition, float] = {}
     for each in charges:
         if each.cost is not None:
             found[each.standing] = money(found.get(each.standing, 0.0) + each.cost)

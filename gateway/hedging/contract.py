@@ -17,7 +17,7 @@ from gateway.routing.replicas import Replica
 from providers.base import Api
 
 
-class Facts(msgspec.Struct, frozen=True):
+class RequestFacts(msgspec.Struct, frozen=True):
     """What a policy may know of a request.
 
     Attributes:
@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True):
     coin: float = 0.0
 
 
-class Sent(msgspec.Struct):
+class Forecast(msgspec.Struct):
     """What was thought of an attempt when it was sent.
 
     Attributes:
@@ -56,7 +56,7 @@ class Sent(msgspec.Struct):
         prompt_tokens: of the prompt, estimated.
         uncached: prompt tokens the replica has to compute.
         pending: prompt tokens it had been sent before and not answered.
-        timed: its first content is a token (`Facts.timed`).
+        timed: its first content is a token (`RequestFacts.timed`).
         earns: its request earns credits for hedges.
         tickets: what a hedge has paid with.
         quota: what was reserved with the replica's quota, None without one.
@@ -86,7 +86,7 @@ class AttemptView(Chargeable, Protocol):
     start_s: float
     headers_s: float | None
     content_s: float | None
-    sent: Sent | None
+    sent: Forecast | None
 
 
 @dataclass(frozen=True, slots=True)

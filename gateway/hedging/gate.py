@@ -1,7 +1,7 @@
 """Whether the backup that a timer asks for is worth sending and affordable, now.
 
 Owns the decision and its reasons (hedging.md section 4, "on timer"). It must not know how the backup was chosen, and it
-takes no tickets: whoever acts on a `Hedge` reserves them.
+takes no tickets: whoever acts on a `Allow` reserves them.
 
 Units: seconds.
 """
@@ -22,7 +22,7 @@ Replica = TypeVar("Replica")
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingAttempt:
     """A live attempt that has no first content yet."""
 
     predicted_s: float
@@ -47,7 +47,7 @@ class Candidate(Generic[Replica]):
 
 
 @dataclass(frozen=True, slots=True)
-class Hedge(Generic[Replica]):
+class Allow(Generic[Replica]):
     """Send a backup now.
 
     Attributes:
@@ -79,12 +79,12 @@ class Deny:
 def decide(
     candidate: Candidate[Replica],
     *,
-    asking: Waiting,
-    others: Iterable[Waiting],
+    asking: WaitingAttempt,
+    others: Iterable[WaitingAttempt],
     plan: Plan | None,
     has_credit: bool,
     delay_s_min: float,
-) -> Hedge[Replica] | Deny:
+) -> Allow[Replica] | Deny:
     """Decide on one backup for a request.
 
     Args:
@@ -109,8 +109,8 @@ def decide(
         late_s = plan.late_s(asking.predicted_s) if plan is not None else 0.0
         again_s = late_s - asking.waited_s if asking.waited_s < late_s else asking.waited_s
         return Deny(Denial.BUDGET, max(delay_s_min, again_s), gain_s)
-    return Hedge(candidate.replica, gain_s)
+    return Allow(candidate.replica, gain_s)
 
 
-def _gain_s(curve: Survival, attempt: Waiting, candidate: Candidate[Replica]) -> float:
+def _gain_s(curve: Survival, attempt: WaitingAttempt, candidate: Candidate[Replica]) -> float:
     return curve.gain_s(predicted_s=attempt.predicted_s, waited_s=attempt.waited_s, backup_s=candidate.predicted_s)

@@ -44,7 +44,7 @@ class Sample(enum.Enum):
     CENSORED = "censored"
 
 
-class Signal(enum.Enum):
+class BreakerSignal(enum.Enum):
     """What the breaker hears."""
 
     NONE = "none"
@@ -64,7 +64,7 @@ class Bill(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class OutcomeEffect:
     """One row of the table.
 
     Attributes:
@@ -75,21 +75,21 @@ class Meaning:
     """
 
     sample: Sample
-    breaker: Signal
+    breaker: BreakerSignal
     bill: Bill
 
 
-MEANING: dict[Outcome, Meaning] = {
-    Outcome.FINISHED: Meaning(Sample.NONE, Signal.SUCCESS, Bill.SETTLE),
-    Outcome.LOST: Meaning(Sample.CENSORED, Signal.NONE, Bill.CATALOG),
-    Outcome.CLIENT_GONE: Meaning(Sample.CENSORED, Signal.NONE, Bill.CATALOG),
-    Outcome.DRAINED: Meaning(Sample.CENSORED, Signal.NONE, Bill.CATALOG),
-    Outcome.TTFT_TIMEOUT: Meaning(Sample.CENSORED, Signal.FAILURE, Bill.CATALOG),
-    Outcome.FAILED: Meaning(Sample.NONE, Signal.FAILURE, Bill.PROMPT),
-    Outcome.RATE_LIMITED: Meaning(Sample.NONE, Signal.COOL_DOWN, Bill.RELEASE),
-    Outcome.MISCONFIGURED: Meaning(Sample.NONE, Signal.TRIP, Bill.RELEASE),
-    Outcome.REJECTED: Meaning(Sample.NONE, Signal.NONE, Bill.RELEASE),
-    Outcome.UNSUITED: Meaning(Sample.NONE, Signal.NONE, Bill.RELEASE),
-    Outcome.REFUSED: Meaning(Sample.NONE, Signal.NONE, Bill.SETTLE),
-    Outcome.CUT: Meaning(Sample.NONE, Signal.FAILURE, Bill.SETTLE),
+OUTCOME_EFFECTS: dict[Outcome, OutcomeEffect] = {
+    Outcome.FINISHED: OutcomeEffect(Sample.NONE, BreakerSignal.SUCCESS, Bill.SETTLE),
+    Outcome.LOST: OutcomeEffect(Sample.CENSORED, BreakerSignal.NONE, Bill.CATALOG),
+    Outcome.CLIENT_GONE: OutcomeEffect(Sample.CENSORED, BreakerSignal.NONE, Bill.CATALOG),
+    Outcome.DRAINED: OutcomeEffect(Sample.CENSORED, BreakerSignal.NONE, Bill.CATALOG),
+    Outcome.TTFT_TIMEOUT: OutcomeEffect(Sample.CENSORED, BreakerSignal.FAILURE, Bill.CATALOG),
+    Outcome.FAILED: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.PROMPT),
+    Outcome.RATE_LIMITED: OutcomeEffect(Sample.NONE, BreakerSignal.COOL_DOWN, Bill.RELEASE),
+    Outcome.MISCONFIGURED: OutcomeEffect(Sample.NONE, BreakerSignal.TRIP, Bill.RELEASE),
+    Outcome.REJECTED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
+    Outcome.UNSUITED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
+    Outcome.REFUSED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.SETTLE),
+    Outcome.CUT: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.SETTLE),
 }

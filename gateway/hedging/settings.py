@@ -5,13 +5,13 @@ Units: seconds; shares are fractions of 1.
 
 from dataclasses import dataclass
 
-from gateway.hedging.budget import BudgetOf
+from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.plan import Policy
 from gateway.routing.strategies import Crossing, Routing
 
 
 @dataclass(frozen=True, slots=True)
-class HedgeSettings:
+class HedgeParameters:
     """How a pool hedges.
 
     Attributes:
@@ -31,7 +31,7 @@ class HedgeSettings:
 
     policy: Policy = Policy.ADAPTIVE
     budget: float = 0.10
-    budget_of: BudgetOf = BudgetOf.TOKENS
+    budget_of: BudgetUnit = BudgetUnit.TOKENS
     max_hedges: int = 1
     static_delay_s: float = 1.0
     quantile: float = 0.9

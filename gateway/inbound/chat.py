@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import Asked, Bounds, Raws, absent
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, absent
 from providers.base import Api
 
 
@@ -38,7 +38,7 @@ class _Fields(msgspec.Struct, gc=False):
     max_completion_tokens: int | None = None
     tools: list[Tool] | None = None
 
-    def within(self, bounds: Bounds) -> bool:
+    def within(self, bounds: NumberLimits) -> bool:
         """All is there, within its bounds, and goes together."""
         n_max, tokens_max = bounds.n_max, bounds.max_tokens_max
         return (
@@ -94,7 +94,7 @@ _RARE: Final = _ONCE | _UNSTREAMED
 _CLIENT_TOOLS: Final = frozenset({"function", "custom", None})
 
 
-def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """The fields of a chat completions body.
 
     Raises:
@@ -110,7 +110,7 @@ def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
     raise inbound_fields.wrong_field(Api.CHAT, raws, _maxima(bounds), why)
 
 
-def read_completions(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """The same of a legacy completions body."""
     why = "its fields do not fit together"
     try:
@@ -123,9 +123,9 @@ def read_completions(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
     raise inbound_fields.wrong_field(Api.COMPLETIONS, raws, _maxima(bounds), why)
 
 
-def _asked(fields: _Fields, prompts: int, prompt: str, raws: Raws) -> Asked:
+def _asked(fields: _Fields, prompts: int, prompt: str, raws: RawFields) -> ParsedFields:
     plain = _RARE.isdisjoint(raws)
-    return Asked(
+    return ParsedFields(
         model=fields.model or "",
         streaming=fields.stream is True,
         prompt=(prompt,),
@@ -138,7 +138,7 @@ def _asked(fields: _Fields, prompts: int, prompt: str, raws: Raws) -> Asked:
     )
 
 
-def _maxima(bounds: Bounds) -> dict[str, int]:
+def _maxima(bounds: NumberLimits) -> dict[str, int]:
     return {
         "n": bounds.n_max,
         "best_of": bounds.n_max,

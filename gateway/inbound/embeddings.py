@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import Asked, Bounds, Raws
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields
 from providers.base import Api
 
 
@@ -16,7 +16,7 @@ class _Embeddings(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Embeddings).decode
 
 
-def read(body: bytes, raws: Raws, _bounds: Bounds) -> Asked:
+def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     """The fields of a body.
 
     Raises:
@@ -26,7 +26,7 @@ def read(body: bytes, raws: Raws, _bounds: Bounds) -> Asked:
     try:
         fields = _decode(body)
         if fields.model and fields.input and fields.stream is not True and _alike(fields.input):
-            return Asked(model=fields.model, streaming=False, prompt=("input",), assemble=False)
+            return ParsedFields(model=fields.model, streaming=False, prompt=("input",), assemble=False)
     except msgspec.ValidationError as error:
         why = str(error)
     raise inbound_fields.wrong_field(Api.EMBEDDINGS, raws, {}, why)

@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import Asked, Bounds, Raws, absent
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, absent
 from providers.base import Api
 
 
@@ -35,7 +35,7 @@ _CLIENT_TOOLS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_
 _ONCE: Final = frozenset({"container", "mcp_servers"})
 
 
-def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """The fields of a messages body.
 
     Raises:
@@ -57,7 +57,7 @@ def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
     raise inbound_fields.wrong_field(Api.MESSAGES, raws, {"max_tokens": bounds.max_tokens_max}, why)
 
 
-def read_count(body: bytes, raws: Raws) -> str:
+def read_count(body: bytes, raws: RawFields) -> str:
     """The model in a body whose tokens are to be counted, which need not say how long an answer may be.
 
     Raises:
@@ -73,7 +73,7 @@ def read_count(body: bytes, raws: Raws) -> str:
     raise inbound_fields.wrong_field(Api.MESSAGES, raws, {}, why)
 
 
-def _within(fields: _Fields, bounds: Bounds) -> bool:
+def _within(fields: _Fields, bounds: NumberLimits) -> bool:
     """All is there, within its bounds; no tokens at all are wanted of a request that only fills a cache."""
     return (
         bool(fields.model)
@@ -83,9 +83,9 @@ def _within(fields: _Fields, bounds: Bounds) -> bool:
     )
 
 
-def _asked(fields: _Fields, raws: Raws) -> Asked:
+def _asked(fields: _Fields, raws: RawFields) -> ParsedFields:
     tools = fields.tools or ()
-    return Asked(
+    return ParsedFields(
         model=fields.model or "",
         streaming=fields.stream is True,
         prompt=tuple(key for key in PROMPT if key in raws),

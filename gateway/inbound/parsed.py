@@ -9,14 +9,14 @@ from typing import Final
 
 import msgspec
 
-Raws = dict[str, msgspec.Raw]
+RawFields = dict[str, msgspec.Raw]
 """The values of a body's top level, by key."""
 
 _AS_IF_ABSENT: Final = frozenset({b"null", b"false", b'["text"]'})
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class NumberLimits:
     """Limits on numbers in a request.
 
     Attributes:
@@ -28,7 +28,7 @@ class Bounds:
     max_tokens_max: int
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class ParsedFields(msgspec.Struct, frozen=True, gc=False):
     """What the fields of a body ask for.
 
     Attributes:
@@ -50,6 +50,6 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     follows: str | None = None
 
 
-def absent(raws: Raws, keys: AbstractSet[str]) -> bool:
+def absent(raws: RawFields, keys: AbstractSet[str]) -> bool:
     """None of these keys asks for anything."""
     return keys.isdisjoint(raws) or all(bytes(raws[key]) in _AS_IF_ABSENT for key in keys if key in raws)

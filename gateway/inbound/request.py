@@ -22,7 +22,7 @@ from gateway.inbound import embeddings as inbound_embeddings
 from gateway.inbound import messages as inbound_messages
 from gateway.inbound import responses as inbound_responses
 from gateway.inbound import syntax_errors as inbound_syntax
-from gateway.inbound.parsed import Asked, Bounds, Raws
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields
 from providers.base import Api, Call, Headers
 
 Spans = dict[str, tuple[int, int]]
@@ -53,13 +53,13 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     tells_usage: bool = False
 
 
-_read_top = msgspec.json.Decoder(Raws).decode
+_read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
 _next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # in JSON already checked
 
-_READERS: Final[Mapping[Api, Callable[[bytes, Raws, Bounds], Asked]]] = {
+_READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFields]]] = {
     Api.CHAT: inbound_chat.read,
     Api.COMPLETIONS: inbound_chat.read_completions,
     Api.RESPONSES: inbound_responses.read,
@@ -68,7 +68,7 @@ _READERS: Final[Mapping[Api, Callable[[bytes, Raws, Bounds], Asked]]] = {
 }
 
 
-def parse(api: Api, body: bytes, headers: Headers, bounds: Bounds, passed_headers: frozenset[bytes]) -> Inbound:
+def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_headers: frozenset[bytes]) -> Inbound:
     """Read one request.
 
     Args:
@@ -158,7 +158,7 @@ def _deadline_s(given: dict[bytes, bytes]) -> float | None:
     return deadline_s if 0 < deadline_s < math.inf else None
 
 
-def _top_level(body: bytes) -> Raws:
+def _top_level(body: bytes) -> RawFields:
     """The values of the top level, the JSON of the whole body checked."""
     try:
         if not body.isascii():
@@ -177,7 +177,7 @@ def _top_level(body: bytes) -> Raws:
     return raws
 
 
-def _asked(api: Api, body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+def _asked(api: Api, body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """The fields that matter."""
     try:
         return _READERS[api](body, raws, bounds)
@@ -185,7 +185,7 @@ def _asked(api: Api, body: bytes, raws: Raws, bounds: Bounds) -> Asked:
         raise inbound_syntax.too_deep() from None
 
 
-def _spans_compact(body: bytes, raws: Raws) -> Spans | None:
+def _spans_compact(body: bytes, raws: RawFields) -> Spans | None:
     """Where the values stand in a body without white space around top-level keys, which most clients send; or None.
 
     What the encoder makes of the values has each key once, so a body equal to that has, too.
@@ -201,7 +201,7 @@ def _spans_compact(body: bytes, raws: Raws) -> Spans | None:
     return spans if end + 1 == len(body) else None  # a key with escapes is longer than it looks
 
 
-def _spans(body: bytes, raws: Raws) -> Spans:
+def _spans(body: bytes, raws: RawFields) -> Spans:
     """Where the values stand in any body; finds any key that stands there twice.
 
     `raws` has the last value of each key. No JSON value is the beginning of another one, but for numbers: so where the

@@ -1,8 +1,8 @@
 """The fields of the Responses API, read in one typed decode. Pure. Units: tokens.
 
 `store` is true unless it is said to be false, so a request that says nothing would be kept by an upstream that keeps
-answers, and a hedge would be kept there, too: `Asked.kept` leaves it to whoever knows the upstreams. What goes on with
-a kept answer, or adds to a kept conversation, is never asked twice.
+answers, and a hedge would be kept there, too: `ParsedFields.kept` leaves it to whoever knows the upstreams. What goes
+on with a kept answer, or adds to a kept conversation, is never asked twice.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
 from gateway.inbound.chat import Tool
-from gateway.inbound.parsed import Asked, Bounds, Raws, absent
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, absent
 from providers.base import Api
 
 
@@ -38,7 +38,7 @@ _CLIENT_TOOLS: Final = frozenset({"function", "custom", "local_shell", "apply_pa
 _PROMPT: Final = ("instructions", "input")
 
 
-def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
+def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     """The fields of a body.
 
     Raises:
@@ -54,7 +54,7 @@ def read(body: bytes, raws: Raws, bounds: Bounds) -> Asked:
     raise inbound_fields.wrong_field(Api.RESPONSES, raws, {"max_output_tokens": bounds.max_tokens_max}, why)
 
 
-def _within(fields: _Responses, bounds: Bounds) -> bool:
+def _within(fields: _Responses, bounds: NumberLimits) -> bool:
     """All is there, and within its bounds."""
     tokens, asked = fields.max_output_tokens, fields.input
     return (
@@ -66,8 +66,8 @@ def _within(fields: _Responses, bounds: Bounds) -> bool:
     )
 
 
-def _asked(fields: _Responses, raws: Raws) -> Asked:
-    return Asked(
+def _asked(fields: _Responses, raws: RawFields) -> ParsedFields:
+    return ParsedFields(
         model=fields.model or "",
         streaming=fields.stream is True,
         prompt=tuple(key for key in _PROMPT if key in raws),

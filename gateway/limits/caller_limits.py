@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.limits.wait_estimate import Turnover
+from gateway.limits.wait_estimate import WaitEstimator
 
 _WINDOW_S: Final = 60.0
 
@@ -51,7 +51,7 @@ class OverLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LimitStatus:
     """What a limit a minute has left.
 
     Attributes:
@@ -76,7 +76,7 @@ class CallerTicket:
     is_open: bool = True
 
 
-class Account:
+class KeyLimiter:
     """What one key uses.
 
     Args:
@@ -93,7 +93,7 @@ class Account:
         self.in_flight = 0
         self._requests = _Rate(limits.requests_per_min) if limits.requests_per_min is not None else None
         self._tokens = _Rate(limits.tokens_per_min) if limits.tokens_per_min is not None else None
-        self._turnover = Turnover(limits.concurrency or 1)
+        self._turnover = WaitEstimator(limits.concurrency or 1)
 
     def enter(self, prompt_tokens: float, answer_tokens: float, now_s: float) -> CallerTicket | OverLimit:
         """Let one request in, or say why not; one that is refused takes nothing.
@@ -131,11 +131,11 @@ class Account:
         """The request was never sent to a replica: it costs nothing."""
         self._close(ticket, -ticket.tokens, -1.0, now_s)
 
-    def standing(self, now_s: float) -> list[Standing]:
+    def standing(self, now_s: float) -> list[LimitStatus]:
         """What its limits a minute have left."""
         rates = ((Quantity.REQUESTS, self._requests), (Quantity.TOKENS, self._tokens))
         return [
-            Standing(quantity, rate.limit, max(0, math.floor(rate.left(now_s))), rate.wait_s(rate.limit, now_s))
+            LimitStatus(quantity, rate.limit, max(0, math.floor(rate.left(now_s))), rate.wait_s(rate.limit, now_s))
             for quantity, rate in rates
             if rate is not None
         ]

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
-from gateway.limits.wait_estimate import Turnover
+from gateway.limits.wait_estimate import WaitEstimator
 
 QUANTUM: Final = 2_000.0  # a usual request: most turns let one through
 COST_MAX: Final = 16_000.0  # beyond this a request counts no more, so that a turn comes within eight rounds
 
 
-class Waiting(Protocol):
+class Waiter(Protocol):
     """A request that wants to enter.
 
     Attributes:
@@ -30,7 +30,7 @@ class Waiting(Protocol):
     cost: float
 
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=Waiter)
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Lane(Generic[W]):
     credit: float = 0.0
 
 
-class Gate(Generic[W]):
+class FairQueue(Generic[W]):
     """One model's entrance. Somebody waits only while every slot is taken.
 
     Args:
@@ -61,7 +61,7 @@ class Gate(Generic[W]):
         self.in_flight = 0
         self.waiting = 0
         self._lanes: dict[str, _Lane[W]] = {}  # in the order of their turns
-        self._turnover = Turnover(slots)
+        self._turnover = WaitEstimator(slots)
 
     def enter(self) -> bool:
         """Take a slot if one is free."""

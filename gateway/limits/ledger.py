@@ -212,7 +212,7 @@ class Ledger:
         return True
 
 
-class Ledgers(Mapping[str, Ledger]):
+class LedgerRegistry(Mapping[str, Ledger]):
     """Every ledger by its quota's name.
 
     Args:
@@ -220,7 +220,7 @@ class Ledgers(Mapping[str, Ledger]):
         before: the ledgers of a configuration that this one follows; what is counted as before goes on with them.
     """
 
-    def __init__(self, configured: Mapping[str, Sequence[Limit]], before: "Ledgers | None" = None) -> None:
+    def __init__(self, configured: Mapping[str, Sequence[Limit]], before: "LedgerRegistry | None" = None) -> None:
         self._configured = {name: tuple(limits) for name, limits in configured.items()}
         self._old: tuple[dict[str, Ledger], dict[str, tuple[Limit, ...]]] = ({}, {})
         if before is not None:

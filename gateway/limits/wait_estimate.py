@@ -14,7 +14,7 @@ _WAIT_S_MIN: Final = 0.1  # sooner would be a second knock at a door that was ju
 _WAIT_S_MAX: Final = 60.0  # longer is a guess, and OpenAI's SDKs take no longer wait from a header
 
 
-class Turnover:
+class WaitEstimator:
     """What holders have held, and for how long.
 
     Args:

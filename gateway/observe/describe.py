@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.api.body_memory import HeldBytes
+from gateway.api.body_memory import BodyMemory
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
-from gateway.hedging.budget import BudgetOf
+from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.plan import Plan
 from gateway.limits.budget import CreditBudget
-from gateway.limits.caller_limits import Account, Quantity
-from gateway.limits.fair_queue import Gate
+from gateway.limits.caller_limits import KeyLimiter, Quantity
+from gateway.limits.fair_queue import FairQueue
 from gateway.observe.quotas import describe_quota, quota_states
 from gateway.observe.state import AdmissionState, KeyAdmission, ModelAdmission, PoolState, ReplicaState
 from gateway.pool.pool import Pool
@@ -50,7 +50,7 @@ def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dic
 
 
 def admission_state(
-    gates: Mapping[str, Gate[Any]], accounts: Mapping[str, Account], held: HeldBytes, now_s: float
+    gates: Mapping[str, FairQueue[Any]], accounts: Mapping[str, KeyLimiter], held: BodyMemory, now_s: float
 ) -> AdmissionState:
     """A picture of who is let in, for metrics and people; by names of models and of keys."""
     models = tuple(
@@ -61,7 +61,7 @@ def admission_state(
     return AdmissionState(models, keys, held.held, held.bytes_max, held.arriving)
 
 
-def _key_admission(name: str, account: Account, now_s: float) -> KeyAdmission:
+def _key_admission(name: str, account: KeyLimiter, now_s: float) -> KeyAdmission:
     left = {standing.quantity: standing.remaining for standing in account.standing(now_s)}
     return KeyAdmission(
         name,
@@ -101,7 +101,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
             "requests": _budget(pool.allowance.requests, 3),
             **(
                 {"spend": _budget(pool.allowance.volume, 9)}
-                if pool.allowance.of is BudgetOf.SPEND
+                if pool.allowance.of is BudgetUnit.SPEND
                 else {"prompt_tokens": _budget(pool.allowance.volume, 1)}
             ),
         },

@@ -20,22 +20,22 @@ from gateway.events import (
     AttemptFailed,
     AttemptReport,
     BreakerChanged,
+    ComponentFailed,
     ConfigReloaded,
     Event,
     HedgeDenied,
     HedgeFired,
     HedgingSwitched,
     ParamsDropped,
-    PartFailed,
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
     RequestEnded,
-    RequestRefused,
+    RequestRejected,
     Result,
     Role,
 )
-from gateway.hedging.charges import Charge, Standing, costs
+from gateway.hedging.charges import Charge, Disposition, costs
 from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api, Usage
 
@@ -47,12 +47,12 @@ _PART_SILENCE_S = 60.0  # a part that keeps failing is told once in this time
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
 _RARE: dict[type[Event], tuple[str, Level]] = {
-    RequestRefused: ("request_refused", "info"),
+    RequestRejected: ("request_refused", "info"),
     BreakerChanged: ("breaker_changed", "warning"),
     HedgingSwitched: ("hedging_switched", "warning"),
     ParamsDropped: ("params_dropped", "warning"),
     ConfigReloaded: ("config_reloaded", "warning"),
-    PartFailed: ("part_failed", "error"),
+    ComponentFailed: ("part_failed", "error"),
 }
 _SUMMED_UP: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # in their request's line
 
@@ -114,7 +114,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     usage: Usage | None = None
     beyond_boundary: tuple[str, ...] = ()
     never_hedged: Denial | None = None
-    cost: dict[Standing, float] = {}
+    cost: dict[Disposition, float] = {}
     recoveries: list[RecoveryLine] = []
     queued_ms: float | None = None
 
@@ -154,7 +154,7 @@ class RequestLog:
             return
         name, level = _RARE[type(event)]
         fields = _fields(event)
-        if isinstance(event, PartFailed):
+        if isinstance(event, ComponentFailed):
             told_at_s, more = self._failed_parts.get(event.part, (-math.inf, 0))
             if event.at_s < told_at_s + _PART_SILENCE_S:
                 self._failed_parts[event.part] = (told_at_s, more + 1)
@@ -238,7 +238,7 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
 
 def _is_plain(charge: Charge) -> bool:
     """The reported usage says it all."""
-    return charge.standing is Standing.WINNER and charge.cost is None and not charge.estimated
+    return charge.standing is Disposition.WINNER and charge.cost is None and not charge.estimated
 
 
 def _request_text(line: RequestLine) -> str:
@@ -298,7 +298,7 @@ def _fields(event: Event) -> dict[str, object]:
     """A rare event's fields as a line names them."""
     fields: dict[str, object] = msgspec.to_builtins(event)
     del fields["at_s"]
-    if isinstance(event, RequestRefused):
+    if isinstance(event, RequestRejected):
         fields["key"] = fields.pop("key_name")
         del fields["queued_s"]
         if event.queued_s:

@@ -24,7 +24,7 @@ from gateway.observe.state import (
     StateSource,
     read_pools,
 )
-from gateway.observe.tallies import MODEL, REPLICA, Line, Tallies
+from gateway.observe.tallies import MODEL, REPLICA, Instruments, Line
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -65,7 +65,7 @@ class Metrics:
     def __init__(self, state: StateSource, admission: AdmissionSource = AdmissionState) -> None:
         self._state = state
         self._admission = admission
-        self._tallies = Tallies()
+        self._tallies = Instruments()
         self.on_event = Recorder(self._tallies).on_event
 
     async def render(self) -> bytes:

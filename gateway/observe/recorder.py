@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from functools import cache
 
 from gateway.errors import GatewayError
-from gateway.events import AttemptReport, Event, HedgeFired, PartFailed, RequestEnded, RequestRefused, Result, Role
-from gateway.hedging.charges import Charge, Standing
+from gateway.events import (
+    AttemptReport,
+    ComponentFailed,
+    Event,
+    HedgeFired,
+    RequestEnded,
+    RequestRejected,
+    Result,
+    Role,
+)
+from gateway.hedging.charges import Charge, Disposition
 from gateway.hedging.outcomes import Outcome
-from gateway.observe.tallies import Count, Histogram, Tallies
+from gateway.observe.tallies import Counter, Histogram, Instruments
 from providers.base import Api, Usage
 from providers.errors import UpstreamError
 
@@ -48,7 +57,7 @@ _GIVEN_CODES = (  # where an error is raised; the rest stand in the error classe
 class Recorder:
     """Feeds the tallies from events, with every series of a model looked up once."""
 
-    def __init__(self, tallies: Tallies) -> None:
+    def __init__(self, tallies: Instruments) -> None:
         self._tallies = tallies
         self._models: dict[tuple[str, Api], _ModelSeries] = {}
         self._codes: set[str | None] = set()
@@ -63,14 +72,14 @@ class Recorder:
             series.record(event)
         elif isinstance(event, HedgeFired):
             self._tallies.hedges_fired.at(event.model).value += 1
-        elif isinstance(event, RequestRefused):
+        elif isinstance(event, RequestRejected):
             if len(self._codes) < _CODES_MAX:
                 self._codes.add(event.code)
             code = event.code if event.code in self._codes else _OTHER
             self._tallies.refused.at(code or "").value += 1
             if event.queued_s and event.model is not None:
                 self._tallies.queue.at(event.model).observe(event.queued_s)
-        elif isinstance(event, PartFailed):
+        elif isinstance(event, ComponentFailed):
             self._tallies.part_failures.at(event.part).value += 1
 
 
@@ -78,7 +87,7 @@ class Recorder:
 class _EndSeries:
     """What a request adds to that ended in one way."""
 
-    requests: Count
+    requests: Counter
     duration: Histogram
     ttft: Histogram
 
@@ -88,7 +97,7 @@ class _ModelSeries:
 
     __slots__ = ("_call", "_ends", "_overhead", "_per_token", "_replicas", "_tallies")
 
-    def __init__(self, tallies: Tallies, model: str, operation: str) -> None:
+    def __init__(self, tallies: Instruments, model: str, operation: str) -> None:
         self._tallies = tallies
         self._call = (operation, model)
         self._overhead = tallies.overhead.at()
@@ -145,13 +154,13 @@ class _ReplicaSeries:
 
     __slots__ = ("_attempts", "_charges", "_content", "_headers", "_labels", "_tallies")
 
-    def __init__(self, tallies: Tallies, operation: str, model: str, replica: str) -> None:
+    def __init__(self, tallies: Instruments, operation: str, model: str, replica: str) -> None:
         self._tallies = tallies
         self._labels = (operation, model, replica)
         self._headers = tallies.headers.at(model, replica)
         self._content = tallies.content.at(model, replica)
-        self._attempts: dict[tuple[Role, Outcome], Count] = {}
-        self._charges: dict[Standing, _ChargeSeries] = {}
+        self._attempts: dict[tuple[Role, Outcome], Counter] = {}
+        self._charges: dict[Disposition, _ChargeSeries] = {}
 
     def record(self, attempt: AttemptReport) -> None:
         """Tally one attempt."""
@@ -194,7 +203,7 @@ class _ChargeSeries:
 
     __slots__ = ("_cached", "_completion", "_labels", "_prompt", "_tallies")
 
-    def __init__(self, tallies: Tallies, labels: tuple[str, str, str]) -> None:
+    def __init__(self, tallies: Instruments, labels: tuple[str, str, str]) -> None:
         self._tallies = tallies
         self._labels = labels
         self._prompt = tallies.billed.at(*labels, "prompt")

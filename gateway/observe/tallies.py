@@ -26,14 +26,14 @@ Line = tuple[str, dict[str, str], float]
 """Sample name, labels, value."""
 
 
-class Tally(Protocol):
+class Series(Protocol):
     """One series."""
 
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
         """What a scrape shows of it."""
 
 
-class Count:
+class Counter:
     """One series of a counter."""
 
     __slots__ = ("value",)
@@ -80,7 +80,7 @@ def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
     return (*map(repr, bounds), "+Inf")
 
 
-T = TypeVar("T", bound=Tally)
+T = TypeVar("T", bound=Series)
 
 
 class Family(Generic[T]):
@@ -111,15 +111,15 @@ class Family(Generic[T]):
             yield from tally.lines(self.name, dict(zip(self._labels, values, strict=True)))
 
 
-def _counter(name: str, text: str, *labels: str) -> Family[Count]:
-    return Family(name, text, "counter", Count, labels)
+def _counter(name: str, text: str, *labels: str) -> Family[Counter]:
+    return Family(name, text, "counter", Counter, labels)
 
 
 def _histogram(name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Family[Histogram]:
     return Family(name, text, "histogram", lambda: Histogram(bounds), labels)
 
 
-class Tallies:
+class Instruments:
     """Every counter and histogram, in the order of docs/metrics.md."""
 
     def __init__(self) -> None:
@@ -161,6 +161,6 @@ class Tallies:
         self.cost = _counter("ttft_gateway_cost", "Money for these, where prices are configured", *billed)
         self.part_failures = _counter("ttft_gateway_part_failures", "Parts that raised and were left out", "part")
 
-    def families(self) -> Iterator[Family[Count] | Family[Histogram]]:
+    def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:
         """All of them."""
         return iter(vars(self).values())

@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.events import Event, RequestEnded
-from gateway.hedging.charges import Standing, Sum
+from gateway.hedging.charges import ChargeTotal, Disposition
 
 
-class Row(msgspec.Struct, omit_defaults=True):
+class UsageRow(msgspec.Struct, omit_defaults=True):
     """What one key has asked of one model; attempts of each standing are left out where there were none.
 
     Attributes:
@@ -26,18 +26,18 @@ class Row(msgspec.Struct, omit_defaults=True):
     requests: int
     key: str | None = None
     model: str | None = None
-    winner: Sum | None = None
-    loser: Sum | None = None
-    failed: Sum | None = None
-    abandoned: Sum | None = None
+    winner: ChargeTotal | None = None
+    loser: ChargeTotal | None = None
+    failed: ChargeTotal | None = None
+    abandoned: ChargeTotal | None = None
 
 
-class Report(msgspec.Struct):
+class UsageReport(msgspec.Struct):
     """The rows that were asked for, and all of these together."""
 
     since: datetime
-    total: Row
-    rows: list[Row]
+    total: UsageRow
+    rows: list[UsageRow]
 
 
 class UsageTable:
@@ -50,7 +50,7 @@ class UsageTable:
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._since = now()
         self._requests: dict[tuple[str, str], int] = {}
-        self._sums: dict[tuple[str, str], dict[Standing, Sum]] = {}
+        self._sums: dict[tuple[str, str], dict[Disposition, ChargeTotal]] = {}
 
     def on_event(self, event: Event) -> None:
         """Add one request (a `gateway.events.Listener`)."""
@@ -66,23 +66,23 @@ class UsageTable:
             standing = attempt.charge.standing
             found = sums.get(standing)
             if found is None:
-                found = sums[standing] = Sum()
+                found = sums[standing] = ChargeTotal()
             found.add(attempt.charge)
 
-    def report(self, key: str | None = None, model: str | None = None) -> Report:
+    def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
         """What was used so far by one key or all of them, of one model or all of them."""
         places = [place for place in sorted(self._sums) if key in (None, place[0]) and model in (None, place[1])]
-        total: dict[Standing, Sum] = {}
+        total: dict[Disposition, ChargeTotal] = {}
         for place in places:
             for standing, each in self._sums[place].items():
-                total.setdefault(standing, Sum()).merge(each)
+                total.setdefault(standing, ChargeTotal()).merge(each)
         rows = [_row(*place, self._requests[place], self._sums[place]) for place in places]
-        return Report(self._since, _row(None, None, sum(row.requests for row in rows), total), rows)
+        return UsageReport(self._since, _row(None, None, sum(row.requests for row in rows), total), rows)
 
 
-def _row(key: str | None, model: str | None, requests: int, sums: dict[Standing, Sum]) -> Row:
+def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:
     """A row as it is shown: what a cost leaves out stands beside one, not where there are no prices."""
     shown = {
         standing.value: each if each.cost is not None else replace(each, unpriced=0) for standing, each in sums.items()
     }
-    return Row(requests, key, model, **shown)
+    return UsageRow(requests, key, model, **shown)

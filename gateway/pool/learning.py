@@ -12,7 +12,7 @@ from gateway.estimation.predictor import Predictor
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
 from gateway.hedging.plan import Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 
 WARM_SAMPLES: Final = 20  # first contents before anything learned is believed
 _RENEW_S: Final = 0.5  # a plan is made again at most this often,
@@ -31,7 +31,7 @@ class Learning:
         settings: how the pool hedges.
     """
 
-    def __init__(self, replicas: Sequence[str], settings: HedgeSettings) -> None:
+    def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
         self._settings = settings
         self.predictor = Predictor()
         self.ratios = Window()

@@ -1,7 +1,7 @@
 """Where a request goes: which replicas of a pool may be used, and which is best for a primary, failover, backup. Pure.
 
-Owns the load of each replica (`Load`), who of them is suspect, and how those come back that have been away. Whether a
-backup is wanted is not asked here.
+Owns the load of each replica (`ReplicaLoad`), who of them is suspect, and how those come back that have been away.
+Whether a backup is wanted is not asked here.
 
 Units: seconds of the loop's clock, tokens; `rand` is uniform in [0, 1).
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
-from gateway.estimation.suspect import Waits
-from gateway.hedging.contract import Facts
-from gateway.hedging.settings import HedgeSettings
+from gateway.estimation.suspect import StallDetector
+from gateway.hedging.contract import RequestFacts
+from gateway.hedging.settings import HedgeParameters
 from gateway.pool.learning import Learning
 from gateway.pool.quotas import Quotas
 from gateway.routing.replicas import SLOW_START_S, Replica
@@ -38,7 +38,7 @@ _UNSEEN_RATIO: Final = 1.5  # unless it is predicted to be that much slower than
 
 
 @dataclass(slots=True)
-class Load:
+class ReplicaLoad:
     """What a replica is thought to be busy with.
 
     Attributes:
@@ -48,13 +48,13 @@ class Load:
         used_s: when it was last sent something.
     """
 
-    waits: Waits = field(default_factory=Waits)
+    waits: StallDetector = field(default_factory=StallDetector)
     memory: PrefixMemory = field(default_factory=PrefixMemory)
     pending: float = 0.0
     used_s: float = -math.inf
 
 
-class Choice:
+class Picker:
     """The choice among the replicas of one pool.
 
     Args:
@@ -69,19 +69,19 @@ class Choice:
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], settings: HedgeSettings, learning: Learning, quotas: Quotas
+        self, replicas: Sequence[Replica], settings: HedgeParameters, learning: Learning, quotas: Quotas
     ) -> None:
         self._replicas = tuple(replicas)
         self._settings = settings
         self._learning = learning
         self._quotas = quotas
-        self.loads = {replica: Load() for replica in replicas}
+        self.loads = {replica: ReplicaLoad() for replica in replicas}
         self.ring = Ring(self._replicas)
         self._turn = 0
         self._ramping_until_s = -math.inf  # a replica has just come back
         self._by_all = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs no replica is without
 
-    def inherit(self, old: "Choice") -> list[Replica]:
+    def inherit(self, old: "Picker") -> list[Replica]:
         """Go on where another one was; loads of attempts under way are shared. Returns the replicas that stay."""
         stay = [replica for replica in self._replicas if replica in old.loads]
         self.loads |= {replica: old.loads[replica] for replica in stay}
@@ -95,7 +95,7 @@ class Choice:
     # a primary or failover
 
     def pick(
-        self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
+        self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
     ) -> Replica | None:
         """Where an attempt goes that is no hedge, None when nothing here may be used now; `prefills`: only to such."""
         groups, rand = self._groups(facts, rand)
@@ -109,7 +109,7 @@ class Choice:
                 return self._picked(facts, candidates, now_s, rand)
         return None
 
-    def pick_any(self, facts: Facts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
+    def pick_any(self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """The same when nothing else is left: open breakers are ignored, because a shut pool helps nobody."""
         groups, rand = self._groups(facts, rand)
         for group in groups:
@@ -122,7 +122,7 @@ class Choice:
         """Replicas that were not tried and that boundaries let a failover go to, whatever their state."""
         return reachable(self._replicas, tried, self._settings.crossing)
 
-    def wait_s(self, facts: Facts, tried: Collection[Replica], now_s: float) -> float | None:
+    def wait_s(self, facts: RequestFacts, tried: Collection[Replica], now_s: float) -> float | None:
         """How long until a replica may be used that was not tried, if all of them have to wait; else None.
 
         They wait for a provider's Retry-After, or for room at an enforced limit.
@@ -133,7 +133,7 @@ class Choice:
     # a backup
 
     def backup(
-        self, facts: Facts, asking: Replica, tried: Collection[Replica], now_s: float, rand: float
+        self, facts: RequestFacts, asking: Replica, tried: Collection[Replica], now_s: float, rand: float
     ) -> Replica | None:
         """Where a hedge would go: lowest predicted TTFT among the healthy, another quota where nearly equal."""
         groups, rand = self.ring.random(rand, facts.prefixes)
@@ -164,12 +164,12 @@ class Choice:
         """It holds requests without answering them."""
         return self.loads[replica].waits.is_suspect(now_s)
 
-    def predict(self, facts: Facts, replica: Replica, now_s: float) -> float | None:
+    def predict(self, facts: RequestFacts, replica: Replica, now_s: float) -> float | None:
         """The TTFT to expect of a replica, None while nothing is known."""
         uncached = self.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         return self._learning.predictor.predict(replica.name, uncached, self.loads[replica].pending, now_s)
 
-    def uncached(self, facts: Facts, replica: Replica, now_s: float) -> float:
+    def uncached(self, facts: RequestFacts, replica: Replica, now_s: float) -> float:
         """Prompt tokens a replica has to compute."""
         if not facts.prefixes:
             return facts.prompt_tokens
@@ -178,7 +178,7 @@ class Choice:
 
     # inside
 
-    def _groups(self, facts: Facts, rand: float) -> tuple[Iterable[Sequence[Replica]], float]:
+    def _groups(self, facts: RequestFacts, rand: float) -> tuple[Iterable[Sequence[Replica]], float]:
         """Which replicas to look at for a primary or failover, and a random number for the choice among them."""
         if not self.ring.is_large:
             return (self._replicas,), rand
@@ -186,18 +186,18 @@ class Choice:
             return self.ring.in_turn(self._turn), rand
         return self.ring.random(rand, facts.prefixes)
 
-    def _in_reach(self, facts: Facts, group: Sequence[Replica], tried: Collection[Replica]) -> Sequence[Replica]:
+    def _in_reach(self, facts: RequestFacts, group: Sequence[Replica], tried: Collection[Replica]) -> Sequence[Replica]:
         """Of those in reach, who can serve the request; what is pinned to a replica begins there and nowhere else."""
         if facts.pinned is not None and facts.pinned not in tried:
             return [facts.pinned] if facts.pinned in self.loads else []
         able = group if facts.api in self._by_all else self._able(facts, group)
         return reachable(able, tried, self._settings.crossing) if tried else able
 
-    def _able(self, facts: Facts, group: Sequence[Replica]) -> Sequence[Replica]:
+    def _able(self, facts: RequestFacts, group: Sequence[Replica]) -> Sequence[Replica]:
         """Replicas that can be asked in the API that the client speaks."""
         return [replica for replica in group if facts.api is None or facts.api in replica.apis]
 
-    def _picked(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+    def _picked(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         if now_s < self._ramping_until_s:
             candidates, rand = ramped(candidates, now_s, rand)
         loads = self.loads
@@ -211,7 +211,7 @@ class Choice:
             candidates = self._quotas.with_headroom(candidates, now_s)
         return self._routed(facts, candidates, now_s, rand)
 
-    def _routed(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+    def _routed(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         """Where a primary or failover goes, of those that may be used."""
         routing = self._settings.routing
         if routing is Routing.PREDICTED:
@@ -224,7 +224,7 @@ class Choice:
         cached = {replica: self.loads[replica].memory.cached_bytes(facts.prefixes, now_s) for replica in candidates}
         return most_cached(candidates, cached, rand)
 
-    def _quickest(self, facts: Facts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+    def _quickest(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         """Lowest predicted TTFT; or one that has had nothing for seconds and may be as good.
 
         What is never asked is never found to be back.
@@ -275,7 +275,7 @@ class Choice:
             place = place + 1 if place + 1 < count else 0
         return candidates[best], best
 
-    def _predictions(self, facts: Facts, candidates: Sequence[Replica], now_s: float) -> list[float] | None:
+    def _predictions(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float) -> list[float] | None:
         """The TTFT to expect of each, None while nothing is known."""
         loads, tokens = self.loads, facts.prompt_tokens
         if facts.prefixes:

@@ -13,16 +13,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from gateway.hedging import gate
-from gateway.hedging.budget import Allowance, BudgetOf
-from gateway.hedging.charges import Standing, charge
-from gateway.hedging.contract import AttemptView, Denied, Facts, Hedge, HedgeTickets, Sent
-from gateway.hedging.gate import Candidate, Deny, Waiting
-from gateway.hedging.outcomes import MEANING, Bill, Denial, Outcome, Sample, Signal
+from gateway.hedging.budget import BudgetUnit, HedgeBudget
+from gateway.hedging.charges import Disposition, charge
+from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, RequestFacts
+from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
+from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample
 from gateway.hedging.plan import Plan, Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
-from gateway.pool.picker import Choice
+from gateway.pool.picker import Picker
 from gateway.pool.quotas import Quotas
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import RateLimit
@@ -46,7 +46,7 @@ class Pool:
         self,
         name: str,
         replicas: Sequence[Replica],
-        settings: HedgeSettings,
+        settings: HedgeParameters,
         ledgers: Mapping[str, Ledger] | None = None,
         heir_of: "Pool | None" = None,
     ) -> None:
@@ -56,10 +56,10 @@ class Pool:
         self.prefills = any(replica.prefills for replica in replicas)  # some go on with an answer that they are given
         self.hedging_on = True  # the on-call switch
         self.races_at_headers = settings.policy is Policy.HEADERS  # response headers count as an answer
-        self.allowance = Allowance(settings.budget, settings.budget_of)
+        self.allowance = HedgeBudget(settings.budget, settings.budget_of)
         self.learning = Learning([replica.name for replica in replicas], settings)
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
-        self.choice = Choice(self.replicas, settings, self.learning, self.quotas)
+        self.choice = Picker(self.replicas, settings, self.learning, self.quotas)
         self._loads = self.choice.loads
         self._numbers = itertools.count()
         if heir_of is not None:
@@ -85,7 +85,9 @@ class Pool:
 
     # before an attempt
 
-    def on_sent(self, attempt: AttemptView, facts: Facts, tickets: HedgeTickets | None, *, is_first: bool) -> None:
+    def on_sent(
+        self, attempt: AttemptView, facts: RequestFacts, tickets: HedgeTickets | None, *, is_first: bool
+    ) -> None:
         """An attempt is sent: count it, and keep what is expected of it.
 
         Args:
@@ -101,7 +103,7 @@ class Pool:
         uncached = self.choice.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
         hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not self.thinks_unseen
-        attempt.sent = sent = Sent(
+        attempt.sent = sent = Forecast(
             next(self._numbers),
             predicted_s,
             facts.prompt_tokens,
@@ -121,7 +123,7 @@ class Pool:
         if is_first and hedgeable:
             self.allowance.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
 
-    def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
+    def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """How long to wait for this attempt's first content before a hedge is considered."""
         if len(self.replicas) < 2 or self.thinks_unseen:
             return math.inf
@@ -139,7 +141,7 @@ class Pool:
 
     def decide(
         self,
-        facts: Facts,
+        facts: RequestFacts,
         asking: AttemptView,
         live: Iterable[AttemptView],
         tried: Collection[Replica],
@@ -165,8 +167,10 @@ class Pool:
                 self.settings.gain_min if self.settings.gain_min is not None else replica.gain_min,
                 self.quotas.has_room(replica, facts, now_s),
             ),
-            asking=Waiting(self._predicted(asking), waited_s),
-            others=[Waiting(self._predicted(other), now_s - other.start_s) for other in live if other is not asking],
+            asking=WaitingAttempt(self._predicted(asking), waited_s),
+            others=[
+                WaitingAttempt(self._predicted(other), now_s - other.start_s) for other in live if other is not asking
+            ],
             plan=self._gating_plan(asking, now_s),
             has_credit=self.allowance.affords(cost, now_s),
             delay_s_min=self.settings.hedge_delay_min_s,
@@ -206,7 +210,7 @@ class Pool:
         self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
     ) -> BreakerState | None:
         """An attempt is over, the upstream may have asked to wait; returns the breaker's state if this moved it."""
-        meaning, replica = MEANING[outcome], attempt.replica
+        meaning, replica = OUTCOME_EFFECTS[outcome], attempt.replica
         replica.in_flight -= 1
         if attempt.headers_s is not None:
             self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
@@ -216,14 +220,14 @@ class Pool:
             if attempt.content_s is None:
                 self._unanswered(attempt, attempt.sent, meaning.sample, now_s)
         breaker, before = replica.breaker, replica.breaker.state
-        if meaning.breaker is Signal.SUCCESS:
+        if meaning.breaker is BreakerSignal.SUCCESS:
             return self._succeeded(replica, now_s)
-        if meaning.breaker is Signal.FAILURE:
+        if meaning.breaker is BreakerSignal.FAILURE:
             breaker.on_failure(now_s)
-        elif meaning.breaker is Signal.TRIP:
+        elif meaning.breaker is BreakerSignal.TRIP:
             breaker.trip(now_s)
         else:
-            if meaning.breaker is Signal.COOL_DOWN:
+            if meaning.breaker is BreakerSignal.COOL_DOWN:
                 self.quotas.rate_limited(attempt, now_s, retry_after_s)
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not before else None
@@ -244,12 +248,12 @@ class Pool:
         plan = self.learning.last_plan(replica.name)
         if plan is None or len(self.replicas) < 2 or not math.isfinite(plan.delay):
             return None
-        predicted_s = self.choice.predict(Facts(), replica, now_s)
+        predicted_s = self.choice.predict(RequestFacts(), replica, now_s)
         if predicted_s is None:
             return None
         return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=self.settings.hedge_delay_min_s)
 
-    def answer_tokens(self, facts: Facts) -> float:
+    def answer_tokens(self, facts: RequestFacts) -> float:
         """How long the answer to a request may be expected to be: the p90 of recent ones, within its own bound."""
         usual = self.learning.answer_tokens
         return usual if facts.answer_tokens is None else min(usual, facts.answer_tokens)
@@ -283,17 +287,17 @@ class Pool:
         """How fast credits are earned: slower where the whole fleet is slow."""
         return min(1.0, _SLOW_LEVEL / self.learning.predictor.level_median)
 
-    def _hedge_cost(self, facts: Facts, asking: Replica, backup: Replica, now_s: float) -> float:
+    def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
         uncached = self.choice.uncached(facts, backup, now_s)
         return self.allowance.cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
 
-    def _earn_spent(self, attempt: AttemptView, sent: Sent, outcome: Outcome, now_s: float) -> None:
+    def _earn_spent(self, attempt: AttemptView, sent: Forecast, outcome: Outcome, now_s: float) -> None:
         """An answer, or some of it, has gone out: its cost is spend, whichever attempt it came from."""
-        if sent.earns and attempt.content_s is not None and self.allowance.of is BudgetOf.SPEND:
-            spent = charge(attempt, outcome, Standing.WINNER, sent.prompt_tokens, self.learning.answer_tokens)
+        if sent.earns and attempt.content_s is not None and self.allowance.of is BudgetUnit.SPEND:
+            spent = charge(attempt, outcome, Disposition.WINNER, sent.prompt_tokens, self.learning.answer_tokens)
             self.allowance.earn_spent(spent.cost, now_s, self._earning())
 
-    def _settle(self, attempt: AttemptView, sent: Sent, bill: Bill, now_s: float) -> None:
+    def _settle(self, attempt: AttemptView, sent: Forecast, bill: Bill, now_s: float) -> None:
         """Give back what was reserved and not used."""
         release = bill is Bill.RELEASE
         if sent.tickets is not None:
@@ -305,7 +309,7 @@ class Pool:
                 self.learning.add_hidden(hidden=bool(usage.hidden_tokens))
         self.quotas.close(attempt, bill, now_s)
 
-    def _unanswered(self, attempt: AttemptView, sent: Sent, sample: Sample, now_s: float) -> None:
+    def _unanswered(self, attempt: AttemptView, sent: Forecast, sample: Sample, now_s: float) -> None:
         """An attempt ended without a first content."""
         load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
         load.pending = max(0.0, load.pending - sent.uncached)

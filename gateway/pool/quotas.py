@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gateway.hedging.contract import AttemptView, Facts
+from gateway.hedging.contract import AttemptView, RequestFacts
 from gateway.hedging.outcomes import Bill
 from gateway.limits.bucket import Spend
 from gateway.limits.ledger import Ledger, QuotaTicket
@@ -42,13 +42,13 @@ class Quotas:
 
     # before an attempt
 
-    def unrefused(self, candidates: Sequence[Replica], facts: Facts, now_s: float) -> list[Replica]:
+    def unrefused(self, candidates: Sequence[Replica], facts: RequestFacts, now_s: float) -> list[Replica]:
         """Those that need not wait for their provider."""
         if not self.of:
             return uncooled(candidates, now_s)
         return [replica for replica in candidates if self.wait_s(replica, facts, now_s) <= 0]
 
-    def wait_s(self, replica: Replica, facts: Facts, now_s: float) -> float:
+    def wait_s(self, replica: Replica, facts: RequestFacts, now_s: float) -> float:
         """How long a replica may not be sent this request: it, or its quota, was told so, or is at its limit."""
         ledger = self.of.get(replica)
         own_s = max(0.0, replica.breaker.cooling_until_s - now_s)
@@ -60,7 +60,7 @@ class Quotas:
             return candidates
         return [one for one in candidates if self.headroom(one, now_s) >= _HEADROOM_MIN] or candidates
 
-    def has_room(self, replica: Replica, facts: Facts, now_s: float) -> bool:
+    def has_room(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
         """Whether its quota has room for a hedge."""
         ledger = self.of.get(replica)
         return ledger is None or ledger.room_for_hedge(self._spend(facts, replica), now_s)
@@ -72,7 +72,7 @@ class Quotas:
 
     # attempts
 
-    def reserve(self, replica: Replica, facts: Facts, now_s: float) -> QuotaTicket | None:
+    def reserve(self, replica: Replica, facts: RequestFacts, now_s: float) -> QuotaTicket | None:
         """An attempt is sent there."""
         ledger = self.of.get(replica)
         return None if ledger is None else ledger.reserve(self._spend(facts, replica), now_s)
@@ -106,7 +106,7 @@ class Quotas:
         """The ledger and the ticket of an attempt."""
         return self.of.get(attempt.replica), None if attempt.sent is None else attempt.sent.quota
 
-    def _spend(self, facts: Facts, replica: Replica) -> Spend:
+    def _spend(self, facts: RequestFacts, replica: Replica) -> Spend:
         """What a provider may count against its limits when the request arrives."""
         bound, usual = facts.answer_tokens, self._learning.answer_tokens
         answer = usual if bound is None else bound if replica.counts_max_tokens else min(bound, usual)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gateway.events import AttemptReport, Role
 from gateway.hedging.charges import Charge
-from gateway.hedging.contract import Sent
+from gateway.hedging.contract import Forecast
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
@@ -125,7 +125,7 @@ class Attempt:
         self.empty = False
         self.overdue = False
         self.outcome: Outcome | None = None
-        self.sent: Sent | None = None
+        self.sent: Forecast | None = None
         self.hedge_at_s = self.hedge_after_s = math.inf
         self.overdue_at_s = self.timeout_at_s = self.give_up_at_s = math.inf
         self._finished = False  # a finish_reason was seen

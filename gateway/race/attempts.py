@@ -11,18 +11,18 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, PartFailed, Role
-from gateway.hedging.contract import Denied, Facts, Hedge, HedgeTickets
+from gateway.events import AttemptFailed, BreakerChanged, ComponentFailed, HedgeDenied, HedgeFired, Role
+from gateway.hedging.contract import Denied, Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, Racer
-from gateway.race.context import Caller, Host, Model
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.recovery import Recovery
 from gateway.race.report import beyond_boundary, why_started
 from gateway.race.retry_plan import TRIES_MAX, Go, Nothing, Tries, Wait, bounded
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
-from providers.errors import Unsuited, UpstreamError
+from providers.errors import Unsupported, UpstreamError
 
 _AGAIN_S_MIN: Final = 0.001  # between two looks at a late attempt, whatever the settings say
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
@@ -56,7 +56,7 @@ class Attempts:
         "sent",
     )
 
-    def __init__(self, model: Model, call: Call, facts: Facts, caller: Caller, host: Host) -> None:
+    def __init__(self, model: Model, call: Call, facts: RequestFacts, caller: Caller, host: Runtime) -> None:
         self._model = model
         self._call = call
         self._facts = facts
@@ -179,7 +179,7 @@ class Attempts:
         try:
             return pick(self._facts, tried, self._now_s, host.rand())
         except Exception as error:  # as in Host.safely
-            host.emit(PartFailed(host.loop.time(), "routing", type(error).__name__))
+            host.emit(ComponentFailed(host.loop.time(), "routing", type(error).__name__))
         # A boundary that cannot be told is not crossed; only a primary has none to cross.
         reachable = host.safely("routing", pool.choice.reachable, [] if tried else list(pool.replicas), tried)
         return next(iter(reachable), None)
@@ -201,7 +201,7 @@ class Attempts:
         role: Role,
         reason: str,
         tickets: HedgeTickets | None = None,
-        asked: tuple[Call, Facts] | None = None,
+        asked: tuple[Call, RequestFacts] | None = None,
     ) -> Attempt:
         """Send one attempt and set its times; asked: other than what the client asks."""
         host = self._host
@@ -212,13 +212,13 @@ class Attempts:
         try:
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
         except Exception as error:  # as in Host.safely
-            host.emit(PartFailed(host.loop.time(), "routing", type(error).__name__))
+            host.emit(ComponentFailed(host.loop.time(), "routing", type(error).__name__))
         try:
             attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race, and says nothing of the replica
-            host.emit(PartFailed(host.loop.time(), "open", type(error).__name__))
+            host.emit(ComponentFailed(host.loop.time(), "open", type(error).__name__))
             unsaid = "the request could not be put into words for this upstream"
-            failure = Unsuited(unsaid, code="unsupported_parameter")
+            failure = Unsupported(unsaid, code="unsupported_parameter")
             host.loop.call_soon(attempt.on_end, failure)
         if self._call.timed:  # else the whole answer comes at once: only its end is timed
             self._set_times(attempt, facts.prompt_tokens)

@@ -13,10 +13,10 @@ import msgspec
 
 from gateway.errors import GatewayError
 from gateway.estimation.tokens import TokenScale
-from gateway.events import Event, PartFailed
+from gateway.events import ComponentFailed, Event
 from gateway.limits.budget import RetryBudget
 from gateway.pool.pool import Pool
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from providers.base import Api, Burst, Recoverer
@@ -115,7 +115,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class Runtime:
     """What every race of a process shares.
 
     Attributes:
@@ -129,7 +129,7 @@ class Host:
     loop: asyncio.AbstractEventLoop
     emit: Callable[[Event], None]
     rand: Callable[[], float]
-    alarms: Alarms
+    alarms: TimerQueue
     burst: Burst = field(default_factory=Burst)
 
     def safely(self, part: str, function: Callable[..., _T], default: _T, *args: object) -> _T:
@@ -137,7 +137,7 @@ class Host:
         try:
             return function(*args)
         except Exception as error:  # whatever it is, it must not cost the caller an answer
-            self.emit(PartFailed(self.loop.time(), part, type(error).__name__))
+            self.emit(ComponentFailed(self.loop.time(), part, type(error).__name__))
             return default
 
 

@@ -17,9 +17,9 @@ from providers.errors import (
     EmptyAnswer,
     ErrorFrame,
     ProtocolError,
-    StreamRefused,
+    RequestModeRejected,
     TimedOut,
-    Unsuited,
+    Unsupported,
     UpstreamError,
 )
 
@@ -56,9 +56,9 @@ class Verdict:
 def judge(error: UpstreamError) -> Verdict:
     """Classify an attempt's failure before its first content."""
     status = error.status
-    if isinstance(error, Unsuited):
+    if isinstance(error, Unsupported):
         return Verdict(Outcome.UNSUITED, answers=False)
-    if isinstance(error, StreamRefused):
+    if isinstance(error, RequestModeRejected):
         return Verdict(Outcome.REJECTED, answers=True, remedy=Remedy.ASK_ANEW)
     if is_refusal(error):
         return Verdict(Outcome.REFUSED, answers=True)
@@ -87,7 +87,7 @@ def answer(error: UpstreamError) -> UpstreamFailed:
     status = error.status
     if isinstance(error, TimedOut):
         return UpstreamFailed(error.message, status=504, code="upstream_timeout", should_retry=False)
-    if isinstance(error, Unsuited):
+    if isinstance(error, Unsupported):
         code = "unsupported_api" if error.param is None else "unsupported_parameter"
         status, param = error.status or 400, error.param
         return UpstreamFailed(error.message, status=status, kind=_CALLERS, param=param, code=error.code or code)

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from gateway.errors import GatewayError, RateLimited, ShuttingDown
 from gateway.events import RecoveryResult, Role
 from gateway.hedging.charges import Charge
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.attempts import Attempts
-from gateway.race.context import Caller, Client, Host, Model
+from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.failures import Remedy, answer, judge, last_word
 from gateway.race.recovery import Recovery, watch
 from gateway.race.report import Course, charges, ended, response_headers, usage_header
 from gateway.race.retry_plan import Nothing, Wait
-from gateway.race.timers import Alarm
+from gateway.race.timers import Timer
 from providers.base import Call, Headers
 from providers.errors import Diverged, TimedOut, UpstreamError
 
@@ -56,7 +56,9 @@ class Race:
         "_winner",
     )
 
-    def __init__(self, model: Model, call: Call, facts: Facts, client: Client, caller: Caller, host: Host) -> None:
+    def __init__(
+        self, model: Model, call: Call, facts: RequestFacts, client: Client, caller: Caller, host: Runtime
+    ) -> None:
         self._model = model
         self._call = call
         self._facts = facts
@@ -70,7 +72,7 @@ class Race:
         self._paused = False
         self._start_s = self._final_s = self._keep_alive_at_s = 0.0
         self._retry_at_s = math.inf
-        self._alarm: Alarm | None = None
+        self._alarm: Timer | None = None
         self._alarm_at_s = math.inf
 
     # the client's calls

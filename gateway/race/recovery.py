@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gateway.events import RecoveryKind, RecoveryReport, RecoveryResult
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model, RecoveryMode
@@ -49,7 +49,7 @@ class _Step(NamedTuple):
     kind: RecoveryKind
     replica: Replica
     call: Call
-    facts: Facts
+    facts: RequestFacts
     joiner: Joiner
     prefill_tokens: int = 0
 
@@ -194,7 +194,7 @@ class Recovery:
             self._no_prefill = no_prefill
             self.given_up = self.given_up or verdict.outcome is Outcome.REFUSED or not no_prefill
 
-    def next(self, attempts: Sequence[Attempt], facts: Facts, now_s: float, rand: float) -> Go | None:
+    def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> Go | None:
         """Where to try now, None for nothing.
 
         Args:
@@ -227,7 +227,7 @@ class Recovery:
         self._pending = True
 
     @property
-    def asked(self) -> tuple[Call, Facts] | None:
+    def asked(self) -> tuple[Call, RequestFacts] | None:
         """What the attempt asks that carries the stream on; None while it is whole."""
         return (self._step.call, self._step.facts) if self._step is not None else None
 
@@ -253,7 +253,7 @@ class Recovery:
             yield RecoveryKind.REPLAY, None
 
     def _replica(
-        self, kind: RecoveryKind, attempts: Sequence[Attempt], facts: Facts, now_s: float, rand: float
+        self, kind: RecoveryKind, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float
     ) -> Replica | None:
         """Whom to ask: another one of the pool, never another model; else the same, if that is well."""
         prefills = kind is RecoveryKind.CONTINUE

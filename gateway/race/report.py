@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.events import RequestEnded, Result, Role
-from gateway.hedging.charges import Billed, Charge, Standing, charge, costs, standing
-from gateway.hedging.contract import Facts
+from gateway.hedging.charges import Billed, Charge, Disposition, charge, costs, standing
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.limits.prices import money
 from gateway.pool.pool import Pool
@@ -22,7 +22,7 @@ from gateway.routing.replicas import Replica
 from providers.base import Call
 from providers.errors import UpstreamError
 
-_UNKNOWN = Charge(Standing.ABANDONED, Billed.NOTHING)  # where a bug was in the way, which has an event of its own
+_UNKNOWN = Charge(Disposition.ABANDONED, Billed.NOTHING)  # where a bug was in the way, which has an event of its own
 
 _encode = msgspec.json.Encoder().encode
 
@@ -31,7 +31,7 @@ class Course(NamedTuple):
     """How a race has gone so far; `recovery` where the winner's stream may be carried on."""
 
     caller: Caller
-    facts: Facts
+    facts: RequestFacts
     attempts: Sequence[Attempt]
     winner: Attempt | None
     hedges: int
@@ -103,7 +103,7 @@ def _charge(course: Course, attempt: Attempt) -> Charge:
     winner, role = course.winner, attempt.role
     outcome = attempt.outcome or (Outcome.FINISHED if attempt is winner else Outcome.LOST)
     if attempt is winner:
-        stood = Standing.WINNER
+        stood = Disposition.WINNER
     else:  # nobody raced what was to carry on a broken stream: it said something else
         is_raced = winner is not None and role is not Role.RECOVERY
         stood = standing(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
@@ -179,7 +179,7 @@ def _broken(attempts: Sequence[Attempt]) -> Attempt | None:
     return next((attempt for attempt in attempts if attempt.outcome is Outcome.CUT), None)
 
 
-def _never_hedged(facts: Facts, pool: Pool) -> Denial | None:
+def _never_hedged(facts: RequestFacts, pool: Pool) -> Denial | None:
     """Why no timer for a hedge was armed, whatever had come: by the request, by the settings."""
     if facts.hedge_off is not None:
         return facts.hedge_off

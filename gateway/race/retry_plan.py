@@ -13,7 +13,7 @@ Units: seconds of the loop's clock.
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from gateway.pool.quotas import COOL_DOWN_S
@@ -21,7 +21,7 @@ from gateway.race.attempt import Attempt
 from gateway.race.context import Model
 from gateway.race.failures import Remedy, judge
 from gateway.routing.replicas import Replica
-from providers.errors import StreamRefused, UpstreamError
+from providers.errors import RequestModeRejected, UpstreamError
 
 TRIES_MAX: Final = 4  # upstream attempts a request; an SDK's own retries multiply whatever we do
 TRIES_IN_BURST: Final = 3
@@ -77,7 +77,7 @@ class Tries:
 
     __slots__ = ("_again", "_asked_anew", "_facts", "_index", "_model", "_remedied", "_waited")
 
-    def __init__(self, model: Model, facts: Facts) -> None:
+    def __init__(self, model: Model, facts: RequestFacts) -> None:
         self._model = model
         self._facts = facts
         self._index = 0  # of the pool in use
@@ -130,7 +130,7 @@ class Tries:
             same, at_s = self._again
             return Wait(at_s) if now_s < at_s else Go(pools[self._index], same)
         if errors:
-            anew = [attempt for attempt in attempts if attempt.error == StreamRefused.label]
+            anew = [attempt for attempt in attempts if attempt.error == RequestModeRejected.label]
             if len(anew) > self._asked_anew:
                 self._asked_anew = len(anew)
                 return Go(anew[-1].pool, anew[-1].replica)

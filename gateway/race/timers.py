@@ -17,12 +17,12 @@ from typing import Final
 _DEAD_MAX: Final = 256  # alarms taken back that may wait for their time; beyond it they may not outnumber the others
 
 
-class Alarm:
+class Timer:
     """One alarm that was set."""
 
     __slots__ = ("_alarms", "ring")
 
-    def __init__(self, alarms: "Alarms", ring: Callable[[], None]) -> None:
+    def __init__(self, alarms: "TimerQueue", ring: Callable[[], None]) -> None:
         self._alarms = alarms
         self.ring: Callable[[], None] | None = ring
 
@@ -32,7 +32,7 @@ class Alarm:
         self._alarms.dead += 1
 
 
-class Alarms:
+class TimerQueue:
     """The alarms of one loop.
 
     Args:
@@ -46,15 +46,15 @@ class Alarms:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._heap: list[tuple[float, int, Alarm]] = []
+        self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = math.inf  # when the timer runs
         self.dead = 0
 
-    def set(self, at_s: float, ring: Callable[[], None]) -> Alarm:
+    def set(self, at_s: float, ring: Callable[[], None]) -> Timer:
         """Have something called at a time."""
-        alarm = Alarm(self, ring)
+        alarm = Timer(self, ring)
         heapq.heappush(self._heap, (at_s, next(self._numbers), alarm))
         if at_s < self._due_s:
             self._wait(at_s)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from providers.base import Api, Call, Frame, FrameKind, Headers
-from providers.errors import ErrorFrame, Unsuited, UpstreamError
+from providers.errors import ErrorFrame, Unsupported, UpstreamError
 from providers.openai.errors import Problem, bad_status, problem_of
 from providers.openai.events import usage_of
 from providers.openai.request import build
@@ -61,7 +61,7 @@ class OpenAIEmbeddings:
         """See `WireProtocol.error`."""
         failed = bad_status(status, headers, body)
         if status in _NOT_SERVED:
-            return Unsuited(f"the upstream does not embed with this model: {failed.message}")
+            return Unsupported(f"the upstream does not embed with this model: {failed.message}")
         return failed
 
 

@@ -5,7 +5,7 @@ would have come without one. A server that does not know the path is unsuited ra
 """
 
 from providers.base import Api, Call, Frame, Headers
-from providers.errors import Unsuited, UpstreamError
+from providers.errors import Unsupported, UpstreamError
 from providers.openai.errors import bad_status
 from providers.openai.events import FirstToken
 from providers.openai.request import build
@@ -51,5 +51,5 @@ class OpenAIResponses:
         """See `WireProtocol.error`."""
         failed = bad_status(status, headers, body)
         if status in _NO_PATH or (status == 404 and failed.code is None and failed.param is None):
-            return Unsuited(f"the upstream seems to have no Responses API: {failed.message}")
+            return Unsupported(f"the upstream seems to have no Responses API: {failed.message}")
         return failed

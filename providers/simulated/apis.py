@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from providers.base import Api, Call, Frame, FrameKind
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.simulated.render import Event
 from providers.simulated.request import AskError
 from providers.tolerant_json import dumps, loads
@@ -34,7 +34,7 @@ def heard(api: Api, body: bytes) -> tuple[Api, bytes]:
         given = _given(body)
         try:
             fields = _RESPONSES.request(_call(body)).fields
-        except Unsuited:  # it answers to anything
+        except Unsupported:  # it answers to anything
             fields = {"messages": [{"role": "user", "content": dumps(given.get("input")).decode()}]}
         stream = {"stream": True, "stream_options": _USAGE} if given.get("stream") is True else {}
         return Api.CHAT, dumps({**fields, "model": given.get("model"), **stream})

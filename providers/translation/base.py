@@ -5,7 +5,7 @@ events into the client's, one by one. What an event *is* (content, error, usage,
 of the upstream's own protocol says it, and its frames only get other bytes. Translations therefore compose: what this
 file makes of one protocol can be translated again.
 
-The rule: complete or refused. A request field is said in other words, or `Unsuited` names it, or it is dropped where
+The rule: complete or refused. A request field is said in other words, or `Unsupported` names it, or it is dropped where
 the configuration allows that, and then told. Nothing is changed in silence.
 """
 
@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from providers.base import Api, Assembler, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
-from providers.errors import Unsuited, UpstreamError
+from providers.errors import Unsupported, UpstreamError
 from providers.openai.request import written
 from providers.sse import events_of
 from providers.tolerant_json import dumps
@@ -101,7 +101,7 @@ class Translated:
         if request.lost:
             if self._dropped is None:
                 param, why = next(iter(request.lost.items()))
-                raise Unsuited(why, param=param)
+                raise Unsupported(why, param=param)
             self._dropped(tuple(request.lost))
         return self._inner.build(_said(call, self._translation.spoken, request.fields), model, stream=stream)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.inbound.parsed import Bounds as RequestBounds
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream, WireProtocol
 from providers.catalog import CATALOG, Auth
@@ -119,7 +119,7 @@ class Client:
         if self._asks_usage:
             body["stream_options"] = {"include_usage": True}
         body.update(self._extra)
-        bounds = RequestBounds(n_max=1, max_tokens_max=_TOKENS_MAX)
+        bounds = NumberLimits(n_max=1, max_tokens_max=_TOKENS_MAX)
         return parse(Api.CHAT, json.dumps(body).encode(), (), bounds, frozenset()).call
 
     def send(self, planned: Planned, call: Call, due_s: float, done: Callable[[Record], None]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.routing.strategies import Routing
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import Prepared
@@ -123,8 +123,8 @@ class Samples:
 
 def terms(scenario: Scenario, plan: Plan) -> Terms:
     """The terms of a comparison: the gateway's defaults where neither plan nor scenario says otherwise."""
-    defaults, delay_s_min = HedgeSettings(), scenario.hedge_delay_min_s
-    settings = HedgeSettings(
+    defaults, delay_s_min = HedgeParameters(), scenario.hedge_delay_min_s
+    settings = HedgeParameters(
         budget=defaults.budget if plan.budget is None else plan.budget,
         max_hedges=plan.max_hedges,
         static_delay_s=plan.static_delay_s or scenario.reference.static_delay_s,

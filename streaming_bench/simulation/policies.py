@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.estimation.window import Window
-from gateway.hedging.contract import AttemptView, Denied, Facts, Hedge, HedgeTickets
+from gateway.hedging.contract import AttemptView, Denied, Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.budget import Ticket
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
@@ -46,7 +46,7 @@ class Terms:
         reach_s: how far the curve's window reaches back; None: as in the gateway.
     """
 
-    settings: HedgeSettings
+    settings: HedgeParameters
     library_rps: float
     reach_s: float | None = None
 
@@ -85,7 +85,7 @@ class LibraryPool(Pool):
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], settings: HedgeSettings, ledgers: Mapping[str, Ledger], rps: float
+        self, replicas: Sequence[Replica], settings: HedgeParameters, ledgers: Mapping[str, Ledger], rps: float
     ) -> None:
         super().__init__("library", replicas, settings, ledgers)
         self._winners = Window(slice_s=_WINDOW_S, reach_s=_WINDOW_S, samples_min=0)
@@ -95,7 +95,7 @@ class LibraryPool(Pool):
         self._bucket = self._refill * _BURST_S
         self._filled_s = 0.0
 
-    def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
+    def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """The p90 of what winners took."""
         self._requests += 1
         if self._requests > _WARM_UP and self._requests % _REREAD == 0:
@@ -105,7 +105,7 @@ class LibraryPool(Pool):
 
     def decide(
         self,
-        facts: Facts,
+        facts: RequestFacts,
         asking: AttemptView,
         live: Iterable[AttemptView],
         tried: Collection[Replica],
@@ -132,14 +132,14 @@ class LibraryPool(Pool):
 class FanOutPool(Pool):
     """Asks everyone else at once when a fixed delay is over."""
 
-    def delay_s(self, attempt: AttemptView, facts: Facts) -> float:
+    def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """The fixed delay; a backup is followed by the next one at once."""
         is_backup = attempt.sent is not None and attempt.sent.tickets is not None
         return 0.0 if is_backup else self.settings.static_delay_s
 
     def decide(
         self,
-        facts: Facts,
+        facts: RequestFacts,
         asking: AttemptView,
         live: Iterable[AttemptView],
         tried: Collection[Replica],

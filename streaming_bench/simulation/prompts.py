@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.estimation.prefixes import prefix_hashes
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from streaming_bench.simulation.engine_scenario import LogNormal, Prompts
 
 _BYTES_PER_TOKEN: Final = 4
@@ -33,7 +33,7 @@ class Prompt:
     prefix: int
     tokens: int
     answer: int
-    facts: Facts
+    facts: RequestFacts
 
 
 def draw_prompts(prompts: Prompts, count: int, answer_counted: int, seed: int) -> list[Prompt]:
@@ -56,7 +56,9 @@ def draw_prompts(prompts: Prompts, count: int, answer_counted: int, seed: int) -
         own = int(rng.uniform(low, high)) if is_document else _tokens(prompts.suffix, rng)
         text = prefixes[group] + rng.randbytes(_BYTES_PER_TOKEN * own)
         tokens = len(text) // _BYTES_PER_TOKEN
-        facts = Facts(float(tokens), len(text), prefix_hashes(text), answer_tokens=answer_counted, coin=rng.random())
+        facts = RequestFacts(
+            float(tokens), len(text), prefix_hashes(text), answer_tokens=answer_counted, coin=rng.random()
+        )
         drawn.append(Prompt(group, tokens - own, tokens, _tokens(prompts.answer, rng), facts))
     return drawn
 

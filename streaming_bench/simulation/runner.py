@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gateway.errors import GatewayError
-from gateway.events import Event, PartFailed, RequestEnded, Result, Role
+from gateway.events import ComponentFailed, Event, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Plan
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from streaming_bench.simulation.policies import Terms, contender
 from streaming_bench.simulation.virtual_loop import VirtualLoop
@@ -161,7 +161,7 @@ class _Driver:
         self._traffic = traffic
         self._progress = progress
         self._model = Model("bench", [pool], _NO_TIMEOUTS)
-        self._host = Host(loop, self._hear, random.Random(f"{seed}/gateway").random, Alarms(loop))
+        self._host = Runtime(loop, self._hear, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
         self._client = _Client()
         self._next = 0
         self._over = asyncio.Event()
@@ -199,7 +199,7 @@ class _Driver:
         Race(self._model, call_of(request), self._facts[request], self._client, caller, self._host).start()
 
     def _hear(self, event: Event) -> None:
-        if isinstance(event, PartFailed):
+        if isinstance(event, ComponentFailed):
             self.failed(self._loop, {"message": f"{event.part} raised {event.error}"})
         if not isinstance(event, RequestEnded):
             return

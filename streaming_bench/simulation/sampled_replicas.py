@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from providers.base import Call, Sink, Stream
 from streaming_bench.simulation.scenario import Drawn, Rare, Scenario
 from streaming_bench.simulation.world import TimedStream, World
@@ -42,7 +42,7 @@ class Draws:
         headers = scenario.headers
         self.headers_s = None if headers is None else [headers.draw(rng, i) for i in range(count)]
         rng = random.Random(f"{seed}/coin")
-        self.facts = [Facts(prompt_tokens=_PROMPT_TOKENS, coin=rng.random()) for _ in range(count)]
+        self.facts = [RequestFacts(prompt_tokens=_PROMPT_TOKENS, coin=rng.random()) for _ in range(count)]
 
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
         """Fresh replicas that answer with these draws.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.limits.ledger import Ledger
 from providers.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink
 from providers.errors import BadStatus
@@ -40,7 +40,7 @@ class World:
     """
 
     endpoints: Sequence[Endpoint]
-    facts: Sequence[Facts]
+    facts: Sequence[RequestFacts]
     quotas: Sequence[str | None]
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     batches: bool = False

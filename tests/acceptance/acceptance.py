@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from accounted import SHARE, disagreements, traffic
 from cut_scenarios import cuts, differing
-from gateway.hedging.charges import Standing
+from gateway.hedging.charges import Disposition
 from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
@@ -151,8 +151,8 @@ def accounts() -> Iterator[Line]:
         what = f"{seen.hedged} hedged, {seen.left} left, {seen.sent} upstream requests"
         fine = seen.attempts == seen.sent and not disagreements(seen.told) and not seen.totals.under_way
         yield Line(f"accounts, seed {seed}", "each once, all agree", what, fine)
-        answers = seen.cost(Standing.WINNER) + seen.cost(Standing.FAILED)
-        share = seen.cost(Standing.LOSER) / answers
+        answers = seen.cost(Disposition.WINNER) + seen.cost(Disposition.FAILED)
+        share = seen.cost(Disposition.LOSER) / answers
         yield Line("price of hedging", f"<= {SHARE:.0%} of the spend", f"{share:.1%}", share <= SHARE)
 
 

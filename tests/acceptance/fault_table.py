@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
-from gateway.inbound.parsed import Bounds
+from gateway.hedging.settings import HedgeParameters
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, RecoveryMode, Timeouts
+from gateway.race.context import Caller, Model, RecoveryMode, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Sink, Stream
 from providers.openai.transcript import OpenAIRecoverer
@@ -34,7 +34,7 @@ from simulated_calls import body_of
 TOKENS = 60
 HEALTHY: dict[str, object] = {"ttft": "200ms", "gap": "10ms", "tokens": TOKENS}
 HEALTHY_S = 0.2 + (TOKENS - 1) * 0.01
-_OFF = HedgeSettings(policy=Policy.OFF)
+_OFF = HedgeParameters(policy=Policy.OFF)
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,13 @@ async def _ask(model: Model, loop: asyncio.AbstractEventLoop) -> Seen:
         if isinstance(event, RequestEnded):
             over.set()
 
-    inbound = parse(Api.CHAT, body_of(stream=True), (), Bounds(16, 1000), frozenset())
+    inbound = parse(Api.CHAT, body_of(stream=True), (), NumberLimits(16, 1000), frozenset())
     client = _Client()
     start_s = loop.time()
     caller = Caller("req_1", "key", start_s)
-    Race(model, inbound.call, Facts(), client, caller, Host(loop, emit, lambda: 0.0, Alarms(loop))).start()
+    Race(
+        model, inbound.call, RequestFacts(), client, caller, Runtime(loop, emit, lambda: 0.0, TimerQueue(loop))
+    ).start()
     await over.wait()
     return Seen(client.text(), client.error, loop.time() - start_s, 0)
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.errors import GatewayError
-from gateway.events import Event, PartFailed, RequestEnded, Role
-from gateway.hedging.contract import Facts
+from gateway.events import ComponentFailed, Event, RequestEnded, Role
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.ledger import Ledger, Totals
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind, Headers, RateLimit, Resource, Sink, Usage
 from providers.errors import ConnectError, ConnectionCut
@@ -104,7 +104,7 @@ async def _books(count: int, rng: random.Random) -> Books:
 
     def hear(event: Event) -> None:
         nonlocal hedges, ended
-        assert not isinstance(event, PartFailed)
+        assert not isinstance(event, ComponentFailed)
         if isinstance(event, RequestEnded):
             ended += 1
             hedges += sum(attempt.role is Role.BACKUP for attempt in event.attempts)
@@ -113,15 +113,17 @@ async def _books(count: int, rng: random.Random) -> Books:
             if ended == count:
                 done.set()
 
-    settings = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.2, budget=0.5)
+    settings = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.2, budget=0.5)
     replicas = [
         Replica(name, _Weather(rng), "q", read_limits=_read, bills_cancelled=name == "c", counts_max_tokens=name == "b")
         for name in "abc"
     ]
     model = Model("m", [Pool("m", replicas, settings, {"q": ledger})], Timeouts(ttft_s=1.0, ttft_last_s=3.0))
-    host, client = Host(loop, hear, rng.random, Alarms(loop)), _Patient()
+    host, client = Runtime(loop, hear, rng.random, TimerQueue(loop)), _Patient()
     for n in range(count):
-        facts = Facts(prompt_tokens=rng.uniform(1, 5_000), answer_tokens=rng.choice([None, 50, 900]), coin=rng.random())
+        facts = RequestFacts(
+            prompt_tokens=rng.uniform(1, 5_000), answer_tokens=rng.choice([None, 50, 900]), coin=rng.random()
+        )
         caller = Caller(str(n), "", loop.time())
         race = Race(model, Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True), facts, client, caller, host)
         race.start()

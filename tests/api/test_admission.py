@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.api.admission import Admission, Entrance, Place, Size
+from gateway.api.admission import Admission, ModelQueue, Permit, RequestSize
 from gateway.errors import GatewayError, OverKeyLimit, Overloaded
-from gateway.events import Event, PartFailed, RequestEnded, RequestRefused
-from gateway.limits.caller_limits import Account, CallerLimits
-from gateway.limits.fair_queue import Gate
-from gateway.race.context import Caller, Host
-from gateway.race.timers import Alarms
+from gateway.events import ComponentFailed, Event, RequestEnded, RequestRejected
+from gateway.limits.caller_limits import CallerLimits, KeyLimiter
+from gateway.limits.fair_queue import FairQueue
+from gateway.race.context import Caller, Runtime
+from gateway.race.timers import TimerQueue
 from providers.base import Usage
 from running import run_virtual
 from sample_events import REQUEST
@@ -31,8 +31,8 @@ class Work:
     house: "House"
     length_s: float
     caller: Caller
-    place: Place | None = None
-    host: Host | None = None
+    place: Permit | None = None
+    host: Runtime | None = None
     begun_s: float | None = None
     ended: list[str] = field(default_factory=list)
     error: GatewayError | None = None
@@ -88,20 +88,22 @@ class House:
         self.loop = asyncio.get_running_loop()
         self.events: list[Event] = []
         self.running = self.most = 0
-        self.gate: Gate[Place] = Gate(slots, places)
-        self.account = Account(CallerLimits(**limits))
+        self.gate: FairQueue[Permit] = FairQueue(slots, places)
+        self.account = KeyLimiter(CallerLimits(**limits))
         accounts = {"limited": self.account} if limits else {}
         self.admission = Admission(
             accounts,
-            {"m": Entrance(self.gate, timeout_s)},
-            Host(self.loop, self.events.append, lambda: 0.0, Alarms(self.loop)),
+            {"m": ModelQueue(self.gate, timeout_s)},
+            Runtime(self.loop, self.events.append, lambda: 0.0, TimerQueue(self.loop)),
         )
 
-    def ask(self, length_s: float = 1.0, key: str = "a", size: Size | None = None, kind: type[Work] = Work) -> Work:
+    def ask(
+        self, length_s: float = 1.0, key: str = "a", size: RequestSize | None = None, kind: type[Work] = Work
+    ) -> Work:
         """A request comes."""
         work = kind(self, length_s, Caller("r", key, self.loop.time()))
         try:
-            work.place = self.admission.place(work.caller, "m", size or Size(100.0, 100.0))
+            work.place = self.admission.place(work.caller, "m", size or RequestSize(100.0, 100.0))
         except GatewayError as error:
             work.refuse(error)
             return work
@@ -112,7 +114,7 @@ class House:
     @property
     def told(self) -> list[tuple[int, str | None, float]]:
         """Status, code and wait of what was refused after it had begun to wait."""
-        return [(e.status, e.code, e.queued_s) for e in self.events if isinstance(e, RequestRefused)]
+        return [(e.status, e.code, e.queued_s) for e in self.events if isinstance(e, RequestRejected)]
 
 
 ARRIVALS = st.lists(
@@ -145,12 +147,12 @@ def test_slots_are_never_exceeded_lost_or_waited_for_in_vain(
         await asyncio.sleep(FOREVER_S)
         assert house.most <= slots
         for work in works:
-            left = any(event.status == 499 for event in house.events if isinstance(event, RequestRefused))
+            left = any(event.status == 499 for event in house.events if isinstance(event, RequestRejected))
             assert len(work.ended) == 1 or (work.ended == [] and left and work.begun_s is None)
             assert work.begun_s is None or work.begun_s - work.caller.arrived_s <= timeout_s + 1e-9
             assert work.begun_s is None or work.caller.queued_s == pytest.approx(work.begun_s - work.caller.arrived_s)
         assert (house.running, house.gate.in_flight, house.gate.waiting, house.account.in_flight) == (0, 0, 0, 0)
-        assert not any(isinstance(event, PartFailed) for event in house.events)
+        assert not any(isinstance(event, ComponentFailed) for event in house.events)
 
     run_virtual(main())
 
@@ -223,7 +225,7 @@ def test_nobody_waits_longer_than_its_client() -> None:
     async def main() -> None:
         house = House()
         house.ask(60.0)
-        work = house.ask(size=Size(1.0, 1.0, deadline_s=0.5))
+        work = house.ask(size=RequestSize(1.0, 1.0, deadline_s=0.5))
         await asyncio.sleep(FOREVER_S)
         assert isinstance(work.error, Overloaded)
         assert house.told == [(503, "overloaded", 0.5)]
@@ -401,4 +403,4 @@ def test_no_cycle_outlives_a_request() -> None:
 
 
 def _places() -> int:
-    return sum(isinstance(thing, Place) for thing in gc.get_objects())
+    return sum(isinstance(thing, Permit) for thing in gc.get_objects())

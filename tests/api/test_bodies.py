@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.bodies import Bodies, ClientLeft
-from gateway.api.body_memory import HeldBytes
-from gateway.errors import BodyTooLarge, GatewayError, Overloaded, SlowSender
+from gateway.api.bodies import BodyReader, ClientLeft
+from gateway.api.body_memory import BodyMemory
+from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from providers.base import Headers
 from running import run_virtual
 
@@ -21,7 +21,7 @@ Piece = tuple[float, bytes, bool]
 class Sender:
     """ASGI's receive: pieces at their times, then silence; or the client leaves after them."""
 
-    def __init__(self, pieces: list[Piece], *, leaves: bool = False, held: HeldBytes | None = None) -> None:
+    def __init__(self, pieces: list[Piece], *, leaves: bool = False, held: BodyMemory | None = None) -> None:
         self.pieces = list(pieces)
         self.leaves = leaves
         self.asked = 0
@@ -60,8 +60,8 @@ def test_a_body_in_one_piece_is_held_until_its_request_ends() -> None:
     """Its bytes are taken before it is read, stay while the request runs, and are given back once."""
 
     async def main() -> None:
-        held = HeldBytes(100)
-        bodies, sender = Bodies(50, 1.0, held), Sender([(0.0, b"12345", False)], held=held)
+        held = BodyMemory(100)
+        bodies, sender = BodyReader(50, 1.0, held), Sender([(0.0, b"12345", False)], held=held)
         assert await bodies.receive(announced(5), sender.receive) == b"12345"
         assert (sender.held_when_read, held.held) == ([5], 5)
         held.ended(5, 1.0)
@@ -75,11 +75,11 @@ def test_what_does_not_fit_is_not_read(headers: Headers) -> None:
     """Where the room is used up a new body is refused before anything of it is asked for."""
 
     async def main() -> None:
-        held = HeldBytes(100)
+        held = BodyMemory(100)
         assert held.take(100)
         sender = Sender([(0.0, b"x" * 40, False)])
         with pytest.raises(Overloaded) as refused:
-            await Bodies(50, 1.0, held).receive(headers, sender.receive)
+            await BodyReader(50, 1.0, held).receive(headers, sender.receive)
         assert (sender.asked, held.held) == (0, 100)
         assert refused.value.closes
         assert refused.value.retry_after_s == 5.0
@@ -91,11 +91,11 @@ def test_chunks_are_counted_as_they_come() -> None:
     """A body of unknown length takes its bytes piece by piece, and is refused at the piece that does not fit."""
 
     async def main() -> None:
-        held = HeldBytes(100)
+        held = BodyMemory(100)
         assert held.take(70)
         sender = Sender([(0.1, b"x" * 20, True)] * 9, held=held)
         with pytest.raises(Overloaded):
-            await Bodies(500, 10.0, held).receive([], sender.receive)
+            await BodyReader(500, 10.0, held).receive([], sender.receive)
         assert (sender.held_when_read, held.held, held.arriving) == ([70, 90], 70, 0)
 
     run(main)
@@ -105,12 +105,12 @@ def test_how_long_to_wait_is_how_long_bodies_are_held() -> None:
     """With bodies held for 20 s, a tenth of all the room is back in 2 s."""
 
     async def main() -> None:
-        held = HeldBytes(1_000)
+        held = BodyMemory(1_000)
         assert held.take(500)
         held.ended(500, 20.0)
         assert held.take(1_000)
         with pytest.raises(Overloaded) as refused:
-            await Bodies(500, 1.0, held).receive(announced(100), Sender([]).receive)
+            await BodyReader(500, 1.0, held).receive(announced(100), Sender([]).receive)
         assert refused.value.retry_after_s == pytest.approx(2.0)
 
     run(main)
@@ -120,11 +120,11 @@ def test_bodies_waited_for_are_bounded() -> None:
     """So many may be on their way; one more is refused unless it is there already."""
 
     async def main() -> None:
-        held = HeldBytes(10_000, arriving_max=2)
-        bodies = Bodies(50, 1.0, held)
+        held = BodyMemory(10_000, arriving_max=2)
+        bodies = BodyReader(50, 1.0, held)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(2):
-                tasks.create_task(_refused(bodies, SlowSender))
+                tasks.create_task(_refused(bodies, RequestTimeout))
             await asyncio.sleep(0.5)
             assert held.arriving == 2
             with pytest.raises(Overloaded):
@@ -135,7 +135,7 @@ def test_bodies_waited_for_are_bounded() -> None:
     run(main)
 
 
-async def _refused(bodies: Bodies, kind: type[GatewayError]) -> None:
+async def _refused(bodies: BodyReader, kind: type[GatewayError]) -> None:
     with pytest.raises(kind):
         await bodies.receive(announced(9), Sender([(0.1, b"1", True)]).receive)
 
@@ -148,17 +148,17 @@ PIECES = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 2.0]), st.binary(max_size
 def test_nothing_is_ever_held_for_nobody(senders: list[tuple[list[Piece], int | None, bool]]) -> None:
     """Whatever is announced, late, too large or broken off: held are exactly the bodies that were received."""
 
-    async def one(bodies: Bodies, pieces: list[Piece], size: int | None, *, leaves: bool) -> int:
+    async def one(bodies: BodyReader, pieces: list[Piece], size: int | None, *, leaves: bool) -> int:
         headers = [] if size is None else announced(size)
         try:
             body = await bodies.receive(headers, Sender(pieces, leaves=leaves).receive)
-        except (BodyTooLarge, Overloaded, SlowSender, ClientLeft):
+        except (BodyTooLarge, Overloaded, RequestTimeout, ClientLeft):
             return 0
         return len(body)
 
     async def main() -> None:
-        held = HeldBytes(150, arriving_max=3)
-        bodies = Bodies(100, 3.0, held)
+        held = BodyMemory(150, arriving_max=3)
+        bodies = BodyReader(100, 3.0, held)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one(bodies, pieces, size, leaves=leaves)) for pieces, size, leaves in senders]
         assert held.held == sum(task.result() for task in running) <= held.bytes_max
@@ -171,9 +171,9 @@ def test_a_length_that_is_no_length_is_refused() -> None:
     """More digits than any body has are too large, and cost nothing to read."""
 
     async def main() -> None:
-        held = HeldBytes(100)
+        held = BodyMemory(100)
         with pytest.raises(BodyTooLarge):
-            await Bodies(50, 1.0, held).receive([(b"content-length", b"9" * 5_000)], Sender([]).receive)
+            await BodyReader(50, 1.0, held).receive([(b"content-length", b"9" * 5_000)], Sender([]).receive)
         assert held.held == 0
 
     run(main)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from gateway.api.dialects.responses import ResponsesEnding
+from gateway.api.dialects.responses import ResponsesTerminator
 from gateway.errors import ShuttingDown, UpstreamFailed
 from providers.responses.writer import EventWriter
 
@@ -12,7 +12,7 @@ CUT = UpstreamFailed("the connection ended", status=502, code="upstream_cut")
 
 def ended(*raws: bytes, error: UpstreamFailed | ShuttingDown = CUT) -> dict[str, Any]:
     """The last event behind these."""
-    ending = ResponsesEnding("req_1")
+    ending = ResponsesTerminator("req_1")
     for raw in raws:
         ending.note(raw)
     event = ending.error(error)

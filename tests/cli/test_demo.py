@@ -3,16 +3,16 @@
 import math
 
 from gateway.cli.demo.command import demo_settings
-from gateway.cli.demo.table import Budget, Sample, Tally, line, summary, table
+from gateway.cli.demo.table import HedgeCount, ModeTally, TtftSample, line, summary, table
 from gateway.cli.environment import Environment
 
 
-def tally(ttfts_ms: list[float], *, hedged: int = 0, won: int = 0, denied: int = 0) -> Tally:
+def tally(ttfts_ms: list[float], *, hedged: int = 0, won: int = 0, denied: int = 0) -> ModeTally:
     """A tally of so many answers, the first of them hedged, won, denied."""
-    made = Tally()
+    made = ModeTally()
     for number, ttft_ms in enumerate(ttfts_ms):
         backup = number < hedged
-        made.add(Sample(ttft_ms / 1000, 2 if backup else 1, backup, number < won, number < denied))
+        made.add(TtftSample(ttft_ms / 1000, 2 if backup else 1, backup, number < won, number < denied))
     return made
 
 
@@ -20,7 +20,7 @@ def test_quantiles_are_exact() -> None:
     """Quantiles are those of the nearest rank: of 1 to 100, the 99th is 99; of nothing, none."""
     hundred = tally([float(ms) for ms in range(100, 0, -1)])
     assert hundred.quantiles_s(0.5, 0.9, 0.99, 1.0) == [0.05, 0.09, 0.099, 0.1]
-    assert math.isnan(Tally().quantiles_s(0.5)[0])
+    assert math.isnan(ModeTally().quantiles_s(0.5)[0])
 
 
 def test_failed_requests_are_no_samples() -> None:
@@ -43,7 +43,7 @@ def test_table() -> None:
     """The table puts off above on, fits 80 columns, and shows what hedging cost."""
     off = tally([200.0] * 98 + [2000.0] * 2)
     on = tally([200.0] * 98 + [400.0] * 2, hedged=9, won=4, denied=3)
-    lines = table(off, on, Budget(2.25, 4.0))
+    lines = table(off, on, HedgeCount(2.25, 4.0))
     assert [row.split() for row in lines[1:]] == [
         ["off", "100", "200", "200", "2,000", "-", "-", "-", "-", "-"],
         ["on", "100", "200", "200", "400", "9", "4", "3", "+9.0%", "2.2", "of", "4.0"],
@@ -55,7 +55,7 @@ def test_table() -> None:
 
 def test_nothing_yet() -> None:
     """Before the first answer there is a table, too."""
-    assert table(Tally(), Tally(), None)[1].split() == ["off", "0", "-", "-", "-", "-", "-", "-", "-", "-"]
+    assert table(ModeTally(), ModeTally(), None)[1].split() == ["off", "0", "-", "-", "-", "-", "-", "-", "-", "-"]
 
 
 def test_settings_name_two_models_over_the_same_replicas() -> None:

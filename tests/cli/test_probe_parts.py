@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from checkout import ROOT
-from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS, Cancel, Cancelled, cancel
-from gateway.cli.probe.plan import Plan, plan, targets
-from gateway.cli.probe.quirks import NAMES, Quirk, Seen, is_trap, quirks
-from gateway.cli.probe.report import Report, Times, as_json, cleaned, details, table, times_of
+from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS, CancelResult, CancelTest, cancel
+from gateway.cli.probe.plan import ProbePlan, plan, targets
+from gateway.cli.probe.quirks import NAMES, Observation, Quirk, is_trap, quirks
+from gateway.cli.probe.report import ProbeReport, Times, as_json, cleaned, details, table, times_of
 from gateway.cli.probe.stream import Recording, fetch, record
 from gateway.config.settings import Settings
 from providers.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
@@ -30,9 +30,9 @@ USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}
 DONE = b"data: [DONE]\n\n"
 
 
-def seen(body: bytes, **changes: Any) -> Seen:
+def seen(body: bytes, **changes: Any) -> Observation:
     """A stream whose head came with the first content."""
-    stream = Seen([STREAM], body, asked_usage=False, headers_s=0.2, content_s=0.2, contents=1, reads=3)
+    stream = Observation([STREAM], body, asked_usage=False, headers_s=0.2, content_s=0.2, contents=1, reads=3)
     return replace(stream, **changes)
 
 
@@ -65,7 +65,7 @@ def seen(body: bytes, **changes: Any) -> Seen:
         (seen(b'data: {"choices":[null,{"delta":7},{}]}\n\ndata: []\n\ndata: 1\n\n' + DONE), ["malformed"]),
     ],
 )
-def test_each_quirk_is_seen_and_nothing_else(stream: Seen, names: list[str]) -> None:
+def test_each_quirk_is_seen_and_nothing_else(stream: Observation, names: list[str]) -> None:
     """A stream has the quirks that it has, by name, and no others."""
     assert [quirk.name for quirk in quirks([stream])] == names
 
@@ -116,13 +116,13 @@ def test_replicas_are_chosen_by_model_and_name() -> None:
 def test_costs_are_bounded() -> None:
     """The plan counts what is left running, too; much needs a yes, and too much is refused in any case."""
     planned = plan(targets(settings("openai", "vllm"), None, None), 3, 8)
-    assert planned == Plan(replicas=2, requests=8, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS)
+    assert planned == ProbePlan(replicas=2, requests=8, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS)
     assert str(planned) == "8 requests to 2 replicas: at most 312 generated tokens, and about 320 of prompts"
     assert planned.objection(confirmed=False) is None
-    for much in (Plan(1, 51, 1), Plan(1, 1, 2001)):
+    for much in (ProbePlan(1, 51, 1), ProbePlan(1, 1, 2001)):
         assert "need --yes" in (much.objection(confirmed=False) or "")
         assert much.objection(confirmed=True) is None
-    for too_much in (Plan(1, 1001, 1), Plan(1, 1, 100_001)):
+    for too_much in (ProbePlan(1, 1001, 1), ProbePlan(1, 1, 100_001)):
         assert "the most one probe may ask" in (too_much.objection(confirmed=True) or "")
 
 
@@ -171,7 +171,7 @@ def cancelled(
     gap_s: float = 0.1,
     ended: bool = False,
     error: UpstreamError | None = None,
-) -> Cancel:
+) -> CancelTest:
     """The outcome where the replica counts so, its last count for ever; None: it cannot be asked."""
     left = Left()
     answers = list(counts or ())
@@ -196,20 +196,20 @@ def cancelled(
 @pytest.mark.parametrize(
     ("counts", "asked", "outcome", "told"),
     [
-        ([0, 1, 1, 0], {}, Cancelled.OBEYED, "let go of it within"),
-        ([0, 1, 1], {}, Cancelled.NOT_SEEN, "2 s after the close the replica still counts it"),
-        ([0, 1, None], {}, Cancelled.NOT_SEEN, "still counts it"),
-        (None, {}, Cancelled.UNKNOWN, "nothing tells"),
-        ([None], {}, Cancelled.UNKNOWN, "nothing tells"),
-        ([3, 4, 3], {}, Cancelled.UNKNOWN, "works on 3 other requests"),
-        ([0, 0], {}, Cancelled.UNKNOWN, "did not count it while it ran"),
-        ([0, 0], {"ended": True}, Cancelled.UNKNOWN, "over before it could be left"),
-        ([0, 0], {"error": ConnectionCut("it is cut")}, Cancelled.UNKNOWN, "to be left failed: it is cut"),
-        ([0, 1, 1, 1, 0], {"gap_s": 0.0}, Cancelled.UNKNOWN, "perhaps by itself"),
+        ([0, 1, 1, 0], {}, CancelResult.OBEYED, "let go of it within"),
+        ([0, 1, 1], {}, CancelResult.NOT_SEEN, "2 s after the close the replica still counts it"),
+        ([0, 1, None], {}, CancelResult.NOT_SEEN, "still counts it"),
+        (None, {}, CancelResult.UNKNOWN, "nothing tells"),
+        ([None], {}, CancelResult.UNKNOWN, "nothing tells"),
+        ([3, 4, 3], {}, CancelResult.UNKNOWN, "works on 3 other requests"),
+        ([0, 0], {}, CancelResult.UNKNOWN, "did not count it while it ran"),
+        ([0, 0], {"ended": True}, CancelResult.UNKNOWN, "over before it could be left"),
+        ([0, 0], {"error": ConnectionCut("it is cut")}, CancelResult.UNKNOWN, "to be left failed: it is cut"),
+        ([0, 1, 1, 1, 0], {"gap_s": 0.0}, CancelResult.UNKNOWN, "perhaps by itself"),
     ],
 )
 def test_a_cancel_is_called_obeyed_only_where_that_is_proved(
-    counts: Sequence[float | None] | None, asked: dict[str, Any], outcome: Cancelled, told: str
+    counts: Sequence[float | None] | None, asked: dict[str, Any], outcome: CancelResult, told: str
 ) -> None:
     """Only a count that falls to nothing, of nobody else's requests, before the answer could be over, is proof."""
     made = cancelled(counts, **asked)
@@ -274,9 +274,9 @@ def test_silence_ends_the_wait() -> None:
     assert silent.recording is None
 
 
-def report(**changes: Any) -> Report:
+def report(**changes: Any) -> ProbeReport:
     """A replica without a fault."""
-    fine = Report(
+    fine = ProbeReport(
         model="m",
         replica="a",
         kind="vllm",
@@ -284,7 +284,7 @@ def report(**changes: Any) -> Report:
         streams=3,
         times=Times(0.001, 0.01, 0.011, 0.2, 0.015),
         limits={"x-ratelimit-limit": "5"},
-        cancel=Cancel(Cancelled.OBEYED, "gone"),
+        cancel=CancelTest(CancelResult.OBEYED, "gone"),
         quirks=[Quirk("crlf", "lines")],
     )
     return replace(fine, **changes)

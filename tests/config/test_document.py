@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config.document import Place, read_yaml
+from gateway.config.document import Position, read_yaml
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_places_are_those_of_keys_and_items() -> None:
     """A setting's place is that of its key, an item's that of the item, whatever references stand before it."""
     document = read_yaml("# first\na:\n  - {b: ${A}, c: 2}\n  - d\n", {"A": "a long text"})
     assert document.places == {
-        (): Place(2, 1),
-        ("a",): Place(2, 1),
-        ("a", 0): Place(3, 5),
-        ("a", 0, "b"): Place(3, 6),
-        ("a", 0, "c"): Place(3, 15),
-        ("a", 1): Place(4, 5),
+        (): Position(2, 1),
+        ("a",): Position(2, 1),
+        ("a", 0): Position(3, 5),
+        ("a", 0, "b"): Position(3, 6),
+        ("a", 0, "c"): Position(3, 15),
+        ("a", 1): Position(4, 5),
     }
     assert document.references == {("a", 0, "b"): "${A}"}
 
@@ -94,7 +94,7 @@ def test_only_the_first_of_two_equal_keys_is_read() -> None:
     """A key that is set twice is a fault at the second place and keeps its first value."""
     document = read_yaml("a: 1\nb: 2\na: 3\n", {})
     assert document.data == {"a": 1, "b": 2}
-    assert document.places[("a",)] == Place(3, 1)
+    assert document.places[("a",)] == Position(3, 1)
     assert document.faults == [(("a",), "this is set twice, first in line 1; remove one of the two")]
 
 

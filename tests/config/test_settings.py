@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from checkout import ROOT
 from gateway.config.loader import json_schema, load
-from gateway.config.settings import Hedge, Settings, sections
+from gateway.config.settings import HedgeSettings, Settings, sections
 from providers.catalog import CATALOG
 
 LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
@@ -62,7 +62,7 @@ def test_units_are_those_of_the_field_names() -> None:
 def test_settings_cannot_be_changed() -> None:
     """Settings are frozen at every level."""
     with pytest.raises(ValidationError):
-        Hedge().budget = 0.5
+        HedgeSettings().budget = 0.5
 
 
 def test_a_refused_secret_is_not_in_the_exception() -> None:

@@ -14,7 +14,7 @@ from contract_file import CONTRACT, PATH, errors, operations, resolved
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.plain_routes import contract, plain_app
 from gateway.app import client_apis
-from gateway.config.settings import Limits
+from gateway.config.settings import LimitSettings
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.events import Result
 from gateway.hedging.outcomes import Denial
@@ -138,7 +138,7 @@ def test_closed_sets_and_bounds() -> None:
     assert HEADERS["Result"]["schema"]["enum"] == [result.value for result in Result]
     assert HEADERS["Denied"]["schema"]["enum"] == [denial.value for denial in Denial]
     assert HEADERS["Attempts"]["schema"]["maximum"] == TRIES_MAX
-    limits = Limits()
+    limits = LimitSettings()
     asked = SCHEMAS["RaceRequest"]["properties"]
     bounds = {name: field["maximum"] for name, field in asked.items() if "maximum" in field}
     tokens_max = limits.max_tokens_max

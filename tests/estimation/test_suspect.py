@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.estimation.suspect import Waits
+from gateway.estimation.suspect import StallDetector
 
 
-def three_waiting(predicted_s: float = 0.5) -> Waits:
+def three_waiting(predicted_s: float = 0.5) -> StallDetector:
     """Three attempts sent at 0, 0.1 and 0.2 s."""
-    waits = Waits()
+    waits = StallDetector()
     for n in range(3):
         waits.sent(n, predicted_s, n / 10)
     return waits
@@ -74,7 +74,7 @@ def test_after_an_answer_it_takes_three_new_ones() -> None:
 
 def test_two_late_ones_are_weather() -> None:
     """Two in a row are not enough."""
-    waits = Waits()
+    waits = StallDetector()
     waits.sent(0, 0.1, 0.0)
     waits.sent(1, 0.1, 0.0)
     assert not waits.is_suspect(1_000.0)
@@ -89,7 +89,7 @@ def test_an_unknown_prediction_is_never_late() -> None:
 
 def test_one_probe_per_five_seconds() -> None:
     """A suspect gets a primary at once, then one every 5 s."""
-    waits = Waits()
+    waits = StallDetector()
     assert [waits.take_probe(now_s) for now_s in (10.0, 10.1, 14.9, 15.0, 15.1, 30.0)] == [
         True,
         False,
@@ -102,7 +102,7 @@ def test_one_probe_per_five_seconds() -> None:
 
 def test_overdue_is_the_most_overdue() -> None:
     """The age beyond the prediction, of whoever is furthest past it; 0 when nobody is."""
-    waits = Waits()
+    waits = StallDetector()
     assert waits.overdue_s(5.0) == 0.0
     waits.sent(0, 10.0, 0.0)
     waits.sent(1, 1.0, 2.0)
@@ -119,7 +119,7 @@ operations = st.lists(
 @given(operations)
 def test_it_is_the_rule_as_written(steps: list[tuple[str, int, float]]) -> None:
     """For any history: suspect if and only if three attempts became late after the last first content, errors aside."""
-    waits = Waits()
+    waits = StallDetector()
     now_s, answered_s = 0.0, -math.inf
     late_at: dict[int, float] = {}  # of attempts still waiting
     given_up: list[float] = []

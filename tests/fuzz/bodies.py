@@ -9,10 +9,10 @@ from typing import Final
 
 from fuzz.answers import WAYS
 from gateway.errors import BadRequest
-from gateway.inbound.parsed import Bounds
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api, Call
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.openai.request import build, edited
 
 WORDS: Final = (
@@ -37,7 +37,7 @@ WORDS: Final = (
     b'"max_tokens":1,',
 )
 APIS: Final = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.EMBEDDINGS)
-_BOUNDS: Final = Bounds(n_max=16, max_tokens_max=100_000)
+_BOUNDS: Final = NumberLimits(n_max=16, max_tokens_max=100_000)
 _TOLD_MAX: Final = 2_000  # bytes of an error body; it shows some 60 characters of what was sent
 _OURS: Final = frozenset({"model", "stream", "stream_options"})
 
@@ -62,7 +62,7 @@ def check(data: bytes) -> None:
         _replaced(given, _read(build(call, 'up"é', stream=stream, ask_usage=ask_usage)))
     _edited(call, given)
     for protocol in WAYS[api]:
-        with suppress(Unsuited):
+        with suppress(Unsupported):
             json.loads(protocol.build(call, "up", stream=api is not Api.EMBEDDINGS))
 
 

@@ -16,10 +16,10 @@ import pytest
 from checkout import DOCS
 from fuzz import answers
 from gateway.errors import BadRequest
-from gateway.inbound.parsed import Bounds
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 
 Place = tuple[str | int, ...]
 
@@ -35,7 +35,7 @@ _FILES: Final = {
     Api.RESPONSES: "responses",
 }
 _NEEDED: Final = {"model", "stream", "messages", "prompt", "input", "max_tokens"}
-_BOUNDS: Final = Bounds(n_max=16, max_tokens_max=100_000)
+_BOUNDS: Final = NumberLimits(n_max=16, max_tokens_max=100_000)
 
 
 @pytest.mark.parametrize("api", _FILES)
@@ -48,7 +48,7 @@ def test_any_request_is_sent_or_refused_in_words(api: Api) -> None:
             try:
                 call = parse(api, json.dumps(changed).encode(), (), _BOUNDS, frozenset()).call
                 for protocol in answers.WAYS[api]:
-                    with suppress(Unsuited):
+                    with suppress(Unsupported):
                         json.loads(protocol.build(call, "up", stream=api is not Api.EMBEDDINGS))
             except BadRequest:
                 continue

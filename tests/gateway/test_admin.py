@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sse_starlette.sse import AppStatus
 
 from gateway.admin import Admin
-from gateway.errors import ReloadRefused
+from gateway.errors import ReloadFailed
 from gateway.events import BreakerChanged, ConfigReloaded, HedgingSwitched
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import PoolState
@@ -113,7 +113,7 @@ class House:
 
     async def reload(self) -> ConfigReloaded:
         if self.fault is not None:
-            raise ReloadRefused(self.fault)
+            raise ReloadFailed(self.fault)
         return ConfigReloaded(0.0, models=2, kept=3, new=1)
 
     def ask(

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from gateway import estimation, hedging, limits, pool, routing
-from gateway.api.admission import Admission, Entrance
+from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
-from gateway.api.bodies import Bodies
-from gateway.api.body_memory import HeldBytes
-from gateway.api.routes import Limits, RacedRoutes, Serving
+from gateway.api.bodies import BodyReader
+from gateway.api.body_memory import BodyMemory
+from gateway.api.routes import RacedRoutes, RequestLimits, Serving
 from gateway.app import client_apis
-from gateway.events import Event, PartFailed
-from gateway.hedging.settings import HedgeSettings
-from gateway.inbound.parsed import Bounds
+from gateway.events import ComponentFailed, Event
+from gateway.hedging.settings import HedgeParameters
+from gateway.inbound.parsed import NumberLimits
 from gateway.limits.bucket import Limit
-from gateway.limits.caller_limits import Account, CallerLimits
-from gateway.limits.fair_queue import Gate
+from gateway.limits.caller_limits import CallerLimits, KeyLimiter
+from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
-from gateway.race.context import Host, Model, Timeouts
-from gateway.race.timers import Alarms
+from gateway.race.context import Model, Runtime, Timeouts
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Routing
 from providers.base import Call, Resource, Sink
@@ -87,13 +87,13 @@ class House:
         self.events: list[Event] = []
         ledgers = {"quota": Ledger([Limit(Resource.TOKENS, 1e9, 60.0)])}
         replicas = [Replica(name, Moody(QUICK), "quota") for name in "abc"]
-        settings = HedgeSettings(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
+        settings = HedgeParameters(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], Timeouts())
-        host = Host(loop, self.events.append, random.Random(1).random, Alarms(loop))
-        bodies = Bodies(1_000_000, 10.0, HeldBytes(1_000_000_000))
-        accounts = {"anonymous": Account(CallerLimits(10**9, 10**9, 10**9))}
-        admission = Admission(accounts, {"m": Entrance(Gate(10**9, 0), 1.0)}, host)
-        limits = Limits(Bounds(n_max=8, max_tokens_max=100_000), frozenset())
+        host = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
+        bodies = BodyReader(1_000_000, 10.0, BodyMemory(1_000_000_000))
+        accounts = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9))}
+        admission = Admission(accounts, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, host)
+        limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
         serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, limits)
         self.routes = RacedRoutes(serving, client_apis(), host, tasks)
 
@@ -122,7 +122,7 @@ async def besiege(chosen: Sequence[tuple[object, str, FunctionType]], routing: R
         house = House(asyncio.get_running_loop(), tasks, routing)
         for n in range(WARM_UP):
             assert await house.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
-        assert not any(isinstance(event, PartFailed) for event in house.events)
+        assert not any(isinstance(event, ComponentFailed) for event in house.events)
         for owner, name, function in chosen:
             label = f"{getattr(owner, '__name__', '')}.{name}"
 

@@ -12,9 +12,9 @@ from scripted import Scripted, Step, answer, run_race, text
 KEY = "sk-of-the-gateway"
 
 
-def row(**given: object) -> config.Replica:
+def row(**given: object) -> config.ReplicaSettings:
     """A replica as a file has it."""
-    return config.Replica.model_validate({"name": "a", "kind": "vllm", "base_url": "http://h:1/v1", **given})
+    return config.ReplicaSettings.model_validate({"name": "a", "kind": "vllm", "base_url": "http://h:1/v1", **given})
 
 
 def test_what_is_secret_of_a_replica() -> None:

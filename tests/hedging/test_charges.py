@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.hedging.charges import Billed, Charge, Standing, Sum, charge, costs, standing
+from gateway.hedging.charges import Billed, Charge, ChargeTotal, Disposition, charge, costs, standing
 from gateway.hedging.outcomes import Outcome
 from gateway.limits.prices import Prices
 from gateway.routing.replicas import Replica
@@ -66,8 +66,8 @@ CASES = [
 @pytest.mark.parametrize(("outcome", "ended", "billed", "tokens"), CASES)
 def test_the_table(outcome: Outcome, ended: Ended, billed: Billed, tokens: tuple[int, int, int, bool]) -> None:
     """Each outcome is billed for what was used, as reported or as estimated and marked so, or for nothing."""
-    found = charge(ended, outcome, Standing.WINNER, PROMPT_TOKENS, ANSWER_TOKENS)
-    assert (found.billed, found.standing) == (billed, Standing.WINNER)
+    found = charge(ended, outcome, Disposition.WINNER, PROMPT_TOKENS, ANSWER_TOKENS)
+    assert (found.billed, found.standing) == (billed, Disposition.WINNER)
     counts = (found.prompt_tokens, found.cached_tokens, found.completion_tokens)
     assert (*counts, found.estimated) == tokens
     assert found.cost == PRICES.cost(*counts)
@@ -87,7 +87,7 @@ def test_where_cancelling_does_not_stop_the_bill_the_whole_answer_is_billed(outc
         (Ended(replica=goes_on, events=300), 300),
         (Ended(replica=goes_on, usage=USAGE), 250),  # counts of a moment, by a provider that sends them all along
     ):
-        found = charge(ended, outcome, Standing.LOSER, PROMPT_TOKENS, ANSWER_TOKENS)
+        found = charge(ended, outcome, Disposition.LOSER, PROMPT_TOKENS, ANSWER_TOKENS)
         assert (found.billed, found.completion_tokens, found.estimated) == (Billed.WHOLE, completion, True)
 
 
@@ -98,34 +98,34 @@ def test_a_complete_answer_is_billed_as_it_is_wherever_it_came_from() -> None:
         (Outcome.FINISHED, Ended(replica=goes_on, usage=USAGE)),
         (Outcome.LOST, Ended(replica=goes_on, usage=USAGE, empty=True)),
     ):
-        found = charge(ended, outcome, Standing.LOSER, PROMPT_TOKENS, ANSWER_TOKENS)
+        found = charge(ended, outcome, Disposition.LOSER, PROMPT_TOKENS, ANSWER_TOKENS)
         assert (found.billed, found.completion_tokens, found.estimated) == (Billed.USED, 100, False)
 
 
 def test_without_prices_there_are_tokens_and_no_money() -> None:
     """A replica without prices has no cost, not a cost of nothing."""
-    found = charge(Ended(usage=USAGE, replica=Replica("a", Scripted())), Outcome.FINISHED, Standing.WINNER, 0, 0)
+    found = charge(Ended(usage=USAGE, replica=Replica("a", Scripted())), Outcome.FINISHED, Disposition.WINNER, 0, 0)
     assert (found.completion_tokens, found.cost) == (100, None)
 
 
 @pytest.mark.parametrize(
     ("outcome", "is_backup", "is_won", "expected"),
     [
-        (Outcome.LOST, False, True, Standing.LOSER),
-        (Outcome.LOST, True, True, Standing.LOSER),
-        (Outcome.LOST, True, False, Standing.LOSER),  # the race ended without an answer
-        (Outcome.LOST, False, False, Standing.FAILED),
-        (Outcome.CLIENT_GONE, False, False, Standing.ABANDONED),
-        (Outcome.CLIENT_GONE, True, False, Standing.LOSER),
-        (Outcome.DRAINED, False, False, Standing.ABANDONED),
-        (Outcome.DRAINED, True, False, Standing.LOSER),
-        (Outcome.FAILED, True, True, Standing.FAILED),
-        (Outcome.TTFT_TIMEOUT, False, True, Standing.FAILED),
-        (Outcome.CUT, False, False, Standing.FAILED),
-        (Outcome.RATE_LIMITED, True, True, Standing.FAILED),
+        (Outcome.LOST, False, True, Disposition.LOSER),
+        (Outcome.LOST, True, True, Disposition.LOSER),
+        (Outcome.LOST, True, False, Disposition.LOSER),  # the race ended without an answer
+        (Outcome.LOST, False, False, Disposition.FAILED),
+        (Outcome.CLIENT_GONE, False, False, Disposition.ABANDONED),
+        (Outcome.CLIENT_GONE, True, False, Disposition.LOSER),
+        (Outcome.DRAINED, False, False, Disposition.ABANDONED),
+        (Outcome.DRAINED, True, False, Disposition.LOSER),
+        (Outcome.FAILED, True, True, Disposition.FAILED),
+        (Outcome.TTFT_TIMEOUT, False, True, Disposition.FAILED),
+        (Outcome.CUT, False, False, Disposition.FAILED),
+        (Outcome.RATE_LIMITED, True, True, Disposition.FAILED),
     ],
 )
-def test_standing(outcome: Outcome, is_backup: bool, is_won: bool, expected: Standing) -> None:
+def test_standing(outcome: Outcome, is_backup: bool, is_won: bool, expected: Disposition) -> None:
     """Racing costs what losers cost, and backups that nobody was to have; failures and departures are apart."""
     assert standing(outcome, is_backup=is_backup, is_won=is_won) is expected
 
@@ -133,7 +133,7 @@ def test_standing(outcome: Outcome, is_backup: bool, is_won: bool, expected: Sta
 TOKENS = st.integers(0, 1_000_000)
 CHARGES = st.builds(
     Charge,
-    st.sampled_from(Standing),
+    st.sampled_from(Disposition),
     st.sampled_from(Billed),
     TOKENS,
     TOKENS,
@@ -146,7 +146,7 @@ CHARGES = st.builds(
 @given(st.lists(CHARGES), st.lists(CHARGES))
 def test_sums_add_up(first: list[Charge], second: list[Charge]) -> None:
     """Sums can be added up in any parts, and nothing is lost or counted twice."""
-    together, apart, other = Sum(), Sum(), Sum()
+    together, apart, other = ChargeTotal(), ChargeTotal(), ChargeTotal()
     for each in first:
         apart.add(each)
     for each in second:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
-from gateway.hedging.gate import Candidate, Deny, Hedge, Waiting, decide
+from gateway.hedging.gate import Allow, Candidate, Deny, WaitingAttempt, decide
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Plan, Policy, plan_fixed
 
@@ -32,12 +32,12 @@ def ask(
     has_room: bool = True,
     has_credit: bool = True,
     plan: Plan | None = PLAN,
-    others: tuple[Waiting, ...] = (),
-) -> Hedge[str] | Deny:
+    others: tuple[WaitingAttempt, ...] = (),
+) -> Allow[str] | Deny:
     """One question to the gate, with everything in favour of a hedge unless told."""
     return decide(
         Candidate("b", backup_s, gain_min, has_room),
-        asking=Waiting(predicted_s, waited_s),
+        asking=WaitingAttempt(predicted_s, waited_s),
         others=others,
         plan=plan,
         has_credit=has_credit,
@@ -48,7 +48,7 @@ def ask(
 def test_a_hedge_that_pays_is_sent() -> None:
     """Past the body only the slow ones are left: the gain is 10 - waited - E[y], where y < 10 - waited."""
     decision = ask()
-    assert isinstance(decision, Hedge)
+    assert isinstance(decision, Allow)
     assert decision.replica == "b"
     assert decision.gain_s == pytest.approx(0.9 * (10.0 - 1.2 - 1.0), rel=0.02)
 
@@ -66,26 +66,26 @@ def test_a_hedge_that_saves_too_little_is_denied_and_asked_again_soon() -> None:
 @pytest.mark.parametrize(("gain_min", "is_sent"), [(0.25, True), (6.8, True), (7.2, False)])
 def test_the_gain_asked_for_is_the_overhead_and_a_part_of_the_backup(gain_min: float, *, is_sent: bool) -> None:
     """A gain must reach min(50 ms, 0.25 alt) + gmin * alt: here 7.02 s against 0.05 s + gmin * 1 s."""
-    assert isinstance(ask(gain_min=gain_min), Hedge) is is_sent
+    assert isinstance(ask(gain_min=gain_min), Allow) is is_sent
 
 
 @pytest.mark.parametrize(("gain_min", "is_sent"), [(6.6, True), (7.0, False)])
 def test_on_millisecond_servers_the_overhead_is_a_quarter_of_the_backup(gain_min: float, *, is_sent: bool) -> None:
     """The same in milliseconds: 7.02 ms against 0.25 ms + gmin * 1 ms."""
     decision = ask(0.0012, predicted_s=0.001, backup_s=0.001, gain_min=gain_min)
-    assert isinstance(decision, Hedge) is is_sent
+    assert isinstance(decision, Allow) is is_sent
 
 
 def test_beyond_all_observations_a_wait_is_expected_to_go_on_as_long() -> None:
     """Past twice the longest wait seen, the gain is waited - E[y] * alt."""
     decision = ask(30.0, backup_s=2.0)
-    assert isinstance(decision, Hedge)
+    assert isinstance(decision, Allow)
     assert decision.gain_s == pytest.approx(30.0 - 1.9 * 2.0, rel=0.01)
 
 
 def test_the_least_gain_over_all_live_attempts_counts() -> None:
     """A second hedge is weighed against the first one too, which may be about to answer."""
-    fresh = Waiting(predicted_s=1.0, waited_s=0.1)
+    fresh = WaitingAttempt(predicted_s=1.0, waited_s=0.1)
     decision = ask(gain_min=1.0, others=(fresh,))
     assert isinstance(decision, Deny)
     assert decision.gain_s == pytest.approx(0.1 * 0.9 * 8.9, rel=0.05)
@@ -124,7 +124,7 @@ def test_reasons_come_in_order() -> None:
 @pytest.mark.parametrize("plan", [None, FIXED])
 def test_without_a_curve_nothing_is_weighed(plan: Plan | None) -> None:
     """A cold pool and the simple policies hedge when room and credit allow it."""
-    assert ask(9.0, plan=plan) == Hedge("b", None)
+    assert ask(9.0, plan=plan) == Allow("b", None)
     assert ask(9.0, plan=plan, has_room=False) == Deny(Denial.QUOTA, 0.12 * 9.0)
     assert ask(9.0, plan=plan, has_credit=False) == Deny(Denial.BUDGET, 9.0)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gateway.api.dialects.messages import MessagesEnding, error_body
-from gateway.errors import BadRequest, GatewayError, ShuttingDown, SlowSender, UnknownModel, UpstreamFailed
+from gateway.api.dialects.messages import MessagesTerminator, error_body
+from gateway.errors import BadRequest, GatewayError, RequestTimeout, ShuttingDown, UnknownModel, UpstreamFailed
 from gateway.hedging.outcomes import Denial
-from gateway.inbound.parsed import Bounds
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse, parse_count
 from providers.base import Api
 
@@ -20,7 +20,7 @@ def read(body: Any, **headers: str) -> Inbound:
     """Read one request."""
     pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return parse(Api.MESSAGES, raw, pairs, Bounds(16, 1_000_000), frozenset({b"anthropic-beta"}))
+    return parse(Api.MESSAGES, raw, pairs, NumberLimits(16, 1_000_000), frozenset({b"anthropic-beta"}))
 
 
 def test_what_is_read() -> None:
@@ -89,7 +89,7 @@ def test_what_is_counted() -> None:
     [
         (BadRequest("x"), "invalid_request_error"),
         (UnknownModel("x"), "not_found_error"),
-        (SlowSender("x"), "timeout_error"),
+        (RequestTimeout("x"), "timeout_error"),
         (ShuttingDown("x"), "overloaded_error"),
         (UpstreamFailed("x", status=529), "overloaded_error"),
         (UpstreamFailed("x", status=429, kind="requests"), "rate_limit_error"),
@@ -108,5 +108,5 @@ def test_errors_of_the_messages_api(error: GatewayError, kind: str) -> None:
             **({"code": error.code} if error.code else {}),
         },
     }
-    ended = MessagesEnding("req_1").error(error)
+    ended = MessagesTerminator("req_1").error(error)
     assert ended == b"event: error\ndata: " + error_body(error)[:-1] + b',"request_id":"req_1"}\n\n'

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.caller_limits import Account, CallerLimits, CallerTicket, OverLimit, Quantity, Standing
+from gateway.limits.caller_limits import CallerLimits, CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 
 STEPS = st.lists(
     st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 400.0), st.floats(0.0, 400.0), st.floats(0.0, 1.5)), max_size=60
@@ -16,7 +16,7 @@ def test_no_minute_has_more_than_its_limit_and_a_full_bucket(
     steps: list[tuple[float, float, float, float]], requests: int, tokens: int
 ) -> None:
     """From any start on: requests <= limit * (1 + minutes), and tokens likewise, where none uses more than it took."""
-    account, now_s = Account(CallerLimits(requests, tokens)), 0.0
+    account, now_s = KeyLimiter(CallerLimits(requests, tokens)), 0.0
     entered: list[tuple[float, float]] = []
     for gap_s, prompt, answer, share in steps:
         now_s += gap_s
@@ -36,7 +36,7 @@ def test_no_minute_has_more_than_its_limit_and_a_full_bucket(
 @given(STEPS, st.integers(1, 30), st.integers(100, 1_000))
 def test_the_wait_is_honest(steps: list[tuple[float, float, float, float]], requests: int, tokens: int) -> None:
     """Who comes back when it was told is let in if nobody was before; a little earlier it is not."""
-    account, now_s = Account(CallerLimits(requests, tokens)), 0.0
+    account, now_s = KeyLimiter(CallerLimits(requests, tokens)), 0.0
     for gap_s, prompt, answer, share in steps:
         now_s += gap_s
         result = account.enter(prompt, answer, now_s)
@@ -49,7 +49,7 @@ def test_the_wait_is_honest(steps: list[tuple[float, float, float, float]], requ
             account.settle(result, share * result.tokens, now_s)
 
 
-def entered(account: Account, prompt: float = 0.0, answer: float = 0.0, now_s: float = 0.0) -> CallerTicket:
+def entered(account: KeyLimiter, prompt: float = 0.0, answer: float = 0.0, now_s: float = 0.0) -> CallerTicket:
     """A request that gets in."""
     ticket = account.enter(prompt, answer, now_s)
     assert isinstance(ticket, CallerTicket)
@@ -58,7 +58,7 @@ def entered(account: Account, prompt: float = 0.0, answer: float = 0.0, now_s: f
 
 def test_a_refusal_takes_nothing() -> None:
     """Asking again and again uses up neither requests nor tokens."""
-    account = Account(CallerLimits(requests_per_min=10, tokens_per_min=100))
+    account = KeyLimiter(CallerLimits(requests_per_min=10, tokens_per_min=100))
     before = account.standing(0.0)
     for _ in range(50):
         assert isinstance(account.enter(101.0, 0.0, 0.0), OverLimit)
@@ -67,7 +67,7 @@ def test_a_refusal_takes_nothing() -> None:
 
 def test_what_was_never_sent_costs_nothing() -> None:
     """A ticket that is released leaves everything as it was."""
-    account = Account(CallerLimits(10, 1_000, 5))
+    account = KeyLimiter(CallerLimits(10, 1_000, 5))
     before = account.standing(0.0)
     ticket = entered(account, 100.0, 300.0)
     assert account.standing(0.0) != before
@@ -77,20 +77,20 @@ def test_what_was_never_sent_costs_nothing() -> None:
 
 def test_it_is_settled_with_what_was_used() -> None:
     """More than was taken is a debt that time pays, less is given back, and each ticket counts once."""
-    account = Account(CallerLimits(tokens_per_min=600))
+    account = KeyLimiter(CallerLimits(tokens_per_min=600))
     ticket = entered(account, 100.0, 100.0)
     account.settle(ticket, 50.0, 0.0)
     account.settle(ticket, 50.0, 0.0)
     account.release(ticket, 0.0)
-    assert account.standing(0.0) == [Standing(Quantity.TOKENS, 600, 550, 5.0)]
+    assert account.standing(0.0) == [LimitStatus(Quantity.TOKENS, 600, 550, 5.0)]
     account.settle(entered(account, 100.0, 0.0), 800.0, 0.0)
-    assert account.standing(0.0) == [Standing(Quantity.TOKENS, 600, 0, 85.0)]
+    assert account.standing(0.0) == [LimitStatus(Quantity.TOKENS, 600, 0, 85.0)]
     assert account.enter(10.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 600, 10, 26.0)
 
 
 def test_requests_at_a_time() -> None:
     """So many and no more, one more for each that ends; the wait is how long one takes, shared by them."""
-    account = Account(CallerLimits(concurrency=2))
+    account = KeyLimiter(CallerLimits(concurrency=2))
     tickets = [entered(account), entered(account)]
     assert account.enter(0.0, 0.0, 1.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 5.0)
     account.settle(tickets[0], 0.0, 8.0)
@@ -100,7 +100,7 @@ def test_requests_at_a_time() -> None:
 
 def test_a_prompt_over_the_limit_never_fits_and_an_answer_may() -> None:
     """A prompt alone over the limit is refused for good; with its answer it waits for a full bucket and no more."""
-    account = Account(CallerLimits(tokens_per_min=100))
+    account = KeyLimiter(CallerLimits(tokens_per_min=100))
     assert account.enter(101.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 100, 101, None)
     entered(account, 50.0, 1e6)
     refused = account.enter(50.0, 1e6, 0.0)
@@ -110,7 +110,7 @@ def test_a_prompt_over_the_limit_never_fits_and_an_answer_may() -> None:
 
 def test_the_longer_wait_is_told() -> None:
     """Where both limits are in the way, coming back for the nearer one would be in vain."""
-    account = Account(CallerLimits(requests_per_min=60, tokens_per_min=60))
+    account = KeyLimiter(CallerLimits(requests_per_min=60, tokens_per_min=60))
     for _ in range(60):
         entered(account, 1.0)
     assert account.enter(30.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 60, 30, 30.0)

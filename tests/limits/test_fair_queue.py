@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gateway.limits.fair_queue import COST_MAX, QUANTUM, Gate
+from gateway.limits.fair_queue import COST_MAX, QUANTUM, FairQueue
 
 
 @dataclass(eq=False)
@@ -22,7 +22,7 @@ class Request:
 class Crowd:
     """A gate with one request in it for each slot, and those that wait, as a test sees them."""
 
-    gate: Gate[Request]
+    gate: FairQueue[Request]
     inside: list[Request] = field(default_factory=list)
 
     def fill(self) -> None:
@@ -37,7 +37,7 @@ class Crowd:
 
 def crowd(slots: int = 1, waiting_max: int = 1_000) -> Crowd:
     """A full house."""
-    made = Crowd(Gate(slots, waiting_max))
+    made = Crowd(FairQueue(slots, waiting_max))
     made.fill()
     return made
 
@@ -50,7 +50,7 @@ class GateMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate: Gate[Request] = Gate(self.SLOTS, self.PLACES)
+        self.gate: FairQueue[Request] = FairQueue(self.SLOTS, self.PLACES)
         self.inside: list[Request] = []
         self.queue: list[Request] = []
 

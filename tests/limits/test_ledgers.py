@@ -1,7 +1,7 @@
 """Which replicas are counted together."""
 
 from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledgers
+from gateway.limits.ledger import LedgerRegistry
 from providers.base import Resource
 
 URL, HOST = "https://api.example.com/v1", "api.example.com"
@@ -9,7 +9,7 @@ URL, HOST = "https://api.example.com/v1", "api.example.com"
 
 def test_the_same_address_key_and_model_are_one_quota() -> None:
     """Without a name, replicas are counted together where a provider would count them together."""
-    ledgers = Ledgers({})
+    ledgers = LedgerRegistry({})
     assert ledgers.implied(URL, HOST, "k", "m") == ledgers.implied(URL + "/", HOST, "k", "m") == "api.example.com/m"
     others = {
         ledgers.implied(URL, HOST, "other", "m"),
@@ -23,7 +23,7 @@ def test_the_same_address_key_and_model_are_one_quota() -> None:
 
 def test_a_named_quota_exists_with_or_without_limits() -> None:
     """The configuration's limits are the ledger's; a name alone is mirrored from what responses state."""
-    ledgers = Ledgers({"main": [Limit(Resource.REQUESTS, 10.0)]})
+    ledgers = LedgerRegistry({"main": [Limit(Resource.REQUESTS, 10.0)]})
     assert [bucket.limit for bucket in ledgers[ledgers.named("main")].state(0.0)] == [10.0]
     assert ledgers[ledgers.named("bare")].state(0.0) == []
     assert len(ledgers) == 2
@@ -31,5 +31,5 @@ def test_a_named_quota_exists_with_or_without_limits() -> None:
 
 def test_no_key_is_part_of_a_name() -> None:
     """Names go to logs and metrics."""
-    ledgers = Ledgers({})
+    ledgers = LedgerRegistry({})
     assert "sk-secret" not in ledgers.implied(URL, HOST, "sk-secret", "m")

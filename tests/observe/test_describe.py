@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.bucket import Limit, Spend
 from gateway.limits.ledger import Ledger
 from gateway.observe.describe import describe, pool_state
@@ -15,7 +15,7 @@ from scripted import Scripted, answer
 
 def picture(*quantiles: float) -> dict[str, Any]:
     """A pool whose replica `a` has answered in 0.1 to 9 s; a tenth of its attempts was given up, after 8 s."""
-    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeSettings())
+    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeParameters())
     for n in range(1, 91):
         pool.learning.add_content("a", n / 10, 1.0, 0.0)
     for _ in range(10):
@@ -46,7 +46,7 @@ def test_estimates_at_any_quantile() -> None:
 
 def test_what_cannot_be_known_is_not_estimated() -> None:
     """Beyond what was seen of the longest waits there is no figure, nor where nothing was seen; never a made-up one."""
-    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeSettings())
+    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeParameters())
     pool.learning.add_content("a", 0.1, 1.0, 0.0)
     pool.learning.add_given_up("a", 0.2, 1.0, 0.0)
     pools: Any = describe(Model("m", [pool], Timeouts()), 0.0, [0.4, 0.97])["pools"]
@@ -66,7 +66,7 @@ def test_a_quota_tells_what_is_left_and_how_that_is_known() -> None:
     """Configured and stated limits, the cool-down and the tokens under way, for people and for metrics."""
     ledger = Ledger([Limit(Resource.REQUESTS, 60.0, enforce=True)])
     pool = Pool(
-        "m", [Replica("a", Scripted([]), "main"), Replica("b", Scripted([]))], HedgeSettings(), {"main": ledger}
+        "m", [Replica("a", Scripted([]), "main"), Replica("b", Scripted([]))], HedgeParameters(), {"main": ledger}
     )
     ticket = ledger.reserve(Spend(80, 20), 0.0)
     ledger.observe(ticket, [RateLimit(Resource.TOKENS, 60.0, 1_000.0, 900.0)], 0.0)

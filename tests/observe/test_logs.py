@@ -18,18 +18,18 @@ from checkout import ROOT
 from gateway.events import (
     AttemptFailed,
     BreakerChanged,
+    ComponentFailed,
     ConfigReloaded,
     Event,
     HedgeDenied,
     HedgeFired,
     HedgingSwitched,
     ParamsDropped,
-    PartFailed,
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
     RequestEnded,
-    RequestRefused,
+    RequestRejected,
 )
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
@@ -39,14 +39,14 @@ from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REQUEST
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 RARE: list[Event] = [
-    RequestRefused(1.0, "r-2", "team-a", 404, "model_not_found"),
+    RequestRejected(1.0, "r-2", "team-a", 404, "model_not_found"),
     HedgeFired(1.0, "r-2", "llama", "a", "b", 0.25),
     HedgeDenied(1.0, "r-2", "llama", Denial.BUDGET, 0.25),
     AttemptFailed(1.0, "r-2", "llama", "a", Outcome.FAILED, "connect", None),
     BreakerChanged(1.0, "llama", "a", "open"),
     HedgingSwitched(1.0, None, on=False),
     ConfigReloaded(1.0, 1, 2, 0, "no"),
-    PartFailed(1.0, "plan", "ValueError"),
+    ComponentFailed(1.0, "plan", "ValueError"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
 ]
 DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
@@ -206,8 +206,8 @@ def test_rare_events() -> None:
 
 def test_failing_part_is_told_once_a_minute() -> None:
     """A part that fails for every request costs one line a minute, with the number of failures in between."""
-    failures = [PartFailed(float(second), "plan", "ValueError") for second in range(130)]
-    lines = Lines().of(*failures, PartFailed(130.0, "routing", "KeyError"))
+    failures = [ComponentFailed(float(second), "plan", "ValueError") for second in range(130)]
+    lines = Lines().of(*failures, ComponentFailed(130.0, "routing", "KeyError"))
     assert [(line["part"], line["more"]) for line in lines] == [("plan", 0), ("plan", 59), ("plan", 59), ("routing", 0)]
 
 

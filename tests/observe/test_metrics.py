@@ -15,19 +15,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from checkout import DOCS
 from gateway.events import (
+    ComponentFailed,
     Event,
     HedgeFired,
-    PartFailed,
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
-    RequestRefused,
+    RequestRejected,
     Result,
 )
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe import metrics as metrics_module
 from gateway.observe.metrics import Metrics
-from gateway.observe.tallies import Histogram, Tallies
+from gateway.observe.tallies import Histogram, Instruments
 from providers.base import Api, Usage
 from running import run_virtual
 from sample_events import ADMISSION, BACKUP, HEDGED, LOSER, PRIMARY, REQUEST, USAGE, pool
@@ -189,9 +189,9 @@ def test_errors_of_upstreams_do_not_make_labels() -> None:
 
 def test_refusals_are_counted_by_code() -> None:
     """A refusal counts under its code; without one under the empty code; codes are bounded."""
-    events = [RequestRefused(0.0, "r", None, 404, code) for code in ("model_not_found", "model_not_found", None)]
+    events = [RequestRejected(0.0, "r", None, 404, code) for code in ("model_not_found", "model_not_found", None)]
     assert Scrape(*events).named("ttft_gateway_refused_requests_total") == {"model_not_found": 2, "": 1}
-    flood = [RequestRefused(0.0, "r", None, 400, f"code-{number}") for number in range(1000)]
+    flood = [RequestRejected(0.0, "r", None, 400, f"code-{number}") for number in range(1000)]
     counted = Scrape(*flood).named("ttft_gateway_refused_requests_total")
     assert len(counted) == 65
     assert counted["_OTHER"] == 1000 - 64
@@ -199,7 +199,7 @@ def test_refusals_are_counted_by_code() -> None:
 
 def test_part_failures() -> None:
     """A part that raised is counted under its name."""
-    assert Scrape(PartFailed(0.0, "plan", "ValueError")).named("ttft_gateway_part_failures_total") == {"plan": 1}
+    assert Scrape(ComponentFailed(0.0, "plan", "ValueError")).named("ttft_gateway_part_failures_total") == {"plan": 1}
 
 
 def test_gauges_say_what_is_now() -> None:
@@ -310,7 +310,7 @@ def test_every_metric_is_documented() -> None:
     }
     exported = {
         family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
-        for family in Tallies().families()
+        for family in Instruments().families()
     }
     for piece in Metrics(list, lambda: ADMISSION)._pieces([pool("llama")]):
         if piece.type == "gauge":

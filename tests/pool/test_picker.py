@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from pooled import pool, send
 
-FACTS = Facts(prompt_tokens=1_000.0)
+FACTS = RequestFacts(prompt_tokens=1_000.0)
 NOW_S = 10.0
 
 

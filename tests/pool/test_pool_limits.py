@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger, Totals
@@ -10,7 +10,7 @@ from gateway.pool.pool import Pool
 from pooled import pool, send
 from providers.base import RateLimit, Resource, Usage
 
-FACTS = Facts(prompt_tokens=1_000.0)
+FACTS = RequestFacts(prompt_tokens=1_000.0)
 ANSWER = 500  # what an answer is taken for before there are any
 
 
@@ -156,6 +156,6 @@ def test_every_outcome_closes_its_ticket(
 def test_what_is_reserved_for_an_answer(bound: int | None, *, counts_max_tokens: bool, answer: int) -> None:
     """The usual p90, no more than max_tokens; all of max_tokens where the provider counts it beforehand."""
     ledger = Ledger()
-    facts = Facts(prompt_tokens=10.2, answer_tokens=bound)
+    facts = RequestFacts(prompt_tokens=10.2, answer_tokens=bound)
     send(pool("q", ledgers={"q": ledger}, counts_max_tokens=counts_max_tokens), 0, facts=facts)
     assert ledger.totals.reserved == 11 + answer

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.hedging.budget import BudgetOf
-from gateway.hedging.contract import Facts, Hedge, HedgeTickets
-from gateway.hedging.outcomes import MEANING, Bill, Outcome
+from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.contract import Hedge, HedgeTickets, RequestFacts
+from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from gateway.limits.prices import Prices
@@ -31,21 +31,21 @@ DAY_S = 86_400.0  # a window so long that nothing refills while a test runs
 class House:
     """A pool of three that hedges whatever asks, one quota for all, and what was reserved and paid there."""
 
-    of: BudgetOf = BudgetOf.TOKENS
+    of: BudgetUnit = BudgetUnit.TOKENS
     ledger: Ledger = field(default_factory=lambda: Ledger([Limit(Resource.TOKENS, 1e9, DAY_S)]))
 
     def __post_init__(self) -> None:
-        settings = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.01, budget=SHARE, budget_of=self.of)
+        settings = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.01, budget=SHARE, budget_of=self.of)
         replicas = [Replica(name, Scripted(answer(1.0)), "quota", prices=PRICES[name]) for name in "abc"]
         self.pool = Pool("m", replicas, settings, {"quota": self.ledger})
 
-    def send(self, facts: Facts, now_s: float, replica: Replica, tickets: HedgeTickets | None = None) -> Seen:
+    def send(self, facts: RequestFacts, now_s: float, replica: Replica, tickets: HedgeTickets | None = None) -> Seen:
         """One attempt."""
         attempt = Seen(replica, now_s)
         self.pool.on_sent(attempt, facts, tickets, is_first=tickets is None)
         return attempt
 
-    def hedge(self, facts: Facts, primary: Seen, now_s: float) -> Seen | None:
+    def hedge(self, facts: RequestFacts, primary: Seen, now_s: float) -> Seen | None:
         """A late primary asks."""
         decision = self.pool.decide(facts, primary, [primary], [primary.replica], now_s, 0.0)
         return self.send(facts, now_s, decision.replica, decision.tickets) if isinstance(decision, Hedge) else None
@@ -69,11 +69,11 @@ def test_hedges_and_their_tokens_stay_below_the_budget(requests: list[Request]) 
     hedges = hedged_tokens = earned_tokens = longest = 0.0
     for n, (gap_s, tokens, outcome) in enumerate(requests, start=1):
         now_s += gap_s
-        facts = Facts(prompt_tokens=tokens)
+        facts = RequestFacts(prompt_tokens=tokens)
         primary = house.send(facts, now_s, house.pool.replicas[0])
         earned_tokens += tokens
         backup = house.hedge(facts, primary, now_s)
-        if backup is not None and MEANING[outcome].bill is not Bill.RELEASE:
+        if backup is not None and OUTCOME_EFFECTS[outcome].bill is not Bill.RELEASE:
             hedges, hedged_tokens, longest = hedges + 1, hedged_tokens + tokens, max(longest, tokens)
         for attempt in filter(None, (primary, backup)):
             house.pool.on_end(attempt, outcome, now_s, None)
@@ -99,13 +99,13 @@ def test_hedges_stay_below_their_share_of_the_spend(
     requests: list[tuple[float, int, int, str, set[str]]],
 ) -> None:
     """However long prompts and answers are, whoever goes on billing: hedges cost <= B * spend + cap + an overdraft."""
-    house, now_s = House(BudgetOf.SPEND), 0.0
+    house, now_s = House(BudgetUnit.SPEND), 0.0
     hedged = spent = first = dearest = 0.0
     for gap_s, prompt_tokens, answer_tokens, name, billing in requests:
         now_s += gap_s
         for replica in house.pool.replicas:
             replica.bills_cancelled = replica.name in billing
-        facts = Facts(prompt_tokens=prompt_tokens, answer_tokens=answer_tokens)
+        facts = RequestFacts(prompt_tokens=prompt_tokens, answer_tokens=answer_tokens)
         primary = house.send(facts, now_s, next(each for each in house.pool.replicas if each.name == name))
         backup = house.hedge(facts, primary, now_s)
         if backup is not None and backup.sent is not None and backup.sent.tickets is not None:
@@ -130,15 +130,15 @@ def test_no_ticket_leaks(requests: list[Request]) -> None:
     house, now_s, billed = House(), 0.0, 0
     for gap_s, tokens, outcome in requests:
         now_s += gap_s / 1000
-        facts = Facts(prompt_tokens=tokens, answer_tokens=10)
+        facts = RequestFacts(prompt_tokens=tokens, answer_tokens=10)
         primary = house.send(facts, now_s, house.pool.replicas[0])
         before = house.pool.allowance.requests.credit
         backup = house.hedge(facts, primary, now_s)
         for attempt in filter(None, (primary, backup)):
             house.pool.on_end(attempt, outcome, now_s, None)
-            bill = MEANING[outcome].bill
+            bill = OUTCOME_EFFECTS[outcome].bill
             billed += 0 if bill is Bill.RELEASE else math.ceil(tokens) + (10 if bill is Bill.SETTLE else 0)
-        spent = 1.0 if backup is not None and MEANING[outcome].bill is not Bill.RELEASE else 0.0
+        spent = 1.0 if backup is not None and OUTCOME_EFFECTS[outcome].bill is not Bill.RELEASE else 0.0
         assert math.isclose(house.pool.allowance.requests.credit, before - spent, abs_tol=1e-9)
         assert [replica.in_flight for replica in house.pool.replicas] == [0, 0, 0]
         assert all(house.pool.pending_tokens(replica) == 0.0 for replica in house.pool.replicas)

@@ -18,7 +18,7 @@ from checkout import ROOT
 from contract_file import CONTRACT, errors, operations
 from gateway.admin import Admin
 from gateway.config.loader import load
-from gateway.errors import ReloadRefused
+from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
@@ -133,7 +133,7 @@ def _admin_app() -> FastAPI:
 
     async def reload() -> ConfigReloaded:
         """Read nothing."""
-        raise ReloadRefused("there is nothing to read")
+        raise ReloadFailed("there is nothing to read")
 
     metrics, usage = Metrics(lambda: ()), UsageTable()
     return Admin(metrics, lambda: (), lambda _name, _quantiles: None, switch, usage.report, reload=reload).app

@@ -6,7 +6,7 @@ import pytest
 
 from openai_calls import call_of
 from providers.base import Api, Frame, FrameKind, Usage
-from providers.errors import BadStatus, Unsuited
+from providers.errors import BadStatus, Unsupported
 from providers.openai.embeddings import OpenAIEmbeddings
 
 CALL = call_of({"model": "m", "input": ["a"], "encoding_format": "base64"}, Api.EMBEDDINGS)
@@ -33,7 +33,7 @@ def test_anything_else_is_an_error(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(403, Unsuited), (404, Unsuited), (501, Unsuited), (400, BadStatus), (500, BadStatus)]
+    ("status", "kind"), [(403, Unsupported), (404, Unsupported), (501, Unsupported), (400, BadStatus), (500, BadStatus)]
 )
 def test_a_model_that_does_not_embed_is_unsuited(status: int, kind: type) -> None:
     """A server that refuses model or path is not broken: its breaker must not hear of it."""

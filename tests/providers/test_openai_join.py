@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.inbound.parsed import Bounds
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api, Call, Continuation
 from providers.openai.transcript import OpenAIRecoverer, OpenAITranscript
@@ -28,7 +28,7 @@ def call(api: Api = Api.CHAT, **fields: object) -> Call:
         asked = {"prompt": 'He said "hi"\n'}
     body = {"model": "m", "stream": True, **asked, **fields}
     body = {key: value for key, value in body.items() if value is not None}
-    return parse(api, json.dumps(body, ensure_ascii=False).encode(), [], Bounds(16, 10_000), frozenset()).call
+    return parse(api, json.dumps(body, ensure_ascii=False).encode(), [], NumberLimits(16, 10_000), frozenset()).call
 
 
 def event(chunk: dict[str, Any]) -> bytes:
@@ -331,7 +331,7 @@ def test_a_continuation_asks_for_the_rest(spaces: str, model: str | None, text: 
     turns = [{"role": "user", "content": "hé {[,"}]
     said = {"model": model or "other", "messages": turns, "max_tokens": 9}
     body = json.dumps(said, separators=("," + spaces.strip(":"), ":" + spaces.strip(":")), ensure_ascii=False).encode()
-    asked = parse(Api.CHAT, body, [], Bounds(16, 100), frozenset()).call
+    asked = parse(Api.CHAT, body, [], NumberLimits(16, 100), frozenset()).call
     found = transcript(content(text), of=asked).continuation()
     if not text.rstrip():
         assert found is None

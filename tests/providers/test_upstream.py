@@ -11,7 +11,7 @@ from hypothesis import given
 
 from openai_calls import STREAMED
 from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request, Stream, WireProtocol
-from providers.errors import BadStatus, ConnectionCut, ProtocolError, StreamRefused, UpstreamError
+from providers.errors import BadStatus, ConnectionCut, ProtocolError, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.responses.protocol import OpenAIResponses
 from providers.sse import Splitter
@@ -166,7 +166,7 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole() -> None:
         client.sinks[0].on_response(400, JSON)
         client.sinks[0].on_body(b'{"error":{"message":"no streaming here","param":"stream"}}')
         client.sinks[0].on_close(None)
-        assert isinstance(first.ends[0], StreamRefused)
+        assert isinstance(first.ends[0], RequestModeRejected)
         endpoint.open(STREAMED, second)
         assert client.requests[1].body == b'{"model":"m"}'
         assert b"accept: application/json" in client.requests[1].head

@@ -13,9 +13,9 @@ from gateway.api.plain_routes import contract
 from gateway.app import build
 from gateway.config.settings import Settings
 from gateway.events import AttemptReport, Result
-from gateway.hedging.budget import BudgetOf
-from gateway.hedging.charges import Billed, Standing
-from gateway.hedging.contract import Facts
+from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.charges import Billed, Disposition
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
 from gateway.limits.prices import Prices
 from gateway.pool.pool import Pool
@@ -26,7 +26,7 @@ from running import run_virtual
 from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, status, text
 
 PRICES = Prices(prompt=2.0, cached_prompt=0.5, completion=8.0)
-FACTS = Facts(prompt_tokens=1000.0, answer_tokens=400)
+FACTS = RequestFacts(prompt_tokens=1000.0, answer_tokens=400)
 Prepare = Callable[[list[Pool]], None]
 During = Callable[[Race, RecordingClient, list[Pool]], object]
 
@@ -43,14 +43,14 @@ def priced(*, bills_cancelled: str = "") -> Prepare:
     return prepare
 
 
-def bill(attempt: AttemptReport) -> tuple[str, Standing, Billed, int, int, bool]:
+def bill(attempt: AttemptReport) -> tuple[str, Disposition, Billed, int, int, bool]:
     """An attempt's replica and what is billed for it."""
     charge = attempt.charge
     counts = (charge.prompt_tokens, charge.completion_tokens, charge.estimated)
     return attempt.replica, charge.standing, charge.billed, *counts
 
 
-def bills(told: Outcome) -> list[tuple[str, Standing, Billed, int, int, bool]]:
+def bills(told: Outcome) -> list[tuple[str, Disposition, Billed, int, int, bool]]:
     """Those of every attempt."""
     return [bill(attempt) for attempt in told.report.attempts]
 
@@ -58,7 +58,7 @@ def bills(told: Outcome) -> list[tuple[str, Standing, Billed, int, int, bool]]:
 def test_a_request_that_was_not_raced_costs_what_its_replica_reports() -> None:
     """One attempt: the winner's, as reported, cached tokens at their price."""
     told = run_race(Scripted(reporting(0.01, cached=800)), prepare=priced(), facts=FACTS)
-    assert bills(told) == [("a", Standing.WINNER, Billed.USED, 1010, 50, False)]
+    assert bills(told) == [("a", Disposition.WINNER, Billed.USED, 1010, 50, False)]
     assert told.report.attempts[0].charge.cost == (210 * 2.0 + 800 * 0.5 + 50 * 8.0) / 1e6
 
 
@@ -70,30 +70,30 @@ def test_a_loser_costs_its_prompt() -> None:
     ):
         told = run_race(Scripted(first), Scripted(second), prepare=priced(), facts=FACTS)
         lost = next(each for each in bills(told) if each[0] == loser)
-        assert lost == (loser, Standing.LOSER, Billed.USED, 1000, 0, True)
-        assert sum(each[1] is Standing.WINNER for each in bills(told)) == 1
+        assert lost == (loser, Disposition.LOSER, Billed.USED, 1000, 0, True)
+        assert sum(each[1] is Disposition.WINNER for each in bills(told)) == 1
 
 
 def test_a_loser_that_cannot_be_cancelled_costs_as_much_of_an_answer_as_the_winner() -> None:
     """Where cancelling does not stop the bill, the loser's answer is taken to be as long as the winner's."""
     replicas = (Scripted(reporting(5.0)), Scripted(reporting(0.01)))
     told = run_race(*replicas, prepare=priced(bills_cancelled="a"), facts=FACTS)
-    assert bills(told)[0] == ("a", Standing.LOSER, Billed.WHOLE, 1000, 50, True)
+    assert bills(told)[0] == ("a", Disposition.LOSER, Billed.WHOLE, 1000, 50, True)
     silent = (Scripted(reporting(5.0)), Scripted(answer(0.01, "abc")))  # a winner that reports nothing
     told = run_race(*silent, prepare=priced(bills_cancelled="a"), facts=FACTS)
-    assert bills(told)[0] == ("a", Standing.LOSER, Billed.WHOLE, 1000, 3, True)
+    assert bills(told)[0] == ("a", Disposition.LOSER, Billed.WHOLE, 1000, 3, True)
 
 
 def test_failures_are_apart_from_the_price_of_hedging() -> None:
     """An attempt that failed is no loser: a 503 costs nothing, a cut in the answer what had come by then."""
     told = run_race(Scripted(status(0.01, 503)), Scripted(reporting(0.01)), prepare=priced(), facts=FACTS)
     assert bills(told) == [
-        ("a", Standing.FAILED, Billed.NOTHING, 0, 0, False),
-        ("b", Standing.WINNER, Billed.USED, 1010, 50, False),
+        ("a", Disposition.FAILED, Billed.NOTHING, 0, 0, False),
+        ("b", Disposition.WINNER, Billed.USED, 1010, 50, False),
     ]
     cut: list[Step] = [(0.001, "headers"), (0.01, text("a")), (0.02, text("b")), (0.03, ConnectionCut("cut"))]
     told = run_race(Scripted(cut), prepare=priced(), facts=FACTS)
-    assert bills(told) == [("a", Standing.FAILED, Billed.USED, 1000, 2, True)]
+    assert bills(told) == [("a", Disposition.FAILED, Billed.USED, 1000, 2, True)]
 
 
 def leaving(after_s: float) -> During:
@@ -106,11 +106,11 @@ def test_what_a_client_leaves_behind_is_billed() -> None:
     slow = (Scripted(reporting(5.0)), Scripted(reporting(5.0)))
     told = run_race(*slow, during=leaving(0.5), prepare=priced(bills_cancelled="b"), facts=FACTS)
     assert bills(told) == [
-        ("a", Standing.ABANDONED, Billed.USED, 1000, 0, True),
-        ("b", Standing.LOSER, Billed.WHOLE, 1000, 400, True),  # the caller's own bound on the answer
+        ("a", Disposition.ABANDONED, Billed.USED, 1000, 0, True),
+        ("b", Disposition.LOSER, Billed.WHOLE, 1000, 400, True),  # the caller's own bound on the answer
     ]
     told = run_race(Scripted(answer(0.01, "abcdefgh")), during=leaving(0.045), prepare=priced(), facts=FACTS)
-    assert bills(told) == [("a", Standing.WINNER, Billed.USED, 1000, 4, True)]
+    assert bills(told) == [("a", Disposition.WINNER, Billed.USED, 1000, 4, True)]
 
 
 def test_a_stream_that_is_carried_on_is_paid_for_in_parts() -> None:
@@ -119,18 +119,18 @@ def test_a_stream_that_is_carried_on_is_paid_for_in_parts() -> None:
     cut = {**steady, "faults": ["cut_rst:12 once"]}
     told = run(ask(), cut, steady, prefills=True)
     broken, carried = (attempt.charge for attempt in told.report.attempts)
-    assert (broken.standing, broken.billed, broken.completion_tokens) == (Standing.FAILED, Billed.USED, 12)
-    assert (carried.standing, carried.estimated) == (Standing.WINNER, False)
+    assert (broken.standing, broken.billed, broken.completion_tokens) == (Disposition.FAILED, Billed.USED, 12)
+    assert (carried.standing, carried.estimated) == (Disposition.WINNER, False)
     assert carried.prompt_tokens > broken.prompt_tokens
     assert carried.completion_tokens < 20
     told = run(ask(), cut, {**steady, "gap": "2ms"}, seeds=[0, 5])
     assert told.report.attempts[1].error == "diverged"
-    assert [attempt.charge.standing for attempt in told.report.attempts] == [Standing.FAILED, Standing.FAILED]
+    assert [attempt.charge.standing for attempt in told.report.attempts] == [Disposition.FAILED, Disposition.FAILED]
 
 
 def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
     """With a share of the spend, nothing is hedged before anything was spent; then a hedge costs its prompt there."""
-    hedge = replace(HEDGED, budget_of=BudgetOf.SPEND)
+    hedge = replace(HEDGED, budget_of=BudgetUnit.SPEND)
     slow = (Scripted(reporting(0.5)), Scripted(reporting(0.01)))
     told = run_race(*slow, hedge=hedge, prepare=priced(), facts=FACTS)
     assert (told.report.result, told.report.denials) == (Result.DENIED, (Denial.BUDGET,))
@@ -157,12 +157,12 @@ def test_everyone_says_the_same_of_any_traffic(seed: int) -> None:
     assert len(seen.ended) == 300
     assert seen.attempts == seen.sent
     assert min(seen.hedged, seen.left) > 5
-    assert set(seen.told["events"]) == set(Standing)
+    assert set(seen.told["events"]) == set(Disposition)
     assert disagreements(seen.told) == []
     assert seen.totals.reserved > 0
     assert seen.totals.under_way == 0
-    answers = seen.cost(Standing.WINNER) + seen.cost(Standing.FAILED)
-    assert seen.cost(Standing.LOSER) <= SHARE * answers + 0.01  # 1.5 of the first answer, and an overdraft
+    answers = seen.cost(Disposition.WINNER) + seen.cost(Disposition.FAILED)
+    assert seen.cost(Disposition.LOSER) <= SHARE * answers + 0.01  # 1.5 of the first answer, and an overdraft
 
 
 SCRIPTS: list[list[Step]] = [
@@ -200,7 +200,7 @@ def test_every_attempt_is_accounted_once_and_everywhere_alike(
     )
     charges = [attempt.charge for attempt in told.report.attempts]
     assert len(charges) == sum(len(replica.streams) for replica in told.replicas)
-    assert sum(charge.standing is Standing.WINNER for charge in charges) == (told.report.winner is not None)
+    assert sum(charge.standing is Disposition.WINNER for charge in charges) == (told.report.winner is not None)
 
     books = Books()
     for event in told.events:
@@ -240,4 +240,4 @@ def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
         (False, True),
         (True, True),
     ]
-    assert pool.allowance.of is BudgetOf.SPEND
+    assert pool.allowance.of is BudgetUnit.SPEND

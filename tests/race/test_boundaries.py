@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
-from gateway.pool.picker import Choice
+from gateway.hedging.settings import HedgeParameters
+from gateway.pool.picker import Picker
 from gateway.pool.pool import Pool
 from gateway.routing.strategies import Crossing, Routing
 from providers.errors import ConnectionCut
@@ -107,7 +107,7 @@ def test_a_broken_stream_is_carried_on_inside(crossing: str, asked: list[str], *
         {"ttft": "20ms"},
         {"ttft": "900ms"},
         prefills=prefills,
-        hedge=HedgeSettings(policy=Policy.OFF, routing=Routing.ROUND_ROBIN, crossing=Crossing(crossing)),
+        hedge=HedgeParameters(policy=Policy.OFF, routing=Routing.ROUND_ROBIN, crossing=Crossing(crossing)),
         sides=["eu", "us", "eu"],
     )
     assert [attempt.replica for attempt in told.report.attempts] == asked
@@ -120,7 +120,7 @@ def test_a_broken_router_does_not_cross_either(monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(Choice, "pick", broken)
+    monkeypatch.setattr(Picker, "pick", broken)
     outcome = run_race(Scripted(DOWN), Scripted(QUICK), Scripted(QUICK), prepare=_sides("eu", "us", "eu"))
     assert outcome.client.finished
     assert [len(replica.streams) for replica in outcome.replicas] == [1, 0, 1]

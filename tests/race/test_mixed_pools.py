@@ -1,20 +1,22 @@
 """Pools in which not every replica can do everything: who is asked, and what the client gets."""
 
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
 from gateway.routing.replicas import BreakerState
 from providers.base import Api
-from providers.errors import ConnectionCut, Unsuited
+from providers.errors import ConnectionCut, Unsupported
 from scripted import Scripted, Step, answer, run_race
 
 LATE, QUICK = answer(5.0), answer(0.02)
-NO_WORDS: list[Step] = [(0.0, Unsuited("`n` cannot be said here", param="n"))]
+NO_WORDS: list[Step] = [(0.0, Unsupported("`n` cannot be said here", param="n"))]
 
 
 def test_a_replica_without_the_api_is_never_asked() -> None:
     """Neither primaries nor hedges nor failovers go to a replica that cannot be asked in the client's API."""
     apis = (frozenset({Api.CHAT}), frozenset(Api), frozenset({Api.CHAT}))
-    outcome = run_race(Scripted(QUICK), Scripted(LATE), Scripted(QUICK), facts=Facts(api=Api.EMBEDDINGS), apis=apis)
+    outcome = run_race(
+        Scripted(QUICK), Scripted(LATE), Scripted(QUICK), facts=RequestFacts(api=Api.EMBEDDINGS), apis=apis
+    )
     assert [len(replica.streams) for replica in outcome.replicas] == [0, 1, 0]
     assert outcome.client.finished
 
@@ -23,7 +25,11 @@ def test_a_pool_without_the_api_is_passed_over() -> None:
     """A request that only a fallback can be asked goes there first, and the pool before it hears nothing of it."""
     apis = (*[frozenset({Api.CHAT, Api.MESSAGES})] * 2, frozenset(Api))
     outcome = run_race(
-        Scripted(QUICK), Scripted(QUICK), fallbacks=[Scripted(QUICK)], facts=Facts(api=Api.COMPLETIONS), apis=apis
+        Scripted(QUICK),
+        Scripted(QUICK),
+        fallbacks=[Scripted(QUICK)],
+        facts=RequestFacts(api=Api.COMPLETIONS),
+        apis=apis,
     )
     assert [len(replica.streams) for replica in outcome.replicas] == [0, 0, 1]
     assert outcome.client.finished
@@ -50,7 +56,11 @@ def test_what_was_kept_by_one_replica_is_asked_there_first() -> None:
     for failing, asked in ((False, "c"), (True, "cca")):
         script: list[Step] = [(0.01, ConnectionCut("cut"))] if failing else QUICK
         outcome = run_race(
-            Scripted(QUICK), Scripted(QUICK), fallbacks=[Scripted(script)], pinned=2, facts=Facts(hedge_off=Denial.OFF)
+            Scripted(QUICK),
+            Scripted(QUICK),
+            fallbacks=[Scripted(script)],
+            pinned=2,
+            facts=RequestFacts(hedge_off=Denial.OFF),
         )
         assert [attempt.replica for attempt in outcome.report.attempts] == list(asked)
         assert outcome.client.finished

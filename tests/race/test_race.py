@@ -3,11 +3,11 @@
 import pytest
 
 from gateway.errors import UpstreamFailed
-from gateway.events import AttemptFailed, HedgeDenied, HedgeFired, PartFailed, Result, Role
-from gateway.hedging.contract import Facts
+from gateway.events import AttemptFailed, ComponentFailed, HedgeDenied, HedgeFired, Result, Role
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
 from gateway.race.context import Timeouts
 from gateway.race.race import Race
@@ -30,7 +30,7 @@ from scripted import (
     text,
 )
 
-OFF = HedgeSettings(policy=Policy.OFF)
+OFF = HedgeParameters(policy=Policy.OFF)
 SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
 COMPLETE = b"<role>ab<stop><done>"
 REFUSAL = Frame(FrameKind.REFUSAL, b"<refused>")
@@ -75,7 +75,7 @@ def test_headers_and_preamble_do_not_win() -> None:
 
 def test_a_policy_that_takes_headers_for_an_answer_never_races_a_flushing_server() -> None:
     """With the `headers` policy headers stop the timer, so a server that flushes at once is never hedged."""
-    hedge = HedgeSettings(policy=Policy.HEADERS, budget=1.0, cold_start_delay_s=0.1)
+    hedge = HedgeParameters(policy=Policy.HEADERS, budget=1.0, cold_start_delay_s=0.1)
     told = run_race(Scripted(answer(5.0)), Scripted(answer(0.01)), hedge=hedge)
     assert told.report.result is Result.PRIMARY
 
@@ -225,7 +225,7 @@ def test_a_client_that_leaves_cancels_every_attempt() -> None:
 
 def test_budget_denies_and_asks_again() -> None:
     """Without credit no backup starts; the reason is told once and shown to the client."""
-    hedge = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=0.0)
+    hedge = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=0.0)
     told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), hedge=hedge)
     assert told.report.result is Result.DENIED
     assert told.report.denials == (Denial.BUDGET,)
@@ -235,19 +235,19 @@ def test_budget_denies_and_asks_again() -> None:
 
 def test_requests_that_may_not_be_hedged_are_not() -> None:
     """A reason against hedging keeps a late request alone."""
-    told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), facts=Facts(hedge_off=Denial.OFF))
+    told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), facts=RequestFacts(hedge_off=Denial.OFF))
     assert len(told.report.attempts) == 1
 
 
 @pytest.mark.parametrize(
     ("others", "hedge", "facts", "why"),
     [
-        (1, HEDGED, Facts(hedge_off=Denial.OFF), Denial.OFF),
-        (1, OFF, Facts(), Denial.OFF),
-        (0, HEDGED, Facts(), Denial.ALONE),
+        (1, HEDGED, RequestFacts(hedge_off=Denial.OFF), Denial.OFF),
+        (1, OFF, RequestFacts(), Denial.OFF),
+        (0, HEDGED, RequestFacts(), Denial.ALONE),
     ],
 )
-def test_what_forbids_hedging_is_told(others: int, hedge: HedgeSettings, facts: Facts, why: Denial) -> None:
+def test_what_forbids_hedging_is_told(others: int, hedge: HedgeParameters, facts: RequestFacts, why: Denial) -> None:
     """Where no delay is armed the report says why, late or not."""
     told = run_race(*(Scripted(answer(0.05)) for _ in range(1 + others)), hedge=hedge, facts=facts)
     assert (told.report.never_hedged, told.report.attempts[0].hedge_after_s) == (why, None)
@@ -316,10 +316,10 @@ def test_the_whole_request_has_a_limit() -> None:
 def test_a_clients_own_deadline_is_kept() -> None:
     """What the SDK says it waits bounds a whole answer, and what a stream waits for each sign of life."""
     drip: list[Step] = [(float(i), text("x")) for i in range(1, 700)]
-    patient = Facts(deadline_s=30.0)
+    patient = RequestFacts(deadline_s=30.0)
     assert run_race(Scripted(drip), facts=patient, streaming=False).end_s == pytest.approx(30, abs=0.01)
     assert run_race(Scripted(drip), facts=patient).end_s == pytest.approx(600, abs=0.01)
-    impatient = Facts(deadline_s=5.0)
+    impatient = RequestFacts(deadline_s=5.0)
     assert run_race(Scripted(answer(10)), facts=impatient).client.alive_s == pytest.approx([4, 8])
     told = run_race(Scripted(SILENT), Scripted(answer(1.0)), hedge=OFF, facts=impatient, streaming=False)
     assert told.report.ttft_s == pytest.approx(3.5, abs=0.01)
@@ -349,12 +349,12 @@ def test_a_part_that_raises_costs_no_answer(method: str) -> None:
 
     told = run_race(Scripted(answer(1.0)), Scripted(answer(0.05)), prepare=prepare, counted=False)
     assert told.client.got == COMPLETE
-    assert any(isinstance(event, PartFailed) for event in told.events)
+    assert any(isinstance(event, ComponentFailed) for event in told.events)
 
 
 def test_two_hedges_when_two_are_allowed() -> None:
     """With max_hedges 2 a late backup is raced as well, and all but one are cancelled."""
-    hedge = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0, max_hedges=2)
+    hedge = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0, max_hedges=2)
     told = run_race(Scripted(answer(5.0)), Scripted(answer(5.0)), Scripted(answer(0.05)), hedge=hedge)
     assert told.report.winner == "c"
     assert [attempt.outcome for attempt in told.report.attempts] == [Outcome.LOST, Outcome.LOST, Outcome.FINISHED]
@@ -416,6 +416,8 @@ def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
 
 def test_an_answer_that_comes_as_a_whole_teaches_nothing_of_first_tokens() -> None:
     """The time of a whole body is no TTFT: nothing is learned from it."""
-    told = run_race(Scripted(answer(5.0)), Scripted(answer(0.05)), facts=Facts(timed=False, hedge_off=Denial.OFF))
+    told = run_race(
+        Scripted(answer(5.0)), Scripted(answer(0.05)), facts=RequestFacts(timed=False, hedge_off=Denial.OFF)
+    )
     assert told.pools[0].learning.ttft["a"].count(1.0) == 0
     assert told.pools[0].learning.predictor.predict("a", 0.0, 0.0, 10.0) is None

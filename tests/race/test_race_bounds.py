@@ -5,22 +5,22 @@ import itertools
 
 import pytest
 
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind
 from providers.errors import ConnectError
 from running import run_virtual
 from scripted import DONE, RecordingClient, Scripted, Step, answer, run_race, status
 
-OFF = HedgeSettings(policy=Policy.OFF)
-BIG = Facts(prompt_tokens=1000.0)
+OFF = HedgeParameters(policy=Policy.OFF)
+BIG = RequestFacts(prompt_tokens=1000.0)
 SILENT: list[Step] = [(0.001, "headers")]
 REFUSED: list[Step] = [(0.001, ConnectError("refused"))]
 
@@ -56,7 +56,7 @@ def test_a_wait_for_a_provider_is_no_longer_than_the_client_waits(streaming: boo
     def prepare(pools: list[Pool]) -> None:
         pools[0].replicas[0].breaker.cool_down(2.5)
 
-    facts = Facts(deadline_s=1.0)
+    facts = RequestFacts(deadline_s=1.0)
     told = run_race(Scripted(answer(0.1)), streaming=streaming, facts=facts, prepare=prepare)
     if streaming:
         assert told.client.alive_s == pytest.approx([0.8, 1.6, 2.4])
@@ -69,7 +69,7 @@ def test_a_wait_for_a_provider_is_no_longer_than_the_client_waits(streaming: boo
 @pytest.mark.parametrize("deadline_s", [5e-324, 0.001, 1e308])
 def test_signs_of_life_are_bounded_whatever_a_client_says(deadline_s: float) -> None:
     """A client that says it waits a millisecond gets ten comments a second, not a thousand."""
-    told = run_race(Scripted(answer(5.0)), facts=Facts(deadline_s=deadline_s))
+    told = run_race(Scripted(answer(5.0)), facts=RequestFacts(deadline_s=deadline_s))
     assert told.client.finished
     assert len(told.client.alive_s) <= 51
 
@@ -78,7 +78,7 @@ def test_signs_of_life_are_bounded_whatever_a_client_says(deadline_s: float) -> 
 def test_an_impatient_client_counts_against_no_replica(deadline_s: float, outcome: Outcome) -> None:
     """Only its ttft_timeout makes a replica late; a client that leaves it less time says nothing about it."""
     silent = [Scripted(SILENT), Scripted(SILENT)]
-    told = run_race(*silent, streaming=False, facts=Facts(deadline_s=deadline_s), hedge=OFF)
+    told = run_race(*silent, streaming=False, facts=RequestFacts(deadline_s=deadline_s), hedge=OFF)
     assert told.client.error is not None
     assert [attempt.outcome for attempt in told.report.attempts] == [outcome, Outcome.LOST]
     failures = [replica.breaker.failures for replica in told.pools[0].replicas]
@@ -123,7 +123,7 @@ def test_replicas_that_refuse_go_on_being_asked() -> None:
         pool = Pool("m", [Replica("a", refusing), Replica("b", Scripted(answer(0.1)))], OFF)
         model = Model("m", [pool], Timeouts())
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
-        host = Host(loop, lambda _event: None, itertools.cycle([0.0, 0.5]).__next__, Alarms(loop))
+        host = Runtime(loop, lambda _event: None, itertools.cycle([0.0, 0.5]).__next__, TimerQueue(loop))
         for n in range(40):
             client = RecordingClient()
             Race(model, call, BIG, client, Caller(f"req_{n}", "key", loop.time()), host).start()

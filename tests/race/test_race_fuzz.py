@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.events import Role
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
@@ -18,7 +18,15 @@ from gateway.race.context import Timeouts
 from gateway.race.race import Race
 from gateway.routing.replicas import BreakerState
 from providers.base import Frame, FrameKind, Resource, Usage
-from providers.errors import BadStatus, ConnectError, ConnectionCut, ErrorFrame, StreamRefused, Unsuited, UpstreamError
+from providers.errors import (
+    BadStatus,
+    ConnectError,
+    ConnectionCut,
+    ErrorFrame,
+    RequestModeRejected,
+    Unsupported,
+    UpstreamError,
+)
 from scripted import BROKEN, DONE, FINISH, ROLE, Outcome, RecordingClient, Scripted, Step, run_race, text
 
 TIMEOUTS = Timeouts(ttft_s=2.0, ttft_last_s=20.0, stall_s=4.0, total_s=60.0, commit_status_after_s=3.0)
@@ -31,10 +39,10 @@ STATUSES = (400, 401, 404, 408, 429, 429, 500, 501, 503)
 FAILURES = (
     ConnectError("no"),
     ConnectionCut("cut"),
-    Unsuited("no words"),
+    Unsupported("no words"),
     BadStatus("no", status=400, code="content_policy_violation"),
     BadStatus("too long", status=400, code="context_length_exceeded"),
-    StreamRefused(BadStatus("no stream", status=400, param="stream")),
+    RequestModeRejected(BadStatus("no stream", status=400, param="stream")),
 )
 
 
@@ -93,14 +101,14 @@ def test_any_race(seed: int) -> None:
     replicas = [
         Scripted(*(script(chance, letter) for _ in range(chance.randint(1, 3)))) for letter in "abcde"[: count + behind]
     ]
-    hedge = HedgeSettings(
+    hedge = HedgeParameters(
         policy=chance.choice([Policy.STATIC, Policy.ADAPTIVE, Policy.OFF]),
         static_delay_s=chance.choice([0.01, 0.2, 1.5]),
         cold_start_delay_s=0.3,
         budget=1.0,
         max_hedges=chance.randint(1, 3),
     )
-    facts = Facts(
+    facts = RequestFacts(
         prompt_tokens=chance.choice([0.0, 7.3, 2000.0]),
         answer_tokens=chance.choice([None, 1, 400]),
         deadline_s=chance.choice([None, None, 0.001, 1.0, 8.0, 1e308]),
@@ -162,10 +170,10 @@ def said_by(replica: Scripted, *, whole: bool) -> list[bytes]:
     return said
 
 
-def check_attempts(told: Outcome, hedge: HedgeSettings) -> None:
+def check_attempts(told: Outcome, hedge: HedgeParameters) -> None:
     """No more than four, three within three seconds, and no more backups than allowed."""
     attempts = told.report.attempts
-    sent = [each for each in attempts if each.error != Unsuited.label]
+    sent = [each for each in attempts if each.error != Unsupported.label]
     assert len(sent) <= 4
     assert len(sent) < 4 or sent[3].start_s - sent[0].start_s >= 3.0 - 1e-6
     assert [each.role for each in attempts].count(Role.BACKUP) <= (hedge.policy is not Policy.OFF) * hedge.max_hedges

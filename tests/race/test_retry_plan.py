@@ -4,14 +4,14 @@ import pytest
 
 from gateway.events import Role
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.budget import RetryBudget
 from gateway.pool.pool import Pool
 from gateway.race.context import Timeouts
-from providers.errors import BadStatus, ConnectionCut, StreamRefused
+from providers.errors import BadStatus, ConnectionCut, RequestModeRejected
 from scripted import Scripted, Step, answer, run_race, status
 
-OFF = HedgeSettings(policy=Policy.OFF)
+OFF = HedgeParameters(policy=Policy.OFF)
 GOOD = answer(0.05)
 COMPLETE = b"<role>ab<stop><done>"
 CUT: list[Step] = [(0.01, ConnectionCut("cut"))]
@@ -83,7 +83,7 @@ def test_a_prompt_that_is_too_long_goes_to_a_fallback_once() -> None:
 
 def test_a_replica_that_minds_how_it_is_asked_is_asked_in_another_way() -> None:
     """The same replica comes before its siblings, once a refusal; where that does not help, the caller learns why."""
-    refused: list[Step] = [(0.01, StreamRefused(BadStatus("no streams here", status=400, param="stream")))]
+    refused: list[Step] = [(0.01, RequestModeRejected(BadStatus("no streams here", status=400, param="stream")))]
     told = run_race(Scripted(refused, refused, GOOD), Scripted(GOOD), hedge=OFF)
     assert [attempt.replica for attempt in told.report.attempts] == ["a", "a", "a"]
     assert (told.client.got, told.pools[0].replicas[0].breaker.failures) == (COMPLETE, 0)

@@ -4,12 +4,12 @@ import asyncio
 import random
 
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import Facts
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.contract import RequestFacts
+from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Sink
 from running import run_virtual
@@ -43,12 +43,12 @@ def test_a_stalled_replica_gets_only_probes_and_is_used_again() -> None:
     async def main() -> None:
         loop, rand = asyncio.get_running_loop(), random.Random(1)
         replicas = [Replica(name, endpoint) for name, endpoint in zip("abc", [stalling, *steady], strict=True)]
-        model = Model("m", [Pool("m", replicas, HedgeSettings())], Timeouts())
-        host = Host(loop, emit, rand.random, Alarms(loop))
+        model = Model("m", [Pool("m", replicas, HedgeParameters())], Timeouts())
+        host = Runtime(loop, emit, rand.random, TimerQueue(loop))
         while loop.time() < END_S:
             client = RecordingClient()
             call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
-            facts = Facts(prompt_tokens=20.0, coin=rand.random())
+            facts = RequestFacts(prompt_tokens=20.0, coin=rand.random())
             Race(model, call, facts, client, Caller("r", "k", loop.time()), host).start()
             await asyncio.sleep(rand.expovariate(20))
         await asyncio.sleep(200)

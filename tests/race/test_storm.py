@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import Facts
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.contract import RequestFacts
+from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import BreakerState, Replica
 from gateway.routing.strategies import Routing
 from providers.base import Api, Call, Sink
@@ -69,7 +69,7 @@ def storm(groups: Sequence[Sequence[Changing]], routing: Routing = Routing.PREDI
         loop, rng, seen = asyncio.get_running_loop(), random.Random(7), Storm()
         names = iter("abcdef")
         seen.pools = [
-            Pool("p", [Replica(next(names), each) for each in group], HedgeSettings(routing=routing))
+            Pool("p", [Replica(next(names), each) for each in group], HedgeParameters(routing=routing))
             for group in groups
         ]
         model = Model("m", seen.pools, Timeouts())
@@ -78,11 +78,11 @@ def storm(groups: Sequence[Sequence[Changing]], routing: Routing = Routing.PREDI
             if isinstance(event, RequestEnded):
                 seen.ended.append(event)
 
-        host = Host(loop, emit, rng.random, Alarms(loop))
+        host = Runtime(loop, emit, rng.random, TimerQueue(loop))
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
 
         def ask(at_s: float) -> None:
-            Race(model, call, Facts(coin=rng.random()), RecordingClient(), Caller("r", "k", at_s), host).start()
+            Race(model, call, RequestFacts(coin=rng.random()), RecordingClient(), Caller("r", "k", at_s), host).start()
 
         at_s, sent = 0.0, 0
         while (at_s := at_s + rng.expovariate(PER_S)) < END_S:

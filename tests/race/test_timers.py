@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.race import timers as alarms
-from gateway.race.timers import Alarm, Alarms
+from gateway.race.timers import Timer, TimerQueue
 from running import run_virtual
 
 _STEPS = st.lists(
@@ -36,9 +36,9 @@ class _Clock:
     def __init__(self, loop: asyncio.AbstractEventLoop, later: list[tuple[str, float]]) -> None:
         self._loop = loop
         self._later = later  # what alarms do when they go off, in turn
-        self._set: dict[int, Alarm] = {}
+        self._set: dict[int, Timer] = {}
         self._numbers = 0
-        self.alarms = Alarms(loop)
+        self.alarms = TimerQueue(loop)
         self.waiting: dict[int, float] = {}
         self.raised = 0
 
@@ -91,7 +91,7 @@ def test_what_is_taken_back_is_forgotten() -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        all_alarms, rung = Alarms(loop), asyncio.Event()
+        all_alarms, rung = TimerQueue(loop), asyncio.Event()
         all_alarms.set(loop.time() + 1000, rung.set)
         for _ in range(10_000):
             all_alarms.set(loop.time() + 100, rung.clear).cancel()

@@ -13,20 +13,20 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.events import Event, RequestEnded
-from gateway.hedging.budget import BudgetOf
-from gateway.hedging.charges import Standing
-from gateway.hedging.contract import Facts
+from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.charges import Disposition
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.ledger import Ledger, Totals
 from gateway.limits.prices import Prices
 from gateway.observe.logs import RequestLog
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind, Sink, Usage
 from providers.errors import ConnectionCut
@@ -36,7 +36,7 @@ from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, St
 SHARE = 0.2
 PER_S = 20.0
 PRICES = (Prices(2.0, 0.5, 8.0), Prices(2.0, 2.0, 6.0), Prices(2.0, 0.2, 9.0))  # a prompt costs the same everywhere
-Sums = dict[Standing, tuple[float, int]]
+Sums = dict[Disposition, tuple[float, int]]
 """Money and tokens by standing."""
 
 
@@ -105,7 +105,7 @@ class Accounted:
         """Requests with a backup."""
         return sum(event.result.value.startswith("backup") for event in self.ended)
 
-    def cost(self, standing: Standing) -> float:
+    def cost(self, standing: Disposition) -> float:
         """Money."""
         return self.told["events"].get(standing, (0.0, 0))[0]
 
@@ -156,14 +156,14 @@ def traffic(count: int, seed: int) -> Accounted:
     async def main() -> Accounted:
         loop, rng, seen, books = asyncio.get_running_loop(), random.Random(seed), Accounted(), Books()
         ledger, replicas = Ledger(), [Fickle(rng) for _ in PRICES]
-        hedge = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=SHARE, budget_of=BudgetOf.SPEND)
+        hedge = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=SHARE, budget_of=BudgetUnit.SPEND)
         members = [Replica(f"r{n}", each, "quota", prices=PRICES[n]) for n, each in enumerate(replicas)]
         model = Model("m", [Pool("m", members, hedge, {"quota": ledger})], Timeouts())
-        host = Host(loop, books.hear, rng.random, Alarms(loop))
+        host = Runtime(loop, books.hear, rng.random, TimerQueue(loop))
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
 
         def ask(at_s: float) -> None:
-            facts = Facts(prompt_tokens=1000.0, coin=rng.random())
+            facts = RequestFacts(prompt_tokens=1000.0, coin=rng.random())
             race = Race(model, call, facts, RecordingClient(), Caller("r", rng.choice("xyz"), at_s), host)
             race.start()
             if rng.random() < 0.2:
@@ -186,7 +186,7 @@ def traffic(count: int, seed: int) -> Accounted:
     return run_virtual(main())
 
 
-def _add(sums: Sums, standing: Standing, cost: float, tokens: int) -> None:
+def _add(sums: Sums, standing: Disposition, cost: float, tokens: int) -> None:
     before = sums.get(standing, (0.0, 0))
     sums[standing] = (before[0] + cost, before[1] + tokens)
 
@@ -207,7 +207,7 @@ def _from_log(lines: list[bytes]) -> Sums:
         money = 0.0
         for charge in (attempt["charge"] for attempt in line["attempts"]):
             tokens = charge.get("prompt_tokens", 0) + charge.get("completion_tokens", 0)
-            _add(sums, Standing(charge["standing"]), charge["cost"], tokens)
+            _add(sums, Disposition(charge["standing"]), charge["cost"], tokens)
             money += charge["cost"]
         assert abs(sum(line.get("cost", {}).values()) - money) < 1e-12
     return sums
@@ -218,9 +218,9 @@ def _from_metrics(scrape: bytes) -> Sums:
     for family in text_string_to_metric_families(scrape.decode()):
         for sample in family.samples:
             if sample.name == "ttft_gateway_cost_total":
-                _add(sums, Standing(sample.labels["standing"]), sample.value, 0)
+                _add(sums, Disposition(sample.labels["standing"]), sample.value, 0)
             elif sample.name == "ttft_gateway_billed_tokens_total":
-                _add(sums, Standing(sample.labels["standing"]), 0.0, int(sample.value))
+                _add(sums, Disposition(sample.labels["standing"]), 0.0, int(sample.value))
     return sums
 
 
@@ -237,7 +237,7 @@ def _from_usage(usage: UsageTable) -> Sums:
 
 
 def _add_row(sums: Sums, row: dict[str, Any]) -> None:
-    for standing in Standing:
+    for standing in Disposition:
         found = row.get(standing.value)
         if found is not None:
             tokens = found.get("prompt_tokens", 0) + found.get("completion_tokens", 0)

@@ -3,11 +3,11 @@
 import pytest
 
 from gateway.errors import BadRequest, GatewayError
-from gateway.inbound.parsed import Bounds
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse
 from providers.base import Api, Headers
 
-BOUNDS = Bounds(n_max=16, max_tokens_max=1000)
+BOUNDS = NumberLimits(n_max=16, max_tokens_max=1000)
 MESSAGES = '"messages":[{"role":"user","content":"hi"}]'
 EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 NOT_JSON = "the body is not valid JSON: "

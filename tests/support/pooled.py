@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from gateway.hedging.contract import Facts, Sent
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.contract import Forecast, RequestFacts
+from gateway.hedging.settings import HedgeParameters
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from providers.base import Usage
 from scripted import Scripted
 
-_FACTS = Facts(prompt_tokens=1_000.0)
+_FACTS = RequestFacts(prompt_tokens=1_000.0)
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class Seen:
     empty: bool = False
     events: int = 0
     usage: Usage | None = None
-    sent: Sent | None = None
+    sent: Forecast | None = None
 
 
 def pool(
@@ -48,10 +48,10 @@ def pool(
         )
         for name, quota in zip("abcd", quotas, strict=False)
     ]
-    return Pool("pool", replicas, HedgeSettings(), ledgers)
+    return Pool("pool", replicas, HedgeParameters(), ledgers)
 
 
-def send(pool: Pool, index: int, now_s: float = 0.0, facts: Facts = _FACTS) -> Seen:
+def send(pool: Pool, index: int, now_s: float = 0.0, facts: RequestFacts = _FACTS) -> Seen:
     """An attempt at one of its replicas."""
     attempt = Seen(pool.replicas[index], now_s)
     pool.on_sent(attempt, facts, None, is_first=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
-from gateway.inbound.parsed import Bounds
+from gateway.hedging.settings import HedgeParameters
+from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, RecoveryMode, Timeouts
@@ -28,7 +28,7 @@ from providers.simulated.replica import Replica as SimulatedReplica
 from running import run_virtual
 from scripted import Hearing, RecordingClient
 
-OFF = HedgeSettings(policy=Policy.OFF)
+OFF = HedgeParameters(policy=Policy.OFF)
 Profile = Mapping[str, object]
 
 WEATHER = {
@@ -174,7 +174,7 @@ def run(
     seeds: Sequence[int] | None = None,
     api: Api = Api.CHAT,
     timeouts: Timeouts | None = None,
-    hedge: HedgeSettings = OFF,
+    hedge: HedgeParameters = OFF,
     during: Callable[[Race, RecordingClient], None] | None = None,
     fallback: Profile | None = None,
     sides: Sequence[str] = (),
@@ -215,10 +215,10 @@ def run(
         if fallback:
             pools.append(Pool("m/fallback-1", replicas[len(profiles) :], hedge))
         heard = Hearing(loop)
-        inbound = parse(api, json.dumps(request).encode(), [], Bounds(16, 100_000), frozenset())
+        inbound = parse(api, json.dumps(request).encode(), [], NumberLimits(16, 100_000), frozenset())
         client = _Client(streaming=True)
         model = Model("m", pools, timeouts or Timeouts(), recovery=mode, recoverers=_RECOVERERS)
-        facts = Facts(prompt_tokens=10, hedge_off=inbound.hedge_off)
+        facts = RequestFacts(prompt_tokens=10, hedge_off=inbound.hedge_off)
         caller = Caller("req_1", "key", loop.time())
         race = Race(model, inbound.call, facts, client, caller, heard.host)
         race.start()

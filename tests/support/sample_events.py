@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from gateway.events import AttemptReport, RequestEnded, Result, Role
-from gateway.hedging.charges import Billed, Charge, Standing
+from gateway.hedging.charges import Billed, Charge, Disposition
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.state import (
     AdmissionState,
@@ -29,7 +29,7 @@ PRIMARY = AttemptReport(
     error=None,
     upstream_request_id="req-1",
     usage=USAGE,
-    charge=Charge(Standing.WINNER, Billed.USED, 100, 40, 11),
+    charge=Charge(Disposition.WINNER, Billed.USED, 100, 40, 11),
     reason="first choice",
     predicted_s=0.18,
     hedge_after_s=0.25,
@@ -41,7 +41,7 @@ LOSER = replace(
     outcome=Outcome.LOST,
     upstream_request_id=None,
     usage=None,
-    charge=Charge(Standing.LOSER, Billed.USED, 90, estimated=True),
+    charge=Charge(Disposition.LOSER, Billed.USED, 90, estimated=True),
 )
 BACKUP = replace(
     PRIMARY,

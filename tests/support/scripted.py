@@ -8,13 +8,13 @@ import msgspec
 
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import Facts
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeSettings
+from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Host, Model, Timeouts
+from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
-from gateway.race.timers import Alarms
+from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind, Sink
 from providers.errors import BadStatus, UpstreamError
@@ -154,7 +154,7 @@ class Hearing:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.events: list[Event] = []
-        self.host = Host(loop, self._hear, lambda: 0.0, Alarms(loop))
+        self.host = Runtime(loop, self._hear, lambda: 0.0, TimerQueue(loop))
         self._ended = asyncio.Event()
 
     def _hear(self, event: Event) -> None:
@@ -183,17 +183,17 @@ class Outcome:
     end_s: float
 
 
-HEDGED = HedgeSettings(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0)
+HEDGED = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0)
 
 
 def run_race(
     *replicas: Scripted,
     fallbacks: Iterable[Scripted] = (),
-    hedge: HedgeSettings = HEDGED,
+    hedge: HedgeParameters = HEDGED,
     timeouts: Timeouts | None = None,
     streaming: bool = True,
     assemble: bool = True,
-    facts: Facts | None = None,
+    facts: RequestFacts | None = None,
     during: Callable[[Race, RecordingClient, list[Pool]], object] | None = None,
     prepare: Callable[[list[Pool]], None] | None = None,
     counted: bool = True,
@@ -232,7 +232,7 @@ def run_race(
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
         model = Model("m", pools, timeouts or Timeouts())
-        known = facts or Facts()
+        known = facts or RequestFacts()
         if pinned is not None:
             known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])
         race = Race(model, call, known, client, caller, heard.host)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.api.body_memory import HeldBytes
-from gateway.events import RequestEnded, RequestRefused
+from gateway.api.body_memory import BodyMemory
+from gateway.events import RequestEnded, RequestRejected
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, Answer, answer, asking, connect, head, request_bytes
 from running import run_real
@@ -43,7 +43,7 @@ async def _until_inside(site: Site, expected: tuple[int, int]) -> None:
     await until(lambda: _gate(site) == expected)
 
 
-async def _until_arriving(held: HeldBytes, count: int) -> None:
+async def _until_arriving(held: BodyMemory, count: int) -> None:
     await until(lambda: held.arriving == count)
 
 
@@ -103,7 +103,7 @@ def test_who_leaves_while_waiting_reaches_no_replica() -> None:
                     assert reader.at_eof() or await reader.read() == b""
             await until(lambda: _gate(site) == (0, 0))
             assert site.reached == 1
-            refused = [event for event in site.events if isinstance(event, RequestRefused)]
+            refused = [event for event in site.events if isinstance(event, RequestRejected)]
             assert [(event.status, event.code, event.model) for event in refused] == [(499, "client_gone", "m")] * 2
 
     run_real(main())

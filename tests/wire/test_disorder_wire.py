@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 
-from gateway.events import PartFailed, RequestEnded
+from gateway.events import ComponentFailed, RequestEnded
 from gateway_fixture import Site, serving, until
 from race_scenarios import Settings, spread
 from raw_http import Cut, asking, connect, head
@@ -82,7 +82,7 @@ def test_every_request_ends_once_and_nothing_is_left_behind() -> None:
             ended = [event.request_id for event in site.events if isinstance(event, RequestEnded)]
             assert len(ended) == len(set(ended)) <= _REQUESTS
             assert len(ended) >= seen["whole"] + seen["error"]
-            assert not [event for event in site.events if isinstance(event, PartFailed)]
+            assert not [event for event in site.events if isinstance(event, ComponentFailed)]
 
     run_real(main())
 

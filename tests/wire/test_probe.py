@@ -12,10 +12,10 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.cli.parser import ExitCode
-from gateway.cli.probe.cancel import Cancelled
+from gateway.cli.probe.cancel import CancelResult
 from gateway.cli.probe.command import probe_all
 from gateway.cli.probe.plan import targets
-from gateway.cli.probe.report import Report
+from gateway.cli.probe.report import ProbeReport
 from gateway.config.settings import Settings
 from running import run_real
 from served import replicas
@@ -26,7 +26,7 @@ TEXT = b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n'
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 
 
-async def probed(url: str, row: Mapping[str, Any], requests: int = 3, max_tokens: int = 8) -> Report:
+async def probed(url: str, row: Mapping[str, Any], requests: int = 3, max_tokens: int = 8) -> ProbeReport:
     """What is found out about one replica with this in its configuration."""
     replica = {"name": "a", "kind": "simulated", "base_url": url, **row}
     settings = Settings.model_validate({"models": [{"name": "m", "replicas": [replica]}]})
@@ -34,10 +34,12 @@ async def probed(url: str, row: Mapping[str, Any], requests: int = 3, max_tokens
     return report
 
 
-def simulated(requests: int = 3, max_tokens: int = 8, row: Mapping[str, Any] | None = None, **profile: Any) -> Report:
+def simulated(
+    requests: int = 3, max_tokens: int = 8, row: Mapping[str, Any] | None = None, **profile: Any
+) -> ProbeReport:
     """What is found out about a simulated replica."""
 
-    async def run() -> Report:
+    async def run() -> ProbeReport:
         async with serving(**profile) as server:
             report = await probed(server.url, row or {}, requests, max_tokens)
             assert server.stats.requests == (requests + 1 if report.error is None else report.streams + 1)
@@ -46,7 +48,7 @@ def simulated(requests: int = 3, max_tokens: int = 8, row: Mapping[str, Any] | N
     return run_real(run())
 
 
-def names(report: Report) -> list[str]:
+def names(report: ProbeReport) -> list[str]:
     """Of its quirks, but those that nearly every replica has, or a busy machine."""
     return [quirk.name for quirk in report.quirks if quirk.name not in ("role_first", "ttfb_trap", "one_piece")]
 
@@ -65,7 +67,7 @@ def test_a_replica_that_flushes_headers_early() -> None:
     assert (report.error, report.streams, report.trap) == (None, 1, True)
     assert [quirk.name for quirk in report.quirks] == ["ttfb_trap", "role_first"]
     assert report.cancel is not None
-    assert report.cancel.outcome is Cancelled.OBEYED, report.cancel
+    assert report.cancel.outcome is CancelResult.OBEYED, report.cancel
 
 
 def test_a_replica_that_holds_headers() -> None:
@@ -121,7 +123,7 @@ def test_what_fails_is_told_after_one_request(fault: str, told: str) -> None:
 def test_a_failure_in_between_keeps_what_was_measured() -> None:
     """Answers before the failure count, and the probe fails all the same."""
 
-    async def run() -> Report:
+    async def run() -> ProbeReport:
         async with serving(gap="1ms", faults=["500 20%"], seed=4) as server:  # this seed fails neither at once nor last
             return await probed(server.url, {}, 20)
 
@@ -161,7 +163,7 @@ def test_a_provider_does_not_tell_what_it_works_on() -> None:
     """Of a provider nothing can be seen behind a close, and the public list is not taken for a proof."""
     report = simulated(gap="5ms", row={"kind": "groq"})
     assert report.cancel is not None
-    assert report.cancel.outcome is Cancelled.UNKNOWN
+    assert report.cancel.outcome is CancelResult.UNKNOWN
     assert "cannot be seen" in report.cancel.text
     assert "the bill runs on (not verified)" in report.cancel.text
 
@@ -192,10 +194,10 @@ async def answering(answer: Callable[[str, dict[str, Any]], Answer]) -> AsyncIte
         await asyncio.sleep(0)
 
 
-def answered(answer: Callable[[str, dict[str, Any]], Answer], **row: str) -> Report:
+def answered(answer: Callable[[str, dict[str, Any]], Answer], **row: str) -> ProbeReport:
     """What is found out about a server that answers so."""
 
-    async def run() -> Report:
+    async def run() -> ProbeReport:
         async with answering(answer) as url:
             return await probed(url, row)
 
@@ -264,7 +266,7 @@ def test_an_answer_without_content_fails_with_advice() -> None:
 def test_an_engine_that_is_in_use_proves_nothing() -> None:
     """Where others are served, too, a count that stays or falls says nothing about the cancel."""
 
-    async def run() -> Report:
+    async def run() -> ProbeReport:
         async with serving(gap="20ms") as server, connected(server.port) as (reader, writer):
             writer.write(chat({"max_tokens": 8000}))
             await reader.readuntil(b"\r\n\r\n")
@@ -272,7 +274,7 @@ def test_an_engine_that_is_in_use_proves_nothing() -> None:
 
     report = run_real(run())
     assert report.cancel is not None
-    assert report.cancel.outcome is Cancelled.UNKNOWN
+    assert report.cancel.outcome is CancelResult.UNKNOWN
     assert "works on 1 other requests" in report.cancel.text
 
 

@@ -14,7 +14,7 @@ from gateway.api.plain_routes import contract
 from gateway.app import Gateway, build
 from gateway.config.loader import load
 from gateway.config.settings import Settings
-from gateway.errors import ReloadRefused
+from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded, Event
 from gateway_fixture import until
 from providers.simulated.profile import parse_profile
@@ -122,7 +122,7 @@ def test_a_bad_configuration_is_refused(tmp_path: Path, change: dict[str, Any], 
         async with house(tmp_path) as home:
             site = home.gateway._site
             home.write(**change)
-            with pytest.raises(ReloadRefused, match=why):
+            with pytest.raises(ReloadFailed, match=why):
                 await home.gateway.reload()
             assert home.gateway._site is site
             told = [event for event in home.events if isinstance(event, ConfigReloaded)]

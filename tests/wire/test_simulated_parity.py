@@ -8,7 +8,7 @@ import pytest
 
 from openai_calls import call_of
 from providers.base import Api, Endpoint, Frame, FrameKind, Headers
-from providers.errors import BadStatus, StreamRefused, UpstreamError
+from providers.errors import BadStatus, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.faults import FAULTS
@@ -63,7 +63,7 @@ def _essence(error: UpstreamError | None) -> tuple[object, ...] | None:
     """What an error says; that a server may be asked in another way is known of servers on sockets only."""
     if error is None:
         return None
-    kind = BadStatus if isinstance(error, StreamRefused) else type(error)
+    kind = BadStatus if isinstance(error, RequestModeRejected) else type(error)
     return (kind, error.kind, error.code, error.retry_after_s)
 
 

@@ -24,7 +24,7 @@ def is_last(event: bytes) -> bool:
     return _LAST_EVENT.search(event.replace(b"\r", b"")) is not None
 
 
-class Ending(Protocol):
+class StreamTerminator(Protocol):
     """Ends one stream that cannot be completed."""
 
     @property
@@ -35,7 +35,7 @@ class Ending(Protocol):
         """The last events of the stream."""
 
 
-class PlainEnding:
+class ErrorEventTerminator:
     """The ending of chat completions and completions: `data: {"error": ...}`, and no `[DONE]`."""
 
     note = None
@@ -44,7 +44,7 @@ class PlainEnding:
         """An error's form does not depend on the stream."""
 
     def error(self, error: GatewayError) -> bytes:
-        """See `Ending.error`."""
+        """See `StreamTerminator.error`."""
         return error.event()
 
 
@@ -65,6 +65,6 @@ class ClientApi:
     """
 
     assembler: Callable[[Call], Assembler] | None
-    ending: Callable[[str], Ending] = PlainEnding
+    ending: Callable[[str], StreamTerminator] = ErrorEventTerminator
     error_body: Callable[[GatewayError], bytes] = plain_body
     keep_alive: bytes = COMMENT

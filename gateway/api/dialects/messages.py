@@ -31,7 +31,7 @@ PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 _encode = msgspec.json.Encoder().encode
 
 
-class MessagesEnding:
+class MessagesTerminator:
     """The ending of a Messages stream: `event: error`, and no `message_stop`.
 
     Args:

@@ -22,8 +22,8 @@ _decode = msgspec.json.Decoder(_Numbered).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class ResponsesEnding:
-    """The `gateway.api.dialects.base.Ending` of one stream.
+class ResponsesTerminator:
+    """The `gateway.api.dialects.base.StreamTerminator` of one stream.
 
     Args:
         request_id: names the response where the upstream has not.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gateway.cli.config import tell_problems
-from gateway.cli.demo.table import Tally, line, summary, table
+from gateway.cli.demo.table import ModeTally, line, summary, table
 from gateway.cli.demo.traffic import MODEL_OFF, MODEL_ON, REQUESTS_PER_S, read_budget, send
 from gateway.cli.environment import Environment, read_environment
 from gateway.cli.parser import ADMIN_LISTEN_DEFAULT, LISTEN_DEFAULT, PROGRAM, ExitCode
@@ -189,7 +189,7 @@ async def _show_traffic(screen: TextIO, addresses: Addresses, key: str | None, s
     """Send traffic and show what comes of it, at the end in full, whatever ends it."""
     loop = asyncio.get_running_loop()
     begin_s = loop.time()
-    off, on, budget = Tally(), Tally(), None
+    off, on, budget = ModeTally(), ModeTally(), None
     live = screen.isatty()
     drawn = 0
 

@@ -15,7 +15,7 @@ _HEADER = _ROW.format("hedging", "requests", "p50 ms", "p90 ms", "p99 ms", "hedg
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TtftSample:
     """One request that was answered.
 
     Attributes:
@@ -34,7 +34,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class HedgeCount:
     """Hedges that may be sent at once: now, and at most."""
 
     level: float
@@ -42,7 +42,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Tally:
+class ModeTally:
     """All requests of one side."""
 
     requests: int = 0
@@ -53,7 +53,7 @@ class Tally:
     denied: int = 0
     ttfts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_TTFTS_MAX))
 
-    def add(self, sample: Sample | None) -> None:
+    def add(self, sample: TtftSample | None) -> None:
         """Count a request; None for one that failed."""
         if sample is None:
             self.failed += 1
@@ -76,7 +76,7 @@ class Tally:
         return [ordered[math.ceil(q * len(ordered)) - 1] if ordered else math.nan for q in qs]
 
 
-def table(off: Tally, on: Tally, budget: Budget | None) -> list[str]:
+def table(off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> list[str]:
     """Three lines and, where requests failed, a fourth."""
     level = "-" if budget is None else f"{budget.level:.1f} of {budget.cap:.1f}"
     lines = [
@@ -89,7 +89,7 @@ def table(off: Tally, on: Tally, budget: Budget | None) -> list[str]:
     return lines
 
 
-def line(elapsed_s: float, off: Tally, on: Tally, budget: Budget | None) -> str:
+def line(elapsed_s: float, off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> str:
     """The same in one line, for a log."""
     said: Sequence[str] = (
         f"{elapsed_s:.0f} s",
@@ -102,12 +102,12 @@ def line(elapsed_s: float, off: Tally, on: Tally, budget: Budget | None) -> str:
     return " | ".join(said)
 
 
-def summary(off: Tally, on: Tally) -> str:
+def summary(off: ModeTally, on: ModeTally) -> str:
     """What it comes to."""
     [off_p99], [on_p99] = (_times(tally)[-1:] for tally in (off, on))
     few = "" if min(off.requests, on.requests) >= _ENOUGH else " (so far the slowest of few)"
     return f"p99: {off_p99} ms with hedging off, {on_p99} ms with {on.extra_load:.1%} more requests upstream{few}"
 
 
-def _times(tally: Tally) -> list[str]:
+def _times(tally: ModeTally) -> list[str]:
     return ["-" if math.isnan(value_s) else f"{1000 * value_s:,.0f}" for value_s in tally.quantiles_s(0.5, 0.9, 0.99)]

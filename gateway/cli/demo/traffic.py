@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from httptools import HttpParserError, HttpResponseParser
 
-from gateway.cli.demo.table import Budget, Sample, Tally
+from gateway.cli.demo.table import HedgeCount, ModeTally, TtftSample
 from gateway.config.values import Address
 
 REQUESTS_PER_S = 20.0
@@ -27,7 +27,7 @@ _READ_BYTES = 65536
 _END_OF_STREAM = b"data: [DONE]\n\n"
 
 
-async def send(public: Address, key: str | None, off: Tally, on: Tally, *, seed: int, length_s: float) -> None:
+async def send(public: Address, key: str | None, off: ModeTally, on: ModeTally, *, seed: int, length_s: float) -> None:
     """Send requests for a while, and wait for all of them.
 
     Args:
@@ -57,17 +57,17 @@ async def send(public: Address, key: str | None, off: Tally, on: Tally, *, seed:
             due_s += rng.expovariate(REQUESTS_PER_S)
 
 
-async def read_budget(admin: Address) -> Budget | None:
+async def read_budget(admin: Address) -> HedgeCount | None:
     """The budget of the hedged model as the admin address tells it, None if it does not."""
     try:
         answer = await _exchange(admin, _request("GET", "/admin/models", admin), _ADMIN_S_MAX)
         [pool] = next(row["pools"] for row in json.loads(answer.body)["models"] if row["model"] == MODEL_ON)
-        return Budget(float(pool["budget_level"]), float(pool["budget_cap"]))
+        return HedgeCount(float(pool["budget_level"]), float(pool["budget_cap"]))
     except (OSError, HttpParserError, ValueError, LookupError, TypeError, StopIteration):
         return None
 
 
-async def ask(public: Address, key: str | None, model: str, due_s: float) -> Sample | None:
+async def ask(public: Address, key: str | None, model: str, due_s: float) -> TtftSample | None:
     """Stream one answer; None if it is not a whole one."""
     message = {"role": "user", "content": "Tell me something."}
     body = json.dumps({"model": model, "stream": True, "max_tokens": _TOKENS, "messages": [message]}).encode()
@@ -78,7 +78,7 @@ async def ask(public: Address, key: str | None, model: str, due_s: float) -> Sam
     if answer.content_s is None or not answer.body.endswith(_END_OF_STREAM):
         return None
     result = answer.headers.get("x-ttft-result", "")
-    return Sample(
+    return TtftSample(
         ttft_s=answer.content_s - due_s,
         attempts=int(answer.headers.get("x-ttft-attempts", "1")),
         hedged=result.startswith("backup_"),
@@ -125,7 +125,7 @@ def _is_content(event: bytes) -> bool:
     return bool(choices[0].get("delta", {}).get("content"))
 
 
-async def _count(public: Address, key: str | None, model: str, due_s: float, tally: Tally) -> None:
+async def _count(public: Address, key: str | None, model: str, due_s: float, tally: ModeTally) -> None:
     tally.add(await ask(public, key, model, due_s))
 
 

@@ -21,7 +21,7 @@ _LOOK_S = 0.02
 _CLOSED = "closed by us after the first content"
 
 
-class Cancelled(enum.Enum):
+class CancelResult(enum.Enum):
     """What became of an answer that was left."""
 
     OBEYED = "obeyed"
@@ -30,15 +30,15 @@ class Cancelled(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelTest:
     """The outcome, and why it is that."""
 
-    outcome: Cancelled
+    outcome: CancelResult
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class TokenCounter:
     """Where a kind of replica tells how many requests it works on.
 
     Attributes:
@@ -65,11 +65,11 @@ def _metric(name: str) -> re.Pattern[bytes]:
 
 
 COUNTERS = {
-    "vllm": Counter("/metrics", _metric("vllm:num_requests_running")),
-    "sglang": Counter("/metrics", _metric("sglang:num_running_reqs"), "--enable-metrics"),
-    "tgi": Counter("/metrics", _metric("tgi_batch_current_size")),
-    "llamacpp": Counter("/metrics", _metric("llamacpp:requests_processing"), "--metrics"),
-    "simulated": Counter("/sim/stats?records=0", re.compile(rb'"in_flight":\s*(\d+)')),
+    "vllm": TokenCounter("/metrics", _metric("vllm:num_requests_running")),
+    "sglang": TokenCounter("/metrics", _metric("sglang:num_running_reqs"), "--enable-metrics"),
+    "tgi": TokenCounter("/metrics", _metric("tgi_batch_current_size")),
+    "llamacpp": TokenCounter("/metrics", _metric("llamacpp:requests_processing"), "--metrics"),
+    "simulated": TokenCounter("/sim/stats?records=0", re.compile(rb'"in_flight":\s*(\d+)')),
 }
 """By kind; the others tell nothing."""
 
@@ -79,7 +79,7 @@ async def cancel(
     count: Callable[[], Awaitable[float | None]] | None,
     gap_s: float,
     blind: str,
-) -> Cancel:
+) -> CancelTest:
     """Begin an answer of up to LONG_TOKENS and leave after its first content.
 
     Args:
@@ -108,7 +108,7 @@ async def cancel(
     return await _watched(count, gap_s * LONG_TOKENS / 2)
 
 
-async def _watched(count: Callable[[], Awaitable[float | None]], alone_s: float) -> Cancel:
+async def _watched(count: Callable[[], Awaitable[float | None]], alone_s: float) -> CancelTest:
     """Watch the number fall after the close; an answer that could be over by itself after `alone_s` proves nothing."""
     loop = asyncio.get_running_loop()
     closed_s = loop.time()
@@ -116,11 +116,11 @@ async def _watched(count: Callable[[], Awaitable[float | None]], alone_s: float)
         if await count() == 0:
             waited_s = loop.time() - closed_s
             if waited_s < alone_s:
-                return Cancel(Cancelled.OBEYED, f"the replica let go of it within {1000 * waited_s:.0f} ms")
+                return CancelTest(CancelResult.OBEYED, f"the replica let go of it within {1000 * waited_s:.0f} ms")
             return _unknown(f"it was over {1000 * waited_s:.0f} ms after the close, perhaps by itself")
         await asyncio.sleep(_LOOK_S)
-    return Cancel(Cancelled.NOT_SEEN, f"{waited_s:.0f} s after the close the replica still counts it")
+    return CancelTest(CancelResult.NOT_SEEN, f"{waited_s:.0f} s after the close the replica still counts it")
 
 
-def _unknown(text: str) -> Cancel:
-    return Cancel(Cancelled.UNKNOWN, text)
+def _unknown(text: str) -> CancelTest:
+    return CancelTest(CancelResult.UNKNOWN, text)

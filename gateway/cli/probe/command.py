@@ -17,16 +17,16 @@ from urllib.parse import urlsplit
 from gateway.cli.config import config_path, tell_problems
 from gateway.cli.environment import read_environment
 from gateway.cli.parser import ExitCode
-from gateway.cli.probe.cancel import COUNTERS, Cancel, Counter, cancel
-from gateway.cli.probe.plan import PROMPT, Target, left_tokens, plan, targets
+from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
+from gateway.cli.probe.plan import PROMPT, ProbeTarget, left_tokens, plan, targets
 from gateway.cli.probe.quirks import OF_CHAT, Quirk
-from gateway.cli.probe.report import Report, as_json, cleaned, details, limits_of, quirks_of, table, times_of
+from gateway.cli.probe.report import ProbeReport, as_json, cleaned, details, limits_of, quirks_of, table, times_of
 from gateway.cli.probe.stream import Recording, Tap, begin, fetch, record
 from gateway.cli.terminal import bold, fail
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.settings import Settings
-from gateway.inbound.parsed import Bounds as RequestBounds
+from gateway.inbound.parsed import NumberLimits as RequestBounds
 from gateway.inbound.request import parse
 from gateway.upstreams import endpoint_at, needs_httpx, origin_of, spoken_by, upstream_headers
 from providers.base import Api, Call, HttpSink, HttpStream, Request
@@ -70,7 +70,9 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.FAILED if any(report.error for report in reports) else ExitCode.FINE
 
 
-async def probe_all(settings: Settings, chosen: Sequence[Target], requests: int, max_tokens: int) -> list[Report]:
+async def probe_all(
+    settings: Settings, chosen: Sequence[ProbeTarget], requests: int, max_tokens: int
+) -> list[ProbeReport]:
     """Probe replicas, a few at a time, and one after the other's requests.
 
     Args:
@@ -81,7 +83,7 @@ async def probe_all(settings: Settings, chosen: Sequence[Target], requests: int,
     """
     turn = asyncio.Semaphore(_AT_ONCE_MAX)
 
-    async def one(target: Target) -> Report:
+    async def one(target: ProbeTarget) -> ProbeReport:
         async with turn:
             prober = _Prober(settings, target, tasks)
             try:
@@ -94,7 +96,7 @@ async def probe_all(settings: Settings, chosen: Sequence[Target], requests: int,
     return [task.result() for task in running]
 
 
-def _show(reports: Sequence[Report], *, as_document: bool) -> None:
+def _show(reports: Sequence[ProbeReport], *, as_document: bool) -> None:
     if as_document:
         ok = not any(report.error for report in reports)
         print(json.dumps({"ok": ok, "replicas": [as_json(report) for report in reports]}, indent=2))
@@ -163,7 +165,7 @@ class _Prober:
         tasks: owner of connecting tasks.
     """
 
-    def __init__(self, settings: Settings, target: Target, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, settings: Settings, target: ProbeTarget, tasks: asyncio.TaskGroup) -> None:
         self._target = target
         self._row = row = target.row
         self._kind = CATALOG[row.kind]
@@ -184,7 +186,7 @@ class _Prober:
         """Let go of idle connections."""
         self._client.close()
 
-    async def report(self, requests: int, max_tokens: int) -> Report:
+    async def report(self, requests: int, max_tokens: int) -> ProbeReport:
         """Ask for whole answers until one fails, then leave one."""
         form = _Form(self._kind.asks_usage, max_tokens)
         recordings: list[Recording] = []
@@ -201,7 +203,7 @@ class _Prober:
         if last.error is None:
             left = await self._left(replace(form, max_tokens=left_tokens(self._target, max_tokens)), times.gap_s or 0.0)
         clean = partial(cleaned, secrets=self._secrets())
-        return Report(
+        return ProbeReport(
             model=self._target.model.name,
             replica=self._row.name,
             kind=self._row.kind,
@@ -239,7 +241,7 @@ class _Prober:
             return replace(form, tokens_key="max_completion_tokens")
         return None
 
-    async def _left(self, form: _Form, gap_s: float) -> Cancel:
+    async def _left(self, form: _Form, gap_s: float) -> CancelTest:
         """Begin one more answer and leave it."""
         counter = COUNTERS.get(self._row.kind)
         path = self._path.removesuffix("/v1")
@@ -252,7 +254,7 @@ class _Prober:
         start = partial(begin, self._client, self._endpoint, form.call())
         return await cancel(start, count if counter else None, gap_s, self._blind(counter))
 
-    def _blind(self, counter: Counter | None) -> str:
+    def _blind(self, counter: TokenCounter | None) -> str:
         """What to say where it cannot be seen whether the replica stops."""
         if counter is not None:
             needs = f" (start it with {counter.needs})" if counter.needs else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.cli.config import pools
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS
-from gateway.config.settings import Model, Replica, Settings
+from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 
 PROMPT = "Count from 1 to 1000, in digits, separated by spaces, and say nothing else."
 
@@ -18,11 +18,11 @@ _REQUESTS_CAP, _TOKENS_CAP = 1_000, 100_000  # with it
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbeTarget:
     """One replica of one model."""
 
-    model: Model
-    row: Replica
+    model: ModelSettings
+    row: ReplicaSettings
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class Target:
         return f"{self.model.name}/{self.row.name}"
 
 
-def targets(settings: Settings, model: str | None, replica: str | None) -> list[Target]:
+def targets(settings: Settings, model: str | None, replica: str | None) -> list[ProbeTarget]:
     """The replicas of a configuration, those of fallbacks included.
 
     Args:
@@ -39,7 +39,7 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
         replica: only those with this name; None: all.
     """
     return [
-        Target(each, row)
+        ProbeTarget(each, row)
         for each in settings.models
         if model in (None, each.name)
         for pool in pools(each)
@@ -48,13 +48,13 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
     ]
 
 
-def left_tokens(target: Target, max_tokens: int) -> int:
+def left_tokens(target: ProbeTarget, max_tokens: int) -> int:
     """`max_tokens` of the answer that is left: long where it can be seen whether the replica stops."""
     return max(max_tokens, LONG_TOKENS) if target.row.kind in COUNTERS else max_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProbePlan:
     """What a probe costs at most.
 
     Attributes:
@@ -86,7 +86,7 @@ class Plan:
         return f"more than {most} need --yes; or ask for less with --model, --replica, --requests or --max-tokens"
 
 
-def plan(chosen: Sequence[Target], requests: int, max_tokens: int) -> Plan:
+def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> ProbePlan:
     """What a probe of some replicas costs: so many whole answers of each, and one that is left."""
     tokens = sum(requests * max_tokens + left_tokens(target, max_tokens) for target in chosen)
-    return Plan(len(chosen), (requests + 1) * len(chosen), tokens)
+    return ProbePlan(len(chosen), (requests + 1) * len(chosen), tokens)

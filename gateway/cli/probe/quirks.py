@@ -67,7 +67,7 @@ class Quirk:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """One whole stream.
 
     Attributes:
@@ -94,13 +94,13 @@ def is_trap(headers_s: float, content_s: float) -> bool:
     return lead_s >= max(_TRAP_S_MIN, _TRAP_SHARE_MIN * content_s)
 
 
-def quirks(streams: Sequence[Seen]) -> list[Quirk]:
+def quirks(streams: Sequence[Observation]) -> list[Quirk]:
     """Everything particular about any of the streams, each thing once, in the order of `NAMES`."""
     found = {quirk.name: quirk for seen in streams for quirk in (*_of_transport(seen), *_of_events(seen))}
     return sorted(found.values(), key=lambda quirk: NAMES.index(quirk.name))
 
 
-def _of_transport(seen: Seen) -> Iterator[Quirk]:
+def _of_transport(seen: Observation) -> Iterator[Quirk]:
     media = next((value.decode("latin-1") for name, value in seen.headers if name == b"content-type"), "nothing")
     if is_trap(seen.headers_s, seen.content_s):
         lead_ms = 1000 * (seen.content_s - seen.headers_s)
@@ -113,7 +113,7 @@ def _of_transport(seen: Seen) -> Iterator[Quirk]:
         yield Quirk("one_piece", "the whole answer comes in one piece: something on the way holds streams back")
 
 
-def _of_events(seen: Seen) -> Iterator[Quirk]:
+def _of_events(seen: Observation) -> Iterator[Quirk]:
     if b"\r\n" in seen.body:
         yield Quirk("crlf", "lines end with CR LF")
     text = seen.body.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")

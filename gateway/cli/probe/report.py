@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 
-from gateway.cli.probe.cancel import Cancel
-from gateway.cli.probe.quirks import Quirk, Seen, is_trap, quirks
+from gateway.cli.probe.cancel import CancelTest
+from gateway.cli.probe.quirks import Observation, Quirk, is_trap, quirks
 from gateway.cli.probe.stream import Recording
 
 _TEXT_MAX = 300
@@ -42,7 +42,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProbeReport:
     """What was found out about one replica.
 
     Attributes:
@@ -62,7 +62,7 @@ class Report:
     streams: int
     times: Times
     limits: Mapping[str, str]
-    cancel: Cancel | None
+    cancel: CancelTest | None
     quirks: Sequence[Quirk]
 
     @property
@@ -108,7 +108,7 @@ def limits_of(recording: Recording) -> dict[str, str]:
     return dict(found[:_LIMITS_MAX])
 
 
-def table(reports: Sequence[Report]) -> list[str]:
+def table(reports: Sequence[ProbeReport]) -> list[str]:
     """A line for each replica below a header."""
     names = [f"{report.model}/{report.replica}" for report in reports]
     width = max(7, *map(len, names))
@@ -121,7 +121,7 @@ def table(reports: Sequence[Report]) -> list[str]:
     return [f"{name:<{width}}" + "".join(f"{cell:>9}" for cell in cells) for name, *cells in rows]
 
 
-def details(report: Report) -> Iterator[str]:
+def details(report: ProbeReport) -> Iterator[str]:
     """What the table has no room for."""
     yield f"{report.model}/{report.replica} ({report.kind})"
     if report.error is not None:
@@ -134,7 +134,7 @@ def details(report: Report) -> Iterator[str]:
         yield f"  {quirk.name}: {quirk.text}"
 
 
-def as_json(report: Report) -> dict[str, object]:
+def as_json(report: ProbeReport) -> dict[str, object]:
     """The same for programs."""
     cancel = report.cancel
     return {
@@ -152,8 +152,8 @@ def as_json(report: Report) -> dict[str, object]:
     }
 
 
-def _seen(recording: Recording) -> Seen:
-    return Seen(
+def _seen(recording: Recording) -> Observation:
+    return Observation(
         headers=recording.headers,
         body=bytes(recording.body),
         asked_usage=recording.asked_usage,

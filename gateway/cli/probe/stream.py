@@ -88,7 +88,7 @@ class Recording:
         self.over.set()
 
 
-class Client(Protocol):
+class ProbeClient(Protocol):
     """An HTTP client that tells a recording of connections and bytes while it has one."""
 
     recording: Recording | None
@@ -116,13 +116,13 @@ class Tap:
         self._recording.rest.set()
 
 
-def begin(client: Client, endpoint: Endpoint, call: Call) -> tuple[Recording, Stream]:
+def begin(client: ProbeClient, endpoint: Endpoint, call: Call) -> tuple[Recording, Stream]:
     """Send a request; the client's recording is then the one returned."""
     recording = client.recording = Recording(asked_usage=call.include_usage)
     return recording, endpoint.open(call, recording)
 
 
-async def record(client: Client, endpoint: Endpoint, call: Call) -> Recording:
+async def record(client: ProbeClient, endpoint: Endpoint, call: Call) -> Recording:
     """Send a request and take its answer as far as it comes."""
     recording, stream = begin(client, endpoint, call)
     try:
@@ -146,7 +146,7 @@ async def within(wait_s: float, event: asyncio.Event) -> bool:
     return True
 
 
-async def fetch(client: Client, target: str, headers: Headers) -> bytes | None:
+async def fetch(client: ProbeClient, target: str, headers: Headers) -> bytes | None:
     """The body of a GET as far as it is kept; None unless it was answered with 200."""
     taken = _Document()
     lines = b"".join(b"%s: %s\r\n" % header for header in headers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from providers.base import Api, Assembler, Call
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.tolerant_json import loads
 from providers.translation.base import Request, lost
 from providers.translation.chat_to_responses.stream import ChatChunks
@@ -96,7 +96,7 @@ def _items(given: Item) -> Iterator[dict[str, object]]:
         message, at = _dict(each), f"messages[{index}]"
         role, content = message.get("role"), message.get("content")
         if message.get("name") or message.get("audio") or message.get("function_call") or role == "function":
-            raise Unsuited(
+            raise Unsupported(
                 f"`{at}` has a name, audio or a legacy function call, which this upstream cannot take", param=at
             )
         if role == "tool":
@@ -135,7 +135,7 @@ def _said_before(value: object, at: str) -> dict[str, object]:
         return {"type": "refusal", "refusal": part.get("refusal")}
     if part.get("type") == "text":
         return {"type": "output_text", "text": part.get("text"), "annotations": []}
-    raise Unsuited(
+    raise Unsupported(
         f"`{at}.content` has a part of type {part.get('type')!r}, which an answer cannot have here", param=at
     )
 
@@ -153,7 +153,7 @@ def _part(value: object, at: str) -> dict[str, object]:
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
     if kind == "file":
         return {"type": "input_file", **_dict(part.get("file"))}
-    raise Unsuited(f"`{at}.content` has a part of type {kind!r}, which this upstream has no words for", param=at)
+    raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which this upstream has no words for", param=at)
 
 
 def _text(given: Item) -> dict[str, object]:

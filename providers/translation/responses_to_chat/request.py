@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from providers.base import Api, Call
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.responses.assemble import ResponseAssembler
 from providers.tolerant_json import loads
 from providers.translation.base import Request, lost
@@ -87,7 +87,7 @@ def messages_of(given: Mapping[str, object]) -> list[dict[str, object]]:
     for index, item in enumerate(_list(asked)):
         at = f"input[{index}]"
         if not isinstance(item, dict):
-            raise Unsuited(f"`{at}` is no object", param=at)
+            raise Unsupported(f"`{at}` is no object", param=at)
         kind = str(item.get("type") or "message")
         if kind == "reasoning":
             continue  # of an earlier turn; models of chat completions do not get it back
@@ -99,7 +99,7 @@ def messages_of(given: Mapping[str, object]) -> list[dict[str, object]]:
         elif kind == "message":
             messages.append(_message(item, at))
         else:
-            raise Unsuited(f"`{at}` is of type {kind!r}, which this upstream has no words for", param=at)
+            raise Unsupported(f"`{at}` is of type {kind!r}, which this upstream has no words for", param=at)
     return messages
 
 
@@ -138,7 +138,7 @@ def _assistant(content: object, at: str) -> dict[str, object]:
         elif kind == "refusal":
             refusals.append(str(_dict(part).get("refusal") or ""))
         else:
-            raise Unsuited(f"`{at}.content` has a part of type {kind!r}, which an answer cannot have here", param=at)
+            raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which an answer cannot have here", param=at)
     refused = {"refusal": "".join(refusals)} if refusals else {}
     return {"role": "assistant", "content": "".join(texts) if texts or not refusals else None, **refused}
 
@@ -157,7 +157,9 @@ def _part(value: object, at: str) -> dict[str, object]:
     if kind == "input_file" and not part.get("file_url"):
         names = ("file_data", "filename", "file_id")
         return {"type": "file", "file": {name: part[name] for name in names if part.get(name) is not None}}
-    raise Unsuited(f"`{param}` has a part of type {kind!r} in a form that this upstream has no words for", param=param)
+    raise Unsupported(
+        f"`{param}` has a part of type {kind!r} in a form that this upstream has no words for", param=param
+    )
 
 
 def _text_parts(output: object, at: str) -> object:
@@ -166,7 +168,7 @@ def _text_parts(output: object, at: str) -> object:
         return output
     parts = [_part(part, at) for part in _list(output)]
     if any(part["type"] != "text" for part in parts):
-        raise Unsuited(f"`{at}` is not only text, which is all that a tool can give this upstream", param=at)
+        raise Unsupported(f"`{at}` is not only text, which is all that a tool can give this upstream", param=at)
     return parts
 
 

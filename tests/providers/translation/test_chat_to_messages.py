@@ -7,7 +7,7 @@ import pytest
 
 from anthropic_calls import CHAT_ON_MESSAGES, USER
 from openai_calls import call_of
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.translation.chat_to_messages.request import request_of
 
 FUNCTION = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}
@@ -270,7 +270,7 @@ UNSUITED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("param", UNSUITED)
 def test_what_makes_no_sense_without_is_refused(param: str) -> None:
     """What cannot be left out is a 400 that names the field."""
-    with pytest.raises(Unsuited) as refused:
+    with pytest.raises(Unsupported) as refused:
         request_of({"model": "m", "messages": [USER], **UNSUITED[param]})
     assert (param, 400) == (refused.value.param, refused.value.status)
     assert param in refused.value.message

@@ -8,7 +8,7 @@ import pytest
 from openai_calls import call_of
 from providers.base import Api, Frame, FrameKind, Usage, WireProtocol
 from providers.catalog import CATALOG
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.protocols import Wishes, protocols
 from providers.responses.writer import EventWriter, events_of_answer
 from providers.sse import data_of, events_of
@@ -149,7 +149,7 @@ def test_a_conversation_there_and_back() -> None:
 )
 def test_what_cannot_be_said_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
     """The field is named."""
-    with pytest.raises(Unsuited) as refused:
+    with pytest.raises(Unsupported) as refused:
         built(**fields)
     assert refused.value.param == param
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from anthropic_calls import ENGINE, MESSAGES_ON_CHAT, USER, messages_call
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.translation.messages_to_chat.request import Dialect, request_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -241,7 +241,7 @@ UNSUITED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("param", UNSUITED)
 def test_what_makes_no_sense_without_is_refused(param: str) -> None:
     """What cannot be left out is a 400 that names the field."""
-    with pytest.raises(Unsuited) as refused:
+    with pytest.raises(Unsupported) as refused:
         request_of({"model": "m", "max_tokens": 64, "messages": [USER], **UNSUITED[param]}, ENGINE)
     assert refused.value.param == param
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openai_calls import call_of
 from providers.base import Api, FrameKind, WireProtocol
 from providers.catalog import CATALOG
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
 from providers.protocols import Wishes, protocols
 from providers.responses.assemble import ResponseAssembler
@@ -243,7 +243,7 @@ NOT_UNDERSTOOD: dict[str, Any] = {
 def test_what_cannot_be_said_is_refused_or_dropped_and_told(param: str) -> None:
     """Each such field is named; where fields may be dropped it is left out, and its name is told."""
     call = call_of({"model": "m", "input": "hi", **REFUSED[param]}, Api.RESPONSES)
-    with pytest.raises(Unsuited) as refused:
+    with pytest.raises(Unsupported) as refused:
         protocol().build(call, "up", stream=True)
     assert refused.value.param == param
     dropped: list[tuple[str, ...]] = []
@@ -255,7 +255,7 @@ def test_what_cannot_be_said_is_refused_or_dropped_and_told(param: str) -> None:
 def test_a_conversation_is_never_shortened(param: str) -> None:
     """An item that has no form there is refused, even where fields may be dropped."""
     call = call_of({"model": "m", "input": NOT_UNDERSTOOD[param]}, Api.RESPONSES)
-    with pytest.raises(Unsuited) as refused:
+    with pytest.raises(Unsupported) as refused:
         protocol(drop=[]).build(call, "up", stream=True)
     assert refused.value.param == param
 

@@ -7,7 +7,7 @@ import pytest
 from openai_calls import call_of
 from providers.base import Api, Call, Frame, FrameKind, Usage
 from providers.catalog import CATALOG
-from providers.errors import Unsuited
+from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
 from providers.protocols import Wishes, protocols
 from providers.sse import events_of
@@ -82,7 +82,7 @@ def test_a_request_is_said_in_other_words() -> None:
 
 def test_what_cannot_be_said_is_refused_by_name() -> None:
     """Where nothing may be dropped, the field is named."""
-    with pytest.raises(Unsuited) as refused:
+    with pytest.raises(Unsupported) as refused:
         Translated(Shouting(), OpenAIChat()).build(CALL, "up", stream=True)
     assert (refused.value.param, refused.value.status) == ("loud", 400)
 
