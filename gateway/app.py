@@ -1,6 +1,6 @@
 """The composition root: settings -> object graph -> the public and the admin application.
 
-With site.py, which builds what the settings say, the only place that names concrete classes of every room. Nothing is
+Together with topology.py the only place that names concrete classes of every room. Nothing is
 decided here. Units: seconds, bytes.
 """
 
@@ -35,7 +35,7 @@ from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
-from gateway.topology import build_site
+from gateway.topology import Tune, build_topology
 from gateway.version import gateway_version
 from providers.anthropic.assemble import MessageAssembler
 from providers.base import Api
@@ -57,6 +57,7 @@ class Gateway:
         settings: checked.
         tasks: owner of every long-lived task; the loop is the running one.
         reread: for reloading; None where there is no file.
+        tune: changes each model's hedging (`gateway.topology.Tune`); None for the settings as they are.
 
     Attributes:
         draining: no new requests are welcome; /readyz says so.
@@ -64,15 +65,22 @@ class Gateway:
         admin: the admin ASGI application.
     """
 
-    def __init__(self, settings: config.Settings, tasks: asyncio.TaskGroup, reread: Reread | None = None) -> None:
+    def __init__(
+        self,
+        settings: config.Settings,
+        tasks: asyncio.TaskGroup,
+        reread: Reread | None = None,
+        tune: Tune | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.draining = False
         self._tasks = tasks
         self._reread = reread
+        self._tune = tune
         self._reloading = asyncio.Lock()
         self._hub = Hub()
-        self._host = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
-        self._site = build_site(settings, tasks, self._host)
+        self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
+        self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
         usage = UsageTable()
         self._metrics = Metrics(self._states, self._admission_state)
         self._admin = Admin(
@@ -88,8 +96,8 @@ class Gateway:
         log = RequestLog(self._writer.write, text=wants_text("auto", sys.stdout.fileno()))
         self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
         apis = client_apis()
-        self._routes = RacedRoutes(self._site.serving, apis, self._host, tasks)
-        self._counts = TokenCounts(self._site.serving, apis[Api.MESSAGES], self._host, tasks)
+        self._routes = RacedRoutes(self._topology.serving, apis, self._runtime, tasks)
+        self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime, tasks)
         started = int(datetime.now(UTC).timestamp())
         self._plain = plain_app(self._models_of, started, lambda: not self.draining, _VERSION)
         self.application: Application = self._application
@@ -109,12 +117,12 @@ class Gateway:
 
     def close(self) -> None:
         """Let go of idle connections, and write out the log."""
-        self._site.close()
+        self._topology.close()
         self._writer.close()
 
     def keep_warm(self) -> None:
         """Have a connection ready to every replica of each pool that is in use; to be called every few seconds."""
-        self._site.keep_warm()
+        self._topology.keep_warm()
 
     async def reload(self) -> ConfigReloaded:
         """Read the settings again and serve by them from now on; requests under way go on as they began.
@@ -133,23 +141,25 @@ class Gateway:
                 else:  # a bug must not cost the gateway that runs
                     logging.getLogger(__name__).exception("the new configuration could not be put in force")
                     text = f"the gateway failed ({type(error).__name__}); its log says where"
-                site = self._site
-                self._hub.emit(ConfigReloaded(self._host.loop.time(), len(site.models), len(site.replicas), 0, text))
+                topology = self._topology
+                self._hub.emit(
+                    ConfigReloaded(self._runtime.loop.time(), len(topology.models), len(topology.replicas), 0, text)
+                )
                 raise ReloadFailed(text) from error
             self._hub.emit(event)
             return event
 
     def _follow(self, settings: config.Settings) -> ConfigReloaded:
         """Put the new site in the place of the old one."""
-        old = self._site
+        old = self._topology
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(old.settings, name)]
         if fixed:
             raise ReloadFailed(f"{' and '.join(fixed)} changed, which takes a restart; nothing was changed")
-        site = self._site = build_site(settings, self._tasks, self._host, old)
-        self._routes.serving = self._counts.serving = site.serving
-        old.close(keep=site)
-        kept = sum(replica is old.replicas.get(named) for named, replica in site.replicas.items())
-        return ConfigReloaded(self._host.loop.time(), len(site.models), kept, len(site.replicas) - kept)
+        topology = self._topology = build_topology(settings, self._tasks, self._runtime, old, self._tune)
+        self._routes.serving = self._counts.serving = topology.serving
+        old.close(keep=topology)
+        kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
+        return ConfigReloaded(self._runtime.loop.time(), len(topology.models), kept, len(topology.replicas) - kept)
 
     def _application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Whose request it is; no coroutine of its own for every step of theirs to pass through."""
@@ -162,31 +172,31 @@ class Gateway:
     # what the plain routes, observers and the admin address ask
 
     def _models_of(self, request: Request) -> list[str]:
-        keyring = self._site.serving.keyring
+        keyring = self._topology.serving.keyring
         key_name = keyring.name(request.scope["headers"])
-        return [name for name in self._site.models if keyring.may_use(key_name, name)]
+        return [name for name in self._topology.models if keyring.may_use(key_name, name)]
 
     def _states(self) -> Iterator[PoolState | None]:
-        now_s = self._host.loop.time()
-        for model in self._site.models.values():
+        now_s = self._runtime.loop.time()
+        for model in self._topology.models.values():
             for pool in model.pools:
                 yield from pool_state(model.name, pool, now_s)
 
     def _admission_state(self) -> AdmissionState:
-        site = self._site
-        gates = {name: entrance.gate for name, entrance in site.entrances.items()}
-        return admission_state(gates, site.accounts, site.held, self._host.loop.time())
+        topology = self._topology
+        fair_queues = {name: queue.fair_queue for name, queue in topology.model_queues.items()}
+        return admission_state(fair_queues, topology.key_limiters, topology.memory, self._runtime.loop.time())
 
     def _describe(self, name: str, quantiles: Sequence[float]) -> dict[str, object] | None:
-        model = self._site.models.get(name)
-        return None if model is None else describe(model, self._host.loop.time(), quantiles)
+        model = self._topology.models.get(name)
+        return None if model is None else describe(model, self._runtime.loop.time(), quantiles)
 
     def _switch(self, name: str | None, /, *, on: bool) -> None:
-        for model in self._site.models.values():
+        for model in self._topology.models.values():
             if name in (None, model.name):
                 for pool in model.pools:
                     pool.hedging_on = on
-        self._hub.emit(HedgingSwitched(self._host.loop.time(), name, on))
+        self._hub.emit(HedgingSwitched(self._runtime.loop.time(), name, on))
 
 
 class Hub:
@@ -205,11 +215,6 @@ class Hub:
                 self.failures += 1
                 if self.failures == 1:
                     logging.getLogger(__name__).exception("an observer failed; this is told once")
-
-
-def build(settings: config.Settings, tasks: asyncio.TaskGroup, reread: Reread | None = None) -> Gateway:
-    """Build everything; must be called on the loop that will run it."""
-    return Gateway(settings, tasks, reread)
 
 
 def client_apis() -> dict[Api, ClientApi]:

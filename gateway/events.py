@@ -268,7 +268,7 @@ class ComponentFailed:
     """A part of the brain or an observer raised; the request went on without it."""
 
     at_s: float
-    part: str
+    component: str
     error: str  # type of the exception only
 
 

@@ -20,13 +20,14 @@ import uvicorn
 
 from gateway.api.asgi import Application
 from gateway.api.http_protocol import BoundedHttpProtocol
-from gateway.app import Gateway, Reread, build
+from gateway.app import Gateway, Reread
 from gateway.config.settings import Settings
 from gateway.config.values import Address
 from gateway.errors import ReloadFailed
+from gateway.topology import Tune
 
-NOTICE_S = 1.0  # between /readyz turning false and the end of accepting: load balancers look every second or so
-GOODBYE_S = 1.0  # for the error events of streams that outlived the drain
+READINESS_LEAD_S = 1.0  # between /readyz turning false and the end of accepting: load balancers look every second or so
+DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that outlived the drain
 _LAST_S = 0.3  # for whatever is left when all must end at once; uvicorn looks ten times a second
 _SWEEP_S = 1.0
 _BACKLOG = 4096
@@ -85,6 +86,7 @@ async def run(
     on_ready: Callable[[Addresses], None],
     meanwhile: Callable[[Addresses], Coroutine[object, object, None]] | None = None,
     reread: Reread | None = None,
+    tune: Tune | None = None,
 ) -> ExitReport:
     """Serve until a signal ends it.
 
@@ -93,6 +95,7 @@ async def run(
         on_ready: called once when requests are accepted and signals are heard.
         meanwhile: started then, and cancelled by the first signal.
         reread: reads the settings again for a reload; None where there is no file.
+        tune: see `gateway.topology.Tune`.
 
     Raises:
         ListenError: an address is taken or not ours.
@@ -102,7 +105,7 @@ async def run(
         sockets = [opened.enter_context(await _bind(address)) for address in wanted]
         addresses = Addresses(_name(sockets[0]), _name(sockets[1]) if len(sockets) > 1 else None)
         async with asyncio.TaskGroup() as tasks:
-            gateway = build(settings, tasks, reread)
+            gateway = Gateway(settings, tasks, reread, tune)
             servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
             running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
             sweeping = tasks.create_task(_sweep(servers, gateway))
@@ -137,14 +140,14 @@ async def _drain(
     """Stop accepting, then wait for running requests; returns how many had to be told to end."""
     gateway.draining = True
     if patient:
-        await asyncio.sleep(NOTICE_S)
+        await asyncio.sleep(READINESS_LEAD_S)
     server.should_exit = True  # it closes idle connections, and is done when the others have their answers
     done, _ = await asyncio.wait({running}, timeout=timeout_s)
     if done:
         return 0
     cut = gateway.active
     gateway.end_streams()
-    await asyncio.wait({running}, timeout=GOODBYE_S)
+    await asyncio.wait({running}, timeout=DRAIN_ERROR_FLUSH_S)
     return cut
 
 

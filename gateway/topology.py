@@ -6,7 +6,8 @@ Requests under way go on with the objects they began with. Nothing is decided he
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -15,16 +16,16 @@ from urllib.parse import urlsplit
 
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
-from gateway.api.bodies import BodyReader
-from gateway.api.body_memory import BodyMemory
+from gateway.api.body_reader import BodyReader
 from gateway.api.routes import RequestLimits, Serving
 from gateway.config import settings as config
 from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
 from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.inbound.parsed import NumberLimits
+from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.budget import RetryBudget
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
@@ -36,7 +37,7 @@ from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
-from gateway.upstreams import UpstreamClient, client_to, endpoint_at, origin_of, secrets_of, spoken_by
+from gateway.upstreams import UpstreamClient, client_to, endpoint_at, native_apis, origin_of, secrets_of
 from gateway.version import gateway_version
 from providers.base import Api, Resource
 from providers.catalog import CATALOG, Kind
@@ -53,6 +54,9 @@ _VERSION = gateway_version()  # reads a file, so not on the loop
 
 _T = TypeVar("_T")
 
+Tune = Callable[[HedgeParameters], HedgeParameters]
+"""Changes how every pool hedges beyond what settings can express: for measurements."""
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -64,7 +68,7 @@ class Topology:
         models: by public name, in the order of the settings.
         accounts: what keys have used that have limits, by name.
         entrances: of the models that have a bound, by name.
-        held: bytes of request bodies.
+        memory: counts the bytes of request bodies.
         ledgers: by quota.
         clients: to each origin.
         fleets: the clients of each pool.
@@ -74,17 +78,17 @@ class Topology:
     settings: config.Settings
     serving: Serving
     models: dict[str, Model]
-    accounts: dict[str, KeyLimiter]
-    entrances: dict[str, ModelQueue]
-    held: BodyMemory
+    key_limiters: dict[str, KeyLimiter]
+    model_queues: dict[str, ModelQueue]
+    memory: BodyMemory
     ledgers: LedgerRegistry
     clients: dict[Origin, UpstreamClient]
-    fleets: list["WarmPool"]
+    warm_pools: list["WarmPool"]
     replicas: dict[tuple[str, str], Replica]
 
     def keep_warm(self) -> None:
         """Have a connection ready to every replica of each pool that is in use; to be called every few seconds."""
-        for fleet in self.fleets:
+        for fleet in self.warm_pools:
             fleet.keep_warm()
 
     def close(self, keep: "Topology | None" = None) -> None:
@@ -94,81 +98,95 @@ class Topology:
                 client.close()
 
 
-def build_site(
-    settings: config.Settings, tasks: asyncio.TaskGroup, host: Runtime, before: Topology | None = None
+def build_topology(
+    settings: config.Settings,
+    tasks: asyncio.TaskGroup,
+    runtime: Runtime,
+    previous: Topology | None = None,
+    tune: Tune | None = None,
 ) -> Topology:
     """Build everything that the settings decide; must be called on the loop that will run it.
 
     Args:
         settings: checked.
         tasks: owner of connecting tasks.
-        host: what races share.
-        before: the site that is followed, None at the start.
+        runtime: shared by all races.
+        previous: the topology this one replaces, None at the start.
+        tune: changes each model's hedging, None for the settings as they are.
     """
-    return _Builder(settings, tasks, host, before).site()
+    return _Builder(settings, tasks, runtime, previous, tune).build()
 
 
 class _Builder:
-    """Builds one site."""
+    """Builds one topology."""
 
     def __init__(
-        self, settings: config.Settings, tasks: asyncio.TaskGroup, host: Runtime, before: Topology | None
+        self,
+        settings: config.Settings,
+        tasks: asyncio.TaskGroup,
+        runtime: Runtime,
+        previous: Topology | None,
+        tune: Tune | None,
     ) -> None:
+        self._tune = tune
         self._settings = settings
         self._tasks = tasks
-        self._host = host
-        self._before = before
-        self._ledgers = _ledgers(settings.quotas, None if before is None else before.ledgers)
+        self._runtime = runtime
+        self._previous = previous
+        self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers)
         self._clients: dict[Origin, UpstreamClient] = {}
-        self._fleets: list[WarmPool] = []
+        self._warm_pools: list[WarmPool] = []
         self._replicas: dict[tuple[str, str], Replica] = {}
 
-    def site(self) -> Topology:
-        """All of it."""
-        settings, before = self._settings, self._before
+    def build(self) -> Topology:
+        settings, previous = self._settings, self._previous
         models = {row.name: self._model(row) for row in settings.models}
-        accounts, entrances = _accounts(settings.keys), _entrances(settings.models)
-        held = BodyMemory(settings.limits.request_bodies_max_bytes)
-        if before is not None:
-            held = before.held
-            held.bytes_max = settings.limits.request_bodies_max_bytes
-            old = before.settings
-            accounts |= _kept(before.accounts, {row.name: row for row in old.keys}, settings.keys)
-            entrances |= _kept(before.entrances, {row.name: row for row in old.models}, settings.models)
-        bodies = BodyReader(settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, held)
-        admission = Admission(accounts, entrances, self._host)
+        key_limiters, model_queues = _key_limiters(settings.keys), _model_queues(settings.models)
+        memory = BodyMemory(settings.limits.buffered_bodies_max_bytes)
+        if previous is not None:
+            memory = previous.memory
+            memory.bytes_max = settings.limits.buffered_bodies_max_bytes
+            old = previous.settings
+            key_limiters |= _kept(previous.key_limiters, {row.name: row for row in old.keys}, settings.keys)
+            model_queues |= _kept(previous.model_queues, {row.name: row for row in old.models}, settings.models)
+        bodies = BodyReader(
+            settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, memory, self._runtime
+        )
+        admission = Admission(key_limiters, model_queues, self._runtime)
         serving = Serving(models, _keyring(settings.keys), bodies, admission, _limits(settings.limits))
         return Topology(
             settings,
             serving,
             models,
-            accounts,
-            entrances,
-            held,
+            key_limiters,
+            model_queues,
+            memory,
             self._ledgers,
             self._clients,
-            self._fleets,
+            self._warm_pools,
             self._replicas,
         )
 
     def _model(self, row: config.ModelSettings) -> Model:
         settings = self._settings
-        hedge = _hedge(settings.hedge_of(row), Crossing(row.cross_boundary))
-        old = None if self._before is None else self._before.models.get(row.name)
+        hedge = hedge_parameters(settings.hedge_of(row), Crossing(row.cross_boundary))
+        if self._tune is not None:
+            hedge = self._tune(hedge)
+        old = None if self._previous is None else self._previous.models.get(row.name)
         rows = [row.replicas, *(fallback.replicas for fallback in row.fallbacks)]
         pools, kept = [], Affinity() if old is None else old.kept
         for number, replicas in enumerate(rows):
             name = row.name if number == 0 else f"{row.name}/fallback-{number}"
             made = [self._replica(row, replica, kept) for replica in replicas]
-            heir_of = old.pools[number] if old is not None and number < len(old.pools) else None
-            pools.append(Pool(name, made, hedge, self._ledgers, heir_of))
-            self._fleets.append(WarmPool([self._client(replica) for replica in replicas]))
+            previous = old.pools[number] if old is not None and number < len(old.pools) else None
+            pools.append(Pool(name, made, hedge, self._ledgers, previous))
+            self._warm_pools.append(WarmPool([self._client(replica) for replica in replicas]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
-        keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in spoken_by(each) for group in rows for each in group)
+        keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in native_apis(each) for group in rows for each in group)
         return Model(
             row.name,
             pools,
-            _timeouts(settings.timeouts),
+            timeouts(settings.timeouts),
             scale=TokenScale() if old is None else old.scale,
             retries=RetryBudget() if old is None else old.retries,
             kept=kept,
@@ -186,12 +204,12 @@ class _Builder:
         return replica
 
     def _same(self, model: config.ModelSettings, row: config.ReplicaSettings) -> Replica | None:
-        before = self._before
-        if before is None or self._origin(row) not in before.clients:  # its certificates may be new ones
+        previous = self._previous
+        if previous is None or self._origin(row) not in previous.clients:  # its certificates may be new ones
             return None
         if _concerning(self._settings, model, row) not in (
-            _concerning(before.settings, old_model, old_row)
-            for old_model in before.settings.models
+            _concerning(previous.settings, old_model, old_row)
+            for old_model in previous.settings.models
             if old_model.name == model.name
             for old_row in (*old_model.replicas, *(each for pool in old_model.fallbacks for each in pool.replicas))
             if old_row.name == row.name
@@ -199,13 +217,13 @@ class _Builder:
             return None
         self._quota(row, CATALOG[row.kind], model)
         self._client(row)
-        return before.replicas[(model.name, row.name)]
+        return previous.replicas[(model.name, row.name)]
 
     def _new(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Replica:
         settings, kind = self._settings, CATALOG[row.kind]
         client = self._client(row)
-        able = protocols(kind, spoken_by(row), self._wishes(model, row, kept))
-        endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes, self._host.burst)
+        able = protocols(kind, native_apis(row), self._wishes(model, row, kept))
+        endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes, self._runtime.burst)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         cancel_stops = kind.cancel_stops_billing is True
         return Replica(
@@ -214,7 +232,7 @@ class _Builder:
             self._quota(row, kind, model),
             row.boundary,
             gain_min,
-            hedgeable=cancel_stops or row.hedge_when_billed,
+            hedgeable=cancel_stops or row.allow_billed_hedges,
             bills_cancelled=not cancel_stops,
             read_limits=None if kind.limits is None else kind.limits.read,
             counts_max_tokens=kind.counts_max_tokens,
@@ -238,8 +256,8 @@ class _Builder:
         """The client to a replica's origin, which replicas share that are at one address."""
         origin = self._origin(row)
         client = self._clients.get(origin)
-        if client is None and self._before is not None:
-            client = self._before.clients.get(origin)
+        if client is None and self._previous is not None:
+            client = self._previous.clients.get(origin)
         if client is None:
             client = client_to(origin, self._tasks)
         self._clients[origin] = client
@@ -250,11 +268,11 @@ class _Builder:
 
     def _wishes(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Wishes:
         """What a replica's protocols are told of the configuration."""
-        host = self._host
+        runtime = self._runtime
 
         def dropped(params: Sequence[str]) -> None:
             told = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
-            host.emit(ParamsDropped(host.loop.time(), model.name, row.name, told))
+            runtime.emit(ParamsDropped(runtime.loop.time(), model.name, row.name, told))
 
         return Wishes(
             first_token=model.first_token,
@@ -281,21 +299,21 @@ class WarmPool:
                 client.warm()
 
 
-def _hedge(row: config.HedgeSettings, crossing: Crossing) -> HedgeParameters:
-    defaults = HedgeParameters()
+def hedge_parameters(row: config.HedgeSettings, crossing: Crossing) -> HedgeParameters:
+    """Return the parameters that settings stand for."""
     return HedgeParameters(
         policy=Policy(row.policy),
         budget=row.budget,
-        budget_of=BudgetUnit(row.budget_of),
+        budget_unit=BudgetUnit(row.budget_unit),
         max_hedges=row.max_hedges,
-        static_delay_s=row.delay_s if row.delay_s is not None else defaults.static_delay_s,
+        static_delay_s=row.delay_s if row.delay_s is not None else math.inf,
         quantile=row.quantile,
         hedge_delay_min_s=row.hedge_delay_min_s,
         cold_start_delay_s=row.cold_start_delay_s,
         gain_min=row.gain_min,
         routing=Routing(row.routing),
         crossing=crossing,
-        hidden_reasoning=row.hidden_reasoning,
+        hedge_hidden_reasoning=row.hedge_hidden_reasoning,
     )
 
 
@@ -321,20 +339,21 @@ def _kept(
     return {row.name: old[row.name] for row in rows if row.name in old and old_rows.get(row.name) == row}
 
 
-def _ledgers(rows: Sequence[config.QuotaSettings], before: LedgerRegistry | None) -> LedgerRegistry:
+def _ledgers(rows: Sequence[config.QuotaSettings], previous: LedgerRegistry | None) -> LedgerRegistry:
     configured = {}
     for row in rows:
         amounts = ((Resource.REQUESTS, row.requests_per_min), (Resource.TOKENS, row.tokens_per_min))
         limits = [Limit(resource, amount, enforce=row.enforce) for resource, amount in amounts if amount is not None]
         configured[row.name] = limits
-    return LedgerRegistry(configured, before)
+    return LedgerRegistry(configured, previous)
 
 
-def _timeouts(row: config.TimeoutSettings) -> Timeouts:
+def timeouts(row: config.TimeoutSettings) -> Timeouts:
+    """Return the timeouts that settings stand for."""
     return Timeouts(
-        ttft_s=row.ttft_s,
-        ttft_per_token_s=row.ttft_per_1000_tokens_s / 1000,
-        ttft_last_s=row.ttft_last_s,
+        ttft_failover_s=row.ttft_failover_s,
+        ttft_failover_per_token_s=row.ttft_failover_per_1000_tokens_s / 1000,
+        ttft_max_s=row.ttft_max_s,
         stall_s=row.stall_s,
         total_s=row.total_s,
         commit_status_after_s=row.commit_status_after_s,
@@ -352,13 +371,13 @@ def _keyring(rows: Sequence[config.KeySettings]) -> Keyring:
     return Keyring(names, {row.name: frozenset(row.models) for row in rows if row.models is not None})
 
 
-def _accounts(rows: Sequence[config.KeySettings]) -> dict[str, KeyLimiter]:
+def _key_limiters(rows: Sequence[config.KeySettings]) -> dict[str, KeyLimiter]:
     """Of the keys that have limits."""
     limits = {row.name: CallerLimits(row.requests_per_min, row.tokens_per_min, row.concurrency) for row in rows}
     return {name: KeyLimiter(given) for name, given in limits.items() if given != CallerLimits()}
 
 
-def _entrances(rows: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
+def _model_queues(rows: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
     """Of the models that have a bound."""
     return {
         row.name: ModelQueue(FairQueue(row.concurrency, row.queue.max), row.queue.timeout_s)

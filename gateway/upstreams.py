@@ -73,7 +73,7 @@ def needs_httpx(origin: Origin) -> bool:
     return origin.http2 or origin.proxy is not None
 
 
-def spoken_by(row: config.ReplicaSettings) -> frozenset[Api]:
+def native_apis(row: config.ReplicaSettings) -> frozenset[Api]:
     """What a replica speaks itself."""
     if row.apis is not None:
         return frozenset(map(Api, row.apis))

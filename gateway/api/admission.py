@@ -1,7 +1,7 @@
-"""Admission: each request that was read gets a place, now or when its turn comes, or an error that says when to ask.
+"""Admission: each request that was read gets a permit, now or when its turn comes, or an error that says when to ask.
 
-The edge of `limits.callers` and `limits.admission`, which decide. It waits without a task: a place is granted by the
-end of another request, and begins in a turn of the loop of its own. Whatever ends a request, its place gives back what
+The edge of `limits.callers` and `limits.admission`, which decide. It waits without a task: a permit is granted by the
+end of another request, and begins in a turn of the loop of its own. Whatever ends a request, its permit gives back what
 it holds once. Knows neither ASGI nor which API is spoken; where nothing is limited it stays out of the way.
 
     waiting --turn--> granted --next turn of the loop--> running --RequestEnded--> over
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from gateway.api.key_limits import limit_headers, over_key_limit
 from gateway.errors import GatewayError, Internal, Overloaded, ShuttingDown
-from gateway.events import ComponentFailed, Event, RequestEnded, RequestRejected
+from gateway.events import Event, RequestEnded, RequestRejected
 from gateway.limits.caller_limits import CallerTicket, KeyLimiter, OverLimit
 from gateway.limits.fair_queue import FairQueue
 from gateway.race.context import Caller, Runtime
@@ -45,7 +45,7 @@ Refuse = Callable[[GatewayError], None]
 class ModelQueue:
     """A model's gate, and how long one waits there at most."""
 
-    gate: "FairQueue[Permit]"
+    fair_queue: "FairQueue[Permit]"
     timeout_s: float
 
 
@@ -73,40 +73,42 @@ class Admission:
         host: what races share.
     """
 
-    def __init__(self, accounts: Mapping[str, KeyLimiter], entrances: Mapping[str, ModelQueue], host: Runtime) -> None:
-        self._accounts = accounts
-        self._entrances = entrances
-        self._host = host
+    def __init__(
+        self, key_limiters: Mapping[str, KeyLimiter], model_queues: Mapping[str, ModelQueue], runtime: Runtime
+    ) -> None:
+        self._key_limiters = key_limiters
+        self._model_queues = model_queues
+        self._runtime = runtime
 
     def binds(self, key_name: str, model: str) -> bool:
-        """Whether a request needs a place at all."""
-        return model in self._entrances or key_name in self._accounts
+        """Whether a request needs a permit at all."""
+        return model in self._model_queues or key_name in self._key_limiters
 
-    def place(self, caller: Caller, model: str, size: RequestSize) -> "Permit":
-        """A place, on which `run` or `close` is called in this turn of the loop.
+    def admit(self, caller: Caller, model: str, size: RequestSize) -> "Permit":
+        """A permit, on which `run` or `close` is called in this turn of the loop.
 
         Raises:
             OverKeyLimit: the key has used up what it may.
             Overloaded: nobody else may wait for this model.
         """
-        account, now_s = self._accounts.get(caller.key_name), self._host.loop.time()
-        place = Permit(caller, model, size, self._entrances.get(model), self._host)
-        if account is not None:
-            entered = account.enter(size.prompt_tokens, size.answer_tokens, now_s)
-            place.headers = tuple(limit_headers(account.standing(now_s)))
-            if isinstance(entered, OverLimit):
-                raise over_key_limit(entered, caller.key_name, place.headers)
-            place.account, place.ticket = account, entered
+        limiter, now_s = self._key_limiters.get(caller.key_name), self._runtime.loop.time()
+        permit = Permit(caller, model, size, self._model_queues.get(model), self._runtime)
+        if limiter is not None:
+            reserved = limiter.reserve(size.prompt_tokens, size.answer_tokens, now_s)
+            permit.headers = tuple(limit_headers(limiter.status(now_s)))
+            if isinstance(reserved, OverLimit):
+                raise over_key_limit(reserved, caller.key_name, permit.headers)
+            permit.limiter, permit.ticket = limiter, reserved
         try:
-            place.enter()
+            permit.enter()
         except BaseException:  # a bug, too: what it has taken of its key's limits goes back
-            place.close()
+            permit.close()
             raise
-        return place
+        return permit
 
 
 class Permit:
-    """One request's place.
+    """One request's permit.
 
     Attributes:
         key_name, cost: what the gate asks (`limits.admission.Waiting`).
@@ -117,32 +119,32 @@ class Permit:
     __slots__ = (
         "_begun_s",
         "_caller",
-        "_entrance",
         "_has_begun",
         "_has_slot",
-        "_host",
         "_is_over",
         "_is_waiting",
         "_model",
+        "_queue",
         "_refuse",
         "_request",
+        "_runtime",
         "_size",
         "_timer",
-        "account",
         "cost",
         "headers",
         "key_name",
+        "limiter",
         "ticket",
     )
 
     def __init__(
-        self, caller: Caller, model: str, size: RequestSize, entrance: ModelQueue | None, host: Runtime
+        self, caller: Caller, model: str, size: RequestSize, queue: ModelQueue | None, runtime: Runtime
     ) -> None:
         self._caller = caller
         self._model = model
         self._size = size
-        self._entrance = entrance
-        self._host = host
+        self._queue = queue
+        self._runtime = runtime
         self._is_waiting = self._has_slot = self._has_begun = self._is_over = False
         self._begun_s = 0.0
         self._timer: asyncio.Handle | None = None  # ends the waiting, or begins the running
@@ -151,14 +153,14 @@ class Permit:
         self.key_name = caller.key_name
         self.cost = size.prompt_tokens + size.answer_tokens
         self.headers: Headers = ()
-        self.account: KeyLimiter | None = None
+        self.limiter: KeyLimiter | None = None
         self.ticket: CallerTicket | None = None
 
     @property
-    def host(self) -> Runtime:
+    def runtime(self) -> Runtime:
         """What its request tells of itself; not kept: it would be a cycle."""
-        host = self._host
-        return Runtime(host.loop, self._emit, host.rand, host.alarms, host.burst)
+        runtime = self._runtime
+        return Runtime(runtime.loop, self._emit, runtime.rand, runtime.timers, runtime.burst)
 
     def enter(self) -> None:
         """Take a slot, or begin to wait for one.
@@ -166,20 +168,20 @@ class Permit:
         Raises:
             Overloaded: nobody else may wait.
         """
-        entrance = self._entrance
-        if entrance is None:
+        queue = self._queue
+        if queue is None:
             return
-        self._has_slot = entrance.gate.enter()
+        self._has_slot = queue.fair_queue.try_acquire()
         if self._has_slot:
             return
-        lost = entrance.gate.join(self)
+        lost = queue.fair_queue.enqueue(self)
         if lost is self:
-            raise self._overloaded(f"all {entrance.gate.waiting_max} places in its queue are taken")
+            raise self._overloaded(f"all {queue.fair_queue.waiting_max} places in its queue are taken")
         self._is_waiting = True
         if lost is not None:
-            lost.pushed_out()
-        wait_s = min(entrance.timeout_s, self._size.deadline_s or math.inf)
-        self._timer = self._host.loop.call_later(wait_s, self._too_late)
+            lost.evicted()
+        wait_s = min(queue.timeout_s, self._size.deadline_s or math.inf)
+        self._timer = self._runtime.loop.call_later(wait_s, self._too_late)
 
     def run(self, request: QueuedRequest, refuse: Refuse) -> None:
         """Start a request, now or when its turn comes.
@@ -196,10 +198,10 @@ class Permit:
         """Its turn has come: the slot is its own."""
         self._is_waiting, self._has_slot = False, True
         self._stop_timer()
-        self._timer = self._host.loop.call_soon(self._turn)  # not on the stack of the request that has just ended
+        self._timer = self._runtime.loop.call_soon(self._turn)  # not on the stack of the request that has just ended
 
-    def pushed_out(self) -> None:
-        """Another one has its place in the queue."""
+    def evicted(self) -> None:
+        """Another one has its permit in the queue."""
         self._is_waiting = False
         self._lose(self._overloaded("a key with fewer requests in its queue goes first"))
 
@@ -227,9 +229,9 @@ class Permit:
         self._is_over = True
         self._request = self._refuse = None  # no cycle outlives a request
         self._stop_timer()
-        if self._is_waiting and self._entrance is not None:
+        if self._is_waiting and self._queue is not None:
             self._is_waiting = False
-            self.host.safely("admission", self._entrance.gate.quit, None, self)
+            self.runtime.safely("admission", self._queue.fair_queue.remove, None, self)
         self._give_back(None)
 
     # inside
@@ -244,13 +246,13 @@ class Permit:
         try:
             self._start(request)
         except Exception as error:  # nobody else is on the stack to catch it
-            self._host.emit(ComponentFailed(self._host.loop.time(), "race", type(error).__name__))
+            self._runtime.report("race", error)
             request.client_gone()
             refuse(Internal("the gateway failed; its log says where"))
 
     def _start(self, request: QueuedRequest) -> None:
         self._has_begun = True
-        self._begun_s = self._host.loop.time()
+        self._begun_s = self._runtime.loop.time()
         request.start()
 
     def _emit(self, event: Event) -> None:
@@ -259,7 +261,7 @@ class Permit:
             self._is_over = True
             self._request = self._refuse = None
             self._give_back(_used_tokens(event, self._size.prompt_tokens))
-        self._host.emit(event)
+        self._runtime.emit(event)
 
     def _too_late(self) -> None:
         """It has waited for as long as one may."""
@@ -275,24 +277,24 @@ class Permit:
 
     def _give_back(self, used_tokens: float | None) -> None:
         """Give back what it holds; None tokens: no replica has seen it."""
-        now_s = self._host.loop.time()
-        if self.account is not None and self.ticket is not None:
+        now_s = self._runtime.loop.time()
+        if self.limiter is not None and self.ticket is not None:
             if used_tokens is None:
-                self.host.safely("admission", self.account.release, None, self.ticket, now_s)
+                self.runtime.safely("admission", self.limiter.release, None, self.ticket, now_s)
             else:
-                self.host.safely("admission", self.account.settle, None, self.ticket, used_tokens, now_s)
-        if self._has_slot and self._entrance is not None:
+                self.runtime.safely("admission", self.limiter.settle, None, self.ticket, used_tokens, now_s)
+        if self._has_slot and self._queue is not None:
             self._has_slot = False
-            gate = self._entrance.gate
+            fair_queue = self._queue.fair_queue
             if used_tokens is None:
-                following = self.host.safely("admission", gate.pass_on, None)
+                following = self.runtime.safely("admission", fair_queue.release_unused, None)
             else:
-                following = self.host.safely("admission", gate.leave, None, now_s - self._begun_s)
+                following = self.runtime.safely("admission", fair_queue.release, None, now_s - self._begun_s)
             if following is not None:
                 following.granted()
 
     def _waited_s(self) -> float:
-        return self._host.loop.time() - self._caller.arrived_s
+        return self._runtime.loop.time() - self._caller.arrived_s
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -302,15 +304,15 @@ class Permit:
     def _tell(self, status: int, code: str | None) -> None:
         """Tell observers that it has waited for nothing."""
         caller = self._caller
-        now_s, waited_s = self._host.loop.time(), self._waited_s()
+        now_s, waited_s = self._runtime.loop.time(), self._waited_s()
         event = RequestRejected(now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s)
-        self._host.emit(event)
+        self._runtime.emit(event)
 
     def _overloaded(self, why: str) -> Overloaded:
-        assert self._entrance is not None
-        gate = self._entrance.gate
-        wait_s = gate.wait_s()
-        busy = f"the model {self._model!r} has all the {gate.slots} requests it takes at a time"
+        assert self._queue is not None
+        fair_queue = self._queue.fair_queue
+        wait_s = fair_queue.wait_s()
+        busy = f"the model {self._model!r} has all the {fair_queue.slots} requests it takes at a time"
         return Overloaded(f"{busy}, and {why}; try again in {wait_s:.3g} s", wait_s)
 
 

@@ -12,7 +12,7 @@ import secrets
 import msgspec
 
 from gateway.api.asgi import Receive, Scope, Send
-from gateway.api.bodies import ClientLeft
+from gateway.api.body_reader import ClientLeft
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import respond
@@ -42,10 +42,10 @@ class TokenCounts:
         serving: in force; a request keeps what it began with.
     """
 
-    def __init__(self, serving: Serving, api: ClientApi, host: Runtime, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, serving: Serving, api: ClientApi, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
         self.serving = serving
         self._api = api
-        self._host = host
+        self._runtime = runtime
         self._tasks = tasks
         self._prefix = "req_" + secrets.token_hex(6)
         self._numbers = itertools.count(1)
@@ -53,19 +53,18 @@ class TokenCounts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
-        outbox = Outbox(send, self._host.loop, self._tasks, self._host.burst)
+        outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         serving, key_name = self.serving, None
-        held = 0
+        body = b""
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} {PATH} does not exist; use POST", allow="POST")
             key_name = serving.keyring.name(scope["headers"])
             body = await serving.bodies.receive(scope["headers"], receive)
-            held = len(body)
             answer = _encode({"input_tokens": self._count(serving, key_name, body, scope["headers"])})
         except GatewayError as error:
             code = error.code or error.kind
-            self._host.emit(RequestRejected(self._host.loop.time(), request_id, key_name, error.status, code))
+            self._runtime.emit(RequestRejected(self._runtime.loop.time(), request_id, key_name, error.status, code))
             await answer_error(error, outbox, receive, request_id, self._api)
         except ClientLeft:
             pass
@@ -75,8 +74,8 @@ class TokenCounts:
             while (await receive())["type"] != "http.disconnect":  # it says so once the answer has left, too
                 pass
         finally:
-            if held:
-                serving.bodies.held.give(held)
+            if body:
+                self._runtime.safely("body_memory", serving.bodies.memory.release, None, len(body))
 
     def _count(self, serving: Serving, key_name: str, body: bytes, headers: Headers) -> int:
         """The estimate for one body."""

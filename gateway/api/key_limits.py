@@ -28,13 +28,13 @@ def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyL
     return error
 
 
-def limit_headers(standings: Iterable[LimitStatus]) -> Iterator[tuple[bytes, bytes]]:
+def limit_headers(statuses: Iterable[LimitStatus]) -> Iterator[tuple[bytes, bytes]]:
     """What a key's limits have left, in OpenAI's headers."""
-    for standing in standings:
-        name = standing.quantity.value.encode()
-        yield b"x-ratelimit-limit-" + name, b"%d" % standing.limit
-        yield b"x-ratelimit-remaining-" + name, b"%d" % standing.remaining
-        yield b"x-ratelimit-reset-" + name, _duration(standing.reset_s)
+    for status in statuses:
+        name = status.quantity.value.encode()
+        yield b"x-ratelimit-limit-" + name, b"%d" % status.limit
+        yield b"x-ratelimit-remaining-" + name, b"%d" % status.remaining
+        yield b"x-ratelimit-reset-" + name, _duration(status.reset_s)
 
 
 def _duration(seconds: float) -> bytes:

@@ -1,4 +1,4 @@
-"""The raced routes as plain ASGI: authenticate, receive the body, parse once, find the model and a place, race.
+"""The raced routes as plain ASGI: authenticate, receive the body, parse once, find the model and a permit, race.
 
 FastAPI serves everything else; these paths go past it because its request handling costs more than the whole race.
 Whatever is refused here reaches no replica and is answered with an OpenAI error body. Units: seconds, bytes.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gateway.api.admission import Admission, Permit, RequestSize
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
-from gateway.api.bodies import BodyReader, ClientLeft
+from gateway.api.body_reader import BodyReader, ClientLeft
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
@@ -27,7 +27,7 @@ from gateway.errors import (
 )
 from gateway.estimation.prefixes import prefix_hashes
 from gateway.estimation.tokens import text_tokens
-from gateway.events import ComponentFailed, RequestRejected
+from gateway.events import RequestRejected
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
 from gateway.inbound.parsed import NumberLimits
@@ -92,13 +92,13 @@ class RacedRoutes:
         self,
         serving: Serving,
         apis: Mapping[Api, ClientApi],
-        host: Runtime,
+        runtime: Runtime,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.serving = serving
         self._apis = apis
         self.paths = {f"/v1/{api.value}": api for api in apis}
-        self._host = host
+        self._runtime = runtime
         self._tasks = tasks
         self._prefix = "req_" + secrets.token_hex(6)
         self._numbers = itertools.count(1)
@@ -108,7 +108,7 @@ class RacedRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
-        outbox = Outbox(send, self._host.loop, self._tasks, self._host.burst)
+        outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         api = self.paths[scope["path"]]
         serving, key_name = self.serving, None
         body, arrived_s = b"", 0.0
@@ -119,16 +119,16 @@ class RacedRoutes:
             key_name = serving.keyring.name(scope["headers"])
             body = await serving.bodies.receive(scope["headers"], receive)
             self._be_open()  # still: it may have waited for its body while the others were ended
-            arrived_s = self._host.loop.time()
+            arrived_s = self._runtime.loop.time()
             caller = Caller(request_id, key_name, arrived_s)
-            race, place = self._race(serving, api, body, scope["headers"], caller, outbox)
+            race, permit = self._race(serving, api, body, scope["headers"], caller, outbox)
         except GatewayError as error:
             self._refused(request_id, key_name, error)
             await answer_error(error, outbox, receive, request_id, self._apis[api])
         except ClientLeft:
             pass
         else:
-            await self._run(race, place, outbox, receive, request_id, self._apis[api])
+            await self._run(race, permit, outbox, receive, request_id, self._apis[api])
         finally:
             if body:
                 self._release(serving.bodies, len(body), arrived_s)
@@ -138,9 +138,9 @@ class RacedRoutes:
             raise ShuttingDown("the gateway is shutting down; try another one")
 
     async def _run(
-        self, race: Race, place: Permit | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
+        self, race: Race, permit: Permit | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
     ) -> None:
-        running = race if place is None else place
+        running = race if permit is None else permit
 
         def refuse(error: GatewayError) -> None:
             if not outbox.started:
@@ -148,26 +148,26 @@ class RacedRoutes:
 
         self.active.add(running)
         try:
-            if place is None:
+            if permit is None:
                 race.start()
             else:
-                outbox.headers = place.headers
-                place.run(race, refuse)
+                outbox.headers = permit.headers
+                permit.run(race, refuse)
             await serve(running, outbox, receive)
         except Exception as error:
-            self._host.emit(ComponentFailed(self._host.loop.time(), "race", type(error).__name__))
+            self._runtime.report("race", error)
             running.client_gone()
             if not outbox.started:
                 await answer_error(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
         finally:
             self.active.discard(running)
-            if place is not None:
-                place.close()
+            if permit is not None:
+                permit.close()
 
     def _race(
         self, serving: Serving, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
     ) -> tuple[Race, Permit | None]:
-        """Everything that needs no waiting between the body and the race, and its place where something is limited."""
+        """Everything that needs no waiting between the body and the race, and its permit where something is limited."""
         inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
         call = inbound.call
         model = self._model(serving, caller.key_name, call)
@@ -179,10 +179,10 @@ class RacedRoutes:
             answer = TellingAnswer if inbound.tells_usage else JsonAnswer
             client = answer(outbox, caller.request_id, self._apis[api], call)
         facts = self._facts(inbound, model)
-        place = self._place(serving.admission, caller, model, call, facts)
-        race = Race(model, call, facts, client, caller, self._host if place is None else place.host)
+        permit = self._admit(serving.admission, caller, model, call, facts)
+        race = Race(model, call, facts, client, caller, self._runtime if permit is None else permit.runtime)
         outbox.race = race
-        return race, place
+        return race, permit
 
     def _model(self, serving: Serving, key_name: str, call: Call) -> Model:
         """The model asked for, if the key may use it and it can be asked in this API."""
@@ -194,29 +194,29 @@ class RacedRoutes:
             raise UnsupportedApi(f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {able}")
         return model
 
-    def _place(
+    def _admit(
         self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts
     ) -> Permit | None:
-        """A place for a request; None where nothing is limited."""
+        """A permit for a request; None where nothing is limited."""
         if not admission.binds(caller.key_name, model.name):
             return None
         answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
         size = RequestSize(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
         try:
-            return admission.place(caller, model.name, size)
+            return admission.admit(caller, model.name, size)
         except GatewayError:
             raise
         except Exception as error:  # a bug in a limit must not cost the caller an answer
-            self._host.emit(ComponentFailed(self._host.loop.time(), "admission", type(error).__name__))
+            self._runtime.report("admission", error)
             return None
 
     def _release(self, bodies: BodyReader, body_bytes: int, arrived_s: float) -> None:
         """A request is over: its body's bytes are free again."""
-        now_s = self._host.loop.time()
+        now_s = self._runtime.loop.time()
         try:
-            bodies.held.ended(body_bytes, now_s - arrived_s)
+            bodies.memory.ended(body_bytes, now_s - arrived_s)
         except Exception as error:  # as above
-            self._host.emit(ComponentFailed(now_s, "bodies", type(error).__name__))
+            self._runtime.report("body_memory", error)
 
     def _facts(self, inbound: Inbound, model: Model) -> RequestFacts:
         """What the policies may know of a request; nothing of its prompt's size where an estimate fails."""
@@ -226,7 +226,7 @@ class RacedRoutes:
             text = text_tokens(prompt)
             tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
         except Exception as error:  # whatever it is, it must not cost the caller an answer
-            self._host.emit(ComponentFailed(self._host.loop.time(), "estimates", type(error).__name__))
+            self._runtime.report("estimates", error)
         return RequestFacts(
             prompt_tokens=tokens,
             prompt_bytes=len(prompt),
@@ -237,13 +237,13 @@ class RacedRoutes:
             deadline_s=inbound.deadline_s,
             timed=inbound.call.timed,
             api=inbound.call.api,
-            pinned=None if inbound.follows is None else model.replica(model.kept.replica_of(inbound.follows)),
-            coin=self._host.rand(),
+            pinned=None if inbound.previous_id is None else model.replica(model.kept.replica_of(inbound.previous_id)),
+            coin=self._runtime.rand(),
         )
 
     def _refused(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
-        self._host.emit(
-            RequestRejected(self._host.loop.time(), request_id, key_name, error.status, error.code or error.kind)
+        self._runtime.emit(
+            RequestRejected(self._runtime.loop.time(), request_id, key_name, error.status, error.code or error.kind)
         )
 
 

@@ -60,7 +60,7 @@ def completion(arguments: argparse.Namespace) -> ExitCode:
     """Print the script of a shell."""
     lines = {"bash": _bash, "zsh": _zsh, "fish": _fish}[arguments.shell]
     print(*lines([_command(*each) for each in parsers()[1].items()]), sep="\n")
-    return ExitCode.FINE
+    return ExitCode.OK
 
 
 def _command(name: str, parser: Parser) -> _Command:

@@ -29,7 +29,7 @@ def check_config(arguments: argparse.Namespace) -> ExitCode:
         warn(caution)
     replicas = sum(len(pool) for model in settings.models for pool in pools(model))
     print(f"{file}: fine ({_count(len(settings.models), 'model')}, {_count(replicas, 'replica')})")
-    return ExitCode.FINE
+    return ExitCode.OK
 
 
 def print_config(arguments: argparse.Namespace) -> ExitCode:
@@ -40,13 +40,13 @@ def print_config(arguments: argparse.Namespace) -> ExitCode:
     except ConfigError as error:
         return tell_problems(error)
     print(masked(settings), end="")
-    return ExitCode.FINE
+    return ExitCode.OK
 
 
 def config_schema(_arguments: argparse.Namespace) -> ExitCode:
     """Print the JSON schema of the file."""
     print(json.dumps(json_schema(), indent=2))
-    return ExitCode.FINE
+    return ExitCode.OK
 
 
 def config_path(named: str | None, env: Mapping[str, str]) -> Path:

@@ -33,4 +33,4 @@ def health(arguments: argparse.Namespace) -> ExitCode:
     if not status_line.startswith(b"HTTP/1.1 200 "):
         fail(f"{listen}: answered {status_line!r} instead of 200")
         return ExitCode.FAILED
-    return ExitCode.FINE
+    return ExitCode.OK

@@ -19,7 +19,7 @@ LISTEN_VARIABLE = "TTFT_GATEWAY_LISTEN"
 ADMIN_LISTEN_VARIABLE = "TTFT_GATEWAY_ADMIN_LISTEN"
 ONE_TIME_KEY_VARIABLE = "TTFT_GATEWAY_ONE_TIME_KEY"
 LISTEN_DEFAULT = "127.0.0.1:8080"
-ADMIN_LISTEN_DEFAULT = "127.0.0.1:9090"
+ADMIN_LISTEN_DEFAULT = "127.0.0.1:8081"
 
 _HELP = ("-h", "--help")
 _SECONDS_MAX = 86400.0
@@ -28,7 +28,7 @@ _SECONDS_MAX = 86400.0
 class ExitCode(enum.IntEnum):
     """How a process ends; docs/cli.md has the same table."""
 
-    FINE = 0  # done; a server: told to stop, and drained
+    OK = 0  # done; a server: told to stop, and drained
     FAILED = 1  # something unexpected; `probe`: a replica failed
     USAGE = 2  # the command line cannot be understood; `probe`: it asks for too much
     BAD_CONFIG = 3  # the configuration cannot be used
@@ -186,7 +186,7 @@ def _demo_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--traffic", action="store_true", help="send traffic and compare hedging off with on")
     command.add_argument("--seconds", metavar="N", type=_seconds, help="end by itself after so long")
     command.add_argument("--port", metavar="PORT", type=_port, help="default: 8080; 0: any")
-    command.add_argument("--admin-port", metavar="PORT", type=_port, help="default: 9090, or any with --port 0")
+    command.add_argument("--admin-port", metavar="PORT", type=_port, help="default: 8081, or any with --port 0")
     command.add_argument("--seed", metavar="N", type=int, default=1, help="of everything random (default: 1)")
 
 

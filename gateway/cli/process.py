@@ -29,7 +29,7 @@ def run_until_end(serving: Coroutine[object, object, ExitReport]) -> ExitCode:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(128 + ending.second)  # closing the loop could wait for a name look-up
-    return ExitCode.FINE
+    return ExitCode.OK
 
 
 def _raise_open_files() -> None:

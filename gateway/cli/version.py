@@ -10,4 +10,4 @@ from gateway.version import gateway_version
 def version(_arguments: argparse.Namespace) -> ExitCode:
     """Print the version."""
     print(f"{PROGRAM} {gateway_version()} (Python {platform.python_version()}, {platform.system()})")
-    return ExitCode.FINE
+    return ExitCode.OK

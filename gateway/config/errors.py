@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
+from gateway.config.renamed import CHANGED_VALUES, RENAMED_KEYS
 from gateway.config.settings import Section, sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
@@ -80,6 +81,8 @@ def finding(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
     kind = error["type"]
     if kind == "extra_forbidden":
         return loc, _unknown(loc)
+    if changed := CHANGED_VALUES.get((str(loc[-1]) if loc else "", str(error["input"]))):
+        return loc, changed
     example = _example(loc)
     if kind == "missing":
         return loc, f"this is missing; write `{loc[-1]}: {example}`"
@@ -133,6 +136,8 @@ def _example(loc: Loc) -> str:
 def _unknown(loc: Loc) -> str:
     """What to write instead of a key that is not known at its path."""
     name = str(loc[-1])
+    if renamed := RENAMED_KEYS.get(_names(loc[:-1]), {}).get(name):
+        return f"`{name}` was renamed to `{renamed}`"
     known = _keys(_section(loc[:-1]))
     if near := get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.5):
         return f"there is no such setting; did you mean `{near[0]}`?"

@@ -97,10 +97,13 @@ def _bodies(data: Row) -> Iterator[Finding]:
     given = data.get("limits")
     limits = given if isinstance(given, dict) else {}
     one = _size(limits.get("request_body_max"), LimitSettings.model_fields["request_body_max_bytes"].default)
-    every = _size(limits.get("request_bodies_max"), LimitSettings.model_fields["request_bodies_max_bytes"].default)
+    every = _size(limits.get("buffered_bodies_max"), LimitSettings.model_fields["buffered_bodies_max_bytes"].default)
     if one is not None and every is not None and every < one:
-        where = "request_bodies_max" if "request_bodies_max" in limits else "request_body_max"
-        yield ("limits", where), f"one body may have {one} B, but all together only {every} B; raise request_bodies_max"
+        where = "buffered_bodies_max" if "buffered_bodies_max" in limits else "request_body_max"
+        yield (
+            ("limits", where),
+            f"one body may have {one} B, but all together only {every} B; raise buffered_bodies_max",
+        )
 
 
 def _size(value: object, default: int) -> int | None:
@@ -232,15 +235,16 @@ def _spend(data: Row, models: list[tuple[Loc, Row]]) -> Iterator[Finding]:
     """A budget of money needs prices wherever money is spent."""
     for loc, model in models:
         for place, hedge in (((*loc, "hedge"), model.get("hedge")), (("hedge",), data.get("hedge"))):
-            if not isinstance(hedge, dict) or "budget_of" not in hedge:
+            if not isinstance(hedge, dict) or "budget_unit" not in hedge:
                 continue
             unpriced = next((where for where, row in replicas(model, loc) if "prices" not in row), None)
-            if hedge["budget_of"] == "spend" and "prices" not in model and unpriced is not None:
+            if hedge["budget_unit"] == "cost" and "prices" not in model and unpriced is not None:
                 text = (
-                    f"a share of the spend needs prices, and {path(unpriced)} has none; "
-                    f"write `prices: {{prompt: 2.50, completion: 10}}` there or in {path(loc)}, or `budget_of: tokens`"
+                    f"budgeting by cost needs prices, and {path(unpriced)} has none; "
+                    f"write `prices: {{prompt: 2.50, completion: 10}}` there or in {path(loc)}, "
+                    "or use `budget_unit: tokens`"
                 )
-                yield (*place, "budget_of"), text
+                yield (*place, "budget_unit"), text
             break  # the model's own setting is the one in force
 
 

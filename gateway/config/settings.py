@@ -35,9 +35,9 @@ from gateway.config.values import (
 from providers.catalog import CATALOG, Auth
 
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
-Policy = Literal["adaptive", "quantile", "static", "off", "ttfb", "headers"]
+Policy = Literal["adaptive", "quantile", "static", "off"]
 FirstToken = Literal["any", "answer"]
-BudgetUnitName = Literal["tokens", "spend"]
+BudgetUnitName = Literal["tokens", "cost"]
 Recovery = Literal["off", "auto", "replay", "continue"]
 CrossBoundary = Literal["never", "failover", "always"]
 
@@ -157,7 +157,7 @@ class ReplicaSettings(Section):
     """A region or vendor that requests must not leave."""
     prices: PriceSettings | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
     """What its tokens cost, instead of what the model's `prices` say."""
-    hedge_when_billed: Switch = False
+    allow_billed_hedges: Switch = False
     """Whether hedges may go to it although cancelling them does not stop the bill, or may not."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
     """Headers added to each request."""
@@ -180,7 +180,7 @@ class HedgeSettings(Section):
     """What decides the delay before a backup is sent."""
     budget: Share = 0.10
     """How many hedges there may be, as a share of the requests."""
-    budget_of: BudgetUnitName = "tokens"
+    budget_unit: BudgetUnitName = "tokens"
     """What that is a share of besides requests: their prompt tokens, or what they cost."""
     max_hedges: Count = Field(default=1, le=3)
     """How many backups one request may get."""
@@ -194,7 +194,7 @@ class HedgeSettings(Section):
     """The delay until enough requests have been seen to know better."""
     gain_min: Number | None = None
     """How much time a hedge must be expected to save, in units of the backup's own expected TTFT."""
-    hidden_reasoning: Switch = False
+    hedge_hidden_reasoning: Switch = False
     """Whether to hedge also where answers begin with reasoning that is not shown."""
     routing: Routing = "predicted"
     """What chooses the replica that is asked first."""
@@ -241,11 +241,11 @@ class TimeoutSettings(Section):
 
     connect_s: Duration = 3.0
     """For a connection to a replica, TLS included."""
-    ttft_s: Duration = 10.0
+    ttft_failover_s: Duration = 10.0
     """For the first token while another replica could still be tried."""
-    ttft_per_1000_tokens_s: Delay = 0.25
-    """Added to `ttft` for each 1,000 prompt tokens."""
-    ttft_last_s: Duration = 120.0
+    ttft_failover_per_1000_tokens_s: Delay = 0.25
+    """Added to `ttft_failover` for each 1,000 prompt tokens."""
+    ttft_max_s: Duration = 120.0
     """For the first token when no other replica is left."""
     stall_s: Duration = 20.0
     """For the next event of a stream that has begun."""
@@ -266,7 +266,7 @@ class LimitSettings(Section):
 
     request_body_max_bytes: Size = 10_000_000
     """A client's request body."""
-    request_bodies_max_bytes: Size = 512_000_000
+    buffered_bodies_max_bytes: Size = 512_000_000
     """All request bodies that the gateway holds at a time, together."""
     n_max: Count = 16
     """`n` in a request."""
@@ -294,7 +294,7 @@ class Settings(Section):
 
     listen: ListenAddress = Address("127.0.0.1", 8080)
     """Where callers reach the gateway."""
-    admin_listen: OptionalAddress = Address("127.0.0.1", 9090)
+    admin_listen: OptionalAddress = Address("127.0.0.1", 8081)
     """Where metrics and admin routes are served, or `off`."""
     keys: tuple[KeySettings, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
     """Who may call."""
@@ -304,7 +304,7 @@ class Settings(Section):
     """What is served."""
     hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Hedging of every model that does not say otherwise."""
-    timeouts: TimeoutSettings = Field(default=TimeoutSettings(), examples=["{ttft: 10s}"])
+    timeouts: TimeoutSettings = Field(default=TimeoutSettings(), examples=["{ttft_failover: 10s}"])
     """How long the gateway waits."""
     limits: LimitSettings = Field(default=LimitSettings(), examples=["{request_body_max: 10MB}"])
     """How large requests and events may be."""

@@ -318,7 +318,7 @@ OptionalAddress = Annotated[
     Address | None,
     PlainValidator(_address_or_off),
     PlainSerializer(lambda address: "off" if address is None else str(address), return_type=str),
-    _text(r".+:[0-9]+|off", "127.0.0.1:9090", "off"),
+    _text(r".+:[0-9]+|off", "127.0.0.1:8081", "off"),
 ]
 """An address, or None for `off`."""
 

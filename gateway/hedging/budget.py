@@ -24,7 +24,7 @@ class BudgetUnit(enum.Enum):
     """What the second budget counts."""
 
     TOKENS = "tokens"  # prompt tokens, cached ones by their price
-    SPEND = "spend"  # money
+    COST = "cost"  # money
 
 
 class HedgeBudget:
@@ -32,32 +32,32 @@ class HedgeBudget:
 
     Args:
         share: of the traffic, for hedges.
-        of: what the second budget counts; money wants prices at every replica, one without counts as free.
+        unit: what the second budget counts; money wants prices at every replica, one without counts as free.
 
     Attributes:
         requests: the budget of requests.
-        volume: the budget of prompt tokens or money.
+        cost: the budget of prompt tokens or money.
     """
 
-    __slots__ = ("of", "requests", "volume")
+    __slots__ = ("cost", "requests", "unit")
 
-    def __init__(self, share: float, of: BudgetUnit) -> None:
-        self.of = of
+    def __init__(self, share: float, unit: BudgetUnit) -> None:
+        self.unit = unit
         self.requests = CreditBudget(share)
-        self.volume = CreditBudget(share)
+        self.cost = CreditBudget(share)
 
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
         """A request that may be hedged is sent; scale from 0 to 1 slows what it earns."""
         self.requests.earn(now_s, 1.0, scale)
-        if self.of is BudgetUnit.TOKENS:
-            self.volume.earn(now_s, uncached + _cached_weight(replica.prices) * (prompt_tokens - uncached), scale)
+        if self.unit is BudgetUnit.TOKENS:
+            self.cost.earn(now_s, uncached + _cached_weight(replica.prices) * (prompt_tokens - uncached), scale)
 
     def earn_spent(self, cost: float | None, now_s: float, scale: float) -> None:
         """A request that may be hedged has got an answer, or some of it, for so much; None without prices."""
-        if cost is not None and self.of is BudgetUnit.SPEND:
-            self.volume.earn(now_s, cost, scale)
+        if cost is not None and self.unit is BudgetUnit.COST:
+            self.cost.earn(now_s, cost, scale)
 
-    def cost(
+    def hedge_cost(
         self, asking: Replica, backup: Replica, prompt_tokens: float, uncached: float, answer_tokens: float
     ) -> float:
         """What the second budget is charged for a hedge.
@@ -70,7 +70,7 @@ class HedgeBudget:
             answer_tokens: how long the answer is expected to be.
         """
         going_on = [replica for replica in (asking, backup) if replica.bills_cancelled]
-        if self.of is BudgetUnit.TOKENS:
+        if self.unit is BudgetUnit.TOKENS:
             return uncached + (answer_tokens if going_on else 0.0)
         prompt = (backup.prices or _FREE).cost(prompt_tokens, prompt_tokens - uncached, 0.0)
         answers = [(replica.prices or _FREE).cost(0.0, 0.0, answer_tokens) for replica in going_on]
@@ -78,11 +78,11 @@ class HedgeBudget:
 
     def affords(self, cost: float, now_s: float) -> bool:
         """Whether both budgets have room for a hedge."""
-        return self.requests.affords(now_s) and self.volume.affords(now_s, cost)
+        return self.requests.affords(now_s) and self.cost.affords(now_s, cost)
 
     def reserve(self, cost: float, now_s: float) -> HedgeTickets:
         """Take the credits of a hedge that is affordable."""
-        request, volume = self.requests.reserve(now_s), self.volume.reserve(now_s, cost)
+        request, volume = self.requests.reserve(now_s), self.cost.reserve(now_s, cost)
         assert request is not None
         assert volume is not None
         return HedgeTickets(request, volume)
@@ -90,17 +90,17 @@ class HedgeBudget:
     def settle(self, tickets: HedgeTickets) -> None:
         """The hedge has cost what it was charged."""
         self.requests.settle(tickets.request, tickets.request.cost)
-        self.volume.settle(tickets.volume, tickets.volume.cost)
+        self.cost.settle(tickets.cost, tickets.cost.cost)
 
     def release(self, tickets: HedgeTickets) -> None:
         """The hedge has cost nothing: give everything back."""
         self.requests.release(tickets.request)
-        self.volume.release(tickets.volume)
+        self.cost.release(tickets.cost)
 
     def why_not(self, cost: float) -> str:
         """What is left of what a hedge would cost, for people."""
-        requests, left = self.requests.credit, self.volume.credit
-        if self.of is BudgetUnit.SPEND:
+        requests, left = self.requests.credit, self.cost.credit
+        if self.unit is BudgetUnit.COST:
             return f"the budget has {requests:.1f} of 1 request and {left:.3g} of {cost:.3g} to spend"
         return f"the budget has {requests:.1f} of 1 request and {left:.0f} of {cost:.0f} tokens"
 

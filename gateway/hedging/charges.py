@@ -1,9 +1,9 @@
 """What each attempt of a request used, whether that is billed, and what it costs. Pure.
 
 Follows the column `bill` of `outcomes.OUTCOME_EFFECTS`, by one rule: what is not known is billed. A prompt counts as
-billed once it was sent, unless the upstream answered with an error or no connection was made. A cancelled attempt is billed
-for what it had generated, or, where cancelling does not stop the bill or may not, for the whole answer. Token counts
-that the replica reported are taken as they are; others are estimates, say so, and count no token as cached.
+billed once it was sent, unless the upstream answered with an error or no connection was made. A cancelled attempt is
+billed for what it had generated, or, where cancelling does not stop the bill or may not, for the whole answer. Token
+counts that the replica reported are taken as they are; others are estimates, say so, and count no token as cached.
 
 Units: tokens; money of the configuration's currency.
 """
@@ -43,7 +43,7 @@ class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What one attempt is billed for.
 
     Attributes:
-        standing: what for.
+        disposition: what for.
         billed: how much of it; all counts are 0 where nothing is.
         prompt_tokens: cached ones included.
         cached_tokens: of these.
@@ -52,7 +52,7 @@ class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         cost: in money, None where the replica has no prices.
     """
 
-    standing: Disposition
+    disposition: Disposition
     billed: Billed
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -73,21 +73,21 @@ class Chargeable(Protocol):
 
 
 def charge(
-    attempt: Chargeable, outcome: Outcome, standing: Disposition, prompt_tokens: float, answer_tokens: float
+    attempt: Chargeable, outcome: Outcome, disposition: Disposition, prompt_tokens: float, answer_tokens: float
 ) -> Charge:
     """What one attempt is billed for.
 
     Args:
         attempt: which one.
         outcome: how it ended; an answer that is about to be complete counts as finished.
-        standing: in its request.
+        disposition: in its request.
         prompt_tokens: of the prompt, as estimated.
         answer_tokens: of the whole answer, as far as that can be known.
     """
     prices = attempt.replica.prices
     bill = OUTCOME_EFFECTS[outcome].bill
     if bill is Bill.RELEASE or (bill is Bill.PROMPT and not _accepted(attempt)):
-        return Charge(standing, Billed.NOTHING, cost=None if prices is None else 0.0)
+        return Charge(disposition, Billed.NOTHING, cost=None if prices is None else 0.0)
     usage = attempt.usage
     prompt = usage.prompt_tokens if usage is not None else None
     completion = usage.completion_tokens if usage is not None else None
@@ -102,7 +102,7 @@ def charge(
         completion = max(completion, round(answer_tokens))
     cost = None if prices is None else prices.cost(prompt, cached, completion)
     billed = Billed.WHOLE if whole else Billed.USED
-    return Charge(standing, billed, prompt, cached, completion, estimated, cost)
+    return Charge(disposition, billed, prompt, cached, completion, estimated, cost)
 
 
 def _accepted(attempt: Chargeable) -> bool:
@@ -110,7 +110,7 @@ def _accepted(attempt: Chargeable) -> bool:
     return attempt.error != "connect" and (attempt.status is None or attempt.status < 400)
 
 
-def standing(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Disposition:
+def disposition(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Disposition:
     """Where an attempt stands that did not win.
 
     Args:
@@ -126,7 +126,7 @@ def standing(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Disposition:
 
 
 class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
-    """Charges of one standing, added up.
+    """Charges of one disposition, added up.
 
     Attributes:
         attempts: how many.
@@ -176,9 +176,9 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 def costs(charges: Iterable[Charge]) -> dict[Disposition, float]:
-    """Money for each standing there is; empty where nothing has prices."""
+    """Money for each disposition there is; empty where nothing has prices."""
     found: dict[Disposition, float] = {}
     for each in charges:
         if each.cost is not None:
-            found[each.standing] = money(found.get(each.standing, 0.0) + each.cost)
+            found[each.disposition] = money(found.get(each.disposition, 0.0) + each.cost)
     return found

@@ -52,7 +52,7 @@ class Forecast(msgspec.Struct):
 
     Attributes:
         number: of this attempt, in its pool.
-        predicted_s: TTFT expected, None before anything was learned.
+        ttft_s: expected TTFT, None before anything was learned.
         prompt_tokens: of the prompt, estimated.
         uncached: prompt tokens the replica has to compute.
         pending: prompt tokens it had been sent before and not answered.
@@ -63,7 +63,7 @@ class Forecast(msgspec.Struct):
     """
 
     number: int
-    predicted_s: float | None
+    ttft_s: float | None
     prompt_tokens: float
     uncached: float
     pending: float
@@ -77,7 +77,7 @@ class HedgeTickets(msgspec.Struct, frozen=True):
     """Credits one hedge has taken."""
 
     request: Ticket
-    volume: Ticket
+    cost: Ticket
 
 
 class AttemptView(Chargeable, Protocol):
@@ -86,7 +86,7 @@ class AttemptView(Chargeable, Protocol):
     start_s: float
     headers_s: float | None
     content_s: float | None
-    sent: Forecast | None
+    forecast: Forecast | None
 
 
 @dataclass(frozen=True, slots=True)

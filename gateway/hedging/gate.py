@@ -102,7 +102,7 @@ def decide(
         overhead_s = min(_OVERHEAD_S, _OVERHEAD_BACKUPS * candidate.predicted_s)
         asked_s = overhead_s + candidate.gain_min * candidate.predicted_s
         if gain_s < asked_s:
-            return Deny(Denial.GAIN, soon_s, gain_s, asked_s)
+            return Deny(Denial.LOW_GAIN, soon_s, gain_s, asked_s)
     if not candidate.has_room:
         return Deny(Denial.QUOTA, soon_s, gain_s)
     if not has_credit:

@@ -21,9 +21,9 @@ class Outcome(enum.Enum):
     FAILED = "failed"  # 5xx, reset, empty stream, error frame, before content
     RATE_LIMITED = "rate_limited"  # 429
     MISCONFIGURED = "misconfigured"  # upstream 401, 403, 404: ours, not the caller's
-    REJECTED = "rejected"  # the caller's own 4xx
-    UNSUITED = "unsuited"  # this upstream has no words for the request; another may have
-    REFUSED = "refused"  # a policy answer
+    CLIENT_ERROR = "client_error"  # the caller's own 4xx
+    UNSUPPORTED = "unsupported"  # this upstream has no words for the request; another may have
+    MODEL_REFUSAL = "model_refusal"  # a policy answer
     CUT = "cut"  # cut or stalled after content
 
 
@@ -32,9 +32,9 @@ class Denial(enum.Enum):
 
     BUDGET = "budget"
     QUOTA = "quota"
-    GAIN = "gain"
+    LOW_GAIN = "low_gain"
     OFF = "off"  # hedging is off for this request, model, key or everywhere
-    ALONE = "alone"  # no other replica may be tried
+    NO_REPLICA = "no_replica"  # no other replica may be tried
 
 
 class Sample(enum.Enum):
@@ -88,8 +88,8 @@ OUTCOME_EFFECTS: dict[Outcome, OutcomeEffect] = {
     Outcome.FAILED: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.PROMPT),
     Outcome.RATE_LIMITED: OutcomeEffect(Sample.NONE, BreakerSignal.COOL_DOWN, Bill.RELEASE),
     Outcome.MISCONFIGURED: OutcomeEffect(Sample.NONE, BreakerSignal.TRIP, Bill.RELEASE),
-    Outcome.REJECTED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
-    Outcome.UNSUITED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
-    Outcome.REFUSED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.SETTLE),
+    Outcome.CLIENT_ERROR: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
+    Outcome.UNSUPPORTED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
+    Outcome.MODEL_REFUSAL: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.SETTLE),
     Outcome.CUT: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.SETTLE),
 }

@@ -36,8 +36,17 @@ class Policy(enum.Enum):
     QUANTILE = "quantile"  # a quantile of the replica's recent TTFT
     STATIC = "static"  # the configured delay
     OFF = "off"
-    TTFB = "ttfb"  # a quantile of the time to *headers*: the wrong signal, for bench and demo
-    HEADERS = "headers"  # the same, and headers stop the timer: what a proxy does that takes them for an answer
+
+
+class FirstEvent(enum.Enum):
+    """The event that counts as an answer's first.
+
+    A gateway always uses `CONTENT`. `HEADERS` exists to measure what goes wrong with it, and for HTTP that is no stream
+    of tokens.
+    """
+
+    CONTENT = "content"
+    HEADERS = "headers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,7 @@ class Plan:
 
 
 def plan_fixed(policy: Policy, delay_s: float) -> Plan:
-    """A plan with one delay for all: quantile, ttfb, static; `math.inf` for a policy that never hedges."""
+    """A plan with one delay for all: quantile, static; `math.inf` for a policy that never hedges."""
     return Plan(policy, delay_s, late=delay_s)
 
 

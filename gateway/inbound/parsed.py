@@ -47,7 +47,7 @@ class ParsedFields(msgspec.Struct, frozen=True, gc=False):
     assemble: bool = True
     hedgeable: bool = True
     kept: bool = False
-    follows: str | None = None
+    previous_id: str | None = None
 
 
 def absent(raws: RawFields, keys: AbstractSet[str]) -> bool:

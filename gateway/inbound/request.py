@@ -49,7 +49,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     hedge_off: Denial | None
     deadline_s: float | None
     kept: bool = False
-    follows: str | None = None
+    previous_id: str | None = None
     tells_usage: bool = False
 
 
@@ -105,7 +105,7 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_
     hedgeable = hedge_asked and asked.hedgeable and call.choices == 1 and call.timed
     prompt = b"".join([body[start:end] for start, end in [spans[key] for key in asked.prompt]])
     hedge_off = None if hedgeable else Denial.OFF
-    return Inbound(call, prompt, hedge_off, _deadline_s(given), asked.kept, asked.follows, tells_usage)
+    return Inbound(call, prompt, hedge_off, _deadline_s(given), asked.kept, asked.previous_id, tells_usage)
 
 
 def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:

@@ -77,5 +77,5 @@ def _asked(fields: _Responses, raws: RawFields) -> ParsedFields:
         and absent(raws, _ONCE)
         and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),
         kept=fields.store is not False,
-        follows=fields.previous_response_id,
+        previous_id=fields.previous_response_id,
     )

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.limits.wait_estimate import WaitEstimator
+from gateway.limits.wait_estimator import WaitEstimator
 
 _WINDOW_S: Final = 60.0
 
@@ -86,16 +86,16 @@ class KeyLimiter:
         in_flight: requests that have entered and not ended.
     """
 
-    __slots__ = ("_requests", "_tokens", "_turnover", "in_flight", "limits")
+    __slots__ = ("_requests", "_tokens", "_wait_estimator", "in_flight", "limits")
 
     def __init__(self, limits: CallerLimits) -> None:
         self.limits = limits
         self.in_flight = 0
         self._requests = _Rate(limits.requests_per_min) if limits.requests_per_min is not None else None
         self._tokens = _Rate(limits.tokens_per_min) if limits.tokens_per_min is not None else None
-        self._turnover = WaitEstimator(limits.concurrency or 1)
+        self._wait_estimator = WaitEstimator(limits.concurrency or 1)
 
-    def enter(self, prompt_tokens: float, answer_tokens: float, now_s: float) -> CallerTicket | OverLimit:
+    def reserve(self, prompt_tokens: float, answer_tokens: float, now_s: float) -> CallerTicket | OverLimit:
         """Let one request in, or say why not; one that is refused takes nothing.
 
         A request whose prompt alone is over the limit can never enter. One that is over it only with the answer it may
@@ -103,7 +103,7 @@ class KeyLimiter:
         """
         limit = self.limits.concurrency
         if limit is not None and self.in_flight >= limit:
-            return OverLimit(Quantity.CONCURRENCY, limit, self.in_flight + 1, self._turnover.wait_s())
+            return OverLimit(Quantity.CONCURRENCY, limit, self.in_flight + 1, self._wait_estimator.wait_s())
         tokens = prompt_tokens + answer_tokens
         requests_s = tokens_s = 0.0
         if self._requests is not None:
@@ -125,13 +125,13 @@ class KeyLimiter:
     def settle(self, ticket: CallerTicket, tokens: float, now_s: float) -> None:
         """The request is over and has used so many tokens."""
         if self._close(ticket, tokens - ticket.tokens, 0.0, now_s):
-            self._turnover.ended(now_s - ticket.entered_s)
+            self._wait_estimator.ended(now_s - ticket.entered_s)
 
     def release(self, ticket: CallerTicket, now_s: float) -> None:
         """The request was never sent to a replica: it costs nothing."""
         self._close(ticket, -ticket.tokens, -1.0, now_s)
 
-    def standing(self, now_s: float) -> list[LimitStatus]:
+    def status(self, now_s: float) -> list[LimitStatus]:
         """What its limits a minute have left."""
         rates = ((Quantity.REQUESTS, self._requests), (Quantity.TOKENS, self._tokens))
         return [

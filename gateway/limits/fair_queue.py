@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
-from gateway.limits.wait_estimate import WaitEstimator
+from gateway.limits.wait_estimator import WaitEstimator
 
 QUANTUM: Final = 2_000.0  # a usual request: most turns let one through
 COST_MAX: Final = 16_000.0  # beyond this a request counts no more, so that a turn comes within eight rounds
@@ -53,7 +53,7 @@ class FairQueue(Generic[W]):
         waiting: requests that wait.
     """
 
-    __slots__ = ("_lanes", "_turnover", "in_flight", "slots", "waiting", "waiting_max")
+    __slots__ = ("_lanes", "_wait_estimator", "in_flight", "slots", "waiting", "waiting_max")
 
     def __init__(self, slots: int, waiting_max: int) -> None:
         self.slots = slots
@@ -61,28 +61,28 @@ class FairQueue(Generic[W]):
         self.in_flight = 0
         self.waiting = 0
         self._lanes: dict[str, _Lane[W]] = {}  # in the order of their turns
-        self._turnover = WaitEstimator(slots)
+        self._wait_estimator = WaitEstimator(slots)
 
-    def enter(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take a slot if one is free."""
         if self.in_flight >= self.slots:
             return False
         self.in_flight += 1
         return True
 
-    def join(self, request: W) -> W | None:
-        """Wait, after `enter` said no; returns who has no place any more: nobody, another one, or this request."""
+    def enqueue(self, request: W) -> W | None:
+        """Queue a request; returns the request that lost its place: this one, another one, or None."""
         lost: W | None = None
         if self.waiting >= self.waiting_max:
             lost = self._loser(request)
             if lost is request:
                 return lost
-            self.quit(lost)
+            self.remove(lost)
         self._lanes.setdefault(request.key_name, _Lane()).waiting[request] = None
         self.waiting += 1
         return lost
 
-    def quit(self, request: W) -> None:
+    def remove(self, request: W) -> None:
         """Wait no longer."""
         lane = self._lanes[request.key_name]
         del lane.waiting[request]
@@ -90,23 +90,23 @@ class FairQueue(Generic[W]):
         if not lane.waiting:
             del self._lanes[request.key_name]  # with its credit: who has nothing to send saves nothing up
 
-    def leave(self, held_s: float) -> W | None:
+    def release(self, held_s: float) -> W | None:
         """Give a slot back that was held for so long; returns whose it is now, None when it is free."""
-        self._turnover.ended(held_s)
-        return self.pass_on()
+        self._wait_estimator.ended(held_s)
+        return self.release_unused()
 
-    def pass_on(self) -> W | None:
+    def release_unused(self) -> W | None:
         """The same for a slot that was not used."""
         if not self.waiting:
             self.in_flight -= 1
             return None
         request = self._next()
-        self.quit(request)
+        self.remove(request)
         return request
 
     def wait_s(self) -> float:
         """How long until all who wait now, and one more, could enter."""
-        return self._turnover.wait_s(self.waiting + 1)
+        return self._wait_estimator.wait_s(self.waiting + 1)
 
     def waiting_by_key(self) -> Mapping[str, int]:
         """How many requests of each key wait."""

@@ -220,13 +220,13 @@ class LedgerRegistry(Mapping[str, Ledger]):
         before: the ledgers of a configuration that this one follows; what is counted as before goes on with them.
     """
 
-    def __init__(self, configured: Mapping[str, Sequence[Limit]], before: "LedgerRegistry | None" = None) -> None:
+    def __init__(self, configured: Mapping[str, Sequence[Limit]], previous: "LedgerRegistry | None" = None) -> None:
         self._configured = {name: tuple(limits) for name, limits in configured.items()}
         self._old: tuple[dict[str, Ledger], dict[str, tuple[Limit, ...]]] = ({}, {})
-        if before is not None:
-            self._old = (before._ledgers, before._configured)
+        if previous is not None:
+            self._old = (previous._ledgers, previous._configured)
         self._ledgers: dict[str, Ledger] = {name: self._made(name) for name in configured}
-        self._implied: dict[tuple[str, str | None, str], str] = {} if before is None else dict(before._implied)
+        self._implied: dict[tuple[str, str | None, str], str] = {} if previous is None else dict(previous._implied)
 
     def __getitem__(self, name: str) -> Ledger:
         return self._ledgers[name]

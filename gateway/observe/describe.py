@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gateway.api.body_memory import BodyMemory
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.plan import Plan
+from gateway.limits.body_memory import BodyMemory
 from gateway.limits.budget import CreditBudget
 from gateway.limits.caller_limits import KeyLimiter, Quantity
 from gateway.limits.fair_queue import FairQueue
@@ -36,8 +36,8 @@ def pool_state(model: str, pool: Pool, now_s: float) -> Iterator[PoolState | Non
         pool=pool.name,
         policy=pool.settings.policy.value,
         hedging_on=pool.hedging_on,
-        budget_level=pool.allowance.requests.credit,
-        budget_cap=pool.allowance.requests.cap,
+        budget_level=pool.budget.requests.credit,
+        budget_cap=pool.budget.requests.cap,
         replicas=tuple(replicas),
         quotas=quota_states(pool, now_s),
     )
@@ -50,23 +50,23 @@ def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dic
 
 
 def admission_state(
-    gates: Mapping[str, FairQueue[Any]], accounts: Mapping[str, KeyLimiter], held: BodyMemory, now_s: float
+    fair_queues: Mapping[str, FairQueue[Any]], key_limiters: Mapping[str, KeyLimiter], memory: BodyMemory, now_s: float
 ) -> AdmissionState:
     """A picture of who is let in, for metrics and people; by names of models and of keys."""
     models = tuple(
         ModelAdmission(name, gate.slots, gate.in_flight, gate.waiting, gate.waiting_max, gate.waiting_by_key())
-        for name, gate in gates.items()
+        for name, gate in fair_queues.items()
     )
-    keys = tuple(_key_admission(name, account, now_s) for name, account in accounts.items())
-    return AdmissionState(models, keys, held.held, held.bytes_max, held.arriving)
+    keys = tuple(_key_admission(name, limiter, now_s) for name, limiter in key_limiters.items())
+    return AdmissionState(models, keys, memory.held, memory.bytes_max, memory.arriving)
 
 
-def _key_admission(name: str, account: KeyLimiter, now_s: float) -> KeyAdmission:
-    left = {standing.quantity: standing.remaining for standing in account.standing(now_s)}
+def _key_admission(name: str, limiter: KeyLimiter, now_s: float) -> KeyAdmission:
+    left = {status.quantity: status.remaining for status in limiter.status(now_s)}
     return KeyAdmission(
         name,
-        account.in_flight,
-        account.limits.concurrency,
+        limiter.in_flight,
+        limiter.limits.concurrency,
         left.get(Quantity.REQUESTS),
         left.get(Quantity.TOKENS),
     )
@@ -79,7 +79,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         in_flight=replica.in_flight,
         breaker=replica.breaker.state.value,
         samples=ttft.event_count(now_s),
-        suspect=pool.choice.is_suspect(replica, now_s),
+        suspect=pool.picker.is_suspect(replica, now_s),
         hedge_delay_s=pool.usual_delay_s(replica, now_s),
         ttfb_p50_s=ttfb.quantile(0.5, now_s),
         ttfb_p99_s=ttfb.quantile(0.99, now_s),
@@ -98,11 +98,11 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
         "max_hedges": settings.max_hedges,
         "budget": {
             "share": settings.budget,
-            "requests": _budget(pool.allowance.requests, 3),
+            "requests": _budget(pool.budget.requests, 3),
             **(
-                {"spend": _budget(pool.allowance.volume, 9)}
-                if pool.allowance.of is BudgetUnit.SPEND
-                else {"prompt_tokens": _budget(pool.allowance.volume, 1)}
+                {"cost": _budget(pool.budget.cost, 9)}
+                if pool.budget.unit is BudgetUnit.COST
+                else {"prompt_tokens": _budget(pool.budget.cost, 1)}
             ),
         },
         "predictor": {
@@ -145,7 +145,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "quota": replica.quota,
         "boundary": replica.boundary,
         "breaker": replica.breaker.state.value,
-        "suspect": pool.choice.is_suspect(replica, now_s),
+        "suspect": pool.picker.is_suspect(replica, now_s),
         "in_flight": replica.in_flight,
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
         "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),

@@ -47,12 +47,12 @@ _PART_SILENCE_S = 60.0  # a part that keeps failing is told once in this time
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
 _RARE: dict[type[Event], tuple[str, Level]] = {
-    RequestRejected: ("request_refused", "info"),
+    RequestRejected: ("request_rejected", "info"),
     BreakerChanged: ("breaker_changed", "warning"),
     HedgingSwitched: ("hedging_switched", "warning"),
     ParamsDropped: ("params_dropped", "warning"),
     ConfigReloaded: ("config_reloaded", "warning"),
-    ComponentFailed: ("part_failed", "error"),
+    ComponentFailed: ("component_failed", "error"),
 }
 _SUMMED_UP: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # in their request's line
 
@@ -155,11 +155,11 @@ class RequestLog:
         name, level = _RARE[type(event)]
         fields = _fields(event)
         if isinstance(event, ComponentFailed):
-            told_at_s, more = self._failed_parts.get(event.part, (-math.inf, 0))
+            told_at_s, more = self._failed_parts.get(event.component, (-math.inf, 0))
             if event.at_s < told_at_s + _PART_SILENCE_S:
-                self._failed_parts[event.part] = (told_at_s, more + 1)
+                self._failed_parts[event.component] = (told_at_s, more + 1)
                 return
-            self._failed_parts[event.part] = (event.at_s, 0)
+            self._failed_parts[event.component] = (event.at_s, 0)
             fields["more"] = more
         self._put(self._rare(name, level, fields))
 
@@ -238,7 +238,7 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
 
 def _is_plain(charge: Charge) -> bool:
     """The reported usage says it all."""
-    return charge.standing is Disposition.WINNER and charge.cost is None and not charge.estimated
+    return charge.disposition is Disposition.WINNER and charge.cost is None and not charge.estimated
 
 
 def _request_text(line: RequestLine) -> str:
@@ -259,7 +259,7 @@ def _request_text(line: RequestLine) -> str:
         words.append("beyond_boundary=" + ",".join(line.beyond_boundary))
     if line.never_hedged is not None:
         words.append(f"never_hedged={line.never_hedged.value}")
-    words += [f"{standing.value}={cost:.6g}" for standing, cost in line.cost.items()]
+    words += [f"{disposition.value}={cost:.6g}" for disposition, cost in line.cost.items()]
     words += [_recovery_text(recovery) for recovery in line.recoveries]
     words += [_attempt_text(attempt) for attempt in line.attempts]
     return " ".join(words)

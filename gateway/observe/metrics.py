@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from gateway.observe.instruments import MODEL, REPLICA, Instruments, Line
 from gateway.observe.quotas import COOLING, LEFT, cooling_lines, left_lines
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import (
@@ -24,7 +25,6 @@ from gateway.observe.state import (
     StateSource,
     read_pools,
 )
-from gateway.observe.tallies import MODEL, REPLICA, Instruments, Line
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -65,8 +65,8 @@ class Metrics:
     def __init__(self, state: StateSource, admission: AdmissionSource = AdmissionState) -> None:
         self._state = state
         self._admission = admission
-        self._tallies = Instruments()
-        self.on_event = Recorder(self._tallies).on_event
+        self._instruments = Instruments()
+        self.on_event = Recorder(self._instruments).on_event
 
     async def render(self) -> bytes:
         """Everything as text of content type `CONTENT_TYPE`."""
@@ -86,7 +86,7 @@ class Metrics:
 
     def _pieces(self, pools: list[PoolState]) -> Iterator[Metric]:
         """Every family in slices, those of one family in a row."""
-        for family in self._tallies.families():
+        for family in self._instruments.families():
             yield from _sliced(family.name, family.text, family.kind, family.lines())
         for name, text, read_pool in _POOL_GAUGES:
             yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))

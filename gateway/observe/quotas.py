@@ -5,8 +5,8 @@ Reads ledgers, changes nothing. Units: seconds, requests, tokens.
 
 from collections.abc import Iterable, Iterator
 
+from gateway.observe.instruments import Line
 from gateway.observe.state import LimitState, PoolState, QuotaState
-from gateway.observe.tallies import Line
 from gateway.pool.pool import Pool
 
 LEFT = "ttft_gateway_quota_left_share"

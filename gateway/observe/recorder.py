@@ -22,7 +22,7 @@ from gateway.events import (
 )
 from gateway.hedging.charges import Charge, Disposition
 from gateway.hedging.outcomes import Outcome
-from gateway.observe.tallies import Counter, Histogram, Instruments
+from gateway.observe.instruments import Counter, Histogram, Instruments
 from providers.base import Api, Usage
 from providers.errors import UpstreamError
 
@@ -57,8 +57,8 @@ _GIVEN_CODES = (  # where an error is raised; the rest stand in the error classe
 class Recorder:
     """Feeds the tallies from events, with every series of a model looked up once."""
 
-    def __init__(self, tallies: Instruments) -> None:
-        self._tallies = tallies
+    def __init__(self, instruments: Instruments) -> None:
+        self._instruments = instruments
         self._models: dict[tuple[str, Api], _ModelSeries] = {}
         self._codes: set[str | None] = set()
 
@@ -68,19 +68,19 @@ class Recorder:
             key = (event.model, event.api)
             series = self._models.get(key)
             if series is None:
-                series = self._models[key] = _ModelSeries(self._tallies, event.model, _OPERATIONS[event.api])
+                series = self._models[key] = _ModelSeries(self._instruments, event.model, _OPERATIONS[event.api])
             series.record(event)
         elif isinstance(event, HedgeFired):
-            self._tallies.hedges_fired.at(event.model).value += 1
+            self._instruments.hedges_fired.at(event.model).value += 1
         elif isinstance(event, RequestRejected):
             if len(self._codes) < _CODES_MAX:
                 self._codes.add(event.code)
             code = event.code if event.code in self._codes else _OTHER
-            self._tallies.refused.at(code or "").value += 1
+            self._instruments.rejected.at(code or "").value += 1
             if event.queued_s and event.model is not None:
-                self._tallies.queue.at(event.model).observe(event.queued_s)
+                self._instruments.queue.at(event.model).observe(event.queued_s)
         elif isinstance(event, ComponentFailed):
-            self._tallies.part_failures.at(event.part).value += 1
+            self._instruments.component_failures.at(event.component).value += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,13 @@ class _EndSeries:
 class _ModelSeries:
     """The series of one model under one API."""
 
-    __slots__ = ("_call", "_ends", "_overhead", "_per_token", "_replicas", "_tallies")
+    __slots__ = ("_call", "_ends", "_instruments", "_overhead", "_per_token", "_replicas")
 
-    def __init__(self, tallies: Instruments, model: str, operation: str) -> None:
-        self._tallies = tallies
+    def __init__(self, instruments: Instruments, model: str, operation: str) -> None:
+        self._instruments = instruments
         self._call = (operation, model)
-        self._overhead = tallies.overhead.at()
-        self._per_token = tallies.per_token.at(operation, model)
+        self._overhead = instruments.overhead.at()
+        self._per_token = instruments.per_token.at(operation, model)
         self._ends: dict[tuple[int, str, Result], _EndSeries] = {}
         self._replicas: dict[str, _ReplicaSeries] = {}
 
@@ -119,19 +119,21 @@ class _ModelSeries:
         for attempt in event.attempts:
             replica = self._replicas.get(attempt.replica)
             if replica is None:
-                replica = self._replicas[attempt.replica] = _ReplicaSeries(self._tallies, *self._call, attempt.replica)
+                replica = self._replicas[attempt.replica] = _ReplicaSeries(
+                    self._instruments, *self._call, attempt.replica
+                )
             replica.record(attempt)
             if attempt.role is Role.BACKUP:
-                self._tallies.hedges.at(self._call[1], _hedge_result(attempt, event.winner)).value += 1
+                self._instruments.hedges.at(self._call[1], _hedge_result(attempt, event.winner)).value += 1
         for reason in event.denials:
-            self._tallies.denials.at(self._call[1], reason.value).value += 1
+            self._instruments.denials.at(self._call[1], reason.value).value += 1
         for recovery in event.recoveries:
             words = (recovery.kind.value, recovery.result.value)
-            self._tallies.recoveries.at(self._call[1], *words).value += 1
+            self._instruments.recoveries.at(self._call[1], *words).value += 1
         if event.queued_s:
-            self._tallies.queue.at(event.model).observe(event.queued_s)
+            self._instruments.queue.at(event.model).observe(event.queued_s)
         if event.malformed:
-            self._tallies.malformed.at(self._call[1]).value += event.malformed
+            self._instruments.malformed.at(self._call[1]).value += event.malformed
 
     def _end(self, event: RequestEnded) -> _EndSeries:
         error = event.error or ""
@@ -142,9 +144,9 @@ class _ModelSeries:
         if end is None:
             result = event.result.value
             end = self._ends[key] = _EndSeries(
-                self._tallies.requests.at(*self._call, f"{key[0]}xx", error, result),
-                self._tallies.duration.at(*self._call, error),
-                self._tallies.ttft.at(*self._call, result),
+                self._instruments.requests.at(*self._call, f"{key[0]}xx", error, result),
+                self._instruments.duration.at(*self._call, error),
+                self._instruments.ttft.at(*self._call, result),
             )
         return end
 
@@ -152,13 +154,13 @@ class _ModelSeries:
 class _ReplicaSeries:
     """The series of one replica of a model under one API."""
 
-    __slots__ = ("_attempts", "_charges", "_content", "_headers", "_labels", "_tallies")
+    __slots__ = ("_attempts", "_charges", "_content", "_headers", "_instruments", "_labels")
 
-    def __init__(self, tallies: Instruments, operation: str, model: str, replica: str) -> None:
-        self._tallies = tallies
+    def __init__(self, instruments: Instruments, operation: str, model: str, replica: str) -> None:
+        self._instruments = instruments
         self._labels = (operation, model, replica)
-        self._headers = tallies.headers.at(model, replica)
-        self._content = tallies.content.at(model, replica)
+        self._headers = instruments.headers.at(model, replica)
+        self._content = instruments.content.at(model, replica)
         self._attempts: dict[tuple[Role, Outcome], Counter] = {}
         self._charges: dict[Disposition, _ChargeSeries] = {}
 
@@ -168,47 +170,47 @@ class _ReplicaSeries:
         count = self._attempts.get(key)
         if count is None:
             names = (attempt.role.value, attempt.outcome.value)
-            count = self._attempts[key] = self._tallies.attempts.at(*self._labels[1:], *names)
+            count = self._attempts[key] = self._instruments.attempts.at(*self._labels[1:], *names)
         count.value += 1
         if attempt.headers_s is not None:
             self._headers.observe(attempt.headers_s)
         if attempt.content_s is not None:
             self._content.observe(attempt.content_s)
         if attempt.outcome is Outcome.LOST:
-            self._tallies.wasted.at(*self._labels[1:]).value += 1
-            self._tallies.wasted_s.at(*self._labels[1:]).value += attempt.end_s
+            self._instruments.wasted.at(*self._labels[1:]).value += 1
+            self._instruments.wasted_s.at(*self._labels[1:]).value += attempt.end_s
         if attempt.usage is not None:
             self._record_usage(attempt.usage)
         charge = attempt.charge
-        charges = self._charges.get(charge.standing)
+        charges = self._charges.get(charge.disposition)
         if charges is None:
-            labels = (*self._labels[1:], charge.standing.value)
-            charges = self._charges[charge.standing] = _ChargeSeries(self._tallies, labels)
+            labels = (*self._labels[1:], charge.disposition.value)
+            charges = self._charges[charge.disposition] = _ChargeSeries(self._instruments, labels)
         charges.record(charge)
 
     def _record_usage(self, usage: Usage) -> None:
-        tallies = self._tallies
+        instruments = self._instruments
         if usage.prompt_tokens:
-            tallies.input.at(*self._labels).value += usage.prompt_tokens
+            instruments.input.at(*self._labels).value += usage.prompt_tokens
         if usage.cached_tokens:
-            tallies.cached.at(*self._labels).value += usage.cached_tokens
+            instruments.cached.at(*self._labels).value += usage.cached_tokens
         if usage.completion_tokens:
-            tallies.output.at(*self._labels).value += usage.completion_tokens
+            instruments.output.at(*self._labels).value += usage.completion_tokens
         if usage.reasoning_tokens:
-            tallies.reasoning.at(*self._labels).value += usage.reasoning_tokens
+            instruments.reasoning.at(*self._labels).value += usage.reasoning_tokens
 
 
 class _ChargeSeries:
-    """What is billed for attempts on one replica that have one standing, whichever the API."""
+    """What is billed for attempts on one replica that have one disposition, whichever the API."""
 
-    __slots__ = ("_cached", "_completion", "_labels", "_prompt", "_tallies")
+    __slots__ = ("_cached", "_completion", "_instruments", "_labels", "_prompt")
 
-    def __init__(self, tallies: Instruments, labels: tuple[str, str, str]) -> None:
-        self._tallies = tallies
+    def __init__(self, instruments: Instruments, labels: tuple[str, str, str]) -> None:
+        self._instruments = instruments
         self._labels = labels
-        self._prompt = tallies.billed.at(*labels, "prompt")
-        self._cached = tallies.billed.at(*labels, "cached_prompt")
-        self._completion = tallies.billed.at(*labels, "completion")
+        self._prompt = instruments.billed.at(*labels, "prompt")
+        self._cached = instruments.billed.at(*labels, "cached_prompt")
+        self._completion = instruments.billed.at(*labels, "completion")
 
     def record(self, charge: Charge) -> None:
         """Tally one attempt's."""
@@ -216,7 +218,7 @@ class _ChargeSeries:
         self._cached.value += charge.cached_tokens
         self._completion.value += charge.completion_tokens
         if charge.cost is not None:
-            self._tallies.cost.at(*self._labels).value += charge.cost
+            self._instruments.cost.at(*self._labels).value += charge.cost
 
 
 def _hedge_result(backup: AttemptReport, winner: str | None) -> str:

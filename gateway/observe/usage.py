@@ -15,7 +15,7 @@ from gateway.hedging.charges import ChargeTotal, Disposition
 
 
 class UsageRow(msgspec.Struct, omit_defaults=True):
-    """What one key has asked of one model; attempts of each standing are left out where there were none.
+    """What one key has asked of one model; attempts of each disposition are left out where there were none.
 
     Attributes:
         requests: that reached a replica.
@@ -63,10 +63,10 @@ class UsageTable:
             self._requests[place] = 0
         self._requests[place] += 1
         for attempt in event.attempts:
-            standing = attempt.charge.standing
-            found = sums.get(standing)
+            disposition = attempt.charge.disposition
+            found = sums.get(disposition)
             if found is None:
-                found = sums[standing] = ChargeTotal()
+                found = sums[disposition] = ChargeTotal()
             found.add(attempt.charge)
 
     def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
@@ -74,8 +74,8 @@ class UsageTable:
         places = [place for place in sorted(self._sums) if key in (None, place[0]) and model in (None, place[1])]
         total: dict[Disposition, ChargeTotal] = {}
         for place in places:
-            for standing, each in self._sums[place].items():
-                total.setdefault(standing, ChargeTotal()).merge(each)
+            for disposition, each in self._sums[place].items():
+                total.setdefault(disposition, ChargeTotal()).merge(each)
         rows = [_row(*place, self._requests[place], self._sums[place]) for place in places]
         return UsageReport(self._since, _row(None, None, sum(row.requests for row in rows), total), rows)
 
@@ -83,6 +83,7 @@ class UsageTable:
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:
     """A row as it is shown: what a cost leaves out stands beside one, not where there are no prices."""
     shown = {
-        standing.value: each if each.cost is not None else replace(each, unpriced=0) for standing, each in sums.items()
+        disposition.value: each if each.cost is not None else replace(each, unpriced=0)
+        for disposition, each in sums.items()
     }
     return UsageRow(requests, key, model, **shown)

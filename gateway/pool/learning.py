@@ -11,8 +11,8 @@ from typing import Final
 from gateway.estimation.predictor import Predictor
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
-from gateway.hedging.plan import Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
-from gateway.hedging.settings import HedgeParameters
+from gateway.hedging.parameters import HedgeParameters
+from gateway.hedging.plan import FirstEvent, Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
 
 WARM_SAMPLES: Final = 20  # first contents before anything learned is believed
 _RENEW_S: Final = 0.5  # a plan is made again at most this often,
@@ -49,7 +49,7 @@ class Learning:
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive one under ""
         self._due_s: dict[str, float] = {}
 
-    def inherit(self, old: "Learning", stay: Collection[str]) -> None:
+    def adopt_state(self, old: "Learning", stay: Collection[str]) -> None:
         """Go on with what was learned under other settings; stay: replicas that are still the same."""
         self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
         self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
@@ -124,9 +124,9 @@ class Learning:
         return plan_adaptive(curve, budget=budget, first_share=self.second_hedges.first_share(budget, hedges))
 
     def _quantile(self, replica: str, now_s: float) -> Plan | None:
-        policy = self._settings.policy
-        window = (self.ttft if policy is Policy.QUANTILE else self.ttfb)[replica]
+        windows = self.ttft if self._settings.sampled_event is FirstEvent.CONTENT else self.ttfb
+        window = windows[replica]
         if window.event_count(now_s) < WARM_SAMPLES:
             return None
         delay_s = window.quantile(self._settings.quantile, now_s)
-        return None if delay_s is None else plan_fixed(policy, delay_s)
+        return None if delay_s is None else plan_fixed(Policy.QUANTILE, delay_s)

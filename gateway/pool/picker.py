@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
-from gateway.estimation.suspect import StallDetector
+from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
-from gateway.hedging.settings import HedgeParameters
+from gateway.hedging.parameters import HedgeParameters
 from gateway.pool.learning import Learning
 from gateway.pool.quotas import Quotas
 from gateway.routing.replicas import SLOW_START_S, Replica
@@ -42,13 +42,13 @@ class ReplicaLoad:
     """What a replica is thought to be busy with.
 
     Attributes:
-        waits: its attempts without a first content.
+        stalls: its attempts without a first content.
         memory: the prompts in its prefix cache.
         pending: prompt tokens it has been sent and not yet answered.
         used_s: when it was last sent something.
     """
 
-    waits: StallDetector = field(default_factory=StallDetector)
+    stalls: StallDetector = field(default_factory=StallDetector)
     memory: PrefixMemory = field(default_factory=PrefixMemory)
     pending: float = 0.0
     used_s: float = -math.inf
@@ -81,7 +81,7 @@ class Picker:
         self._ramping_until_s = -math.inf  # a replica has just come back
         self._by_all = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs no replica is without
 
-    def inherit(self, old: "Picker") -> list[Replica]:
+    def adopt_state(self, old: "Picker") -> list[Replica]:
         """Go on where another one was; loads of attempts under way are shared. Returns the replicas that stay."""
         stay = [replica for replica in self._replicas if replica in old.loads]
         self.loads |= {replica: old.loads[replica] for replica in stay}
@@ -162,7 +162,7 @@ class Picker:
 
     def is_suspect(self, replica: Replica, now_s: float) -> bool:
         """It holds requests without answering them."""
-        return self.loads[replica].waits.is_suspect(now_s)
+        return self.loads[replica].stalls.is_suspect(now_s)
 
     def predict(self, facts: RequestFacts, replica: Replica, now_s: float) -> float | None:
         """The TTFT to expect of a replica, None while nothing is known."""
@@ -201,10 +201,10 @@ class Picker:
         if now_s < self._ramping_until_s:
             candidates, rand = ramped(candidates, now_s, rand)
         loads = self.loads
-        suspects = [replica for replica in candidates if loads[replica].waits.is_suspect(now_s)]
+        suspects = [replica for replica in candidates if loads[replica].stalls.is_suspect(now_s)]
         if 0 < len(suspects) < len(candidates):
             for replica in suspects:
-                if loads[replica].waits.take_probe(now_s):
+                if loads[replica].stalls.take_probe(now_s):
                     return replica
             candidates = [replica for replica in candidates if replica not in suspects]
         if self._quotas.of:
@@ -239,7 +239,7 @@ class Picker:
             return unseen if is_due else least_in_flight(candidates, rand)
         best, place = self._best(candidates, predicted_s, now_s, rand)
         if is_due:
-            expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].waits.overdue_s(now_s)
+            expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].stalls.overdue_s(now_s)
             if expected_s <= _UNSEEN_RATIO * predicted_s[place]:
                 return unseen
         if best.batches and best.in_flight >= _IN_FLIGHT_MIN:
@@ -256,7 +256,7 @@ class Picker:
         count, busy = len(candidates), [one.in_flight for one in candidates]
         if busy[best] * count <= _SHARE_MAX * sum(busy):
             return candidates[best]
-        waits = (self.loads[one].waits for one in candidates)
+        waits = (self.loads[one].stalls for one in candidates)
         expected_s = [one_s + wait.overdue_s(now_s) for one_s, wait in zip(predicted_s, waits, strict=True)]
         first, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
         near = (place % count for place in range(first, first + count) if expected_s[place % count] <= near_s)
@@ -269,7 +269,7 @@ class Picker:
         loads, count, best, best_s = self.loads, len(candidates), 0, math.inf
         place = int(rand * count)
         for _ in range(count):  # equals are taken in turn
-            expected_s = predicted_s[place] + loads[candidates[place]].waits.overdue_s(now_s)
+            expected_s = predicted_s[place] + loads[candidates[place]].stalls.overdue_s(now_s)
             if expected_s < best_s:
                 best, best_s = place, expected_s
             place = place + 1 if place + 1 < count else 0

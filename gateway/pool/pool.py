@@ -18,8 +18,8 @@ from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample
-from gateway.hedging.plan import Plan, Policy
-from gateway.hedging.settings import HedgeParameters
+from gateway.hedging.parameters import HedgeParameters
+from gateway.hedging.plan import FirstEvent, Plan, Policy
 from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
 from gateway.pool.picker import Picker
@@ -39,7 +39,7 @@ class Pool:
         replicas: at least one, with different names.
         settings: how it hedges.
         ledgers: by quota name; shared between pools.
-        heir_of: the pool that this one follows after a reload; what it has learned goes on with the replicas that stay.
+        previous: the pool that this one follows after a reload; its state is kept for replicas that stay.
     """
 
     def __init__(
@@ -48,40 +48,40 @@ class Pool:
         replicas: Sequence[Replica],
         settings: HedgeParameters,
         ledgers: Mapping[str, Ledger] | None = None,
-        heir_of: "Pool | None" = None,
+        previous: "Pool | None" = None,
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
         self.settings = settings
         self.prefills = any(replica.prefills for replica in replicas)  # some go on with an answer that they are given
         self.hedging_on = True  # the on-call switch
-        self.races_at_headers = settings.policy is Policy.HEADERS  # response headers count as an answer
-        self.allowance = HedgeBudget(settings.budget, settings.budget_of)
+        self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
+        self.budget = HedgeBudget(settings.budget, settings.budget_unit)
         self.learning = Learning([replica.name for replica in replicas], settings)
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
-        self.choice = Picker(self.replicas, settings, self.learning, self.quotas)
-        self._loads = self.choice.loads
+        self.picker = Picker(self.replicas, settings, self.learning, self.quotas)
+        self._loads = self.picker.loads
         self._numbers = itertools.count()
-        if heir_of is not None:
-            self._inherit(heir_of)
+        if previous is not None:
+            self._adopt_state(previous)
 
     @property
     def max_hedges(self) -> int:
         """Backups a request may have."""
         return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
 
-    def _inherit(self, old: "Pool") -> None:
+    def _adopt_state(self, old: "Pool") -> None:
         """Go on where a pool was; its attempts under way share what is taken over, so they still count."""
-        stay = self.choice.inherit(old.choice)
-        self.learning.inherit(old.learning, [replica.name for replica in stay])
+        stay = self.picker.adopt_state(old.picker)
+        self.learning.adopt_state(old.learning, [replica.name for replica in stay])
         self.hedging_on = old.hedging_on
-        if (self.settings.budget, self.settings.budget_of) == (old.settings.budget, old.settings.budget_of):
-            self.allowance = old.allowance
+        if (self.settings.budget, self.settings.budget_unit) == (old.settings.budget, old.settings.budget_unit):
+            self.budget = old.budget
 
     @property
-    def thinks_unseen(self) -> bool:
+    def has_hidden_reasoning(self) -> bool:
         """Its first tokens follow reasoning that is not shown, and a backup would have to think as long."""
-        return self.learning.hidden_share > _HIDDEN_SHARE_MAX and not self.settings.hidden_reasoning
+        return self.learning.hidden_share > _HIDDEN_SHARE_MAX and not self.settings.hedge_hidden_reasoning
 
     # before an attempt
 
@@ -100,10 +100,10 @@ class Pool:
         replica.in_flight += 1
         replica.breaker.on_sent(now_s)
         load = self._loads[replica]
-        uncached = self.choice.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
+        uncached = self.picker.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
-        hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not self.thinks_unseen
-        attempt.sent = sent = Forecast(
+        hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not self.has_hidden_reasoning
+        attempt.forecast = forecast = Forecast(
             next(self._numbers),
             predicted_s,
             facts.prompt_tokens,
@@ -116,19 +116,19 @@ class Pool:
         )
         load.pending += uncached
         load.used_s = now_s
-        load.waits.sent(sent.number, math.inf if predicted_s is None or not facts.timed else predicted_s, now_s)
+        load.stalls.sent(forecast.number, math.inf if predicted_s is None or not facts.timed else predicted_s, now_s)
         if facts.prefixes:
             load.memory.remember(facts.prefixes, now_s)
-            self.choice.ring.sent(replica, facts.prefixes)
+            self.picker.ring.sent(replica, facts.prefixes)
         if is_first and hedgeable:
-            self.allowance.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
+            self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
 
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """How long to wait for this attempt's first content before a hedge is considered."""
-        if len(self.replicas) < 2 or self.thinks_unseen:
+        if len(self.replicas) < 2 or self.has_hidden_reasoning:
             return math.inf
         settings, now_s = self.settings, attempt.start_s
-        if settings.policy is not Policy.OFF and self.choice.is_suspect(attempt.replica, now_s):
+        if settings.policy is not Policy.OFF and self.picker.is_suspect(attempt.replica, now_s):
             return settings.hedge_delay_min_s
         plan = self.learning.plan(attempt.replica.name, now_s)
         if plan is None:
@@ -149,17 +149,17 @@ class Pool:
         rand: float,
     ) -> Hedge | Denied:
         """Whether to race a late attempt, and where; a hedge is paid for by then."""
-        if self.thinks_unseen:
+        if self.has_hidden_reasoning:
             return Denied(Denial.OFF, math.inf, "its answers begin with reasoning that is not shown")
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
-        replica = self.choice.backup(facts, asking.replica, tried, now_s, rand)
+        replica = self.picker.backup(facts, asking.replica, tried, now_s, rand)
         waited_s = now_s - asking.start_s
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
-            return Denied(Denial.ALONE, again_s, "no other healthy replica may be tried")
+            return Denied(Denial.NO_REPLICA, again_s, "no other healthy replica may be tried")
         cost = self._hedge_cost(facts, asking.replica, replica, now_s)
-        predicted_s = self.choice.predict(facts, replica, now_s)
+        predicted_s = self.picker.predict(facts, replica, now_s)
         decision = gate.decide(
             Candidate(
                 replica,
@@ -172,12 +172,12 @@ class Pool:
                 WaitingAttempt(self._predicted(other), now_s - other.start_s) for other in live if other is not asking
             ],
             plan=self._gating_plan(asking, now_s),
-            has_credit=self.allowance.affords(cost, now_s),
+            has_credit=self.budget.affords(cost, now_s),
             delay_s_min=self.settings.hedge_delay_min_s,
         )
         if isinstance(decision, Deny):
             return Denied(decision.reason, decision.again_after_s, self._why_not(decision, replica, cost, now_s))
-        tickets = self.allowance.reserve(cost, now_s)
+        tickets = self.budget.reserve(cost, now_s)
         self.learning.second_hedges.count(second=len(tried) > 1)
         return Hedge(replica, tickets, _why(asking, waited_s, predicted_s, decision.gain_s))
 
@@ -189,22 +189,22 @@ class Pool:
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """First content came; returns the breaker's state if this moved it."""
-        replica, sent, ttft_s = attempt.replica, attempt.sent, now_s - attempt.start_s
-        if sent is not None:
+        replica, forecast, ttft_s = attempt.replica, attempt.forecast, now_s - attempt.start_s
+        if forecast is not None:
             load = self._loads[replica]
-            load.pending = max(0.0, load.pending - sent.uncached)
-            load.waits.first_content(sent.number, now_s)
-            if sent.timed:
-                self.learning.predictor.add(replica.name, ttft_s, sent.uncached, sent.pending, now_s)
-                self.learning.add_content(replica.name, ttft_s, sent.predicted_s, now_s)
+            load.pending = max(0.0, load.pending - forecast.uncached)
+            load.stalls.first_content(forecast.number, now_s)
+            if forecast.timed:
+                self.learning.predictor.add(replica.name, ttft_s, forecast.uncached, forecast.pending, now_s)
+                self.learning.add_content(replica.name, ttft_s, forecast.ttft_s, now_s)
         return self._succeeded(replica, now_s)
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """A policy refusal came first: it has answered, which says nothing of how fast it is."""
-        if attempt.sent is not None:
+        if attempt.forecast is not None:
             load = self._loads[attempt.replica]
-            load.pending = max(0.0, load.pending - attempt.sent.uncached)
-            load.waits.failed(attempt.sent.number)
+            load.pending = max(0.0, load.pending - attempt.forecast.uncached)
+            load.stalls.failed(attempt.forecast.number)
 
     def on_end(
         self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
@@ -214,11 +214,11 @@ class Pool:
         replica.in_flight -= 1
         if attempt.headers_s is not None:
             self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
-        if attempt.sent is not None:
-            self._settle(attempt, attempt.sent, meaning.bill, now_s)
-            self._earn_spent(attempt, attempt.sent, outcome, now_s)
+        if attempt.forecast is not None:
+            self._settle(attempt, attempt.forecast, meaning.bill, now_s)
+            self._earn_spent(attempt, attempt.forecast, outcome, now_s)
             if attempt.content_s is None:
-                self._unanswered(attempt, attempt.sent, meaning.sample, now_s)
+                self._unanswered(attempt, attempt.forecast, meaning.sample, now_s)
         breaker, before = replica.breaker, replica.breaker.state
         if meaning.breaker is BreakerSignal.SUCCESS:
             return self._succeeded(replica, now_s)
@@ -238,7 +238,7 @@ class Pool:
         replica.breaker.on_success(now_s)
         if not moved:
             return None
-        self.choice.came_back(now_s)
+        self.picker.came_back(now_s)
         return replica.breaker.state
 
     # for people
@@ -248,7 +248,7 @@ class Pool:
         plan = self.learning.last_plan(replica.name)
         if plan is None or len(self.replicas) < 2 or not math.isfinite(plan.delay):
             return None
-        predicted_s = self.choice.predict(RequestFacts(), replica, now_s)
+        predicted_s = self.picker.predict(RequestFacts(), replica, now_s)
         if predicted_s is None:
             return None
         return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=self.settings.hedge_delay_min_s)
@@ -272,36 +272,36 @@ class Pool:
         if denied.reason is Denial.QUOTA:
             left = self.quotas.headroom(replica, now_s)
             return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
-        return self.allowance.why_not(cost)
+        return self.budget.why_not(cost)
 
     def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:
         return self.learning.plan(asking.replica.name, now_s)
 
     def _predicted(self, attempt: AttemptView) -> float:
         """What was predicted for it; the cold start's delay where nothing was."""
-        if attempt.sent is None or attempt.sent.predicted_s is None:
+        if attempt.forecast is None or attempt.forecast.ttft_s is None:
             return self.settings.cold_start_delay_s
-        return attempt.sent.predicted_s
+        return attempt.forecast.ttft_s
 
     def _earning(self) -> float:
         """How fast credits are earned: slower where the whole fleet is slow."""
         return min(1.0, _SLOW_LEVEL / self.learning.predictor.level_median)
 
     def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
-        uncached = self.choice.uncached(facts, backup, now_s)
-        return self.allowance.cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
+        uncached = self.picker.uncached(facts, backup, now_s)
+        return self.budget.hedge_cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
 
-    def _earn_spent(self, attempt: AttemptView, sent: Forecast, outcome: Outcome, now_s: float) -> None:
+    def _earn_spent(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """An answer, or some of it, has gone out: its cost is spend, whichever attempt it came from."""
-        if sent.earns and attempt.content_s is not None and self.allowance.of is BudgetUnit.SPEND:
-            spent = charge(attempt, outcome, Disposition.WINNER, sent.prompt_tokens, self.learning.answer_tokens)
-            self.allowance.earn_spent(spent.cost, now_s, self._earning())
+        if forecast.earns and attempt.content_s is not None and self.budget.unit is BudgetUnit.COST:
+            spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
+            self.budget.earn_spent(spent.cost, now_s, self._earning())
 
-    def _settle(self, attempt: AttemptView, sent: Forecast, bill: Bill, now_s: float) -> None:
+    def _settle(self, attempt: AttemptView, forecast: Forecast, bill: Bill, now_s: float) -> None:
         """Give back what was reserved and not used."""
         release = bill is Bill.RELEASE
-        if sent.tickets is not None:
-            (self.allowance.release if release else self.allowance.settle)(sent.tickets)
+        if forecast.tickets is not None:
+            (self.budget.release if release else self.budget.settle)(forecast.tickets)
         usage = attempt.usage
         if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
@@ -309,16 +309,16 @@ class Pool:
                 self.learning.add_hidden(hidden=bool(usage.hidden_tokens))
         self.quotas.close(attempt, bill, now_s)
 
-    def _unanswered(self, attempt: AttemptView, sent: Forecast, sample: Sample, now_s: float) -> None:
+    def _unanswered(self, attempt: AttemptView, forecast: Forecast, sample: Sample, now_s: float) -> None:
         """An attempt ended without a first content."""
         load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
-        load.pending = max(0.0, load.pending - sent.uncached)
-        if sample is Sample.CENSORED and sent.timed:
-            load.waits.given_up(sent.number, now_s)
-            self.learning.predictor.add_late(name, waited_s, sent.uncached, sent.pending, now_s)
-            self.learning.add_given_up(name, waited_s, sent.predicted_s, now_s)
+        load.pending = max(0.0, load.pending - forecast.uncached)
+        if sample is Sample.CENSORED and forecast.timed:
+            load.stalls.given_up(forecast.number, now_s)
+            self.learning.predictor.add_late(name, waited_s, forecast.uncached, forecast.pending, now_s)
+            self.learning.add_given_up(name, waited_s, forecast.ttft_s, now_s)
         else:
-            load.waits.failed(sent.number)
+            load.stalls.failed(forecast.number)
 
 
 def _why(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:

@@ -104,7 +104,7 @@ class Quotas:
 
     def _open(self, attempt: AttemptView) -> tuple[Ledger | None, QuotaTicket | None]:
         """The ledger and the ticket of an attempt."""
-        return self.of.get(attempt.replica), None if attempt.sent is None else attempt.sent.quota
+        return self.of.get(attempt.replica), None if attempt.forecast is None else attempt.forecast.quota
 
     def _spend(self, facts: RequestFacts, replica: Replica) -> Spend:
         """What a provider may count against its limits when the request arrives."""

@@ -59,7 +59,7 @@ class Attempt:
         outcome: how it ended, None while it lives.
         hedge_at_s, overdue_at_s, give_up_at_s: the race's times for it, infinite when not armed.
         hedge_after_s: the first hedge_at_s, after its own start; infinite when it was never armed.
-        sent: what the pool expected of it, None if it could not say.
+        forecast: what the pool expected of it, None if it could not say.
         timeout_at_s: when its ttft_timeout is over, infinite where nothing is timed.
         overdue: another attempt was started because it was late for its ttft_timeout, or for its client's patience.
         retry_after_s: how long it was told to wait by a 429 or 503, None when it was not.
@@ -78,6 +78,7 @@ class Attempt:
         "end_s",
         "error",
         "events",
+        "forecast",
         "give_up_at_s",
         "headers_s",
         "hedge_after_s",
@@ -93,7 +94,6 @@ class Attempt:
         "replica",
         "retry_after_s",
         "role",
-        "sent",
         "start_s",
         "status",
         "timeout_at_s",
@@ -125,7 +125,7 @@ class Attempt:
         self.empty = False
         self.overdue = False
         self.outcome: Outcome | None = None
-        self.sent: Forecast | None = None
+        self.forecast: Forecast | None = None
         self.hedge_at_s = self.hedge_after_s = math.inf
         self.overdue_at_s = self.timeout_at_s = self.give_up_at_s = math.inf
         self._finished = False  # a finish_reason was seen
@@ -272,7 +272,7 @@ class Attempt:
             usage=self.usage,
             charge=charge,
             reason=self.reason,
-            predicted_s=self.sent.predicted_s if self.sent is not None else None,
+            predicted_s=self.forecast.ttft_s if self.forecast is not None else None,
             hedge_after_s=self.hedge_after_s if self.hedge_after_s < math.inf else None,
         )
 

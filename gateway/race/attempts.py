@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.events import AttemptFailed, BreakerChanged, ComponentFailed, HedgeDenied, HedgeFired, Role
+from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
 from gateway.hedging.contract import Denied, Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.pool.pool import Pool
@@ -44,9 +44,9 @@ class Attempts:
         "_call",
         "_caller",
         "_facts",
-        "_host",
         "_model",
         "_now_s",
+        "_runtime",
         "_tries",
         "beyond",
         "denials",
@@ -56,12 +56,12 @@ class Attempts:
         "sent",
     )
 
-    def __init__(self, model: Model, call: Call, facts: RequestFacts, caller: Caller, host: Runtime) -> None:
+    def __init__(self, model: Model, call: Call, facts: RequestFacts, caller: Caller, runtime: Runtime) -> None:
         self._model = model
         self._call = call
         self._facts = facts
         self._caller = caller
-        self._host = host
+        self._runtime = runtime
         self._tries = Tries(model, facts)
         self._now_s = 0.0  # of the choice that is being made
         self.sent: list[Attempt] = []
@@ -83,28 +83,28 @@ class Attempts:
             racer: hears of the attempt.
             role: PRIMARY or FAILOVER.
         """
-        host, sent = self._host, self.sent
-        now_s = self._now_s = host.loop.time()
-        step = host.safely("tries", self._tries.next, None, self._pick, sent, self.errors, now_s, host.rand)
+        runtime, sent = self._runtime, self.sent
+        now_s = self._now_s = runtime.loop.time()
+        step = runtime.safely("tries", self._tries.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
         if step is None:
             step = self._anywhere()
         if isinstance(step, Go):
             return self._launch(racer, step.pool, step.replica, role, why_started(role, self.errors))
         if isinstance(step, Nothing):
             tried = [attempt.replica for attempt in sent]
-            self.beyond = host.safely("routing", beyond_boundary, (), self._model.pools, tried)
+            self.beyond = runtime.safely("routing", beyond_boundary, (), self._model.pools, tried)
         return step
 
     def carry_on(self, racer: Racer, recovery: Recovery) -> Attempt | Wait | Nothing:
         """The same for an attempt that carries a broken stream on."""
-        now_s, rand = self._host.loop.time(), self._host.rand()
+        now_s, rand = self._runtime.loop.time(), self._runtime.rand()
 
         def where() -> Go | None:
             return recovery.next(self.sent, self._facts, now_s, rand)
 
         step: Go | Wait | Nothing = Nothing()
         if not recovery.given_up:
-            step = self._host.safely("tries", self._tries.carry_on, step, self.sent, where, now_s)
+            step = self._runtime.safely("tries", self._tries.carry_on, step, self.sent, where, now_s)
         if not isinstance(step, Go):
             return step
         recovery.begins()
@@ -113,7 +113,7 @@ class Attempts:
 
     def hedge(self, racer: Racer, late: Attempt, now_s: float) -> Attempt | None:
         """An attempt is late: ask its pool whether to race it, then do so; None when it says no."""
-        pool, host = late.pool, self._host
+        pool, runtime = late.pool, self._runtime
         late.hedge_at_s = math.inf
         if self.hedges >= pool.max_hedges:
             return None
@@ -123,37 +123,38 @@ class Attempts:
             return None
         tried, live = [other.replica for other in self.sent], self.live
         broken: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
-        decision = host.safely("gate", pool.decide, broken, self._facts, late, live, tried, now_s, host.rand())
+        decision = runtime.safely("gate", pool.decide, broken, self._facts, late, live, tried, now_s, runtime.rand())
         waited_s, request_id, name = now_s - late.start_s, self._caller.request_id, self._model.name
         if isinstance(decision, Denied):
             self.denied_why = decision.why
             late.hedge_at_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
             if decision.reason not in self.denials:
                 self.denials.append(decision.reason)
-                host.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
+                runtime.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
             return None
         self.hedges += 1
         backup = self._launch(racer, pool, decision.replica, Role.BACKUP, decision.why, decision.tickets)
-        host.emit(HedgeFired(now_s, request_id, name, late.replica.name, decision.replica.name, waited_s))
+        runtime.emit(HedgeFired(now_s, request_id, name, late.replica.name, decision.replica.name, waited_s))
         return backup
 
     def first_content(self, attempt: Attempt) -> None:
         """It has brought content; a pool learns from it."""
         if attempt.refused:
-            self._host.safely("content", attempt.pool.on_refusal, None, attempt)
+            self._runtime.safely("content", attempt.pool.on_refusal, None, attempt)
         else:
-            state = self._host.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+            state = self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
             if state is not None:
                 self._moved(attempt, state)
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End one attempt, once, and settle what it took."""
         if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # not by a client's impatience
-            outcome = Outcome.TTFT_TIMEOUT if self._host.loop.time() >= attempt.timeout_at_s else outcome
+            outcome = Outcome.TTFT_TIMEOUT if self._runtime.loop.time() >= attempt.timeout_at_s else outcome
         if attempt.close(outcome, error):
             retry_after_s = error.retry_after_s if error is not None else None
             on_end, ended_s = attempt.pool.on_end, attempt.end_s
-            state = self._host.safely("outcome", on_end, None, attempt, outcome, ended_s, retry_after_s)
+            assert ended_s is not None
+            state = self._runtime.safely("outcome", on_end, None, attempt, outcome, ended_s, retry_after_s)
             if state is not None:
                 self._moved(attempt, state)
 
@@ -161,8 +162,8 @@ class Attempts:
         """End one attempt that brought no complete answer."""
         self.errors.append(error)
         self.close(attempt, outcome, error)
-        now_s, name, replica = self._host.loop.time(), self._model.name, attempt.replica.name
-        self._host.emit(
+        now_s, name, replica = self._runtime.loop.time(), self._model.name, attempt.replica.name
+        self._runtime.emit(
             AttemptFailed(now_s, self._caller.request_id, name, replica, outcome, error.label, attempt.status)
         )
 
@@ -170,18 +171,18 @@ class Attempts:
 
     def _moved(self, attempt: Attempt, state: BreakerState) -> None:
         """A breaker has opened or closed."""
-        now_s = self._host.loop.time()
-        self._host.emit(BreakerChanged(now_s, self._model.name, attempt.replica.name, state.value))
+        now_s = self._runtime.loop.time()
+        self._runtime.emit(BreakerChanged(now_s, self._model.name, attempt.replica.name, state.value))
 
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
         """Ask a pool for a replica; should it raise, any that may be reached will do."""
-        host, pick = self._host, pool.choice.pick_any if desperate else pool.choice.pick
+        runtime, pick = self._runtime, pool.picker.pick_any if desperate else pool.picker.pick
         try:
-            return pick(self._facts, tried, self._now_s, host.rand())
-        except Exception as error:  # as in Host.safely
-            host.emit(ComponentFailed(host.loop.time(), "routing", type(error).__name__))
+            return pick(self._facts, tried, self._now_s, runtime.rand())
+        except Exception as error:  # as in Runtime.safely
+            runtime.report("routing", error)
         # A boundary that cannot be told is not crossed; only a primary has none to cross.
-        reachable = host.safely("routing", pool.choice.reachable, [] if tried else list(pool.replicas), tried)
+        reachable = runtime.safely("routing", pool.picker.reachable, [] if tried else list(pool.replicas), tried)
         return next(iter(reachable), None)
 
     def _anywhere(self) -> Go | Nothing:
@@ -204,37 +205,37 @@ class Attempts:
         asked: tuple[Call, RequestFacts] | None = None,
     ) -> Attempt:
         """Send one attempt and set its times; asked: other than what the client asks."""
-        host = self._host
-        attempt = Attempt(racer, pool, replica, role, reason, host.loop)
+        runtime = self._runtime
+        attempt = Attempt(racer, pool, replica, role, reason, runtime.loop)
         self.sent.append(attempt)
         call, facts = asked or (self._call, self._facts)
         is_first = tickets is None and asked is None and (len(self.sent) == 1 or self.sent[-2].pool is not pool)
         try:
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
-        except Exception as error:  # as in Host.safely
-            host.emit(ComponentFailed(host.loop.time(), "routing", type(error).__name__))
+        except Exception as error:  # as in Runtime.safely
+            runtime.report("routing", error)
         try:
             attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race, and says nothing of the replica
-            host.emit(ComponentFailed(host.loop.time(), "open", type(error).__name__))
+            runtime.report("open", error)
             unsaid = "the request could not be put into words for this upstream"
             failure = Unsupported(unsaid, code="unsupported_parameter")
-            host.loop.call_soon(attempt.on_end, failure)
+            runtime.loop.call_soon(attempt.on_end, failure)
         if self._call.timed:  # else the whole answer comes at once: only its end is timed
             self._set_times(attempt, facts.prompt_tokens)
         if asked is not None:  # nothing races it: what would win would have to be joined, too
             attempt.give_up_at_s, attempt.overdue_at_s = attempt.overdue_at_s, math.inf
         elif self._facts.hedge_off is None and self.hedges < pool.max_hedges:
-            attempt.hedge_after_s = host.safely("plan", pool.delay_s, math.inf, attempt, self._facts)
+            attempt.hedge_after_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, self._facts)
             attempt.hedge_at_s = attempt.start_s + attempt.hedge_after_s
         return attempt
 
     def _set_times(self, attempt: Attempt, prompt_tokens: float) -> None:
         """When another attempt is started beside it, and when it is given up."""
         timeouts, facts = self._model.timeouts, self._facts
-        overdue_s = timeouts.ttft_s + timeouts.ttft_per_token_s * prompt_tokens
+        overdue_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
         attempt.timeout_at_s = attempt.start_s + overdue_s
         if facts.deadline_s is not None and not self._call.streaming:  # leave time for another attempt
             overdue_s = min(overdue_s, facts.deadline_s / 2)
         attempt.overdue_at_s = attempt.start_s + overdue_s
-        attempt.give_up_at_s = attempt.start_s + max(timeouts.ttft_last_s, overdue_s)
+        attempt.give_up_at_s = attempt.start_s + max(timeouts.ttft_max_s, overdue_s)

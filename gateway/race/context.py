@@ -7,7 +7,7 @@ import asyncio
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -21,7 +21,9 @@ from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from providers.base import Api, Burst, Recoverer
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_D = TypeVar("_D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,9 @@ class Timeouts:
     """How long a request may take, in seconds.
 
     Attributes:
-        ttft_s: without first content another attempt is started after this and
-        ttft_per_token_s: this much per prompt token.
-        ttft_last_s: an attempt is given up after this.
+        ttft_failover_s: without first content another attempt is started after this and
+        ttft_failover_per_token_s: this much per prompt token.
+        ttft_max_s: an attempt is given up after this.
         stall_s: silence in a stream that had begun.
         total_s: the whole request.
         commit_status_after_s: a streaming client gets its 200 after this, content or not,
@@ -39,14 +41,14 @@ class Timeouts:
         retry_after_s_max: a Retry-After up to this is waited out before a fallback is used.
     """
 
-    ttft_s: float = 10.0
-    ttft_per_token_s: float = 0.00025
-    ttft_last_s: float = 120.0
-    stall_s: float = 20.0
-    total_s: float = 600.0
-    commit_status_after_s: float = 15.0
-    keepalive_interval_s: float = 15.0
-    retry_after_s_max: float = 3.0
+    ttft_failover_s: float
+    ttft_failover_per_token_s: float
+    ttft_max_s: float
+    stall_s: float
+    total_s: float
+    commit_status_after_s: float
+    keepalive_interval_s: float
+    retry_after_s_max: float
 
 
 class RecoveryMode(enum.Enum):
@@ -129,16 +131,25 @@ class Runtime:
     loop: asyncio.AbstractEventLoop
     emit: Callable[[Event], None]
     rand: Callable[[], float]
-    alarms: TimerQueue
+    timers: TimerQueue
     burst: Burst = field(default_factory=Burst)
 
-    def safely(self, part: str, function: Callable[..., _T], default: _T, *args: object) -> _T:
-        """Ask a part of the brain; if it raises, that is told, and the request goes on with the default."""
+    def safely(
+        self, component: str, function: Callable[_P, _T], default: _D, *args: _P.args, **named: _P.kwargs
+    ) -> _T | _D:
+        """Call a policy function and return its result; if it raises, report it and return `default`.
+
+        A bug in the policy must not fail a request.
+        """
         try:
-            return function(*args)
-        except Exception as error:  # whatever it is, it must not cost the caller an answer
-            self.emit(ComponentFailed(self.loop.time(), part, type(error).__name__))
+            return function(*args, **named)
+        except Exception as error:
+            self.report(component, error)
             return default
+
+    def report(self, component: str, error: Exception) -> None:
+        """Emit `ComponentFailed` for a component that raised and is bypassed for this request."""
+        self.emit(ComponentFailed(self.loop.time(), component, type(error).__name__))
 
 
 class Caller(msgspec.Struct, gc=False):

@@ -57,11 +57,11 @@ def judge(error: UpstreamError) -> Verdict:
     """Classify an attempt's failure before its first content."""
     status = error.status
     if isinstance(error, Unsupported):
-        return Verdict(Outcome.UNSUITED, answers=False)
+        return Verdict(Outcome.UNSUPPORTED, answers=False)
     if isinstance(error, RequestModeRejected):
-        return Verdict(Outcome.REJECTED, answers=True, remedy=Remedy.ASK_ANEW)
+        return Verdict(Outcome.CLIENT_ERROR, answers=True, remedy=Remedy.ASK_ANEW)
     if is_refusal(error):
-        return Verdict(Outcome.REFUSED, answers=True)
+        return Verdict(Outcome.MODEL_REFUSAL, answers=True)
     if status is not None and 400 <= status < 500:
         return _judge_4xx(error, status)
     if isinstance(error, TimedOut):
@@ -78,8 +78,8 @@ def _judge_4xx(error: UpstreamError, status: int) -> Verdict:
     if status in _RETRIED_4XX:
         return Verdict(Outcome.FAILED, remedy=Remedy.SAME)
     if is_too_long(error):
-        return Verdict(Outcome.REJECTED, answers=True, remedy=Remedy.FALLBACK)
-    return Verdict(Outcome.REJECTED, answers=True)
+        return Verdict(Outcome.CLIENT_ERROR, answers=True, remedy=Remedy.FALLBACK)
+    return Verdict(Outcome.CLIENT_ERROR, answers=True)
 
 
 def answer(error: UpstreamError) -> UpstreamFailed:

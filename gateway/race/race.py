@@ -37,49 +37,49 @@ class Race:
     """One request from its first attempt to its end."""
 
     __slots__ = (
-        "_alarm",
-        "_alarm_at_s",
         "_attempts",
         "_call",
         "_caller",
         "_client",
         "_facts",
         "_final_s",
-        "_host",
         "_keep_alive_at_s",
         "_model",
         "_over",
         "_paused",
         "_recovery",
         "_retry_at_s",
+        "_runtime",
         "_start_s",
+        "_timer",
+        "_timer_at_s",
         "_winner",
     )
 
     def __init__(
-        self, model: Model, call: Call, facts: RequestFacts, client: Client, caller: Caller, host: Runtime
+        self, model: Model, call: Call, facts: RequestFacts, client: Client, caller: Caller, runtime: Runtime
     ) -> None:
         self._model = model
         self._call = call
         self._facts = facts
         self._client = client
         self._caller = caller
-        self._host = host
-        self._attempts = Attempts(model, call, facts, caller, host)
+        self._runtime = runtime
+        self._attempts = Attempts(model, call, facts, caller, runtime)
         self._winner: Attempt | None = None
         self._recovery: Recovery | None = None  # of the stream that goes out
         self._over = False
         self._paused = False
         self._start_s = self._final_s = self._keep_alive_at_s = 0.0
         self._retry_at_s = math.inf
-        self._alarm: Timer | None = None
-        self._alarm_at_s = math.inf
+        self._timer: Timer | None = None
+        self._timer_at_s = math.inf
 
     # the client's calls
 
     def start(self) -> None:
         """Send the primary."""
-        now_s = self._start_s = self._host.loop.time() - self._caller.queued_s  # a client waits from its arrival on
+        now_s = self._start_s = self._runtime.loop.time() - self._caller.queued_s  # a client waits from its arrival on
         timeouts, patience_s = self._model.timeouts, self._facts.deadline_s or math.inf
         if self._call.streaming:  # it waits so long for each sign of life
             self._final_s = now_s + timeouts.total_s
@@ -87,7 +87,7 @@ class Race:
         else:
             self._final_s = now_s + min(timeouts.total_s, patience_s)
             self._keep_alive_at_s = math.inf
-        self._host.safely("budget", self._model.retries.earn, None, now_s)
+        self._runtime.safely("budget", self._model.retries.earn, None, now_s)
         self._next(Role.PRIMARY)
 
     def client_gone(self) -> None:
@@ -119,15 +119,15 @@ class Race:
 
     def usage(self) -> tuple[bytes, bytes] | None:
         """What it has used and cost so far, as a header; None where that cannot be told."""
-        return self._host.safely("usage", usage_header, None, self._course())
+        return self._runtime.safely("usage", usage_header, None, self._course())
 
     # the attempts' calls
 
     def on_headers(self, attempt: Attempt, headers: Headers) -> None:
-        """Response headers came: news for the ledger of a quota, and for the policy that takes them for an answer."""
+        """Pass the rate limits that a response states to its pool."""
         if attempt.replica.read_limits is not None:
-            self._host.safely("limits", attempt.observe_limits, None, headers)
-        if attempt.pool.races_at_headers:
+            self._runtime.safely("limits", attempt.observe_limits, None, headers)
+        if attempt.pool.stops_at_headers:
             attempt.hedge_at_s = math.inf
 
     def on_content(self, attempt: Attempt) -> None:
@@ -150,7 +150,7 @@ class Race:
             self._diverged(attempt, recovery)
         if self._over:
             return
-        self._attempts.close(attempt, Outcome.REFUSED if attempt.refused else Outcome.FINISHED)
+        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else Outcome.FINISHED)
         self._client.finish()
         if not self._over:  # the client may have given up
             self._end(status=200, error=None)
@@ -167,7 +167,7 @@ class Race:
             return
         live = self._attempts.live
         final = verdict.answers and verdict.remedy is Remedy.NONE
-        if final and (outcome is Outcome.REFUSED or not live or _speaks_for(attempt, live)):
+        if final and (outcome is Outcome.MODEL_REFUSAL or not live or _speaks_for(attempt, live)):
             self._refuse(answer(error))
         elif not live:
             self._nothing_live()
@@ -189,7 +189,7 @@ class Race:
             return
         self._keep_alive_at_s = math.inf
         self._client.begin(response_headers(self._course()))
-        self._recovery = self._host.safely(
+        self._recovery = self._runtime.safely(
             "recovery", watch, None, self._model, self._call, attempt, self._client.write
         )
         attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
@@ -210,7 +210,7 @@ class Race:
         recovery, winner = self._recovery, self._winner
         if recovery is None or winner is None:
             return  # it is over
-        new = self._host.safely("recovery", recovery.join, None, raw, self._now())
+        new = self._runtime.safely("recovery", recovery.join, None, raw, self._now())
         if new is None:
             self._diverged(winner, recovery)
         elif new:
@@ -264,10 +264,10 @@ class Race:
         self._over = True
         usage = self._winner.usage if self._winner is not None and self._winner.role is not Role.RECOVERY else None
         if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
-            self._host.safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+            self._runtime.safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for attempt in self._attempts.sent:
             if attempt.outcome is None:
                 self._attempts.close(attempt, Outcome.LOST)  # a parked empty answer
@@ -275,8 +275,8 @@ class Race:
         if self._recovery is not None:
             self._recovery.settle(RecoveryResult.ABANDONED, now_s)
         course, unknown = self._course(), list[Charge]()
-        billed = self._host.safely("accounting", charges, unknown, course)
-        self._host.emit(ended(course, self._call, billed, now_s, status, error, self._attempts.beyond))
+        billed = self._runtime.safely("accounting", charges, unknown, course)
+        self._runtime.emit(ended(course, self._call, billed, now_s, status, error, self._attempts.beyond))
         self._attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 
     def _course(self) -> Course:
@@ -315,19 +315,19 @@ class Race:
     # what time brings
 
     def _now(self) -> float:
-        return self._host.loop.time()
+        return self._runtime.loop.time()
 
     def _arm(self, at_s: float) -> None:
         """See to it that the alarm goes off no later than at_s; an earlier one finds nothing due and sets the next."""
-        if at_s < self._alarm_at_s:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm_at_s = at_s
-            self._alarm = self._host.alarms.set(at_s, self._tick)
+        if at_s < self._timer_at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at_s = at_s
+            self._timer = self._runtime.timers.set(at_s, self._tick)
 
     def _tick(self) -> None:
         """Do everything that is due, then set the alarm for what comes next."""
-        self._alarm, self._alarm_at_s = None, math.inf
+        self._timer, self._timer_at_s = None, math.inf
         if self._over:
             return
         now_s = self._now()

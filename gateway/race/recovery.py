@@ -31,7 +31,7 @@ EARLY_EVENTS: Final = 8  # so little is lost so early that asking again is worth
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
 _PACK_BYTES: Final = 64 * 1024  # kept as they came before they are packed
 _PACK_LEVEL: Final = 1  # the quickest; events are much alike
-_MAY_BE_ASKED: Final = (Outcome.LOST, Outcome.REJECTED)  # what says nothing against a replica
+_MAY_BE_ASKED: Final = (Outcome.LOST, Outcome.CLIENT_ERROR)  # what says nothing against a replica
 
 
 class _Step(NamedTuple):
@@ -192,7 +192,7 @@ class Recovery:
         if verdict.answers:  # another replica must not be a way round a policy; but it may know how to continue
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
             self._no_prefill = no_prefill
-            self.given_up = self.given_up or verdict.outcome is Outcome.REFUSED or not no_prefill
+            self.given_up = self.given_up or verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill
 
     def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> Go | None:
         """Where to try now, None for nothing.
@@ -258,12 +258,12 @@ class Recovery:
         """Whom to ask: another one of the pool, never another model; else the same, if that is well."""
         prefills = kind is RecoveryKind.CONTINUE
         tried = [attempt.replica for attempt in attempts if attempt.outcome not in _MAY_BE_ASKED]
-        other = self.first.pool.choice.pick(facts, tried, now_s, rand, prefills=prefills)
+        other = self.first.pool.picker.pick(facts, tried, now_s, rand, prefills=prefills)
         if other is not None:
             return other
         same = self._attempt.replica
         latest = next(attempt for attempt in reversed(attempts) if attempt.replica is same)
-        well = latest.outcome in (Outcome.CUT, Outcome.REJECTED) and same.breaker.allows(now_s)
+        well = latest.outcome in (Outcome.CUT, Outcome.CLIENT_ERROR) and same.breaker.allows(now_s)
         return same if well and (same.prefills or not prefills) else None
 
     # while it is carried on

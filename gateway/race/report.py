@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.events import RequestEnded, Result, Role
-from gateway.hedging.charges import Billed, Charge, Disposition, charge, costs, standing
+from gateway.hedging.charges import Billed, Charge, Disposition, charge, costs, disposition
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.limits.prices import money
@@ -79,7 +79,7 @@ def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[st
         replica.name
         for pool in pools
         for replica in pool.replicas
-        if replica not in tried and replica not in pool.choice.reachable(tried)
+        if replica not in tried and replica not in pool.picker.reachable(tried)
     )
 
 
@@ -106,8 +106,8 @@ def _charge(course: Course, attempt: Attempt) -> Charge:
         stood = Disposition.WINNER
     else:  # nobody raced what was to carry on a broken stream: it said something else
         is_raced = winner is not None and role is not Role.RECOVERY
-        stood = standing(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
-    prompt_tokens = (attempt.sent or course.facts).prompt_tokens
+        stood = disposition(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
+    prompt_tokens = (attempt.forecast or course.facts).prompt_tokens
     answer_tokens = _answer_tokens(course, attempt) if attempt.replica.bills_cancelled else 0.0
     return charge(attempt, outcome, stood, prompt_tokens, answer_tokens)
 
@@ -185,4 +185,4 @@ def _never_hedged(facts: RequestFacts, pool: Pool) -> Denial | None:
         return facts.hedge_off
     if not pool.max_hedges:
         return Denial.OFF
-    return Denial.ALONE if len(pool.replicas) < 2 else None
+    return Denial.NO_REPLICA if len(pool.replicas) < 2 else None

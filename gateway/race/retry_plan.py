@@ -143,7 +143,7 @@ class Tries:
         found = self._same(attempts, errors, now_s, rand) or self._first(pick, pools[self._index + 1 :], pools, tried)
         if found is not None:
             return found
-        waits_s = [pool.choice.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
+        waits_s = [pool.picker.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
         return Nothing(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
 
     def _same(
@@ -152,7 +152,7 @@ class Tries:
         """No sibling is left: what may soon be better is waited for, before a fallback answers."""
         pool = self._model.pools[self._index]
         if not attempts:  # all of them were told to wait by answers to others
-            wait_s = pool.choice.wait_s(self._facts, (), now_s)
+            wait_s = pool.picker.wait_s(self._facts, (), now_s)
             return None if wait_s is None else self._wait(wait_s, now_s, rand)
         here = [attempt for attempt in attempts if attempt.pool is pool]
         waits_s = [(wait_s, attempt.replica) for attempt in here if (wait_s := _wait_s(attempt)) is not None]
@@ -206,7 +206,7 @@ def bounded(attempts: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
 
 def _sent(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Those that count."""
-    return [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUITED]
+    return [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUPPORTED]
 
 
 def _wait_s(attempt: Attempt) -> float | None:

@@ -20,16 +20,16 @@ _DEAD_MAX: Final = 256  # alarms taken back that may wait for their time; beyond
 class Timer:
     """One alarm that was set."""
 
-    __slots__ = ("_alarms", "ring")
+    __slots__ = ("_timers", "callback")
 
-    def __init__(self, alarms: "TimerQueue", ring: Callable[[], None]) -> None:
-        self._alarms = alarms
-        self.ring: Callable[[], None] | None = ring
+    def __init__(self, timers: "TimerQueue", callback: Callable[[], None]) -> None:
+        self._timers = timers
+        self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
         """Take it back, once at most; it has not gone off."""
-        self.ring = None
-        self._alarms.dead += 1
+        self.callback = None
+        self._timers.dead += 1
 
 
 class TimerQueue:
@@ -52,17 +52,17 @@ class TimerQueue:
         self._due_s = math.inf  # when the timer runs
         self.dead = 0
 
-    def set(self, at_s: float, ring: Callable[[], None]) -> Timer:
+    def set(self, at_s: float, callback: Callable[[], None]) -> Timer:
         """Have something called at a time."""
-        alarm = Timer(self, ring)
-        heapq.heappush(self._heap, (at_s, next(self._numbers), alarm))
+        timer = Timer(self, callback)
+        heapq.heappush(self._heap, (at_s, next(self._numbers), timer))
         if at_s < self._due_s:
             self._wait(at_s)
         if self.dead > _DEAD_MAX and 2 * self.dead > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].ring is not None]
+            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
             self.dead = 0
-        return alarm
+        return timer
 
     def _wait(self, until_s: float) -> None:
         if self._timer is not None:
@@ -75,13 +75,13 @@ class TimerQueue:
         self._timer, self._due_s = None, math.inf
         now_s = self._loop.time()
         try:
-            while self._heap and ((alarm := self._heap[0][2]).ring is None or self._heap[0][0] <= now_s):
+            while self._heap and ((timer := self._heap[0][2]).callback is None or self._heap[0][0] <= now_s):
                 heapq.heappop(self._heap)
-                ring, alarm.ring = alarm.ring, None
-                if ring is None:
+                callback, timer.callback = timer.callback, None
+                if callback is None:
                     self.dead -= 1
                 else:
-                    ring()
+                    callback()
         finally:  # one that raises is told of by the loop, and keeps nobody else from going off
             if self._heap and self._heap[0][0] < self._due_s:
                 self._wait(self._heap[0][0])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from providers.simulated.quantities import Distribution
+from streaming_bench.compare.gateway_process import SIGNALS
 from streaming_bench.load.client import Planned
 from streaming_bench.load.pacing import poisson
 from streaming_bench.load.sizes import prompt
@@ -74,7 +75,8 @@ class Scene:
 
     def hedge(self, row: str) -> dict[str, object]:
         """The settings of a policy's gateway."""
-        settings: dict[str, object] = {"policy": row, "hedge_delay_min": "1ms", "budget": _percent(self.budget)}
+        policy = "quantile" if row in SIGNALS else row
+        settings: dict[str, object] = {"policy": policy, "hedge_delay_min": "1ms", "budget": _percent(self.budget)}
         if row == "static":
             settings["delay"] = self.static_delay
         if row == "headers":

@@ -108,8 +108,13 @@ class Gateway(NamedTuple):
 
 
 @contextlib.contextmanager
-def gateway(urls: Sequence[str], hedge: Mapping[str, object]) -> Iterator[Gateway]:
-    """The real gateway before these replicas while inside.
+def gateway(urls: Sequence[str], hedge: Mapping[str, object], signal: str | None = None) -> Iterator[Gateway]:
+    """Run the real gateway in front of these replicas.
+
+    Args:
+        urls: of the replicas.
+        hedge: the `hedge` section of its configuration.
+        signal: one of `gateway_process.SIGNALS` instead of first content; None for the gateway as it is.
 
     Raises:
         BenchError: It did not start.
@@ -125,6 +130,8 @@ def gateway(urls: Sequence[str], hedge: Mapping[str, object]) -> Iterator[Gatewa
         file = Path(folder) / "gateway.yaml"
         file.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
+        if signal is not None:
+            command = [sys.executable, "-m", "streaming_bench.compare.gateway_process", signal, str(file)]
         nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
         with subprocess.Popen(
             command, stdin=nothing, stdout=nothing, stderr=pipe, cwd=_ROOT, start_new_session=True

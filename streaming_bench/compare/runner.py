@@ -14,6 +14,7 @@ from typing import Final
 
 from providers.base import Call
 from streaming_bench.compare.experiment import Scene
+from streaming_bench.compare.gateway_process import SIGNALS
 from streaming_bench.compare.processes import Counts, Fleet, Gateway, gateway
 from streaming_bench.failures import BenchError
 from streaming_bench.load.client import Client, Planned, Target
@@ -70,7 +71,7 @@ def _target(fleet: Fleet, scene: Scene, row: Row) -> Iterator[Gateway | None]:
     if row.policy == "direct":
         yield None
     else:
-        with gateway(fleet.urls, scene.hedge(row.policy)) as found:
+        with gateway(fleet.urls, scene.hedge(row.policy), row.policy if row.policy in SIGNALS else None) as found:
             yield found
 
 

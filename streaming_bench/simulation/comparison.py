@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 
-from gateway.hedging.settings import HedgeParameters
-from gateway.routing.strategies import Routing
+from gateway.config.settings import HedgeSettings
+from gateway.routing.strategies import Crossing, Routing
+from gateway.topology import hedge_parameters
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import Prepared
 from streaming_bench.simulation.policies import Terms
@@ -123,8 +124,9 @@ class Samples:
 
 def terms(scenario: Scenario, plan: Plan) -> Terms:
     """The terms of a comparison: the gateway's defaults where neither plan nor scenario says otherwise."""
-    defaults, delay_s_min = HedgeParameters(), scenario.hedge_delay_min_s
-    settings = HedgeParameters(
+    defaults, delay_s_min = hedge_parameters(HedgeSettings(), Crossing.NEVER), scenario.hedge_delay_min_s
+    settings = replace(
+        defaults,
         budget=defaults.budget if plan.budget is None else plan.budget,
         max_hedges=plan.max_hedges,
         static_delay_s=plan.static_delay_s or scenario.reference.static_delay_s,

@@ -16,8 +16,8 @@ from typing import Final
 from gateway.estimation.window import Window
 from gateway.hedging.contract import AttemptView, Denied, Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.outcomes import Denial
-from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
+from gateway.hedging.parameters import HedgeParameters
+from gateway.hedging.plan import FirstEvent, Policy
 from gateway.limits.budget import Ticket
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
@@ -55,13 +55,19 @@ def contender(name: str, replicas: Sequence[Replica], terms: Terms, ledgers: Map
     """A pool that hedges by the policy of that name."""
     settings = terms.settings
     if name == "library":
-        return LibraryPool(replicas, replace(settings, policy=Policy.HEADERS, max_hedges=1), ledgers, terms.library_rps)
+        return LibraryPool(
+            replicas,
+            replace(settings, policy=Policy.QUANTILE, answered_by=FirstEvent.HEADERS, max_hedges=1),
+            ledgers,
+            terms.library_rps,
+        )
     if name == "fan_out":
         hedges = len(replicas) - 1
         return FanOutPool(name, replicas, replace(settings, policy=Policy.STATIC, max_hedges=hedges), ledgers)
-    settings = replace(settings, policy=Policy(name))
-    if name == "ttfb":
-        settings = replace(settings, budget=1.0)  # as it was published: nothing binds it
+    if name == "ttfb":  # as it was published: nothing binds its budget
+        settings = replace(settings, policy=Policy.QUANTILE, sampled_event=FirstEvent.HEADERS, budget=1.0)
+    else:
+        settings = replace(settings, policy=Policy(name))
     pool = Pool(name, replicas, settings, ledgers)
     if terms.reach_s is not None:
         pool.learning.ratios = Window(slice_s=terms.reach_s / _SLICES, reach_s=terms.reach_s)
@@ -123,7 +129,7 @@ class LibraryPool(Pool):
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """A winner: its time counts from the request's start."""
-        tickets = attempt.sent.tickets if attempt.sent is not None else None
+        tickets = attempt.forecast.tickets if attempt.forecast is not None else None
         start_s = tickets.start_s if isinstance(tickets, _Since) else attempt.start_s
         self._winners.add_event(now_s - start_s, now_s)
         return super().on_content(attempt, now_s)
@@ -134,7 +140,7 @@ class FanOutPool(Pool):
 
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """The fixed delay; a backup is followed by the next one at once."""
-        is_backup = attempt.sent is not None and attempt.sent.tickets is not None
+        is_backup = attempt.forecast is not None and attempt.forecast.tickets is not None
         return 0.0 if is_backup else self.settings.static_delay_s
 
     def decide(
@@ -150,4 +156,4 @@ class FanOutPool(Pool):
         for replica in self.replicas:
             if replica not in tried:
                 return Hedge(replica, HedgeTickets(Ticket(1.0), Ticket(0.0)), "")
-        return Denied(Denial.ALONE, math.inf, "all were asked")
+        return Denied(Denial.NO_REPLICA, math.inf, "all were asked")

@@ -7,24 +7,31 @@ the records (summary.py). Units: seconds of the loop's clock.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from gateway.config.settings import TimeoutSettings
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, Event, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Plan
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime, Timeouts
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
+from gateway.topology import timeouts
 from streaming_bench.simulation.policies import Terms, contender
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
 
-_NO_TIMEOUTS: Final = Timeouts(
-    ttft_s=3600, ttft_last_s=3600, stall_s=3600, total_s=36_000, commit_status_after_s=36_000
+_NO_TIMEOUTS: Final = replace(
+    timeouts(TimeoutSettings()),
+    ttft_failover_s=3600,
+    ttft_max_s=3600,
+    stall_s=3600,
+    total_s=36_000,
+    commit_status_after_s=36_000,
 )  # a TTFT time-out would help `off`; what is measured is hedging
 
 
@@ -161,7 +168,7 @@ class _Driver:
         self._traffic = traffic
         self._progress = progress
         self._model = Model("bench", [pool], _NO_TIMEOUTS)
-        self._host = Runtime(loop, self._hear, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
+        self._runtime = Runtime(loop, self._hear, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
         self._client = _Client()
         self._next = 0
         self._over = asyncio.Event()
@@ -196,11 +203,11 @@ class _Driver:
         request = self._next
         self._next += 1
         caller = Caller(str(request), "", self._loop.time())
-        Race(self._model, call_of(request), self._facts[request], self._client, caller, self._host).start()
+        Race(self._model, call_of(request), self._facts[request], self._client, caller, self._runtime).start()
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, ComponentFailed):
-            self.failed(self._loop, {"message": f"{event.part} raised {event.error}"})
+            self.failed(self._loop, {"message": f"{event.component} raised {event.error}"})
         if not isinstance(event, RequestEnded):
             return
         self.records.append(_record(event, self._facts[int(event.request_id)].prompt_tokens))

@@ -38,7 +38,6 @@ def tails() -> Iterator[Line]:
         "quantile": ("p99 <= 150", lambda p99_s: p99_s <= 0.150),
         "adaptive": ("p99 <= 150", lambda p99_s: p99_s <= 0.150),
         "off": ("p99 >= 900", lambda p99_s: p99_s >= 0.9),
-        "headers": ("0 hedges", lambda p99_s: p99_s >= 0.9),
     }
     for policy, (must_be, holds) in bounds.items():
         seen = run_real(tail(policy, warm=100, count=1000, process=True))

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, RecoveryMode, Runtime, Timeouts
+from gateway.race.context import Caller, Model, RecoveryMode, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
@@ -34,7 +34,7 @@ from simulated_calls import body_of
 TOKENS = 60
 HEALTHY: dict[str, object] = {"ttft": "200ms", "gap": "10ms", "tokens": TOKENS}
 HEALTHY_S = 0.2 + (TOKENS - 1) * 0.01
-_OFF = HedgeParameters(policy=Policy.OFF)
+_OFF = default_hedging(policy=Policy.OFF)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ async def _play(fault: Fault) -> Seen:
         for number, group in enumerate(endpoints)
     ]
     recoverers = {Api.CHAT: OpenAIRecoverer()}
-    model = Model("m", pools, Timeouts(), recovery=fault.recovery, recoverers=recoverers)
+    model = Model("m", pools, default_timeouts(), recovery=fault.recovery, recoverers=recoverers)
     for _ in range(fault.warm):
         await _ask(model, loop)
     before = sum(each.calls for group in endpoints for each in group)

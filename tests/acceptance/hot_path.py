@@ -122,7 +122,7 @@ async def _run(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, obj
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(_settings(fleet), tasks)
         gateway._writer.close()  # its thread would be counted now and then
-        object.__setattr__(gateway._host, "rand", random.Random(1).random)
+        object.__setattr__(gateway._runtime, "rand", random.Random(1).random)
         result = await measured(gateway)
         gateway.close()
         await asyncio.sleep(100)

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import ComponentFailed, Event, RequestEnded, Role
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.limits.ledger import Ledger, Totals
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime, Timeouts
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
@@ -113,19 +113,21 @@ async def _books(count: int, rng: random.Random) -> Books:
             if ended == count:
                 done.set()
 
-    settings = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.2, budget=0.5)
+    settings = default_hedging(policy=Policy.STATIC, static_delay_s=0.2, budget=0.5)
     replicas = [
         Replica(name, _Weather(rng), "q", read_limits=_read, bills_cancelled=name == "c", counts_max_tokens=name == "b")
         for name in "abc"
     ]
-    model = Model("m", [Pool("m", replicas, settings, {"q": ledger})], Timeouts(ttft_s=1.0, ttft_last_s=3.0))
-    host, client = Runtime(loop, hear, rng.random, TimerQueue(loop)), _Patient()
+    model = Model(
+        "m", [Pool("m", replicas, settings, {"q": ledger})], default_timeouts(ttft_failover_s=1.0, ttft_max_s=3.0)
+    )
+    runtime, client = Runtime(loop, hear, rng.random, TimerQueue(loop)), _Patient()
     for n in range(count):
         facts = RequestFacts(
             prompt_tokens=rng.uniform(1, 5_000), answer_tokens=rng.choice([None, 50, 900]), coin=rng.random()
         )
         caller = Caller(str(n), "", loop.time())
-        race = Race(model, Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True), facts, client, caller, host)
+        race = Race(model, Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True), facts, client, caller, runtime)
         race.start()
         if rng.random() < 0.15:
             loop.call_later(rng.uniform(0.0, 1.5), race.client_gone)

@@ -74,8 +74,6 @@ async def tail(policy: str, *, warm: int, count: int, at_a_time: int = 4, proces
     seen = Tail([0.0] * (warm + count), [0.0] * (warm + count), [False] * (warm + count))
     profiles = dict.fromkeys("abc", FLUSHING)
     hedge: Settings = {"policy": policy, "quantile": 0.9, "budget": f"{_BUDGET:.0%}"}
-    if policy == "headers":
-        hedge["hedge_delay_min"] = "200ms"  # on a busy machine headers can be later than usual
     async with serving(profiles, process=process, hedge=hedge) as site:
 
         async def one(number: int) -> None:
@@ -235,7 +233,7 @@ async def departures(
     """
     profile: Settings = {"ttft": "10m"} if waiting else {"ttft": "5ms", "gap": gap, "tokens": 2000}
     hedge = _AT_ONCE if waiting else {"policy": "off"}
-    patience: Settings = {"ttft": "5m", "ttft_last": "5m"}
+    patience: Settings = {"ttft_failover": "5m", "ttft_max": "5m"}
     result = Departures()
     async with serving({"a": profile, "b": profile}, process=process, hedge=hedge, timeouts=patience) as site:
         while result.clients < count:

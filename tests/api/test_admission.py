@@ -32,7 +32,7 @@ class Work:
     length_s: float
     caller: Caller
     place: Permit | None = None
-    host: Runtime | None = None
+    runtime: Runtime | None = None
     begun_s: float | None = None
     ended: list[str] = field(default_factory=list)
     error: GatewayError | None = None
@@ -47,11 +47,11 @@ class Work:
 
     def end(self, how: str) -> None:
         """End, as a race does: once."""
-        if not self.ended and self.begun_s is not None and self.host is not None and self.timer is not None:
+        if not self.ended and self.begun_s is not None and self.runtime is not None and self.timer is not None:
             self.timer.cancel()
             self.ended.append(how)
             self.house.running -= 1
-            self.host.emit(DONE)
+            self.runtime.emit(DONE)
 
     def client_gone(self) -> None:
         """The client left."""
@@ -88,12 +88,12 @@ class House:
         self.loop = asyncio.get_running_loop()
         self.events: list[Event] = []
         self.running = self.most = 0
-        self.gate: FairQueue[Permit] = FairQueue(slots, places)
+        self.fair_queue: FairQueue[Permit] = FairQueue(slots, places)
         self.account = KeyLimiter(CallerLimits(**limits))
         accounts = {"limited": self.account} if limits else {}
         self.admission = Admission(
             accounts,
-            {"m": ModelQueue(self.gate, timeout_s)},
+            {"m": ModelQueue(self.fair_queue, timeout_s)},
             Runtime(self.loop, self.events.append, lambda: 0.0, TimerQueue(self.loop)),
         )
 
@@ -103,11 +103,11 @@ class House:
         """A request comes."""
         work = kind(self, length_s, Caller("r", key, self.loop.time()))
         try:
-            work.place = self.admission.place(work.caller, "m", size or RequestSize(100.0, 100.0))
+            work.place = self.admission.admit(work.caller, "m", size or RequestSize(100.0, 100.0))
         except GatewayError as error:
             work.refuse(error)
             return work
-        work.host = work.place.host
+        work.runtime = work.place.runtime
         work.place.run(work, work.refuse)
         return work
 
@@ -151,7 +151,12 @@ def test_slots_are_never_exceeded_lost_or_waited_for_in_vain(
             assert len(work.ended) == 1 or (work.ended == [] and left and work.begun_s is None)
             assert work.begun_s is None or work.begun_s - work.caller.arrived_s <= timeout_s + 1e-9
             assert work.begun_s is None or work.caller.queued_s == pytest.approx(work.begun_s - work.caller.arrived_s)
-        assert (house.running, house.gate.in_flight, house.gate.waiting, house.account.in_flight) == (0, 0, 0, 0)
+        assert (house.running, house.fair_queue.in_flight, house.fair_queue.waiting, house.account.in_flight) == (
+            0,
+            0,
+            0,
+            0,
+        )
         assert not any(isinstance(event, ComponentFailed) for event in house.events)
 
     run_virtual(main())
@@ -196,7 +201,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         headers = dict(refused.error.headers())
         assert (refused.error.status, headers[b"retry-after"], headers[b"retry-after-ms"]) == (503, b"12", b"12000")
         assert b"x-should-retry" not in headers
-        assert house.gate.waiting == 2
+        assert house.fair_queue.waiting == 2
         await asyncio.sleep(FOREVER_S)
 
     run_virtual(main())
@@ -261,7 +266,7 @@ def test_who_leaves_when_its_turn_has_just_come_passes_the_slot_on() -> None:
         await asyncio.sleep(0.5)
         assert (gone.begun_s, following.begun_s) == (None, 0.0)
         await asyncio.sleep(FOREVER_S)
-        assert house.gate.in_flight == 0
+        assert house.fair_queue.in_flight == 0
 
     run_virtual(main())
 
@@ -279,7 +284,7 @@ def test_the_drain_ends_all_cleanly() -> None:
         await asyncio.sleep(FOREVER_S)
         assert [work.begun_s for work in works] == [0.0, None, None]
         assert [work.error.code if work.error else None for work in works[1:]] == ["gateway_shutting_down"] * 2
-        assert (house.gate.in_flight, house.gate.waiting) == (0, 0)
+        assert (house.fair_queue.in_flight, house.fair_queue.waiting) == (0, 0)
 
     run_virtual(main())
 
@@ -313,7 +318,7 @@ def test_a_request_that_cannot_begin_gives_its_slot_back() -> None:
         broken.leave()
         await asyncio.sleep(FOREVER_S)
         assert following.ended == ["complete"]
-        assert house.gate.in_flight == 0
+        assert house.fair_queue.in_flight == 0
 
     run_virtual(main())
 
@@ -338,7 +343,7 @@ def test_a_key_over_its_limit_is_told_so() -> None:
         assert isinstance(refused.error, OverKeyLimit)
         headers = dict(refused.error.headers())
         assert (headers[b"retry-after"], headers[b"x-ratelimit-remaining-requests"]) == (b"30", b"0")
-        assert (house.gate.in_flight, house.gate.waiting, house.account.in_flight) == (1, 1, 2)
+        assert (house.fair_queue.in_flight, house.fair_queue.waiting, house.account.in_flight) == (1, 1, 2)
         await asyncio.sleep(FOREVER_S)
         assert house.account.in_flight == 0
 
@@ -359,9 +364,9 @@ def test_tokens_are_settled(ended: RequestEnded, left: int) -> None:
     async def main() -> None:
         house = House(requests_per_min=2, tokens_per_min=1_000)
         work = house.ask(FOREVER_S, key="limited")
-        assert work.host is not None
-        work.host.emit(ended)
-        requests, tokens = house.account.standing(house.loop.time())
+        assert work.runtime is not None
+        work.runtime.emit(ended)
+        requests, tokens = house.account.status(house.loop.time())
         assert (requests.remaining, tokens.remaining) == (1, left)
 
     run_virtual(main())
@@ -377,7 +382,7 @@ def test_who_was_not_served_is_charged_nothing() -> None:
         assert refused.error is not None
         await asyncio.sleep(5.0)
         assert waits.error is not None
-        assert [standing.remaining for standing in house.account.standing(5.0)] == [2, 1_000]
+        assert [status.remaining for status in house.account.status(5.0)] == [2, 1_000]
 
     run_virtual(main())
 

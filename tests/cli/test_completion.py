@@ -23,7 +23,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     """What is printed for a shell."""
-    assert main(["completion", shell]) == ExitCode.FINE
+    assert main(["completion", shell]) == ExitCode.OK
     return capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ from gateway.config.values import Address
 MODELS = "models: [{name: m, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
 IMAGE = {
     "TTFT_GATEWAY_LISTEN": "0.0.0.0:8080",
-    "TTFT_GATEWAY_ADMIN_LISTEN": "0.0.0.0:9090",
+    "TTFT_GATEWAY_ADMIN_LISTEN": "0.0.0.0:8081",
     "TTFT_GATEWAY_ONE_TIME_KEY": "true",
 }
 ONE_TIME = re.compile(r"ttft-[0-9a-f]{32}")
@@ -40,7 +40,7 @@ def test_a_silent_file_takes_all(config: Path) -> None:
     """Where the file is silent it gets the addresses, and a key that is not made twice."""
     environment = read_environment(IMAGE)
     settings = load(config, {}, environment.settings)
-    assert (settings.listen, settings.admin_listen) == (Address("0.0.0.0", 8080), Address("0.0.0.0", 9090))
+    assert (settings.listen, settings.admin_listen) == (Address("0.0.0.0", 8080), Address("0.0.0.0", 8081))
     key = environment.key_in(settings)
     assert key is not None
     assert ONE_TIME.fullmatch(key)
@@ -70,8 +70,8 @@ def test_options_win() -> None:
 @pytest.mark.parametrize(
     ("port", "admin_port", "listen", "admin_listen"),
     [
-        (None, None, "0.0.0.0:8080", "0.0.0.0:9090"),
-        (1, None, "0.0.0.0:1", "0.0.0.0:9090"),
+        (None, None, "0.0.0.0:8080", "0.0.0.0:8081"),
+        (1, None, "0.0.0.0:1", "0.0.0.0:8081"),
         (0, None, "0.0.0.0:0", "0.0.0.0:0"),
         (1, 2, "0.0.0.0:1", "0.0.0.0:2"),
     ],
@@ -92,7 +92,7 @@ def test_the_key_is_not_shown(
     settings = load(config, {}, environment.settings)
     for name, value in IMAGE.items():
         monkeypatch.setitem(os.environ, name, value)
-    assert main(["print-config", str(config)]) == ExitCode.FINE
+    assert main(["print-config", str(config)]) == ExitCode.OK
     shown = f"{environment!r} {environment.settings!r} {settings!r} {masked(settings)} {capsys.readouterr().out}"
     assert "one-time" in shown
     assert not ONE_TIME.search(shown)

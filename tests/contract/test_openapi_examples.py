@@ -53,7 +53,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A gateway that waits for nothing, before a replica that says nothing."""
-    timeouts = {"ttft": "300ms", "ttft_last": "300ms", "request_body": "300ms"}
+    timeouts = {"ttft_failover": "300ms", "ttft_max": "300ms", "request_body": "300ms"}
     with (
         replicas(silent={"faults": ["silence always"]}) as urls,
         gateway({**_config(urls), "timeouts": timeouts}, tmp_path_factory.mktemp("hasty")) as running,

@@ -52,7 +52,7 @@ class Exchange:
             "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
             "client": ("127.0.0.1", 50_000),
-            "server": ("127.0.0.1", 9090),
+            "server": ("127.0.0.1", 8081),
         }
         await app(scope, self.inbox.get, self._send)
 
@@ -193,7 +193,7 @@ def test_reload() -> None:
     answer = House(fault="gateway.yaml:3:5: no").ask("POST", "/admin/reload")
     assert (answer.status, answer.json["error"]["code"]) == (422, "config_refused")
     assert answer.json["error"]["message"] == "gateway.yaml:3:5: no"
-    foreign = {"origin": "https://elsewhere.example", "host": "127.0.0.1:9090"}
+    foreign = {"origin": "https://elsewhere.example", "host": "127.0.0.1:8081"}
     assert House().refusal("POST", "/admin/reload", headers=foreign) == (403, "forbidden")
 
 
@@ -268,10 +268,10 @@ def test_slow_switching_is_refused() -> None:
 def test_foreign_pages_cannot_switch() -> None:
     """A web page from elsewhere cannot turn the switch through the browser of whoever is on call."""
     house, off = House(), b'{"on": false}'
-    foreign = {"host": "127.0.0.1:9090", "origin": "https://example.com"}
+    foreign = {"host": "127.0.0.1:8081", "origin": "https://example.com"}
     assert house.refusal("POST", "/admin/hedging", off, foreign) == (403, "forbidden")
     assert house.off == set()
-    own = {"host": "127.0.0.1:9090", "origin": "http://127.0.0.1:9090"}
+    own = {"host": "127.0.0.1:8081", "origin": "http://127.0.0.1:8081"}
     assert house.ask("POST", "/admin/hedging", off, own).status == 200
 
 

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
+from defaults import default_hedging, default_timeouts
 from gateway import estimation, hedging, limits, pool, routing
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
-from gateway.api.bodies import BodyReader
-from gateway.api.body_memory import BodyMemory
+from gateway.api.body_reader import BodyReader
 from gateway.api.routes import RacedRoutes, RequestLimits, Serving
 from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
-from gateway.hedging.settings import HedgeParameters
 from gateway.inbound.parsed import NumberLimits
+from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
-from gateway.race.context import Model, Runtime, Timeouts
+from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Routing
@@ -87,15 +87,15 @@ class House:
         self.events: list[Event] = []
         ledgers = {"quota": Ledger([Limit(Resource.TOKENS, 1e9, 60.0)])}
         replicas = [Replica(name, Moody(QUICK), "quota") for name in "abc"]
-        settings = HedgeParameters(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
-        model = Model("m", [Pool("m", replicas, settings, ledgers)], Timeouts())
-        host = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
-        bodies = BodyReader(1_000_000, 10.0, BodyMemory(1_000_000_000))
+        settings = default_hedging(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
+        model = Model("m", [Pool("m", replicas, settings, ledgers)], default_timeouts())
+        runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
+        bodies = BodyReader(1_000_000, 10.0, BodyMemory(1_000_000_000), runtime)
         accounts = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9))}
-        admission = Admission(accounts, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, host)
+        admission = Admission(accounts, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
         serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, limits)
-        self.routes = RacedRoutes(serving, client_apis(), host, tasks)
+        self.routes = RacedRoutes(serving, client_apis(), runtime, tasks)
 
     async def ask(self, text: str, mood: list[Step] = QUICK) -> bytes:
         """One request's answer."""

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from gateway.api.plain_routes import contract
-from gateway.app import build
+from gateway.app import Gateway
 from gateway.config.settings import Settings
 from running import run_virtual
 
@@ -25,7 +25,7 @@ def test_a_body_that_comes_after_the_end_is_not_sent_on() -> None:
                 inbox.put_nowait({"type": "http.disconnect"})
 
         async with asyncio.TaskGroup() as tasks:
-            gateway = build(checked, tasks)
+            gateway = Gateway(checked, tasks)
             scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
             asyncio.get_running_loop().call_soon(gateway.end_streams)
             body = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -34,7 +34,7 @@ def test_a_body_that_comes_after_the_end_is_not_sent_on() -> None:
             await gateway.application(scope, inbox.get, send)
             assert sent[0]["status"] == 503
             assert gateway.active == 0
-            assert gateway._site.held.held == 0
+            assert gateway._topology.memory.held == 0
             gateway.close()
 
     run_virtual(main())

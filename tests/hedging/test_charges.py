@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.hedging.charges import Billed, Charge, ChargeTotal, Disposition, charge, costs, standing
+from gateway.hedging.charges import Billed, Charge, ChargeTotal, Disposition, charge, costs, disposition
 from gateway.hedging.outcomes import Outcome
 from gateway.limits.prices import Prices
 from gateway.routing.replicas import Replica
@@ -56,10 +56,10 @@ CASES = [
     # refused
     (Outcome.RATE_LIMITED, Ended(status=429, error="status"), Billed.NOTHING, NOTHING),
     (Outcome.MISCONFIGURED, Ended(status=401, error="status"), Billed.NOTHING, NOTHING),
-    (Outcome.REJECTED, Ended(status=400, error="status"), Billed.NOTHING, NOTHING),
-    (Outcome.UNSUITED, Ended(status=None), Billed.NOTHING, NOTHING),
-    (Outcome.REFUSED, Ended(usage=USAGE), Billed.USED, REPORTED),
-    (Outcome.REFUSED, Ended(status=400, error="status"), Billed.USED, PROMPT_ONLY),  # some bill filtered prompts
+    (Outcome.CLIENT_ERROR, Ended(status=400, error="status"), Billed.NOTHING, NOTHING),
+    (Outcome.UNSUPPORTED, Ended(status=None), Billed.NOTHING, NOTHING),
+    (Outcome.MODEL_REFUSAL, Ended(usage=USAGE), Billed.USED, REPORTED),
+    (Outcome.MODEL_REFUSAL, Ended(status=400, error="status"), Billed.USED, PROMPT_ONLY),  # some bill filtered prompts
 ]
 
 
@@ -67,7 +67,7 @@ CASES = [
 def test_the_table(outcome: Outcome, ended: Ended, billed: Billed, tokens: tuple[int, int, int, bool]) -> None:
     """Each outcome is billed for what was used, as reported or as estimated and marked so, or for nothing."""
     found = charge(ended, outcome, Disposition.WINNER, PROMPT_TOKENS, ANSWER_TOKENS)
-    assert (found.billed, found.standing) == (billed, Disposition.WINNER)
+    assert (found.billed, found.disposition) == (billed, Disposition.WINNER)
     counts = (found.prompt_tokens, found.cached_tokens, found.completion_tokens)
     assert (*counts, found.estimated) == tokens
     assert found.cost == PRICES.cost(*counts)
@@ -125,9 +125,9 @@ def test_without_prices_there_are_tokens_and_no_money() -> None:
         (Outcome.RATE_LIMITED, True, True, Disposition.FAILED),
     ],
 )
-def test_standing(outcome: Outcome, is_backup: bool, is_won: bool, expected: Disposition) -> None:
+def test_disposition(outcome: Outcome, is_backup: bool, is_won: bool, expected: Disposition) -> None:
     """Racing costs what losers cost, and backups that nobody was to have; failures and departures are apart."""
-    assert standing(outcome, is_backup=is_backup, is_won=is_won) is expected
+    assert disposition(outcome, is_backup=is_backup, is_won=is_won) is expected
 
 
 TOKENS = st.integers(0, 1_000_000)

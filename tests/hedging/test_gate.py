@@ -57,7 +57,7 @@ def test_a_hedge_that_saves_too_little_is_denied_and_asked_again_soon() -> None:
     """Close to the end of the tail nothing is gained; the next look is after 12 % of the time waited."""
     decision = ask(9.0)
     assert isinstance(decision, Deny)
-    assert decision.reason is Denial.GAIN
+    assert decision.reason is Denial.LOW_GAIN
     assert decision.again_after_s == pytest.approx(0.12 * 9.0)
     assert decision.gain_s == pytest.approx(0.0, abs=0.15)
     assert decision.asked_s == pytest.approx(0.05 + 0.25)
@@ -118,7 +118,7 @@ def test_reasons_come_in_order() -> None:
             ask(has_credit=False),
         )
         if isinstance(decision, Deny)
-    ] == [Denial.GAIN, Denial.QUOTA, Denial.BUDGET]
+    ] == [Denial.LOW_GAIN, Denial.QUOTA, Denial.BUDGET]
 
 
 @pytest.mark.parametrize("plan", [None, FIXED])

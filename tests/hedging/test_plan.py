@@ -89,7 +89,7 @@ def test_the_adaptive_delay_scales_with_the_prediction() -> None:
     assert plan.late_s(2.0) == pytest.approx(8.0)
 
 
-@pytest.mark.parametrize("policy", [Policy.QUANTILE, Policy.STATIC, Policy.TTFB])
+@pytest.mark.parametrize("policy", [Policy.QUANTILE, Policy.STATIC])
 def test_a_fixed_delay_does_not_scale(policy: Policy) -> None:
     """Other policies have one delay in seconds for all, whatever the prediction and the coin."""
     plan = plan_fixed(policy, 0.3)
@@ -109,7 +109,7 @@ def test_off_never_asks() -> None:
 
 def test_policy_names() -> None:
     """The names are those of the settings."""
-    assert [policy.value for policy in Policy] == ["adaptive", "quantile", "static", "off", "ttfb", "headers"]
+    assert [policy.value for policy in Policy] == ["adaptive", "quantile", "static", "off"]
 
 
 def test_the_first_share_leaves_room_for_second_hedges() -> None:

@@ -20,7 +20,7 @@ def test_no_minute_has_more_than_its_limit_and_a_full_bucket(
     entered: list[tuple[float, float]] = []
     for gap_s, prompt, answer, share in steps:
         now_s += gap_s
-        ticket = account.enter(prompt, answer, now_s)
+        ticket = account.reserve(prompt, answer, now_s)
         if isinstance(ticket, CallerTicket):
             used = min(1.0, share) * ticket.tokens
             account.settle(ticket, used, now_s)
@@ -39,11 +39,11 @@ def test_the_wait_is_honest(steps: list[tuple[float, float, float, float]], requ
     account, now_s = KeyLimiter(CallerLimits(requests, tokens)), 0.0
     for gap_s, prompt, answer, share in steps:
         now_s += gap_s
-        result = account.enter(prompt, answer, now_s)
+        result = account.reserve(prompt, answer, now_s)
         if isinstance(result, OverLimit) and result.wait_s is not None:
-            assert isinstance(account.enter(prompt, answer, now_s + 0.9 * result.wait_s), OverLimit)
+            assert isinstance(account.reserve(prompt, answer, now_s + 0.9 * result.wait_s), OverLimit)
             now_s += result.wait_s
-            result = account.enter(prompt, answer, now_s + 1e-6)
+            result = account.reserve(prompt, answer, now_s + 1e-6)
             assert isinstance(result, CallerTicket)
         if isinstance(result, CallerTicket):
             account.settle(result, share * result.tokens, now_s)
@@ -51,7 +51,7 @@ def test_the_wait_is_honest(steps: list[tuple[float, float, float, float]], requ
 
 def entered(account: KeyLimiter, prompt: float = 0.0, answer: float = 0.0, now_s: float = 0.0) -> CallerTicket:
     """A request that gets in."""
-    ticket = account.enter(prompt, answer, now_s)
+    ticket = account.reserve(prompt, answer, now_s)
     assert isinstance(ticket, CallerTicket)
     return ticket
 
@@ -59,20 +59,20 @@ def entered(account: KeyLimiter, prompt: float = 0.0, answer: float = 0.0, now_s
 def test_a_refusal_takes_nothing() -> None:
     """Asking again and again uses up neither requests nor tokens."""
     account = KeyLimiter(CallerLimits(requests_per_min=10, tokens_per_min=100))
-    before = account.standing(0.0)
+    before = account.status(0.0)
     for _ in range(50):
-        assert isinstance(account.enter(101.0, 0.0, 0.0), OverLimit)
-    assert account.standing(0.0) == before
+        assert isinstance(account.reserve(101.0, 0.0, 0.0), OverLimit)
+    assert account.status(0.0) == before
 
 
 def test_what_was_never_sent_costs_nothing() -> None:
     """A ticket that is released leaves everything as it was."""
     account = KeyLimiter(CallerLimits(10, 1_000, 5))
-    before = account.standing(0.0)
+    before = account.status(0.0)
     ticket = entered(account, 100.0, 300.0)
-    assert account.standing(0.0) != before
+    assert account.status(0.0) != before
     account.release(ticket, 0.0)
-    assert (account.standing(0.0), account.in_flight) == (before, 0)
+    assert (account.status(0.0), account.in_flight) == (before, 0)
 
 
 def test_it_is_settled_with_what_was_used() -> None:
@@ -82,28 +82,28 @@ def test_it_is_settled_with_what_was_used() -> None:
     account.settle(ticket, 50.0, 0.0)
     account.settle(ticket, 50.0, 0.0)
     account.release(ticket, 0.0)
-    assert account.standing(0.0) == [LimitStatus(Quantity.TOKENS, 600, 550, 5.0)]
+    assert account.status(0.0) == [LimitStatus(Quantity.TOKENS, 600, 550, 5.0)]
     account.settle(entered(account, 100.0, 0.0), 800.0, 0.0)
-    assert account.standing(0.0) == [LimitStatus(Quantity.TOKENS, 600, 0, 85.0)]
-    assert account.enter(10.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 600, 10, 26.0)
+    assert account.status(0.0) == [LimitStatus(Quantity.TOKENS, 600, 0, 85.0)]
+    assert account.reserve(10.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 600, 10, 26.0)
 
 
 def test_requests_at_a_time() -> None:
     """So many and no more, one more for each that ends; the wait is how long one takes, shared by them."""
     account = KeyLimiter(CallerLimits(concurrency=2))
     tickets = [entered(account), entered(account)]
-    assert account.enter(0.0, 0.0, 1.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 5.0)
+    assert account.reserve(0.0, 0.0, 1.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 5.0)
     account.settle(tickets[0], 0.0, 8.0)
     entered(account, now_s=8.0)
-    assert account.enter(0.0, 0.0, 9.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 4.0)
+    assert account.reserve(0.0, 0.0, 9.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 4.0)
 
 
 def test_a_prompt_over_the_limit_never_fits_and_an_answer_may() -> None:
     """A prompt alone over the limit is refused for good; with its answer it waits for a full bucket and no more."""
     account = KeyLimiter(CallerLimits(tokens_per_min=100))
-    assert account.enter(101.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 100, 101, None)
+    assert account.reserve(101.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 100, 101, None)
     entered(account, 50.0, 1e6)
-    refused = account.enter(50.0, 1e6, 0.0)
+    refused = account.reserve(50.0, 1e6, 0.0)
     assert isinstance(refused, OverLimit)
     assert refused.wait_s == pytest.approx(60.0)
 
@@ -113,4 +113,4 @@ def test_the_longer_wait_is_told() -> None:
     account = KeyLimiter(CallerLimits(requests_per_min=60, tokens_per_min=60))
     for _ in range(60):
         entered(account, 1.0)
-    assert account.enter(30.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 60, 30, 30.0)
+    assert account.reserve(30.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 60, 30, 30.0)

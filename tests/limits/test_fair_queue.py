@@ -27,12 +27,12 @@ class Crowd:
 
     def fill(self) -> None:
         """Take every slot."""
-        while self.gate.enter():
+        while self.gate.try_acquire():
             self.inside.append(Request("first"))
 
     def let_in(self) -> Request | None:
         """One leaves; who comes in."""
-        return self.gate.leave(1.0)
+        return self.gate.release(1.0)
 
 
 def crowd(slots: int = 1, waiting_max: int = 1_000) -> Crowd:
@@ -58,11 +58,11 @@ class GateMachine(RuleBasedStateMachine):
     def come(self, key_name: str, cost: float) -> Request:
         """A request enters, waits, takes another's place, or is sent away."""
         request = Request(key_name, cost)
-        if self.gate.enter():
+        if self.gate.try_acquire():
             assert not self.queue
             self.inside.append(request)
             return request
-        lost = self.gate.join(request)
+        lost = self.gate.enqueue(request)
         if lost is not request:
             self.queue.append(request)
         if lost is not None and lost is not request:
@@ -78,10 +78,10 @@ class GateMachine(RuleBasedStateMachine):
         """One that waits leaves its place, or one inside ends."""
         if request in self.queue:
             self.queue.remove(request)
-            self.gate.quit(request)
+            self.gate.remove(request)
         elif request in self.inside:
             self.inside.remove(request)
-            following = self.gate.leave(1.0)
+            following = self.gate.release(1.0)
             assert (following is None) == (not self.queue)
             if following is not None:
                 assert following is next(other for other in self.queue if other.key_name == following.key_name)
@@ -101,7 +101,7 @@ class GateMachine(RuleBasedStateMachine):
         """When all have ended every slot is free again: nobody was left waiting."""
         while self.inside:
             self.inside.pop()
-            following = self.gate.leave(1.0)
+            following = self.gate.release(1.0)
             if following is not None:
                 self.queue.remove(following)
                 self.inside.append(following)
@@ -120,7 +120,7 @@ def test_two_keys_that_wait_get_the_same(costs_a: list[float], costs_b: list[flo
     full = crowd()
     for costs, name in ((costs_a, "a"), (costs_b, "b")):
         for turn in range(turns):
-            full.gate.join(Request(name, costs[turn % len(costs)]))
+            full.gate.enqueue(Request(name, costs[turn % len(costs)]))
     got = {"a": 0.0, "b": 0.0}
     for _ in range(turns):  # neither backlog is used up before that
         request = full.let_in()
@@ -134,8 +134,8 @@ def test_a_backlog_holds_up_nobody_else(backlog: int) -> None:
     """However much another key has waiting, a single request is let in after a turn of it."""
     full = crowd()
     for _ in range(backlog):
-        full.gate.join(Request("greedy"))
-    full.gate.join(Request("modest"))
+        full.gate.enqueue(Request("greedy"))
+    full.gate.enqueue(Request("modest"))
     entered = []
     while (request := full.let_in()) is not None:
         entered.append(request.key_name)
@@ -147,7 +147,7 @@ def test_one_key_is_first_come_first_served() -> None:
     full = crowd()
     requests = [Request("a", cost) for cost in (1e6, 1.0, 3000.0, 0.0, 1e9)]
     for request in requests:
-        full.gate.join(request)
+        full.gate.enqueue(request)
     assert [full.let_in() for _ in requests] == requests
     assert full.let_in() is None
 
@@ -156,9 +156,9 @@ def test_places_are_shared() -> None:
     """A key that has filled the queue gives its newest place to one that has none, down to an even share."""
     full = crowd(waiting_max=4)
     greedy = [Request("greedy") for _ in range(5)]
-    assert [full.gate.join(request) for request in greedy] == [None, None, None, None, greedy[4]]
+    assert [full.gate.enqueue(request) for request in greedy] == [None, None, None, None, greedy[4]]
     modest = [Request("modest") for _ in range(3)]
-    assert [full.gate.join(request) for request in modest] == [greedy[3], greedy[2], modest[2]]
+    assert [full.gate.enqueue(request) for request in modest] == [greedy[3], greedy[2], modest[2]]
     assert full.gate.waiting_by_key() == {"greedy": 2, "modest": 2}
 
 
@@ -166,15 +166,15 @@ def test_without_places_nobody_waits() -> None:
     """A queue of nothing sends everybody away who finds no slot."""
     full = crowd(waiting_max=0)
     request = Request("a")
-    assert full.gate.join(request) is request
+    assert full.gate.enqueue(request) is request
     assert full.let_in() is None
-    assert full.gate.enter()
+    assert full.gate.try_acquire()
 
 
 def test_how_long_to_wait() -> None:
     """All that wait, and one more, at the pace of the slots."""
     full = crowd(slots=4)
     for _ in range(7):
-        full.gate.join(Request("a"))
-    full.gate.leave(8.0)
+        full.gate.enqueue(Request("a"))
+    full.gate.release(8.0)
     assert full.gate.wait_s() == pytest.approx(7 * 8.0 / 4)  # six wait still, and one who asks

@@ -33,4 +33,4 @@ def test_every_token_is_accounted_for() -> None:
     assert seen.hedges > 20
     happened = {outcome for outcome, number in seen.outcomes.items() if number}
     assert happened >= {Outcome.FINISHED, Outcome.LOST, Outcome.CLIENT_GONE, Outcome.CUT, Outcome.FAILED}
-    assert happened >= {Outcome.RATE_LIMITED, Outcome.MISCONFIGURED, Outcome.REJECTED}
+    assert happened >= {Outcome.RATE_LIMITED, Outcome.MISCONFIGURED, Outcome.CLIENT_ERROR}

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from gateway.hedging.settings import HedgeParameters
+from defaults import default_hedging, default_timeouts
 from gateway.limits.bucket import Limit, Spend
 from gateway.limits.ledger import Ledger
 from gateway.observe.describe import describe, pool_state
 from gateway.pool.pool import Pool
-from gateway.race.context import Model, Timeouts
+from gateway.race.context import Model
 from gateway.routing.replicas import Replica
 from providers.base import RateLimit, Resource
 from scripted import Scripted, answer
@@ -15,12 +15,12 @@ from scripted import Scripted, answer
 
 def picture(*quantiles: float) -> dict[str, Any]:
     """A pool whose replica `a` has answered in 0.1 to 9 s; a tenth of its attempts was given up, after 8 s."""
-    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeParameters())
+    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], default_hedging())
     for n in range(1, 91):
         pool.learning.add_content("a", n / 10, 1.0, 0.0)
     for _ in range(10):
         pool.learning.add_given_up("a", 8.0, 1.0, 0.0)
-    pools = describe(Model("m", [pool], Timeouts()), 0.0, quantiles)["pools"]
+    pools = describe(Model("m", [pool], default_timeouts()), 0.0, quantiles)["pools"]
     assert isinstance(pools, list)
     found: dict[str, Any] = pools[0]
     return found
@@ -46,10 +46,10 @@ def test_estimates_at_any_quantile() -> None:
 
 def test_what_cannot_be_known_is_not_estimated() -> None:
     """Beyond what was seen of the longest waits there is no figure, nor where nothing was seen; never a made-up one."""
-    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], HedgeParameters())
+    pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], default_hedging())
     pool.learning.add_content("a", 0.1, 1.0, 0.0)
     pool.learning.add_given_up("a", 0.2, 1.0, 0.0)
-    pools: Any = describe(Model("m", [pool], Timeouts()), 0.0, [0.4, 0.97])["pools"]
+    pools: Any = describe(Model("m", [pool], default_timeouts()), 0.0, [0.4, 0.97])["pools"]
     first, second = pools[0]["replicas"]
     assert near(first["ttft_estimate_ms"]["p40"], 100)
     assert first["ttft_estimate_ms"]["p97"] is None
@@ -66,12 +66,12 @@ def test_a_quota_tells_what_is_left_and_how_that_is_known() -> None:
     """Configured and stated limits, the cool-down and the tokens under way, for people and for metrics."""
     ledger = Ledger([Limit(Resource.REQUESTS, 60.0, enforce=True)])
     pool = Pool(
-        "m", [Replica("a", Scripted([]), "main"), Replica("b", Scripted([]))], HedgeParameters(), {"main": ledger}
+        "m", [Replica("a", Scripted([]), "main"), Replica("b", Scripted([]))], default_hedging(), {"main": ledger}
     )
     ticket = ledger.reserve(Spend(80, 20), 0.0)
     ledger.observe(ticket, [RateLimit(Resource.TOKENS, 60.0, 1_000.0, 900.0)], 0.0)
     ledger.cool_down(5.0)
-    pools: Any = describe(Model("m", [pool], Timeouts()), 0.0, ())["pools"]
+    pools: Any = describe(Model("m", [pool], default_timeouts()), 0.0, ())["pools"]
     assert pools[0]["quotas"] == [
         {
             "quota": "main",

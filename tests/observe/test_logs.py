@@ -107,7 +107,7 @@ def test_request_line() -> None:
                 "status": 200,
                 "expected_ms": 180.0,
                 "hedge_after_ms": 250.0,
-                "charge": {"standing": "loser", "billed": "used", "prompt_tokens": 90, "estimated": True},
+                "charge": {"disposition": "loser", "billed": "used", "prompt_tokens": 90, "estimated": True},
             },
             {
                 "replica": "b",
@@ -156,11 +156,11 @@ def test_text_line() -> None:
 
 def test_a_request_that_could_not_be_hedged_says_why() -> None:
     """Where no delay was armed its line says what forbade it, as JSON and for people."""
-    alone = replace(REQUEST, never_hedged=Denial.ALONE)
-    assert Lines().of(alone)[0]["never_hedged"] == "alone"
+    alone = replace(REQUEST, never_hedged=Denial.NO_REPLICA)
+    assert Lines().of(alone)[0]["never_hedged"] == "no_replica"
     lines = Lines(text=True)
     lines.log.on_event(alone)
-    assert b" never_hedged=alone " in lines.written[0]
+    assert b" never_hedged=no_replica " in lines.written[0]
 
 
 def test_recoveries() -> None:
@@ -195,11 +195,11 @@ def test_rare_events() -> None:
     assert {type(event) for event in RARE} | {RequestEnded} == set(get_args(Event))
     named = [(line["level"], line["event"]) for line in Lines().of(*RARE)]
     assert named == [
-        ("info", "request_refused"),
+        ("info", "request_rejected"),
         ("warning", "breaker_changed"),
         ("warning", "hedging_switched"),
         ("warning", "config_reloaded"),
-        ("error", "part_failed"),
+        ("error", "component_failed"),
         ("warning", "params_dropped"),
     ]
 
@@ -208,7 +208,12 @@ def test_failing_part_is_told_once_a_minute() -> None:
     """A part that fails for every request costs one line a minute, with the number of failures in between."""
     failures = [ComponentFailed(float(second), "plan", "ValueError") for second in range(130)]
     lines = Lines().of(*failures, ComponentFailed(130.0, "routing", "KeyError"))
-    assert [(line["part"], line["more"]) for line in lines] == [("plan", 0), ("plan", 59), ("plan", 59), ("routing", 0)]
+    assert [(line["component"], line["more"]) for line in lines] == [
+        ("plan", 0),
+        ("plan", 59),
+        ("plan", 59),
+        ("routing", 0),
+    ]
 
 
 def test_lost_lines_are_told() -> None:

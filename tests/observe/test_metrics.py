@@ -26,8 +26,8 @@ from gateway.events import (
 )
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe import metrics as metrics_module
+from gateway.observe.instruments import Histogram, Instruments
 from gateway.observe.metrics import Metrics
-from gateway.observe.tallies import Histogram, Instruments
 from providers.base import Api, Usage
 from running import run_virtual
 from sample_events import ADMISSION, BACKUP, HEDGED, LOSER, PRIMARY, REQUEST, USAGE, pool
@@ -149,8 +149,8 @@ def test_recoveries() -> None:
 
 def test_denials_and_malformed_events() -> None:
     """Each reason for which a request was denied a hedge counts once, and so does each malformed event."""
-    scrape = Scrape(replace(REQUEST, denials=(Denial.BUDGET, Denial.GAIN), malformed=3, result=Result.DENIED))
-    assert scrape.named("ttft_gateway_hedges_denied_total") == {"budget": 1, "gain": 1}
+    scrape = Scrape(replace(REQUEST, denials=(Denial.BUDGET, Denial.LOW_GAIN), malformed=3, result=Result.DENIED))
+    assert scrape.named("ttft_gateway_hedges_denied_total") == {"budget": 1, "low_gain": 1}
     assert scrape["ttft_gateway_malformed_events_total", {"gen_ai_request_model": "llama"}] == 3
 
 
@@ -190,16 +190,18 @@ def test_errors_of_upstreams_do_not_make_labels() -> None:
 def test_refusals_are_counted_by_code() -> None:
     """A refusal counts under its code; without one under the empty code; codes are bounded."""
     events = [RequestRejected(0.0, "r", None, 404, code) for code in ("model_not_found", "model_not_found", None)]
-    assert Scrape(*events).named("ttft_gateway_refused_requests_total") == {"model_not_found": 2, "": 1}
+    assert Scrape(*events).named("ttft_gateway_rejected_requests_total") == {"model_not_found": 2, "": 1}
     flood = [RequestRejected(0.0, "r", None, 400, f"code-{number}") for number in range(1000)]
-    counted = Scrape(*flood).named("ttft_gateway_refused_requests_total")
+    counted = Scrape(*flood).named("ttft_gateway_rejected_requests_total")
     assert len(counted) == 65
     assert counted["_OTHER"] == 1000 - 64
 
 
-def test_part_failures() -> None:
+def test_component_failures() -> None:
     """A part that raised is counted under its name."""
-    assert Scrape(ComponentFailed(0.0, "plan", "ValueError")).named("ttft_gateway_part_failures_total") == {"plan": 1}
+    assert Scrape(ComponentFailed(0.0, "plan", "ValueError")).named("ttft_gateway_component_failures_total") == {
+        "plan": 1
+    }
 
 
 def test_gauges_say_what_is_now() -> None:

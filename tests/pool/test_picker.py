@@ -35,7 +35,7 @@ def brought(fleet: Pool, index: int, start_s: float, ttft_s: float) -> None:
 
 def chosen(fleet: Pool) -> set[str]:
     """Who may get the next primary."""
-    picks = (fleet.choice.pick(FACTS, (), NOW_S, rand / 20) for rand in range(20))
+    picks = (fleet.picker.pick(FACTS, (), NOW_S, rand / 20) for rand in range(20))
     return {replica.name for replica in picks if replica is not None}
 
 
@@ -67,7 +67,7 @@ def test_a_burst_is_shared() -> None:
     """Requests that come at once, before any has its first content, do not all go to who was least busy."""
     fleet = answering(9, 2, 2, ttft_s=(0.198, 0.2, 0.2))
     for number in range(12):
-        replica = fleet.choice.pick(FACTS, (), NOW_S, number / 12)
+        replica = fleet.picker.pick(FACTS, (), NOW_S, number / 12)
         assert replica is not None
         send(fleet, fleet.replicas.index(replica), NOW_S)
     assert max(replica.in_flight for replica in fleet.replicas) <= 11

@@ -22,7 +22,7 @@ def limited(pool: Pool, index: int, retry_after_s: float | None, now_s: float = 
 def chosen(pool: Pool, now_s: float, *tried: int) -> set[str]:
     """Who may get a primary."""
     used = [pool.replicas[index] for index in tried]
-    picks = (pool.choice.pick(FACTS, used, now_s, rand / 10) for rand in range(10))
+    picks = (pool.picker.pick(FACTS, used, now_s, rand / 10) for rand in range(10))
     return {replica.name for replica in picks if replica is not None}
 
 
@@ -31,10 +31,10 @@ def test_a_cool_down_holds_for_all_who_share_the_quota() -> None:
     both = pool("q", "q", "other", ledgers={"q": Ledger(), "other": Ledger()})
     limited(both, 0, 5.0)
     assert chosen(both, 1.0) == {"c"}
-    assert both.choice.wait_s(FACTS, (), 1.0) is None
-    assert both.choice.wait_s(FACTS, [both.replicas[2]], 1.0) == 4.0
-    assert both.choice.pick(FACTS, [both.replicas[2]], 1.0, 0.0) is None
-    assert both.choice.wait_s(FACTS, [both.replicas[2]], 5.0) is None
+    assert both.picker.wait_s(FACTS, (), 1.0) is None
+    assert both.picker.wait_s(FACTS, [both.replicas[2]], 1.0) == 4.0
+    assert both.picker.pick(FACTS, [both.replicas[2]], 1.0, 0.0) is None
+    assert both.picker.wait_s(FACTS, [both.replicas[2]], 5.0) is None
     assert chosen(both, 5.0, 1, 2) == {"a"}
     assert chosen(both, 5.0, 0, 2) == {"b"}
 
@@ -44,8 +44,8 @@ def test_a_ledger_is_shared_between_pools() -> None:
     ledgers = {"q": Ledger()}
     one, other = pool("q", ledgers=ledgers), pool("q", ledgers=ledgers)
     limited(one, 0, 5.0)
-    assert other.choice.wait_s(FACTS, (), 1.0) == 4.0
-    assert other.choice.pick(FACTS, (), 1.0, 0.0) is None
+    assert other.picker.wait_s(FACTS, (), 1.0) == 4.0
+    assert other.picker.pick(FACTS, (), 1.0, 0.0) is None
 
 
 def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
@@ -55,7 +55,7 @@ def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
     assert chosen(alone, 1.0) == {"b"}
     limited(alone, 1, 3.0)
     assert chosen(alone, 1.0) == set()
-    assert alone.choice.wait_s(FACTS, (), 1.0) == 2.0
+    assert alone.picker.wait_s(FACTS, (), 1.0) == 2.0
     assert chosen(alone, 3.0) == {"b"}
 
 
@@ -64,7 +64,7 @@ def test_a_429_that_does_not_say_how_long_asks_for_a_second() -> None:
     quiet = pool(None, None)
     limited(quiet, 0, None)
     assert chosen(quiet, 0.5) == {"b"}
-    assert quiet.choice.wait_s(FACTS, [quiet.replicas[1]], 0.5) == 0.5
+    assert quiet.picker.wait_s(FACTS, [quiet.replicas[1]], 0.5) == 0.5
     assert chosen(quiet, 1.0, 1) == {"a"}
 
 
@@ -73,26 +73,26 @@ def test_an_open_breaker_can_be_ignored_and_a_cool_down_cannot() -> None:
     two = pool("q", "other", ledgers={"q": Ledger(), "other": Ledger()})
     limited(two, 0, 5.0)
     two.replicas[1].breaker.trip(0.0)
-    assert two.choice.pick(FACTS, (), 1.0, 0.0) is None
-    assert two.choice.pick_any(FACTS, (), 1.0, 0.0) is two.replicas[1]
-    assert two.choice.pick_any(FACTS, [two.replicas[1]], 1.0, 0.0) is None
+    assert two.picker.pick(FACTS, (), 1.0, 0.0) is None
+    assert two.picker.pick_any(FACTS, (), 1.0, 0.0) is two.replicas[1]
+    assert two.picker.pick_any(FACTS, [two.replicas[1]], 1.0, 0.0) is None
 
 
 def test_where_all_are_tried_there_is_nothing_to_wait_for() -> None:
     """Time does not help."""
     tried = pool("q")
-    assert tried.choice.wait_s(FACTS, tried.replicas, 0.0) is None
+    assert tried.picker.wait_s(FACTS, tried.replicas, 0.0) is None
 
 
 def test_an_enforced_limit_refuses_and_says_for_how_long() -> None:
     """At a limit marked enforce nothing is sent until there is room for this prompt."""
     strict = pool("q", ledgers={"q": Ledger([Limit(Resource.TOKENS, 6_000.0, enforce=True)])})
     for _ in range(4):
-        assert strict.choice.pick(FACTS, (), 0.0, 0.0) is not None
+        assert strict.picker.pick(FACTS, (), 0.0, 0.0) is not None
         send(strict, 0)
-    assert strict.choice.pick(FACTS, (), 0.0, 0.0) is None
-    assert strict.choice.wait_s(FACTS, (), 0.0) == pytest.approx(15.0)
-    assert strict.choice.pick(FACTS, (), 15.1, 0.0) is not None
+    assert strict.picker.pick(FACTS, (), 0.0, 0.0) is None
+    assert strict.picker.wait_s(FACTS, (), 0.0) == pytest.approx(15.0)
+    assert strict.picker.pick(FACTS, (), 15.1, 0.0) is not None
 
 
 def test_primaries_are_steered_away_from_a_quota_that_is_nearly_used_up() -> None:
@@ -131,8 +131,8 @@ USAGE = Usage(prompt_tokens=900, completion_tokens=70)
         (Outcome.FAILED, {"error": "connect"}, {}, 0),
         (Outcome.RATE_LIMITED, {}, {}, 0),
         (Outcome.MISCONFIGURED, {}, {}, 0),
-        (Outcome.REJECTED, {}, {}, 0),
-        (Outcome.REFUSED, {"usage": USAGE}, {}, 970),
+        (Outcome.CLIENT_ERROR, {}, {}, 0),
+        (Outcome.MODEL_REFUSAL, {"usage": USAGE}, {}, 970),
         (Outcome.FINISHED, {"usage": USAGE}, {"counts_max_tokens": True}, 1_400),
     ],
 )

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defaults import default_hedging
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.contract import Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from gateway.limits.prices import Prices
@@ -35,7 +35,7 @@ class House:
     ledger: Ledger = field(default_factory=lambda: Ledger([Limit(Resource.TOKENS, 1e9, DAY_S)]))
 
     def __post_init__(self) -> None:
-        settings = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.01, budget=SHARE, budget_of=self.of)
+        settings = default_hedging(policy=Policy.STATIC, static_delay_s=0.01, budget=SHARE, budget_unit=self.of)
         replicas = [Replica(name, Scripted(answer(1.0)), "quota", prices=PRICES[name]) for name in "abc"]
         self.pool = Pool("m", replicas, settings, {"quota": self.ledger})
 
@@ -99,7 +99,7 @@ def test_hedges_stay_below_their_share_of_the_spend(
     requests: list[tuple[float, int, int, str, set[str]]],
 ) -> None:
     """However long prompts and answers are, whoever goes on billing: hedges cost <= B * spend + cap + an overdraft."""
-    house, now_s = House(BudgetUnit.SPEND), 0.0
+    house, now_s = House(BudgetUnit.COST), 0.0
     hedged = spent = first = dearest = 0.0
     for gap_s, prompt_tokens, answer_tokens, name, billing in requests:
         now_s += gap_s
@@ -108,8 +108,8 @@ def test_hedges_stay_below_their_share_of_the_spend(
         facts = RequestFacts(prompt_tokens=prompt_tokens, answer_tokens=answer_tokens)
         primary = house.send(facts, now_s, next(each for each in house.pool.replicas if each.name == name))
         backup = house.hedge(facts, primary, now_s)
-        if backup is not None and backup.sent is not None and backup.sent.tickets is not None:
-            cost = backup.sent.tickets.volume.cost
+        if backup is not None and backup.forecast is not None and backup.forecast.tickets is not None:
+            cost = backup.forecast.tickets.cost.cost
             prompt = PRICES[backup.replica.name].cost(prompt_tokens, 0, 0)
             assert cost >= prompt * (1 - 1e-9)
             assert (cost > prompt) == bool(billing & {name, backup.replica.name})
@@ -132,14 +132,14 @@ def test_no_ticket_leaks(requests: list[Request]) -> None:
         now_s += gap_s / 1000
         facts = RequestFacts(prompt_tokens=tokens, answer_tokens=10)
         primary = house.send(facts, now_s, house.pool.replicas[0])
-        before = house.pool.allowance.requests.credit
+        before = house.pool.budget.requests.credit
         backup = house.hedge(facts, primary, now_s)
         for attempt in filter(None, (primary, backup)):
             house.pool.on_end(attempt, outcome, now_s, None)
             bill = OUTCOME_EFFECTS[outcome].bill
             billed += 0 if bill is Bill.RELEASE else math.ceil(tokens) + (10 if bill is Bill.SETTLE else 0)
         spent = 1.0 if backup is not None and OUTCOME_EFFECTS[outcome].bill is not Bill.RELEASE else 0.0
-        assert math.isclose(house.pool.allowance.requests.credit, before - spent, abs_tol=1e-9)
+        assert math.isclose(house.pool.budget.requests.credit, before - spent, abs_tol=1e-9)
         assert [replica.in_flight for replica in house.pool.replicas] == [0, 0, 0]
         assert all(house.pool.pending_tokens(replica) == 0.0 for replica in house.pool.replicas)
     refilled = now_s * 1e9 / DAY_S

@@ -16,7 +16,7 @@ from gateway.cli.environment import read_environment
 from gateway.cli.parser import parse
 from gateway.config.loader import load
 from gateway.config.settings import Settings
-from gateway.server import GOODBYE_S, NOTICE_S
+from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
 from providers.simulated.profile import KEYS
 
 DOCKER = ROOT / "docker"
@@ -116,4 +116,4 @@ def check_ports(settings: Settings, ports: list[int]) -> None:
 
 def grace_s(settings: Settings) -> float:
     """How long the gateway may take to end."""
-    return NOTICE_S + settings.drain_timeout_s + GOODBYE_S
+    return READINESS_LEAD_S + settings.drain_timeout_s + DRAIN_ERROR_FLUSH_S

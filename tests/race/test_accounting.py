@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from accounted import SHARE, Books, disagreements, reporting, traffic
 from gateway.api.plain_routes import contract
-from gateway.app import build
+from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.events import AttemptReport, Result
 from gateway.hedging.budget import BudgetUnit
@@ -47,7 +47,7 @@ def bill(attempt: AttemptReport) -> tuple[str, Disposition, Billed, int, int, bo
     """An attempt's replica and what is billed for it."""
     charge = attempt.charge
     counts = (charge.prompt_tokens, charge.completion_tokens, charge.estimated)
-    return attempt.replica, charge.standing, charge.billed, *counts
+    return attempt.replica, charge.disposition, charge.billed, *counts
 
 
 def bills(told: Outcome) -> list[tuple[str, Disposition, Billed, int, int, bool]]:
@@ -98,7 +98,7 @@ def test_failures_are_apart_from_the_price_of_hedging() -> None:
 
 def leaving(after_s: float) -> During:
     """The client leaves."""
-    return lambda race, _client, _pools: race._host.loop.call_later(after_s, race.client_gone)
+    return lambda race, _client, _pools: race._runtime.loop.call_later(after_s, race.client_gone)
 
 
 def test_what_a_client_leaves_behind_is_billed() -> None:
@@ -119,35 +119,33 @@ def test_a_stream_that_is_carried_on_is_paid_for_in_parts() -> None:
     cut = {**steady, "faults": ["cut_rst:12 once"]}
     told = run(ask(), cut, steady, prefills=True)
     broken, carried = (attempt.charge for attempt in told.report.attempts)
-    assert (broken.standing, broken.billed, broken.completion_tokens) == (Disposition.FAILED, Billed.USED, 12)
-    assert (carried.standing, carried.estimated) == (Disposition.WINNER, False)
+    assert (broken.disposition, broken.billed, broken.completion_tokens) == (Disposition.FAILED, Billed.USED, 12)
+    assert (carried.disposition, carried.estimated) == (Disposition.WINNER, False)
     assert carried.prompt_tokens > broken.prompt_tokens
     assert carried.completion_tokens < 20
     told = run(ask(), cut, {**steady, "gap": "2ms"}, seeds=[0, 5])
     assert told.report.attempts[1].error == "diverged"
-    assert [attempt.charge.standing for attempt in told.report.attempts] == [Disposition.FAILED, Disposition.FAILED]
+    assert [attempt.charge.disposition for attempt in told.report.attempts] == [Disposition.FAILED, Disposition.FAILED]
 
 
 def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
     """With a share of the spend, nothing is hedged before anything was spent; then a hedge costs its prompt there."""
-    hedge = replace(HEDGED, budget_of=BudgetUnit.SPEND)
+    hedge = replace(HEDGED, budget_unit=BudgetUnit.COST)
     slow = (Scripted(reporting(0.5)), Scripted(reporting(0.01)))
     told = run_race(*slow, hedge=hedge, prepare=priced(), facts=FACTS)
     assert (told.report.result, told.report.denials) == (Result.DENIED, (Denial.BUDGET,))
     assert told.report.denied_why == "the budget has 2.5 of 1 request and 0 of 0.002 to spend"
-    earned = told.pools[0].allowance.volume
+    earned = told.pools[0].budget.cost
     assert earned.credit == 1.5 * PRICES.cost(1010, 0, 50) + PRICES.cost(1010, 0, 50)
 
     def spent_before(pools: list[Pool]) -> None:
         priced(bills_cancelled="a")(pools)
-        pools[0].allowance.volume.earn(0.0, 1.0)
+        pools[0].budget.cost.earn(0.0, 1.0)
 
     told = run_race(*map(Scripted, (reporting(0.5), reporting(0.01))), hedge=hedge, prepare=spent_before, facts=FACTS)
     assert told.report.result is Result.BACKUP_WON
     tickets = 1000 * 2.0 / 1e6 + 400 * 8.0 / 1e6  # the prompt at b, and the answer that a goes on billing
-    assert told.pools[0].allowance.volume.credit == pytest.approx(
-        1.5 + 1.0 - tickets + PRICES.cost(1010, 0, 50), rel=1e-3
-    )
+    assert told.pools[0].budget.cost.credit == pytest.approx(1.5 + 1.0 - tickets + PRICES.cost(1010, 0, 50), rel=1e-3)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -200,13 +198,13 @@ def test_every_attempt_is_accounted_once_and_everywhere_alike(
     )
     charges = [attempt.charge for attempt in told.report.attempts]
     assert len(charges) == sum(len(replica.streams) for replica in told.replicas)
-    assert sum(charge.standing is Disposition.WINNER for charge in charges) == (told.report.winner is not None)
+    assert sum(charge.disposition is Disposition.WINNER for charge in charges) == (told.report.winner is not None)
 
     books = Books()
     for event in told.events:
         books.hear(event)
     sums = run_virtual(books.told())
-    assert set(sums["events"]) == {charge.standing for charge in charges}
+    assert set(sums["events"]) == {charge.disposition for charge in charges}
     assert disagreements(sums) == []
 
 
@@ -215,19 +213,19 @@ def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
     rows: list[dict[str, object]] = [
         {"name": "a", "kind": "openai"},
         {"name": "b", "kind": "groq", "prices": {"prompt": 0.5, "cached_prompt": 0.25, "completion": 0.75}},
-        {"name": "c", "kind": "compatible", "hedge_when_billed": True},
+        {"name": "c", "kind": "compatible", "allow_billed_hedges": True},
     ]
     replicas = [{**row, "base_url": "http://127.0.0.1:1/v1"} for row in rows]
     model = {"name": "m", "prices": {"prompt": 2.5, "completion": 10}, "replicas": replicas}
-    checked = Settings.model_validate({"models": [{**model, "hedge": {"budget_of": "spend"}}]})
+    checked = Settings.model_validate({"models": [{**model, "hedge": {"budget_unit": "cost"}}]})
 
     contract()  # read the file while no loop is running
 
     async def built() -> Pool:
         async with asyncio.TaskGroup() as tasks:
-            gateway = build(checked, tasks)
+            gateway = Gateway(checked, tasks)
             gateway.close()
-            return gateway._site.models["m"].pools[0]
+            return gateway._topology.models["m"].pools[0]
 
     pool = run_virtual(built())
     assert [replica.prices for replica in pool.replicas] == [
@@ -240,4 +238,4 @@ def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
         (False, True),
         (True, True),
     ]
-    assert pool.allowance.of is BudgetUnit.SPEND
+    assert pool.budget.unit is BudgetUnit.COST

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from defaults import default_hedging
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.pool.picker import Picker
 from gateway.pool.pool import Pool
 from gateway.routing.strategies import Crossing, Routing
@@ -107,7 +107,7 @@ def test_a_broken_stream_is_carried_on_inside(crossing: str, asked: list[str], *
         {"ttft": "20ms"},
         {"ttft": "900ms"},
         prefills=prefills,
-        hedge=HedgeParameters(policy=Policy.OFF, routing=Routing.ROUND_ROBIN, crossing=Crossing(crossing)),
+        hedge=default_hedging(policy=Policy.OFF, routing=Routing.ROUND_ROBIN, crossing=Crossing(crossing)),
         sides=["eu", "us", "eu"],
     )
     assert [attempt.replica for attempt in told.report.attempts] == asked

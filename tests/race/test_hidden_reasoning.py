@@ -33,7 +33,7 @@ def _run(*, hidden: bool, answers: int, wanted: bool) -> Outcome:
         for _ in range(answers):
             pools[0].learning.add_hidden(hidden=hidden)
 
-    hedge = replace(HEDGED, hidden_reasoning=wanted)
+    hedge = replace(HEDGED, hedge_hidden_reasoning=wanted)
     return run_race(Scripted(late), Scripted(late), hedge=hedge, prepare=before)
 
 

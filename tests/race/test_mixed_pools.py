@@ -39,7 +39,7 @@ def test_a_request_that_one_replica_cannot_put_into_words_goes_to_the_next() -> 
     """Being unsuited is no fault of a replica: its breaker hears nothing, and the next one is asked at once."""
     outcome = run_race(*(Scripted(NO_WORDS) for _ in range(3)), Scripted(QUICK))
     assert outcome.client.finished
-    assert [attempt.outcome.value for attempt in outcome.report.attempts] == [*["unsuited"] * 3, "finished"]
+    assert [attempt.outcome.value for attempt in outcome.report.attempts] == [*["unsupported"] * 3, "finished"]
     assert all(replica.breaker.failures == 0 for replica in outcome.pools[0].replicas)
     assert outcome.pools[0].replicas[0].breaker.state is BreakerState.CLOSED
 

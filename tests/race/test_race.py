@@ -2,14 +2,14 @@
 
 import pytest
 
+from defaults import default_hedging, default_timeouts
 from gateway.errors import UpstreamFailed
 from gateway.events import AttemptFailed, ComponentFailed, HedgeDenied, HedgeFired, Result, Role
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
+from gateway.hedging.parameters import HedgeParameters
+from gateway.hedging.plan import FirstEvent, Policy
 from gateway.pool.pool import Pool
-from gateway.race.context import Timeouts
 from gateway.race.race import Race
 from gateway.routing.replicas import BreakerState
 from providers.base import Call, Frame, FrameKind, Sink
@@ -30,7 +30,7 @@ from scripted import (
     text,
 )
 
-OFF = HedgeParameters(policy=Policy.OFF)
+OFF = default_hedging(policy=Policy.OFF)
 SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
 COMPLETE = b"<role>ab<stop><done>"
 REFUSAL = Frame(FrameKind.REFUSAL, b"<refused>")
@@ -75,7 +75,7 @@ def test_headers_and_preamble_do_not_win() -> None:
 
 def test_a_policy_that_takes_headers_for_an_answer_never_races_a_flushing_server() -> None:
     """With the `headers` policy headers stop the timer, so a server that flushes at once is never hedged."""
-    hedge = HedgeParameters(policy=Policy.HEADERS, budget=1.0, cold_start_delay_s=0.1)
+    hedge = default_hedging(policy=Policy.QUANTILE, answered_by=FirstEvent.HEADERS, budget=1.0, cold_start_delay_s=0.1)
     told = run_race(Scripted(answer(5.0)), Scripted(answer(0.01)), hedge=hedge)
     assert told.report.result is Result.PRIMARY
 
@@ -136,7 +136,7 @@ def test_a_refusal_of_the_primary_is_never_overridden(refusal: list[Step]) -> No
     assert told.replicas[1].streams[0].closed_s == pytest.approx(0.3)
     if told.client.error is not None:
         assert (told.client.error.status, told.client.error.code) == (400, "content_filter")
-    assert told.report.attempts[0].outcome is Outcome.REFUSED
+    assert told.report.attempts[0].outcome is Outcome.MODEL_REFUSAL
 
 
 def test_a_callers_error_is_an_answer() -> None:
@@ -215,7 +215,7 @@ def test_a_client_that_leaves_cancels_every_attempt() -> None:
 
         def during(race: Race, _client: RecordingClient, pools: list[Pool], at_s: float = at_s) -> None:
             del pools
-            race._host.loop.call_at(at_s, race.client_gone)
+            race._runtime.loop.call_at(at_s, race.client_gone)
 
         told = run_race(Scripted(answer(0.5)), Scripted(answer(3.0)), during=during)
         assert told.client.ends == 0
@@ -225,7 +225,7 @@ def test_a_client_that_leaves_cancels_every_attempt() -> None:
 
 def test_budget_denies_and_asks_again() -> None:
     """Without credit no backup starts; the reason is told once and shown to the client."""
-    hedge = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=0.0)
+    hedge = default_hedging(policy=Policy.STATIC, static_delay_s=0.1, budget=0.0)
     told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), hedge=hedge)
     assert told.report.result is Result.DENIED
     assert told.report.denials == (Denial.BUDGET,)
@@ -244,7 +244,7 @@ def test_requests_that_may_not_be_hedged_are_not() -> None:
     [
         (1, HEDGED, RequestFacts(hedge_off=Denial.OFF), Denial.OFF),
         (1, OFF, RequestFacts(), Denial.OFF),
-        (0, HEDGED, RequestFacts(), Denial.ALONE),
+        (0, HEDGED, RequestFacts(), Denial.NO_REPLICA),
     ],
 )
 def test_what_forbids_hedging_is_told(others: int, hedge: HedgeParameters, facts: RequestFacts, why: Denial) -> None:
@@ -288,7 +288,7 @@ def test_a_silent_replica_is_overdue_then_given_up() -> None:
 
 def test_a_long_wait_gets_signs_of_life_only_for_streams() -> None:
     """A streaming client hears something after 15 s and each 15 s; a non-streaming one never does."""
-    timeouts = Timeouts(ttft_s=1000, ttft_last_s=1000)
+    timeouts = default_timeouts(ttft_failover_s=1000, ttft_max_s=1000)
     assert run_race(Scripted(answer(50)), timeouts=timeouts).client.alive_s == pytest.approx([15, 30, 45])
     assert run_race(Scripted(answer(50)), timeouts=timeouts, streaming=False).client.alive_s == []
 
@@ -297,8 +297,8 @@ def test_a_slow_client_is_no_stall() -> None:
     """While the client does not read, silence says nothing about the upstream."""
 
     def during(race: Race, _client: RecordingClient, _pools: list[Pool]) -> None:
-        race._host.loop.call_at(0.5, race.pause)
-        race._host.loop.call_at(70, race.resume)
+        race._runtime.loop.call_at(0.5, race.pause)
+        race._runtime.loop.call_at(70, race.resume)
 
     steps: list[Step] = [(0.01, "headers"), (0.01, text("a")), (75, text("b")), (75, FINISH), (75, None)]
     told = run_race(Scripted(steps), during=during)
@@ -345,7 +345,7 @@ def test_a_part_that_raises_costs_no_answer(method: str) -> None:
         def broken(*_args: object, **_named: object) -> None:
             raise ZeroDivisionError
 
-        setattr(pools[0].choice if method == "pick" else pools[0], method, broken)
+        setattr(pools[0].picker if method == "pick" else pools[0], method, broken)
 
     told = run_race(Scripted(answer(1.0)), Scripted(answer(0.05)), prepare=prepare, counted=False)
     assert told.client.got == COMPLETE
@@ -354,7 +354,7 @@ def test_a_part_that_raises_costs_no_answer(method: str) -> None:
 
 def test_two_hedges_when_two_are_allowed() -> None:
     """With max_hedges 2 a late backup is raced as well, and all but one are cancelled."""
-    hedge = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0, max_hedges=2)
+    hedge = default_hedging(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0, max_hedges=2)
     told = run_race(Scripted(answer(5.0)), Scripted(answer(5.0)), Scripted(answer(0.05)), hedge=hedge)
     assert told.report.winner == "c"
     assert [attempt.outcome for attempt in told.report.attempts] == [Outcome.LOST, Outcome.LOST, Outcome.FINISHED]
@@ -380,7 +380,7 @@ def test_an_answer_that_makes_no_sense_is_one_failed_request(monkeypatch: pytest
     assert told.report.winner == "a"
 
 
-@pytest.mark.parametrize(("code", "outcome"), [(429, Outcome.RATE_LIMITED), (400, Outcome.REJECTED)])
+@pytest.mark.parametrize(("code", "outcome"), [(429, Outcome.RATE_LIMITED), (400, Outcome.CLIENT_ERROR)])
 def test_what_an_overdue_replica_answers_is_what_counts(code: int, outcome: Outcome) -> None:
     """A late 429 cools its replica down and a late 400 is the caller's: neither is a timeout to the breaker."""
     overdue = Scripted(status(12.0, code, retry_after_s=60.0))
@@ -397,7 +397,7 @@ def test_an_answer_that_comes_whole_is_asked_for_once() -> None:
     assert (told.report.status, told.report.winner, len(told.report.attempts)) == (200, "a", 1)
     told = run_race(Scripted(SILENT), Scripted(answer(0.01)), hedge=OFF, streaming=False, assemble=False)
     assert told.report.status == 504
-    assert told.end_s == pytest.approx(Timeouts().total_s)
+    assert told.end_s == pytest.approx(default_timeouts().total_s)
 
 
 def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
@@ -411,7 +411,9 @@ def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
     told = run_race(Broken([]), Scripted(answer(0.05)), hedge=OFF)
     assert told.client.got == COMPLETE
     assert [attempt.role for attempt in told.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
-    assert told.report.attempts[0].outcome is Outcome.UNSUITED  # it says nothing of the replica: no breaker hears of it
+    assert (
+        told.report.attempts[0].outcome is Outcome.UNSUPPORTED
+    )  # it says nothing of the replica: no breaker hears of it
 
 
 def test_an_answer_that_comes_as_a_whole_teaches_nothing_of_first_tokens() -> None:

@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
+from defaults import default_hedging, default_timeouts
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime, Timeouts
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
@@ -19,7 +19,7 @@ from providers.errors import ConnectError
 from running import run_virtual
 from scripted import DONE, RecordingClient, Scripted, Step, answer, run_race, status
 
-OFF = HedgeParameters(policy=Policy.OFF)
+OFF = default_hedging(policy=Policy.OFF)
 BIG = RequestFacts(prompt_tokens=1000.0)
 SILENT: list[Step] = [(0.001, "headers")]
 REFUSED: list[Step] = [(0.001, ConnectError("refused"))]
@@ -108,9 +108,9 @@ def test_a_refusal_leaves_nothing_waiting() -> None:
     refusal = Frame(FrameKind.REFUSAL, b"I cannot")
     told = run_race(Scripted([(0.1, "headers"), (0.1, refusal), (0.2, DONE), (0.2, None)]), Scripted(SILENT), facts=BIG)
     pool = told.pools[0]
-    assert told.report.attempts[0].outcome is Outcome.REFUSED
+    assert told.report.attempts[0].outcome is Outcome.MODEL_REFUSAL
     assert pool.pending_tokens(pool.replicas[0]) == 0
-    assert pool.choice.loads[pool.replicas[0]].waits.overdue_s(1e6) == 0
+    assert pool.picker.loads[pool.replicas[0]].stalls.overdue_s(1e6) == 0
 
 
 def test_replicas_that_refuse_go_on_being_asked() -> None:
@@ -121,15 +121,15 @@ def test_replicas_that_refuse_go_on_being_asked() -> None:
         refusal = Frame(FrameKind.REFUSAL, b"I cannot")
         refusing = Scripted([(0.1, "headers"), (0.1, refusal), (0.2, DONE), (0.2, None)])
         pool = Pool("m", [Replica("a", refusing), Replica("b", Scripted(answer(0.1)))], OFF)
-        model = Model("m", [pool], Timeouts())
+        model = Model("m", [pool], default_timeouts())
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
-        host = Runtime(loop, lambda _event: None, itertools.cycle([0.0, 0.5]).__next__, TimerQueue(loop))
+        runtime = Runtime(loop, lambda _event: None, itertools.cycle([0.0, 0.5]).__next__, TimerQueue(loop))
         for n in range(40):
             client = RecordingClient()
-            Race(model, call, BIG, client, Caller(f"req_{n}", "key", loop.time()), host).start()
+            Race(model, call, BIG, client, Caller(f"req_{n}", "key", loop.time()), runtime).start()
             await client.over.wait()
             await asyncio.sleep(1.0)
-        assert not pool.choice.is_suspect(pool.replicas[0], loop.time())
+        assert not pool.picker.is_suspect(pool.replicas[0], loop.time())
         assert len(refusing.streams) >= 10
 
     run_virtual(main())

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defaults import default_hedging, default_timeouts
 from gateway.events import Role
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.pool.quotas import Quotas
-from gateway.race.context import Timeouts
 from gateway.race.race import Race
 from gateway.routing.replicas import BreakerState
 from providers.base import Frame, FrameKind, Resource, Usage
@@ -29,7 +29,7 @@ from providers.errors import (
 )
 from scripted import BROKEN, DONE, FINISH, ROLE, Outcome, RecordingClient, Scripted, Step, run_race, text
 
-TIMEOUTS = Timeouts(ttft_s=2.0, ttft_last_s=20.0, stall_s=4.0, total_s=60.0, commit_status_after_s=3.0)
+TIMEOUTS = default_timeouts(ttft_failover_s=2.0, ttft_max_s=20.0, stall_s=4.0, total_s=60.0, commit_status_after_s=3.0)
 GAPS_S = (0.0, 0.001, 0.05, 0.3, 1.0, 2.5, 5.0, 30.0)
 USAGE = Frame(FrameKind.USAGE, b"", Usage(10, 5))
 REFUSAL = Frame(FrameKind.REFUSAL, b"<no>")
@@ -90,7 +90,7 @@ class Conduct:
             (resumes_s, race.resume),
         ):
             if at_s is not None:
-                race._host.loop.call_later(at_s, act)
+                race._runtime.loop.call_later(at_s, act)
 
 
 @given(seed=st.integers(0, 2**32))
@@ -101,7 +101,7 @@ def test_any_race(seed: int) -> None:
     replicas = [
         Scripted(*(script(chance, letter) for _ in range(chance.randint(1, 3)))) for letter in "abcde"[: count + behind]
     ]
-    hedge = HedgeParameters(
+    hedge = default_hedging(
         policy=chance.choice([Policy.STATIC, Policy.ADAPTIVE, Policy.OFF]),
         static_delay_s=chance.choice([0.01, 0.2, 1.5]),
         cold_start_delay_s=0.3,

@@ -47,7 +47,7 @@ def test_a_reader_that_fails_costs_nobody_an_answer() -> None:
 
     told = run_race(Scripted(answer(0.05)), prepare=prepare)
     assert told.client.finished
-    assert [event.part for event in told.events if isinstance(event, ComponentFailed)] == ["limits"]
+    assert [event.component for event in told.events if isinstance(event, ComponentFailed)] == ["limits"]
 
 
 def test_a_cooling_quota_is_not_asked_while_another_replica_can_be() -> None:

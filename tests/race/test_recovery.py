@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from defaults import default_timeouts
 from gateway.events import RecoveryKind, RecoveryResult, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.race import recovery
-from gateway.race.context import RecoveryMode, Timeouts
+from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
 from providers.base import Api
 from recovering import WEATHER, Told, ask, run
@@ -166,7 +167,7 @@ def test_a_refused_prefill_is_replayed() -> None:
     assert told.read.valid
     assert [attempt.outcome for attempt in told.report.attempts] == [
         Outcome.CUT,
-        Outcome.REJECTED,
+        Outcome.CLIENT_ERROR,
         Outcome.FINISHED,
     ]
 
@@ -193,7 +194,7 @@ def test_two_breaks_are_recovered_and_not_a_third() -> None:
     """A request is recovered twice at most, whatever broke, and then gets its error."""
     cuts = [broken(f"cut_rst:{at} once") for at in (3, 8, 13)]
     whole = run(ask(), STEADY)
-    twice = run(ask(), *cuts[:2], STEADY, timeouts=Timeouts())
+    twice = run(ask(), *cuts[:2], STEADY, timeouts=default_timeouts())
     assert twice.read.said == whole.read.said
     assert results(twice) == [*REPLAYED, *REPLAYED]
     thrice = run(ask(), *cuts, STEADY)
@@ -221,7 +222,7 @@ def test_attempts_are_bounded() -> None:
 
 def test_a_waiting_client_gets_signs_of_life() -> None:
     """While nothing new comes, before the recovery's first token or behind it, there is a comment each interval."""
-    timeouts = Timeouts(keepalive_interval_s=2.0)
+    timeouts = default_timeouts(keepalive_interval_s=2.0)
     slow = {**STEADY, "ttft": "5s", "gap": "1s"}
     told = run(ask(), broken("cut_rst:10 once"), slow, timeouts=timeouts)
     assert told.read.valid
@@ -234,7 +235,7 @@ def test_a_client_that_leaves_cancels_the_recovery() -> None:
     """Nothing is asked for any more once the client is gone."""
 
     def leave(race: Race, _client: RecordingClient) -> None:
-        race._host.loop.call_at(1.0, race.client_gone)
+        race._runtime.loop.call_at(1.0, race.client_gone)
 
     told = run(ask(), broken("cut_rst:10 once"), {**STEADY, "ttft": "5s"}, during=leave)
     assert results(told) == [(RecoveryKind.REPLAY, RecoveryResult.ABANDONED)]
@@ -246,8 +247,8 @@ def test_a_client_that_is_slow_when_the_stream_breaks_stays_so() -> None:
     """The replica that carries on is not read while the client does not read."""
 
     def slow(race: Race, _client: RecordingClient) -> None:
-        race._host.loop.call_at(0.05, race.pause)
-        race._host.loop.call_at(9.0, race.resume)
+        race._runtime.loop.call_at(0.05, race.pause)
+        race._runtime.loop.call_at(9.0, race.resume)
 
     told = run(ask(), broken("error_frame:2 once"), STEADY, during=slow)
     assert told.read.valid

@@ -5,7 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.race.context import RecoveryMode, Timeouts
+from defaults import default_timeouts
+from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
 from recovering import WEATHER, Profile, ask, run
 from scripted import HEDGED, RecordingClient
@@ -19,7 +20,7 @@ REQUESTS = (
 )
 FAULTS = ("cut_rst:{}", "cut_chunked:{}", "short:{}", "stall:{},30s", "error_frame:{}", "malformed:{}+malformed:{}")
 EARLY = ("500", "reset", "empty", "done", "no_done", "refusal", "content_filter:2", "429")
-TIMEOUTS = Timeouts(ttft_s=2.0, ttft_last_s=20.0, stall_s=4.0, total_s=60.0, keepalive_interval_s=1.0)
+TIMEOUTS = default_timeouts(ttft_failover_s=2.0, ttft_max_s=20.0, stall_s=4.0, total_s=60.0, keepalive_interval_s=1.0)
 
 
 def profile(chance: random.Random, per_event_max: int) -> Profile:
@@ -45,7 +46,7 @@ def test_any_broken_stream(seed: int) -> None:
     times_s = [chance.choice([None, None, 0.1, 1.0, 3.0]) for _ in range(2)]
 
     def during(race: Race, _client: RecordingClient) -> None:
-        loop, (leaves_s, pauses_s) = race._host.loop, times_s
+        loop, (leaves_s, pauses_s) = race._runtime.loop, times_s
         if leaves_s is not None and chance.random() < 0.5:
             loop.call_later(leaves_s, race.client_gone)
         if pauses_s is not None:

@@ -2,16 +2,15 @@
 
 import pytest
 
+from defaults import default_hedging, default_timeouts
 from gateway.events import Role
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.limits.budget import RetryBudget
 from gateway.pool.pool import Pool
-from gateway.race.context import Timeouts
 from providers.errors import BadStatus, ConnectionCut, RequestModeRejected
 from scripted import Scripted, Step, answer, run_race, status
 
-OFF = HedgeParameters(policy=Policy.OFF)
+OFF = default_hedging(policy=Policy.OFF)
 GOOD = answer(0.05)
 COMPLETE = b"<role>ab<stop><done>"
 CUT: list[Step] = [(0.01, ConnectionCut("cut"))]
@@ -55,7 +54,9 @@ def test_a_short_retry_after_is_waited_out_before_a_fallback() -> None:
     assert [attempt.replica for attempt in again.report.attempts] == ["a", "a", "b"]
     longer = run_race(Scripted(status(0.01, 429, retry_after_s=4.0)), fallbacks=[Scripted(GOOD)], hedge=OFF)
     assert longer.report.ttft_s == pytest.approx(0.06, abs=0.001)
-    never = run_race(Scripted(wait), fallbacks=[Scripted(GOOD)], hedge=OFF, timeouts=Timeouts(retry_after_s_max=0.0))
+    never = run_race(
+        Scripted(wait), fallbacks=[Scripted(GOOD)], hedge=OFF, timeouts=default_timeouts(retry_after_s_max=0.0)
+    )
     assert never.report.winner == "b"
 
 

@@ -3,11 +3,11 @@
 import asyncio
 import random
 
+from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.hedging.contract import RequestFacts
-from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime, Timeouts
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
@@ -43,13 +43,13 @@ def test_a_stalled_replica_gets_only_probes_and_is_used_again() -> None:
     async def main() -> None:
         loop, rand = asyncio.get_running_loop(), random.Random(1)
         replicas = [Replica(name, endpoint) for name, endpoint in zip("abc", [stalling, *steady], strict=True)]
-        model = Model("m", [Pool("m", replicas, HedgeParameters())], Timeouts())
-        host = Runtime(loop, emit, rand.random, TimerQueue(loop))
+        model = Model("m", [Pool("m", replicas, default_hedging())], default_timeouts())
+        runtime = Runtime(loop, emit, rand.random, TimerQueue(loop))
         while loop.time() < END_S:
             client = RecordingClient()
             call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
             facts = RequestFacts(prompt_tokens=20.0, coin=rand.random())
-            Race(model, call, facts, client, Caller("r", "k", loop.time()), host).start()
+            Race(model, call, facts, client, Caller("r", "k", loop.time()), runtime).start()
             await asyncio.sleep(rand.expovariate(20))
         await asyncio.sleep(200)
 

@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.hedging.contract import RequestFacts
-from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime, Timeouts
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import BreakerState, Replica
@@ -69,20 +69,22 @@ def storm(groups: Sequence[Sequence[Changing]], routing: Routing = Routing.PREDI
         loop, rng, seen = asyncio.get_running_loop(), random.Random(7), Storm()
         names = iter("abcdef")
         seen.pools = [
-            Pool("p", [Replica(next(names), each) for each in group], HedgeParameters(routing=routing))
+            Pool("p", [Replica(next(names), each) for each in group], default_hedging(routing=routing))
             for group in groups
         ]
-        model = Model("m", seen.pools, Timeouts())
+        model = Model("m", seen.pools, default_timeouts())
 
         def emit(event: Event) -> None:
             if isinstance(event, RequestEnded):
                 seen.ended.append(event)
 
-        host = Runtime(loop, emit, rng.random, TimerQueue(loop))
+        runtime = Runtime(loop, emit, rng.random, TimerQueue(loop))
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
 
         def ask(at_s: float) -> None:
-            Race(model, call, RequestFacts(coin=rng.random()), RecordingClient(), Caller("r", "k", at_s), host).start()
+            Race(
+                model, call, RequestFacts(coin=rng.random()), RecordingClient(), Caller("r", "k", at_s), runtime
+            ).start()
 
         at_s, sent = 0.0, 0
         while (at_s := at_s + rng.expovariate(PER_S)) < END_S:

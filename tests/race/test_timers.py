@@ -6,7 +6,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.race import timers as alarms
+from gateway.race import timers
 from gateway.race.timers import Timer, TimerQueue
 from running import run_virtual
 
@@ -38,7 +38,7 @@ class _Clock:
         self._later = later  # what alarms do when they go off, in turn
         self._set: dict[int, Timer] = {}
         self._numbers = 0
-        self.alarms = TimerQueue(loop)
+        self.timers = TimerQueue(loop)
         self.waiting: dict[int, float] = {}
         self.raised = 0
 
@@ -48,7 +48,7 @@ class _Clock:
             self._numbers += 1
             number, at_s = self._numbers, self._loop.time() + value
             self.waiting[number] = at_s
-            self._set[number] = self.alarms.set(at_s, partial(self._ring, number, raises=step == "raise"))
+            self._set[number] = self.timers.set(at_s, partial(self._ring, number, raises=step == "raise"))
         elif step == "cancel" and self._set:
             number = sorted(self._set)[int(value) % len(self._set)]
             del self.waiting[number]
@@ -95,7 +95,7 @@ def test_what_is_taken_back_is_forgotten() -> None:
         all_alarms.set(loop.time() + 1000, rung.set)
         for _ in range(10_000):
             all_alarms.set(loop.time() + 100, rung.clear).cancel()
-        assert all_alarms.dead <= alarms._DEAD_MAX + 1
+        assert all_alarms.dead <= timers._DEAD_MAX + 1
         await rung.wait()
 
     run_virtual(main())

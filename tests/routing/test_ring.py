@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from defaults import default_hedging
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from gateway.routing.ring import WHOLE_MAX, Ring
@@ -55,17 +55,17 @@ def test_a_cached_prompt_is_found_again() -> None:
 def test_the_only_one_left_is_found(routing: Routing) -> None:
     """Where all but one of many may not be used, that one is, at the first and at every later attempt."""
     replicas = fleet(100)
-    pool = Pool("m", replicas, HedgeParameters(policy=Policy.OFF, routing=routing))
+    pool = Pool("m", replicas, default_hedging(policy=Policy.OFF, routing=routing))
     for replica in replicas:
         if replica is not replicas[42]:
             replica.breaker.cool_down(1e9)
     for step in range(50):
-        assert pool.choice.pick(RequestFacts(), (), 1.0, step / 50) is replicas[42]
-    assert pool.choice.pick(RequestFacts(), (replicas[42],), 1.0, 0.5) is None
+        assert pool.picker.pick(RequestFacts(), (), 1.0, step / 50) is replicas[42]
+    assert pool.picker.pick(RequestFacts(), (replicas[42],), 1.0, 0.5) is None
 
 
 def test_round_robin_visits_many_in_order() -> None:
     """Each of many gets its turn, in the configured order."""
     replicas = fleet(40)
-    pool = Pool("m", replicas, HedgeParameters(policy=Policy.OFF, routing=Routing.ROUND_ROBIN))
-    assert [pool.choice.pick(RequestFacts(), (), 1.0, 0.3) for _ in range(80)] == replicas * 2
+    pool = Pool("m", replicas, default_hedging(policy=Policy.OFF, routing=Routing.ROUND_ROBIN))
+    assert [pool.picker.pick(RequestFacts(), (), 1.0, 0.3) for _ in range(80)] == replicas * 2

@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.charges import Disposition
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.limits.ledger import Ledger, Totals
 from gateway.limits.prices import Prices
 from gateway.observe.logs import RequestLog
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime, Timeouts
+from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
@@ -105,9 +105,9 @@ class Accounted:
         """Requests with a backup."""
         return sum(event.result.value.startswith("backup") for event in self.ended)
 
-    def cost(self, standing: Disposition) -> float:
+    def cost(self, disposition: Disposition) -> float:
         """Money."""
-        return self.told["events"].get(standing, (0.0, 0))[0]
+        return self.told["events"].get(disposition, (0.0, 0))[0]
 
 
 class Books:
@@ -147,7 +147,7 @@ def disagreements(told: dict[str, Sums]) -> list[str]:
 
 
 def _rounded(sums: Sums) -> Sums:
-    return {standing: (round(cost, 9), tokens) for standing, (cost, tokens) in sums.items() if cost or tokens}
+    return {disposition: (round(cost, 9), tokens) for disposition, (cost, tokens) in sums.items() if cost or tokens}
 
 
 def traffic(count: int, seed: int) -> Accounted:
@@ -156,15 +156,15 @@ def traffic(count: int, seed: int) -> Accounted:
     async def main() -> Accounted:
         loop, rng, seen, books = asyncio.get_running_loop(), random.Random(seed), Accounted(), Books()
         ledger, replicas = Ledger(), [Fickle(rng) for _ in PRICES]
-        hedge = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=SHARE, budget_of=BudgetUnit.SPEND)
+        hedge = default_hedging(policy=Policy.STATIC, static_delay_s=0.1, budget=SHARE, budget_unit=BudgetUnit.COST)
         members = [Replica(f"r{n}", each, "quota", prices=PRICES[n]) for n, each in enumerate(replicas)]
-        model = Model("m", [Pool("m", members, hedge, {"quota": ledger})], Timeouts())
-        host = Runtime(loop, books.hear, rng.random, TimerQueue(loop))
+        model = Model("m", [Pool("m", members, hedge, {"quota": ledger})], default_timeouts())
+        runtime = Runtime(loop, books.hear, rng.random, TimerQueue(loop))
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
 
         def ask(at_s: float) -> None:
             facts = RequestFacts(prompt_tokens=1000.0, coin=rng.random())
-            race = Race(model, call, facts, RecordingClient(), Caller("r", rng.choice("xyz"), at_s), host)
+            race = Race(model, call, facts, RecordingClient(), Caller("r", rng.choice("xyz"), at_s), runtime)
             race.start()
             if rng.random() < 0.2:
                 loop.call_later(rng.uniform(0.0, 0.4), race.client_gone)
@@ -186,15 +186,15 @@ def traffic(count: int, seed: int) -> Accounted:
     return run_virtual(main())
 
 
-def _add(sums: Sums, standing: Disposition, cost: float, tokens: int) -> None:
-    before = sums.get(standing, (0.0, 0))
-    sums[standing] = (before[0] + cost, before[1] + tokens)
+def _add(sums: Sums, disposition: Disposition, cost: float, tokens: int) -> None:
+    before = sums.get(disposition, (0.0, 0))
+    sums[disposition] = (before[0] + cost, before[1] + tokens)
 
 
 def _from_events(ended: list[RequestEnded]) -> Sums:
     sums: Sums = {}
     for charge in (attempt.charge for event in ended for attempt in event.attempts):
-        _add(sums, charge.standing, charge.cost or 0.0, charge.prompt_tokens + charge.completion_tokens)
+        _add(sums, charge.disposition, charge.cost or 0.0, charge.prompt_tokens + charge.completion_tokens)
     return sums
 
 
@@ -207,7 +207,7 @@ def _from_log(lines: list[bytes]) -> Sums:
         money = 0.0
         for charge in (attempt["charge"] for attempt in line["attempts"]):
             tokens = charge.get("prompt_tokens", 0) + charge.get("completion_tokens", 0)
-            _add(sums, Disposition(charge["standing"]), charge["cost"], tokens)
+            _add(sums, Disposition(charge["disposition"]), charge["cost"], tokens)
             money += charge["cost"]
         assert abs(sum(line.get("cost", {}).values()) - money) < 1e-12
     return sums
@@ -218,9 +218,9 @@ def _from_metrics(scrape: bytes) -> Sums:
     for family in text_string_to_metric_families(scrape.decode()):
         for sample in family.samples:
             if sample.name == "ttft_gateway_cost_total":
-                _add(sums, Disposition(sample.labels["standing"]), sample.value, 0)
+                _add(sums, Disposition(sample.labels["disposition"]), sample.value, 0)
             elif sample.name == "ttft_gateway_billed_tokens_total":
-                _add(sums, Disposition(sample.labels["standing"]), 0.0, int(sample.value))
+                _add(sums, Disposition(sample.labels["disposition"]), 0.0, int(sample.value))
     return sums
 
 
@@ -237,8 +237,8 @@ def _from_usage(usage: UsageTable) -> Sums:
 
 
 def _add_row(sums: Sums, row: dict[str, Any]) -> None:
-    for standing in Disposition:
-        found = row.get(standing.value)
+    for disposition in Disposition:
+        found = row.get(disposition.value)
         if found is not None:
             tokens = found.get("prompt_tokens", 0) + found.get("completion_tokens", 0)
-            _add(sums, standing, found.get("cost", 0.0), tokens)
+            _add(sums, disposition, found.get("cost", 0.0), tokens)

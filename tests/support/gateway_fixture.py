@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from gateway import server as serve
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway, build
+from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.events import Event
 from providers.simulated.profile import parse_profile
@@ -162,7 +162,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     """As `gateway.server.run` does, without its signals and its patience."""
     settings = await asyncio.to_thread(load, file, {})
     async with asyncio.TaskGroup() as tasks:
-        gateway = build(settings, tasks)
+        gateway = Gateway(settings, tasks)
         with await serve._bind(settings.listen) as sock:
             server = serve._server(gateway.application)
             running = tasks.create_task(server.serve([sock]))

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from defaults import default_hedging
 from gateway.hedging.contract import Forecast, RequestFacts
-from gateway.hedging.settings import HedgeParameters
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
@@ -26,7 +26,7 @@ class Seen:
     empty: bool = False
     events: int = 0
     usage: Usage | None = None
-    sent: Forecast | None = None
+    forecast: Forecast | None = None
 
 
 def pool(
@@ -48,7 +48,7 @@ def pool(
         )
         for name, quota in zip("abcd", quotas, strict=False)
     ]
-    return Pool("pool", replicas, HedgeParameters(), ledgers)
+    return Pool("pool", replicas, default_hedging(), ledgers)
 
 
 def send(pool: Pool, index: int, now_s: float = 0.0, facts: RequestFacts = _FACTS) -> Seen:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from gateway.pool.pool import Pool
@@ -28,7 +29,7 @@ from providers.simulated.replica import Replica as SimulatedReplica
 from running import run_virtual
 from scripted import Hearing, RecordingClient
 
-OFF = HedgeParameters(policy=Policy.OFF)
+OFF = default_hedging(policy=Policy.OFF)
 Profile = Mapping[str, object]
 
 WEATHER = {
@@ -217,10 +218,10 @@ def run(
         heard = Hearing(loop)
         inbound = parse(api, json.dumps(request).encode(), [], NumberLimits(16, 100_000), frozenset())
         client = _Client(streaming=True)
-        model = Model("m", pools, timeouts or Timeouts(), recovery=mode, recoverers=_RECOVERERS)
+        model = Model("m", pools, timeouts or default_timeouts(), recovery=mode, recoverers=_RECOVERERS)
         facts = RequestFacts(prompt_tokens=10, hedge_off=inbound.hedge_off)
         caller = Caller("req_1", "key", loop.time())
-        race = Race(model, inbound.call, facts, client, caller, heard.host)
+        race = Race(model, inbound.call, facts, client, caller, heard.runtime)
         race.start()
         if during is not None:
             during(race, client)

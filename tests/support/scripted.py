@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from defaults import default_hedging, default_timeouts
 from gateway.errors import GatewayError
 from gateway.events import Event, RequestEnded
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
-from gateway.hedging.settings import HedgeParameters
 from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime, Timeouts
 from gateway.race.race import Race
@@ -154,7 +155,7 @@ class Hearing:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.events: list[Event] = []
-        self.host = Runtime(loop, self._hear, lambda: 0.0, TimerQueue(loop))
+        self.runtime = Runtime(loop, self._hear, lambda: 0.0, TimerQueue(loop))
         self._ended = asyncio.Event()
 
     def _hear(self, event: Event) -> None:
@@ -165,7 +166,7 @@ class Hearing:
     async def over(self) -> tuple[RequestEnded, float]:
         """Its one report, and when it came; whatever is still armed may fire, and must do nothing."""
         await self._ended.wait()
-        end_s = self.host.loop.time()
+        end_s = self.runtime.loop.time()
         await asyncio.sleep(1000)
         (report,) = [event for event in self.events if isinstance(event, RequestEnded)]
         return report, end_s
@@ -183,7 +184,7 @@ class Outcome:
     end_s: float
 
 
-HEDGED = HedgeParameters(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0)
+HEDGED = default_hedging(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0)
 
 
 def run_race(
@@ -231,11 +232,11 @@ def run_race(
         client = RecordingClient(streaming)
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
-        model = Model("m", pools, timeouts or Timeouts())
+        model = Model("m", pools, timeouts or default_timeouts())
         known = facts or RequestFacts()
         if pinned is not None:
             known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])
-        race = Race(model, call, known, client, caller, heard.host)
+        race = Race(model, call, known, client, caller, heard.runtime)
         race.start()
         if during is not None:
             during(race, client, pools)

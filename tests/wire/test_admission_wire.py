@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.api.body_memory import BodyMemory
 from gateway.events import RequestEnded, RequestRejected
+from gateway.limits.body_memory import BodyMemory
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, Answer, answer, asking, connect, head, request_bytes
 from running import run_real
@@ -210,10 +210,10 @@ def test_no_more_bodies_than_there_is_room(*, expects: bool) -> None:
     """Two senders that announce all the room there is keep a third out, before it has sent anything."""
 
     async def main() -> None:
-        limits = {"request_body_max": f"{_BODY}B", "request_bodies_max": f"{2 * _BODY}B"}
+        limits = {"request_body_max": f"{_BODY}B", "buffered_bodies_max": f"{2 * _BODY}B"}
         async with serving({"a": {"ttft": "1ms", "tokens": 3}}, limits=limits) as site:
             assert site.gateway is not None
-            held = site.gateway._site.held
+            held = site.gateway._topology.memory
             start = request_bytes(b"", headers={"content-length": str(_BODY)})
             pairs = [await connect(site.port) for _ in range(2)]
             for number, (_, writer) in enumerate(pairs, 1):

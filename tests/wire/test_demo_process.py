@@ -21,7 +21,7 @@ def test_ctrl_c_ends_the_demo() -> None:
             gateway.process.send_signal(signal.SIGINT)
             last, (code, said) = await asyncio.gather(rest(reader, writer), gateway.ended())
             assert b'"error"' in last
-            assert code == ExitCode.FINE, said
+            assert code == ExitCode.OK, said
             assert all([await refuses(port) for port in ports])
 
     run_real(main())
@@ -49,7 +49,7 @@ def test_demo_traffic_ends_by_itself() -> None:
     async def main() -> None:
         async with started("demo", "--traffic", "--seconds", "2", "--port", "0") as gateway:
             code, said = await gateway.ended()
-        assert code == ExitCode.FINE, said
+        assert code == ExitCode.OK, said
         text = said.decode()
         assert "\x1b[" not in text
         rows = re.findall(r"^(off|on) +([0-9]+) +([0-9,]+) +([0-9,]+) +([0-9,]+) ", text, re.MULTILINE)

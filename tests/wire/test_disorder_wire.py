@@ -37,8 +37,8 @@ _HEDGE: Settings = {
     "max_hedges": 2,
 }
 _TIMEOUTS: Settings = {
-    "ttft": "60ms",
-    "ttft_last": "5s",
+    "ttft_failover": "60ms",
+    "ttft_max": "5s",
     "stall": "5s",
     "commit_status_after": "25ms",
     "keepalive_interval": "10ms",
@@ -92,10 +92,10 @@ def _is_idle(site: Site) -> bool:
     gateway = site.gateway
     assert gateway is not None
     assert gateway._hub.failures == 0
-    pools = [pool for model in gateway._site.models.values() for pool in model.pools]
+    pools = [pool for model in gateway._topology.models.values() for pool in model.pools]
     return (
         gateway.active == 0
-        and all(client.connections == len(client._idle) for client in gateway._site.clients.values())
+        and all(client.connections == len(client._idle) for client in gateway._topology.clients.values())
         and not any(replica.in_flight for pool in pools for replica in pool.replicas)
         and not any(server.stats.in_flight for server in site.replicas.values())
     )

@@ -49,10 +49,10 @@ def test_without_any_configuration() -> None:
             [key] = set(re.findall(r"ttft-[0-9a-f]{32}", gateway.said.decode()))
             assert await status(gateway.port, key) == b"HTTP/1.1 200 OK"
             assert await status(gateway.port, "any") == b"HTTP/1.1 401 Unauthorized"
-            assert await health(f"0.0.0.0:{gateway.port}") == (ExitCode.FINE, b"")
+            assert await health(f"0.0.0.0:{gateway.port}") == (ExitCode.OK, b"")
             gateway.process.send_signal(signal.SIGINT)
             code, said = await gateway.ended()
-        assert code == ExitCode.FINE, said
+        assert code == ExitCode.OK, said
         assert key.encode() not in said
         unhealthy, why = await health(f"127.0.0.1:{gateway.port}")
         assert unhealthy == ExitCode.FAILED
@@ -67,7 +67,7 @@ def test_traffic_sends_the_key() -> None:
     async def main() -> None:
         async with started("demo", "--traffic", "--seconds", "1") as gateway:
             code, said = await gateway.ended()
-        assert code == ExitCode.FINE, said
+        assert code == ExitCode.OK, said
         assert b"failed" not in said
 
     run_real(main())

@@ -156,7 +156,7 @@ def test_failures_before_content_go_to_the_other_kind(failing: str, subtests: py
     async def main() -> None:
         profiles = {failing: PATIENT, "a" if failing == "o" else "o": PATIENT}
         faults = ["silence"] if silent else FAILING
-        timeouts = {"ttft": "500ms"} if silent else {}
+        timeouts = {"ttft_failover": "500ms"} if silent else {}
         async with both(profiles, models=len(FAILING), timeouts=timeouts) as site:
             for number, fault in enumerate(faults):
                 site.replicas[failing].configure(faults=[fault])

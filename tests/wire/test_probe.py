@@ -312,7 +312,7 @@ def test_the_command_says_what_it_costs_and_then_what_it_found(
     """The cost is told first, on stderr; exit code 0 means that all replicas are fine, 1 that one is not."""
     with replicas(a={"gap": "1ms"}, b={"faults": ["500"]}) as urls:
         file = config(**urls)
-        assert main(["probe", "--config", file, "--replica", "a", "--requests", "1"]) == ExitCode.FINE
+        assert main(["probe", "--config", file, "--replica", "a", "--requests", "1"]) == ExitCode.OK
         out, err = capsys.readouterr()
         assert err == "2 requests to 1 replica: at most 264 generated tokens, and about 80 of prompts\n"
         assert [line.split()[0] for line in out.splitlines()[:2]] == ["ms", "m/a"]

@@ -43,7 +43,7 @@ def test_sigterm_drains() -> None:
             await until(lambda: refuses(gateway.port))
             assert (await rest(reader, writer)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
             code, said = await gateway.ended()
-            assert code == ExitCode.FINE
+            assert code == ExitCode.OK
             assert b"stopping: " in said
 
     run_real(main())
@@ -115,7 +115,7 @@ def test_introduction() -> None:
             await gateway.says(gateway.process.stderr, b"cannot be reached")
             gateway.process.send_signal(signal.SIGINT)
             code, _ = await gateway.ended()
-        assert code == ExitCode.FINE
+        assert code == ExitCode.OK
         text = gateway.said.decode()
         assert re.search(r"admin at http://127\.0\.0\.1:[1-9]", text)
         assert "llama: 127.0.0.1:" in text

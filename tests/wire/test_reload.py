@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.api.plain_routes import contract
-from gateway.app import Gateway, build
+from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
@@ -47,7 +47,7 @@ class House:
 
     def replica(self, name: str) -> Any:
         """A replica as it stands now."""
-        return self.gateway._site.replicas["m", name]
+        return self.gateway._topology.replicas["m", name]
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ async def house(folder: Path) -> AsyncIterator[House]:
     made = House(folder / "gateway.yaml", dict(zip("ab", (server.url for server in servers), strict=True)))
     made.write()
     async with asyncio.TaskGroup() as tasks:
-        made.gateway = build(await asyncio.to_thread(made.read), tasks, made.read)
+        made.gateway = Gateway(await asyncio.to_thread(made.read), tasks, made.read)
         made.gateway._hub.listeners.append(made.events.append)
         yield made
         made.gateway.close()
@@ -72,7 +72,7 @@ def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            pool = home.gateway._site.models["m"].pools[0]
+            pool = home.gateway._topology.models["m"].pools[0]
             kept, changed = home.replica("a"), home.replica("b")
             kept.breaker.trip(0.0)
             pool.learning.add_content("a", 0.5, None, 0.0)
@@ -86,7 +86,7 @@ def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
             assert (done.models, done.kept, done.new) == (2, 1, 2)
             assert home.replica("a") is kept
             assert home.replica("b") is not changed
-            learned = home.gateway._site.models["m"].pools[0].learning
+            learned = home.gateway._topology.models["m"].pools[0].learning
             assert [learned.ttft[name].event_count(0.0) for name in "ab"] == [1, 0]
             assert home.gateway._routes.serving.models.keys() == {"m", "n"}
 
@@ -99,14 +99,14 @@ def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path) as home:
             home.gateway._switch(None, on=False)
-            clients = dict(home.gateway._site.clients)
-            allowance = home.gateway._site.models["m"].pools[0].allowance
+            clients = dict(home.gateway._topology.clients)
+            budget = home.gateway._topology.models["m"].pools[0].budget
             done = await home.gateway.reload()
             assert (done.kept, done.new) == (2, 0)
-            pool = home.gateway._site.models["m"].pools[0]
+            pool = home.gateway._topology.models["m"].pools[0]
             assert not pool.hedging_on
-            assert pool.allowance is allowance
-            assert home.gateway._site.clients == clients
+            assert pool.budget is budget
+            assert home.gateway._topology.clients == clients
 
     run_real(main())
 
@@ -120,11 +120,11 @@ def test_a_bad_configuration_is_refused(tmp_path: Path, change: dict[str, Any], 
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            site = home.gateway._site
+            site = home.gateway._topology
             home.write(**change)
             with pytest.raises(ReloadFailed, match=why):
                 await home.gateway.reload()
-            assert home.gateway._site is site
+            assert home.gateway._topology is site
             told = [event for event in home.events if isinstance(event, ConfigReloaded)]
             assert len(told) == 1
             assert why in (told[0].error or "")

@@ -73,7 +73,7 @@ async def _raises(client: openai.AsyncOpenAI, model: str, case: Case) -> None:
 def test_every_failure_has_its_class(subtests: pytest.Subtests, *, silent: bool) -> None:
     """A failure before the first token has a real status, streamed or not, and the fields of an OpenAI error."""
     cases = [case for case in CASES if (case.code == "upstream_timeout") is silent]
-    timeouts = {"ttft": "200ms", "ttft_last": "300ms"} if silent else {}
+    timeouts = {"ttft_failover": "200ms", "ttft_max": "300ms"} if silent else {}
 
     async def main() -> None:
         async with (
@@ -81,7 +81,7 @@ def test_every_failure_has_its_class(subtests: pytest.Subtests, *, silent: bool)
             async_client(site.url) as client,
         ):
             assert site.gateway is not None
-            for upstream in site.gateway._site.clients.values():
+            for upstream in site.gateway._topology.clients.values():
                 upstream.close()  # no spare stands ready: each case meets its own connections
             for number, case in enumerate(cases):  # each asks a model of its own, whose breaker is closed
                 site.replicas["a"].configure(faults=[case.fault])

@@ -34,7 +34,7 @@ def test_a_large_event_does_not_spoil_its_upstream_connection() -> None:
 
     async def main() -> None:
         profile: Settings = {"tokens": 3, "faults": ["big:100000+coalesce:10"]}
-        async with serving({"a": profile}, timeouts={"ttft_last": "30s"}) as site:
+        async with serving({"a": profile}, timeouts={"ttft_max": "30s"}) as site:
             for _ in range(3):
                 async with answer(site.port, asking()) as got:
                     assert len(await got.body()) > 100_000

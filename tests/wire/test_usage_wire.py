@@ -27,7 +27,7 @@ def asked(headers: dict[str, str], **fields: object) -> bytes:
 
 def check(site: Site, told: Any, headers: dict[str, str]) -> None:
     """The note of a raced request: its winner as reported, its loser for its prompt, and the money."""
-    attempts = {attempt["standing"]: attempt for attempt in told["attempts"]}
+    attempts = {attempt["disposition"]: attempt for attempt in told["attempts"]}
     winner, loser = attempts["winner"], attempts["loser"]
     assert winner["replica"] == headers["x-ttft-replica"] != loser["replica"]
     ended = next(event for event in reversed(site.events) if isinstance(event, RequestEnded))
@@ -52,7 +52,7 @@ def test_a_raced_request_says_what_it_cost_if_asked() -> None:
         profiles = {"a": REPLICA, "b": REPLICA}
         async with serving(profiles, alike=True, hedge=RACED, keys=[{"name": "team-a", "key": KEY}]) as site:
             assert site.gateway is not None
-            for replica in site.gateway._site.models["m"].pools[0].replicas:
+            for replica in site.gateway._topology.models["m"].pools[0].replicas:
                 replica.prices = Prices(2.0, 1.0, 8.0)
             got, body = await ask(site, asked(ON))
             *events, note, done, end = body.split(b"\n\n")

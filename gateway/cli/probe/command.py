@@ -28,7 +28,7 @@ from gateway.config.loader import load
 from gateway.config.settings import Settings
 from gateway.inbound.parsed import NumberLimits as RequestBounds
 from gateway.inbound.request import parse
-from gateway.upstreams import endpoint_at, needs_httpx, origin_of, spoken_by, upstream_headers
+from gateway.upstreams import endpoint_at, native_apis, needs_httpx, origin_of, upstream_headers
 from providers.base import Api, Call, HttpSink, HttpStream, Request
 from providers.catalog import CATALOG
 from providers.error_reasons import is_stream_refused
@@ -67,7 +67,7 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
     with asyncio.Runner() as runner:
         reports = runner.run(probe_all(settings, chosen, arguments.requests, arguments.max_tokens))
     _show(reports, as_document=arguments.json)
-    return ExitCode.FAILED if any(report.error for report in reports) else ExitCode.FINE
+    return ExitCode.FAILED if any(report.error for report in reports) else ExitCode.OK
 
 
 async def probe_all(
@@ -175,7 +175,7 @@ class _Prober:
         self._sent = upstream_headers(row)
         able = protocols(
             replace(self._kind, asks_usage=False),  # token counts are asked for here, and then not
-            spoken_by(row),
+            native_apis(row),
             Wishes(first_token=target.model.first_token),
         )
         name, bytes_max = target.model.name, settings.limits.event_max_bytes
@@ -218,7 +218,7 @@ class _Prober:
     def _quirks(self, recordings: Sequence[Recording], streams: int) -> list[Quirk]:
         """What was refused counts only where the request was taken without it."""
         found = [*(self._refused if streams else ()), *quirks_of(recordings)]
-        return found if Api.CHAT in spoken_by(self._row) else [each for each in found if each.name not in OF_CHAT]
+        return found if Api.CHAT in native_apis(self._row) else [each for each in found if each.name not in OF_CHAT]
 
     async def _asked(self, form: _Form) -> tuple[Recording, _Form]:
         """A recording, and the form in which the replica took the request."""

@@ -151,11 +151,11 @@ def test_new_limits_are_full() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 300)), max_size=60))
 def test_no_stretch_of_time_has_more_than_its_share(asked: list[tuple[float, int]]) -> None:
-    """From any moment on at most a full minute's allowance and what has come in since is taken."""
-    allowance, now_s, taken = Allowance(10, 500), 0.0, list[tuple[float, int]]()
+    """From any moment on at most a full minute's budget and what has come in since is taken."""
+    budget, now_s, taken = Allowance(10, 500), 0.0, list[tuple[float, int]]()
     for pause_s, tokens in asked:
         now_s += pause_s
-        if not allowance.take(tokens, now_s):
+        if not budget.take(tokens, now_s):
             taken.append((now_s, min(tokens, 500)))
     for at, (since_s, _) in enumerate(taken):
         for to in range(at, len(taken)):

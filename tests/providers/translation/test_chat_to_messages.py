@@ -241,7 +241,7 @@ def test_lost_parameters_are_named(param: str) -> None:
     assert request.fields["messages"]
 
 
-UNSUITED: dict[str, dict[str, Any]] = {
+UNSUPPORTED: dict[str, dict[str, Any]] = {
     "n": {"n": 2},
     "functions": {"functions": [FUNCTION]},
     "function_call": {"function_call": "auto"},
@@ -267,11 +267,11 @@ UNSUITED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("param", UNSUITED)
+@pytest.mark.parametrize("param", UNSUPPORTED)
 def test_what_makes_no_sense_without_is_refused(param: str) -> None:
     """What cannot be left out is a 400 that names the field."""
     with pytest.raises(Unsupported) as refused:
-        request_of({"model": "m", "messages": [USER], **UNSUITED[param]})
+        request_of({"model": "m", "messages": [USER], **UNSUPPORTED[param]})
     assert (param, 400) == (refused.value.param, refused.value.status)
     assert param in refused.value.message
 

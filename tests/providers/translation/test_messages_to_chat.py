@@ -221,7 +221,7 @@ def test_lost_parameters_are_named(param: str) -> None:
     assert request.fields["messages"]
 
 
-UNSUITED: dict[str, dict[str, Any]] = {
+UNSUPPORTED: dict[str, dict[str, Any]] = {
     "max_tokens": {"max_tokens": 0},
     "messages": {"messages": None},
     "messages[0].role": {"messages": [{"role": "tool", "content": "x"}]},
@@ -238,11 +238,11 @@ UNSUITED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("param", UNSUITED)
+@pytest.mark.parametrize("param", UNSUPPORTED)
 def test_what_makes_no_sense_without_is_refused(param: str) -> None:
     """What cannot be left out is a 400 that names the field."""
     with pytest.raises(Unsupported) as refused:
-        request_of({"model": "m", "max_tokens": 64, "messages": [USER], **UNSUITED[param]}, ENGINE)
+        request_of({"model": "m", "max_tokens": 64, "messages": [USER], **UNSUPPORTED[param]}, ENGINE)
     assert refused.value.param == param
 
 

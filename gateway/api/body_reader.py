@@ -10,12 +10,14 @@ from collections.abc import Awaitable
 from typing import Final
 
 from gateway.api.asgi import Message, Receive
-from gateway.api.body_memory import BodyMemory
 from gateway.api.eager import Begun
 from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout
+from gateway.limits.body_memory import BodyMemory
+from gateway.race.context import Runtime
 from providers.base import Headers
 
 _DIGITS_MAX: Final = 18  # of a content-length
+_WAIT_S: Final = 5.0  # the Retry-After where it cannot be estimated: a chat answer's usual length
 
 
 class ClientLeft(Exception):
@@ -28,13 +30,15 @@ class BodyReader:
     Args:
         body_bytes_max: of one.
         body_s: until one must have arrived.
-        held: what all of them together hold.
+        memory: shared by all bodies. A bug in it fails no request: it is reported, and the limit does not hold.
+        runtime: reports such a bug.
     """
 
-    def __init__(self, body_bytes_max: int, body_s: float, held: BodyMemory) -> None:
+    def __init__(self, body_bytes_max: int, body_s: float, memory: BodyMemory, runtime: Runtime) -> None:
         self._body_bytes_max = body_bytes_max
         self._body_s = body_s
-        self.held = held
+        self.memory = memory
+        self._runtime = runtime
 
     async def receive(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body; its bytes are held until `BodyMemory.ended`.
@@ -45,7 +49,7 @@ class BodyReader:
             RequestTimeout: it did not arrive in time.
             ClientLeft: it will not arrive.
         """
-        arrival = _Arrival(self.held, self._body_bytes_max)
+        arrival = _Arrival(self.memory, self._runtime, self._body_bytes_max)
         whole = None
         try:
             arrival.expect(headers)
@@ -61,14 +65,17 @@ class BodyReader:
                 whole = await self._wait(arrival, Begun(receiving, waiting_for), receive)
             return whole
         finally:
-            self.held.give(arrival.taken - (0 if whole is None else len(whole)))
+            unused = arrival.taken - (0 if whole is None else len(whole))
+            if unused:
+                self._runtime.safely("body_memory", self.memory.release, None, unused)
 
     async def _wait(self, arrival: "_Arrival", begun: Awaitable[Message] | None, receive: Receive) -> bytes:
         """The rest of a body that does not come in one piece with its headers."""
-        held = self.held
-        if held.arriving >= held.arriving_max:
-            raise _overloaded(f"the gateway waits for {held.arriving} request bodies already", held.wait_s(0))
-        held.arriving += 1
+        memory = self.memory
+        if memory.arriving >= memory.arriving_max:
+            wait_s = self._runtime.safely("body_memory", memory.wait_s, _WAIT_S, 0)
+            raise _overloaded(f"the gateway is already receiving {memory.arriving} request bodies", wait_s)
+        memory.arriving += 1
         try:
             async with asyncio.timeout(self._body_s):
                 is_whole = begun is not None and arrival.add(await begun)
@@ -77,7 +84,7 @@ class BodyReader:
         except TimeoutError:
             raise RequestTimeout(f"the request body did not arrive within {self._body_s:g} s") from None
         finally:
-            held.arriving -= 1
+            memory.arriving -= 1
         return b"".join(arrival.pieces)
 
 
@@ -89,10 +96,11 @@ class _Arrival:
         pieces: what has come.
     """
 
-    __slots__ = ("_bytes_max", "_held", "_size", "pieces", "taken")
+    __slots__ = ("_bytes_max", "_memory", "_runtime", "_size", "pieces", "taken")
 
-    def __init__(self, held: BodyMemory, bytes_max: int) -> None:
-        self._held = held
+    def __init__(self, memory: BodyMemory, runtime: Runtime, bytes_max: int) -> None:
+        self._memory = memory
+        self._runtime = runtime
         self._bytes_max = bytes_max
         self._size = 0
         self.taken = 0
@@ -108,7 +116,7 @@ class _Arrival:
                     raise BodyTooLarge(f"the request body has {announced} bytes; this gateway takes {limit} at most")
                 self._take(announced)
                 return
-        if self._held.held >= self._held.bytes_max:
+        if self._memory.held >= self._memory.bytes_max:
             self._take(1)
 
     def add(self, message: Message) -> bool:
@@ -125,10 +133,15 @@ class _Arrival:
         return not message.get("more_body", False)
 
     def _take(self, size: int) -> None:
-        held = self._held
-        if not held.take(size):
-            limit = held.bytes_max
-            raise _overloaded(f"the gateway holds nearly all the {limit} bytes of requests it may", held.wait_s(size))
+        memory = self._memory
+        try:
+            has_room = memory.try_reserve(size)
+        except Exception as error:  # a bug there must not fail the request; not `safely`: this runs for every request
+            self._runtime.report("body_memory", error)
+            return
+        if not has_room:
+            wait_s = self._runtime.safely("body_memory", memory.wait_s, _WAIT_S, size)
+            raise _overloaded(f"the gateway holds nearly all the {memory.bytes_max} bytes of requests it may", wait_s)
         self.taken += size
 
 

@@ -137,7 +137,7 @@ class Instruments:
         self.requests = _counter(
             "ttft_gateway_requests", "Requests that reached a replica", *call, "status_class", "error_type", "result"
         )
-        self.refused = _counter("ttft_gateway_refused_requests", "Requests refused by the gateway itself", "code")
+        self.rejected = _counter("ttft_gateway_rejected_requests", "Requests rejected by the gateway itself", "code")
         self.queue = _histogram("ttft_gateway_queue_seconds", "Wait for a turn, where one waited", _QUEUE_S, MODEL)
         self.malformed = _counter("ttft_gateway_malformed_events", "Malformed upstream events skipped", MODEL)
         self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
@@ -156,10 +156,12 @@ class Instruments:
         self.cached = _counter(f"{usage}_cache_read_input_tokens", "Cached prompt tokens", *call, REPLICA)
         self.output = _counter(f"{usage}_output_tokens", "Completion tokens, reasoning too", *call, REPLICA)
         self.reasoning = _counter(f"{usage}_reasoning_output_tokens", "Reasoning tokens", *call, REPLICA)
-        billed = (*attempt, "standing")
+        billed = (*attempt, "disposition")
         self.billed = _counter("ttft_gateway_billed_tokens", "Tokens billed, or likely to be", *billed, "token")
         self.cost = _counter("ttft_gateway_cost", "Money for these, where prices are configured", *billed)
-        self.part_failures = _counter("ttft_gateway_part_failures", "Parts that raised and were left out", "part")
+        self.component_failures = _counter(
+            "ttft_gateway_component_failures", "Components that raised and were bypassed", "component"
+        )
 
     def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:
         """All of them."""

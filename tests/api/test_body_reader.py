@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.bodies import BodyReader, ClientLeft
-from gateway.api.body_memory import BodyMemory
+from gateway.api.body_reader import BodyReader, ClientLeft
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
+from gateway.limits.body_memory import BodyMemory
+from gateway.race.context import Runtime
+from gateway.race.timers import TimerQueue
 from providers.base import Headers
 from running import run_virtual
 
@@ -42,6 +44,13 @@ class Sender:
         return {"type": "http.request", "body": body, "more_body": more}
 
 
+def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyReader:
+    """Return a reader of the running loop."""
+    loop = asyncio.get_running_loop()
+    runtime = Runtime(loop, lambda _event: None, lambda: 0.0, TimerQueue(loop))
+    return BodyReader(body_bytes_max, body_s, memory, runtime)
+
+
 def announced(size: int) -> Headers:
     """What a sender says of its body."""
     return [(b"content-length", b"%d" % size)]
@@ -61,7 +70,7 @@ def test_a_body_in_one_piece_is_held_until_its_request_ends() -> None:
 
     async def main() -> None:
         held = BodyMemory(100)
-        bodies, sender = BodyReader(50, 1.0, held), Sender([(0.0, b"12345", False)], held=held)
+        bodies, sender = reader(50, 1.0, held), Sender([(0.0, b"12345", False)], held=held)
         assert await bodies.receive(announced(5), sender.receive) == b"12345"
         assert (sender.held_when_read, held.held) == ([5], 5)
         held.ended(5, 1.0)
@@ -76,10 +85,10 @@ def test_what_does_not_fit_is_not_read(headers: Headers) -> None:
 
     async def main() -> None:
         held = BodyMemory(100)
-        assert held.take(100)
+        assert held.try_reserve(100)
         sender = Sender([(0.0, b"x" * 40, False)])
         with pytest.raises(Overloaded) as refused:
-            await BodyReader(50, 1.0, held).receive(headers, sender.receive)
+            await reader(50, 1.0, held).receive(headers, sender.receive)
         assert (sender.asked, held.held) == (0, 100)
         assert refused.value.closes
         assert refused.value.retry_after_s == 5.0
@@ -92,10 +101,10 @@ def test_chunks_are_counted_as_they_come() -> None:
 
     async def main() -> None:
         held = BodyMemory(100)
-        assert held.take(70)
+        assert held.try_reserve(70)
         sender = Sender([(0.1, b"x" * 20, True)] * 9, held=held)
         with pytest.raises(Overloaded):
-            await BodyReader(500, 10.0, held).receive([], sender.receive)
+            await reader(500, 10.0, held).receive([], sender.receive)
         assert (sender.held_when_read, held.held, held.arriving) == ([70, 90], 70, 0)
 
     run(main)
@@ -106,11 +115,11 @@ def test_how_long_to_wait_is_how_long_bodies_are_held() -> None:
 
     async def main() -> None:
         held = BodyMemory(1_000)
-        assert held.take(500)
+        assert held.try_reserve(500)
         held.ended(500, 20.0)
-        assert held.take(1_000)
+        assert held.try_reserve(1_000)
         with pytest.raises(Overloaded) as refused:
-            await BodyReader(500, 1.0, held).receive(announced(100), Sender([]).receive)
+            await reader(500, 1.0, held).receive(announced(100), Sender([]).receive)
         assert refused.value.retry_after_s == pytest.approx(2.0)
 
     run(main)
@@ -121,7 +130,7 @@ def test_bodies_waited_for_are_bounded() -> None:
 
     async def main() -> None:
         held = BodyMemory(10_000, arriving_max=2)
-        bodies = BodyReader(50, 1.0, held)
+        bodies = reader(50, 1.0, held)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(2):
                 tasks.create_task(_refused(bodies, RequestTimeout))
@@ -158,7 +167,7 @@ def test_nothing_is_ever_held_for_nobody(senders: list[tuple[list[Piece], int | 
 
     async def main() -> None:
         held = BodyMemory(150, arriving_max=3)
-        bodies = BodyReader(100, 3.0, held)
+        bodies = reader(100, 3.0, held)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one(bodies, pieces, size, leaves=leaves)) for pieces, size, leaves in senders]
         assert held.held == sum(task.result() for task in running) <= held.bytes_max
@@ -173,7 +182,7 @@ def test_a_length_that_is_no_length_is_refused() -> None:
     async def main() -> None:
         held = BodyMemory(100)
         with pytest.raises(BodyTooLarge):
-            await BodyReader(50, 1.0, held).receive([(b"content-length", b"9" * 5_000)], Sender([]).receive)
+            await reader(50, 1.0, held).receive([(b"content-length", b"9" * 5_000)], Sender([]).receive)
         assert held.held == 0
 
     run(main)

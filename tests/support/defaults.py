@@ -1,0 +1,20 @@
+"""What the gateway runs with by default, with changes: the defaults of the settings as the core takes them."""
+
+from dataclasses import replace
+from typing import Any
+
+from gateway.config.settings import HedgeSettings, TimeoutSettings
+from gateway.hedging.parameters import HedgeParameters
+from gateway.race.context import Timeouts
+from gateway.routing.strategies import Crossing
+from gateway.topology import hedge_parameters, timeouts
+
+
+def default_hedging(**changes: Any) -> HedgeParameters:
+    """Default hedging, with changes."""
+    return replace(hedge_parameters(HedgeSettings(), Crossing.NEVER), **changes)
+
+
+def default_timeouts(**changes: Any) -> Timeouts:
+    """Default timeouts, with changes."""
+    return replace(timeouts(TimeoutSettings()), **changes)
