@@ -20,6 +20,7 @@ ADMIN_LISTEN_VARIABLE = "TTFT_GATEWAY_ADMIN_LISTEN"
 ONE_TIME_KEY_VARIABLE = "TTFT_GATEWAY_ONE_TIME_KEY"
 LISTEN_DEFAULT = "127.0.0.1:8080"
 ADMIN_LISTEN_DEFAULT = "127.0.0.1:8081"
+SHELL_NAMES = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 _HELP = ("-h", "--help")
 _SECONDS_MAX = 86400.0
@@ -217,7 +218,7 @@ def _probe_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _completion_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose completion to print")
+    command.add_argument("shell", choices=SHELL_NAMES, help="the shell that runs the script")
 
 
 def _no_arguments(_command: argparse.ArgumentParser) -> None:
