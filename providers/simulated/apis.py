@@ -13,18 +13,18 @@ import msgspec
 from providers.base import Api, Call, Frame, FrameKind
 from providers.errors import Unsupported
 from providers.simulated.render import Event
-from providers.simulated.request import AskError
+from providers.simulated.request import RequestError
 from providers.tolerant_json import dumps, loads
 from providers.translation.responses_to_chat.request import ResponsesOverChat
 
-SERVED = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS)
+SERVED_APIS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS)
 DIMENSIONS, DIMENSIONS_MAX = 8, 4096
 
 _RESPONSES = ResponsesOverChat()
 _USAGE = {"include_usage": True}
 
 
-def heard(api: Api, body: bytes) -> tuple[Api, bytes]:
+def to_chat_request(api: Api, body: bytes) -> tuple[Api, bytes]:
     """The same request as a chat completion or completion.
 
     Raises:
@@ -41,12 +41,12 @@ def heard(api: Api, body: bytes) -> tuple[Api, bytes]:
     if api is Api.EMBEDDINGS:
         given = _given(body)
         if not given.get("input"):
-            raise AskError("'input' is missing or not what it should be", "input")
+            raise RequestError("'input' is missing or not what it should be", "input")
         return Api.COMPLETIONS, dumps({"model": given.get("model"), "prompt": given["input"], "max_tokens": 1})
     return api, body
 
 
-def told(api: Api, body: bytes, events: Sequence[Event]) -> list[Event]:
+def from_chat_events(api: Api, body: bytes, events: Sequence[Event]) -> list[Event]:
     """The events of an answer in the caller's API."""
     if api is not Api.RESPONSES:
         return list(events)
@@ -55,7 +55,7 @@ def told(api: Api, body: bytes, events: Sequence[Event]) -> list[Event]:
     return [(tick, frame) for tick, frame in said if frame.raw]
 
 
-def document(api: Api, body: bytes, events: Sequence[Event], whole: Frame) -> Frame:
+def from_chat_document(api: Api, body: bytes, events: Sequence[Event], whole: Frame) -> Frame:
     """The answer as one JSON document in the caller's API.
 
     Args:
@@ -66,7 +66,7 @@ def document(api: Api, body: bytes, events: Sequence[Event], whole: Frame) -> Fr
     """
     if api is Api.RESPONSES:
         assembler = _RESPONSES.assembler(_call(body))
-        for _, frame in told(api, body, events):
+        for _, frame in from_chat_events(api, body, events):
             assembler.add(frame.raw)
         return Frame(FrameKind.CONTENT, assembler.body(), whole.usage)
     return Frame(FrameKind.CONTENT, _embeddings(_given(body), whole), whole.usage) if api is Api.EMBEDDINGS else whole
@@ -97,5 +97,5 @@ def _call(body: bytes) -> Call:
 def _given(body: bytes) -> dict[str, object]:
     given = loads(body)
     if not isinstance(given, dict):
-        raise AskError("the body is not a JSON object")
+        raise RequestError("the body is not a JSON object")
     return given

@@ -11,48 +11,48 @@ from msgspec.structs import replace
 
 from providers.base import Frame, FrameKind
 from providers.errors import ErrorFrame
-from providers.simulated.answer import Answer, Choice
+from providers.simulated.completion import Completion, CompletionChoice
 from providers.simulated.render import DONE, error_body
-from providers.simulated.script import JSON, Args, End, Framing, Script, Step
+from providers.simulated.script import JSON, End, FaultArgs, Framing, Script, Step
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
-_BEHIND = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)
+_AFTER_CONTENT = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)
 _SPACING_S = 0.0003  # between tiny writes, so that they do not all arrive at once
 _PAUSE_S = 0.002  # between the halves of a character, so that they arrive apart
 
-EditAnswer = Callable[[Answer, Args], Answer]
-EditScript = Callable[[Script, Args], Script]
+EditCompletion = Callable[[Completion, FaultArgs], Completion]
+EditScript = Callable[[Script, FaultArgs], Script]
 
 
 # answers
 
 
-def content_filter(answer: Answer, args: Args) -> Answer:
+def content_filter(completion: Completion, args: FaultArgs) -> Completion:
     """`count` tokens, then the provider's filter."""
-    return _each(answer, lambda choice: Choice(choice.pieces[: args.count], "content_filter"))
+    return _each(completion, lambda choice: CompletionChoice(choice.pieces[: args.count], "content_filter"))
 
 
-def refusal(answer: Answer, _args: Args) -> Answer:
+def refusal(completion: Completion, _args: FaultArgs) -> Completion:
     """The model declines."""
-    return _each(answer, lambda _: Choice(("I", " cannot", " help", " with", " that."), said="refusal"))
+    return _each(completion, lambda _: CompletionChoice(("I", " cannot", " help", " with", " that."), kind="refusal"))
 
 
-def big(answer: Answer, args: Args) -> Answer:
+def big(completion: Completion, args: FaultArgs) -> Completion:
     """The first token is `count` bytes long."""
-    return _first_piece(answer, "x" * args.count)
+    return _first_piece(completion, "x" * args.count)
 
 
-def accented(answer: Answer, _args: Args) -> Answer:
+def accented(completion: Completion, _args: FaultArgs) -> Completion:
     """The first token has characters of two and four bytes."""
-    return _first_piece(answer, "é🙂")
+    return _first_piece(completion, "é🙂")
 
 
-def _first_piece(answer: Answer, text: str) -> Answer:
-    return _each(answer, lambda choice: replace(choice, pieces=(text, *choice.pieces[1:])))
+def _first_piece(completion: Completion, text: str) -> Completion:
+    return _each(completion, lambda choice: replace(choice, pieces=(text, *choice.pieces[1:])))
 
 
-def _each(answer: Answer, edit: Callable[[Choice], Choice]) -> Answer:
-    return replace(answer, choices=tuple(edit(choice) for choice in answer.choices))
+def _each(completion: Completion, edit: Callable[[CompletionChoice], CompletionChoice]) -> Completion:
+    return replace(completion, choices=tuple(edit(choice) for choice in completion.choices))
 
 
 # scripts that end too early
@@ -61,7 +61,7 @@ def _each(answer: Answer, edit: Callable[[Choice], Choice]) -> Answer:
 def cut(end: End, framing: Framing | None = None) -> EditScript:
     """`count` events, then `end`; half of a JSON body, then `end`."""
 
-    def edit(script: Script, args: Args) -> Script:
+    def edit(script: Script, args: FaultArgs) -> Script:
         if script.json:
             return replace(script, steps=_halves(script.steps), end=end)
         return replace(script, steps=_kept(script, args.count), end=end, framing=framing or script.framing)
@@ -69,26 +69,26 @@ def cut(end: End, framing: Framing | None = None) -> EditScript:
     return edit
 
 
-def cut_mid(script: Script, args: Args) -> Script:
+def cut_mid(script: Script, args: FaultArgs) -> Script:
     """`count` events and half of the next one, then the connection is closed."""
     kept = () if script.json else _kept(script, args.count)
     return replace(script, steps=(*kept, *_halves(script.steps[len(kept) :][:1])), end=End.FIN)
 
 
-def short(script: Script, args: Args) -> Script:
+def short(script: Script, args: FaultArgs) -> Script:
     """`count` events and a clean end of the body; an empty JSON body."""
     if script.json:
         return replace(script, steps=(), length=0)
     return replace(script, steps=_kept(script, args.count))
 
 
-def done(script: Script, args: Args) -> Script:
+def done(script: Script, args: FaultArgs) -> Script:
     """`[DONE]` in place of the answer."""
     ended = short(script, args)
     return ended if script.json else replace(ended, steps=(*ended.steps, Step(0.0, DONE)))
 
 
-def no_done(script: Script, _args: Args) -> Script:
+def no_done(script: Script, _args: FaultArgs) -> Script:
     """Everything but `[DONE]`."""
     return replace(script, steps=tuple(step for step in script.steps if step.frame.kind is not FrameKind.DONE))
 
@@ -105,7 +105,7 @@ def finish_error() -> EditScript:
     return _failing(raw, ErrorFrame("finish_reason is 'error'"))
 
 
-def json_error(_script: Script, _args: Args) -> Script:
+def json_error(_script: Script, _args: FaultArgs) -> Script:
     """A 200 whose body is an error object."""
     body = error_body("The engine is dead", "server_error", "engine_dead")
     error = ErrorFrame("The engine is dead", kind="server_error", code="engine_dead")
@@ -117,7 +117,7 @@ def _kept(script: Script, count: int) -> tuple[Step, ...]:
     """The steps up to so many content events, never the finish."""
     kept = []
     for step in script.steps:
-        if step.frame.kind in _BEHIND or (step.frame.kind in _CONTENT and count == 0):
+        if step.frame.kind in _AFTER_CONTENT or (step.frame.kind in _CONTENT and count == 0):
             break
         count -= step.frame.kind in _CONTENT
         kept.append(step)
@@ -130,7 +130,7 @@ def _halves(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 def _failing(raw: bytes, error: ErrorFrame) -> EditScript:
-    def edit(script: Script, args: Args) -> Script:
+    def edit(script: Script, args: FaultArgs) -> Script:
         if script.json:
             return json_error(script, args)
         kept = _kept(script, args.count)
@@ -143,14 +143,14 @@ def _failing(raw: bytes, error: ErrorFrame) -> EditScript:
 # scripts that say it strangely
 
 
-def stall(script: Script, args: Args) -> Script:
+def stall(script: Script, args: FaultArgs) -> Script:
     """`count` events, then nothing for `seconds`, then the rest."""
     still = 0 if script.json else len(_kept(script, args.count))
     late = (Step(step.at_s + args.seconds, step.frame) for step in script.steps[still:])
     return replace(script, steps=(*script.steps[:still], *late))
 
 
-def malformed(script: Script, args: Args) -> Script:
+def malformed(script: Script, args: FaultArgs) -> Script:
     """After `count` events one whose data is not JSON; a JSON body that is none."""
     if script.json:
         return _edited(script, lambda raw: b"[" + raw[1:])
@@ -160,7 +160,7 @@ def malformed(script: Script, args: Args) -> Script:
     return replace(script, steps=(*kept, broken, *script.steps[len(kept) :]))
 
 
-def pings(script: Script, _args: Args) -> Script:
+def pings(script: Script, _args: FaultArgs) -> Script:
     """A comment before each event."""
     if script.json:
         return script
@@ -168,17 +168,17 @@ def pings(script: Script, _args: Args) -> Script:
     return replace(script, steps=tuple(each for step in script.steps for each in (Step(step.at_s, ping), step)))
 
 
-def crlf(script: Script, _args: Args) -> Script:
+def crlf(script: Script, _args: FaultArgs) -> Script:
     """Lines end with CRLF."""
     return _edited(script, lambda raw: raw.replace(b"\n", b"\r\n"))
 
 
-def fields(script: Script, _args: Args) -> Script:
+def fields(script: Script, _args: FaultArgs) -> Script:
     """Each event has an id and a retry field, and an event without data stands before it."""
     return script if script.json else _edited(script, lambda raw: b"retry: 2000\n\nid: 7\nretry: 3000\n" + raw)
 
 
-def with_length(script: Script, _args: Args) -> Script:
+def with_length(script: Script, _args: FaultArgs) -> Script:
     """A content-length instead of chunks."""
     raws = [frame.raw for frame in script.prelude] + [step.frame.raw for step in script.steps]
     return replace(script, framing=Framing.LENGTH, length=sum(map(len, raws)))
@@ -194,7 +194,7 @@ def _edited(script: Script, edit: Callable[[bytes], bytes]) -> Script:
 # scripts with other writes; the steps are then no longer whole events
 
 
-def split(script: Script, args: Args) -> Script:
+def split(script: Script, args: FaultArgs) -> Script:
     """Writes of 1 to `count` bytes; more for an event that would take longer than 0.3 s."""
 
     def cut_up(raw: bytes) -> Iterator[bytes]:
@@ -208,7 +208,7 @@ def split(script: Script, args: Args) -> Script:
     return _in_pieces(script, cut_up, _SPACING_S)
 
 
-def utf8(script: Script, _args: Args) -> Script:
+def utf8(script: Script, _args: FaultArgs) -> Script:
     """Each event that has a character of several bytes is written in two pieces, cut inside the first of them."""
 
     def cut_character(raw: bytes) -> Iterator[bytes]:
@@ -233,7 +233,7 @@ def _in_pieces(script: Script, cut_up: Callable[[bytes], Iterator[bytes]], spaci
     return replace(script, steps=tuple(steps))
 
 
-def coalesce(script: Script, args: Args) -> Script:
+def coalesce(script: Script, args: FaultArgs) -> Script:
     """`count` events in one write, at the time of the last of them; it counts as the first content among them."""
     size = max(1, args.count)
     steps = []

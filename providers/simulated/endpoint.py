@@ -9,9 +9,9 @@ import asyncio
 from providers.base import Call, Frame, FrameKind, Sink, Stream
 from providers.errors import ConnectError, ConnectionCut, UpstreamError
 from providers.simulated.engine import Slots
-from providers.simulated.faults import Act, Wanted, faults
+from providers.simulated.faults import ConnectionAction, InjectedFault, parse_faults
 from providers.simulated.player import Player
-from providers.simulated.replica import FAULT_HEADER, Asked, Replica
+from providers.simulated.replica import FAULT_HEADER, RawRequest, SimulatedReplica
 from providers.simulated.script import End, Script
 
 _REFUSED = Script(status=0, end=End.RST, slot=False)
@@ -26,7 +26,7 @@ class SimulatedEndpoint:
         wall_s: wall time at the loop's time 0.
     """
 
-    def __init__(self, replica: Replica, wall_s: float = 0.0) -> None:
+    def __init__(self, replica: SimulatedReplica, wall_s: float = 0.0) -> None:
         self._replica = replica
         self._wall_s = wall_s
         self._refused_until_s = 0.0
@@ -39,26 +39,26 @@ class SimulatedEndpoint:
             UnitError: The fault header cannot be read.
         """
         now_s = self._loop.time()
-        wanted = self._wanted(call)
-        for fault, args in wanted:
-            if fault.act is Act.REFUSE:
+        faults = self._faults(call)
+        for fault, args in faults:
+            if fault.action is ConnectionAction.REFUSE:
                 self._refused_until_s = now_s + args.seconds
         if now_s < self._refused_until_s:
             script = _REFUSED
         else:
-            asked = Asked(call.api, call.body, call.streaming or call.assemble)
-            script = self._replica.script(asked, wanted, now_s, self._wall_s + now_s)
+            request = RawRequest(call.api, call.body, call.streaming or call.assemble)
+            script = self._replica.script(request, faults, now_s, self._wall_s + now_s)
         stream = _SimulatedStream(self._loop, self._replica.slots, script, call, sink)
         stream.start()
         return stream
 
-    def _wanted(self, call: Call) -> tuple[Wanted, ...]:
+    def _faults(self, call: Call) -> tuple[InjectedFault, ...]:
         """The call's faults, without those about bytes on a socket."""
-        chosen = self._replica.choose(accepting=True) + self._replica.choose(accepting=False)
+        chosen = self._replica.choose_faults(accepting=True) + self._replica.choose_faults(accepting=False)
         for name, value in call.headers:
             if name == FAULT_HEADER:
-                chosen += faults(value.decode())
-        return tuple(wanted for wanted in chosen if not wanted.fault.wire) if chosen else chosen
+                chosen += parse_faults(value.decode())
+        return tuple(each for each in chosen if not each.fault.wire_only) if chosen else chosen
 
 
 class _SimulatedStream(Player):

@@ -11,7 +11,7 @@ from providers.simulated.request import BYTES_PER_TOKEN
 _BLOCK_TOKENS = 64  # what is cached, is cached in blocks, as in real engines
 _BLOCK_BYTES = _BLOCK_TOKENS * BYTES_PER_TOKEN
 
-Begin = Callable[[], None]
+Start = Callable[[], None]
 """Called once, when a request gets a slot."""
 
 
@@ -26,7 +26,7 @@ class Slots:
     def __init__(self, slots: int, queue_max: int) -> None:
         self._slots = slots
         self._queue_max = queue_max
-        self._waiting: OrderedDict[Begin, None] = OrderedDict()
+        self._waiting: OrderedDict[Start, None] = OrderedDict()
         self._busy = 0
 
     @property
@@ -39,28 +39,28 @@ class Slots:
         self._slots, self._queue_max = slots, queue_max
         self._admit()
 
-    def enter(self, begin: Begin) -> None:
+    def acquire(self, start: Start) -> None:
         """Take a slot or wait for one; `begin` is called at once or when it is this request's turn."""
         if not self._slots:
             self._busy += 1
-            begin()
+            start()
         else:
-            self._waiting[begin] = None
+            self._waiting[start] = None
             self._admit()
 
-    def leave(self, begin: Begin) -> None:
+    def release(self, start: Start) -> None:
         """Give the slot back, or wait no more; called exactly once for each `enter`."""
-        if begin in self._waiting:
-            del self._waiting[begin]
+        if start in self._waiting:
+            del self._waiting[start]
         else:
             self._busy -= 1
             self._admit()
 
     def _admit(self) -> None:
         while self._waiting and (self._busy < self._slots or not self._slots):
-            begin, _ = self._waiting.popitem(last=False)
+            start, _ = self._waiting.popitem(last=False)
             self._busy += 1
-            begin()
+            start()
 
 
 class PrefixCache:

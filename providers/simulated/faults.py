@@ -14,17 +14,17 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from providers.simulated import edits
-from providers.simulated.answer import Answer
-from providers.simulated.limits import LIMIT_HEADERS, rate_limited
+from providers.simulated.completion import Completion
 from providers.simulated.quantities import UnitError, duration, share
-from providers.simulated.request import Ask
-from providers.simulated.script import Args, End, Framing, Problem, Script, refuse
+from providers.simulated.rate_limiter import LIMIT_HEADERS, rate_limited
+from providers.simulated.request import ParsedRequest
+from providers.simulated.script import End, ErrorFields, FaultArgs, Framing, Script, error_script
 
 COUNT_MAX = 16 * 1024 * 1024
 SECONDS_MAX = 3600.0
 
 
-class Act(enum.Enum):
+class ConnectionAction(enum.Enum):
     """What the driver of a script must do itself."""
 
     RESET_ACCEPT = "reset_accept"  # reset each new connection before anything is read
@@ -47,22 +47,22 @@ class Fault(NamedTuple):
 
     text: str
     takes: str = ""
-    default: Args = Args()
-    ask: Callable[[Ask], Ask] | None = None
-    answer: Callable[[Answer, Args], Answer] | None = None
-    script: Callable[[Script, Args], Script] | None = None
-    act: Act | None = None
-    wire: bool = False
+    default: FaultArgs = FaultArgs()
+    edit_request: Callable[[ParsedRequest], ParsedRequest] | None = None
+    edit_completion: Callable[[Completion, FaultArgs], Completion] | None = None
+    edit_script: Callable[[Script, FaultArgs], Script] | None = None
+    action: ConnectionAction | None = None
+    wire_only: bool = False
 
 
-class Wanted(NamedTuple):
+class InjectedFault(NamedTuple):
     """A fault with its arguments."""
 
     fault: Fault
-    args: Args
+    args: FaultArgs
 
 
-class Rule(NamedTuple):
+class FaultRule(NamedTuple):
     """When which faults happen.
 
     Attributes:
@@ -73,21 +73,21 @@ class Rule(NamedTuple):
     """
 
     text: str
-    wanted: tuple[Wanted, ...]
+    faults: tuple[InjectedFault, ...]
     share: float
     first: int | None
 
 
-def faults(text: str) -> tuple[Wanted, ...]:
+def parse_faults(text: str) -> tuple[InjectedFault, ...]:
     """Read `NAME[:ARGS][+NAME[:ARGS]...]`.
 
     Raises:
         UnitError: There is no such fault, or it does not take these arguments.
     """
-    return tuple(_wanted(part.strip()) for part in text.split("+"))
+    return tuple(_parse_fault(part.strip()) for part in text.split("+"))
 
 
-def rule(value: object) -> Rule:
+def parse_rule(value: object) -> FaultRule:
     """Read `FAULTS [once | always | first N | P%]`.
 
     Raises:
@@ -98,10 +98,10 @@ def rule(value: object) -> Rule:
         raise UnitError(f"found {value!r}; write FAULT, or FAULT once, FAULT first 3, FAULT 5%")
     spec, once, first, percent = match.groups()
     times = 1 if once else int(first) if first else None
-    return Rule(str(value), faults(spec), share(percent) if percent else 1.0, times)
+    return FaultRule(str(value), parse_faults(spec), share(percent) if percent else 1.0, times)
 
 
-def _wanted(text: str) -> Wanted:
+def _parse_fault(text: str) -> InjectedFault:
     name, _, rest = text.partition(":")
     fault = FAULTS.get(name)
     if fault is None:
@@ -116,22 +116,22 @@ def _wanted(text: str) -> Wanted:
             given = dataclasses.replace(given, seconds=min(duration(word), SECONDS_MAX))
         else:
             raise UnitError(f"found {text!r}; {name} takes {fault.takes or 'nothing'}, not {word!r}")
-    return Wanted(fault, given)
+    return InjectedFault(fault, given)
 
 
-def _problem(status: int, kind: str, code: str | None, message: str, param: str | None = None) -> edits.EditScript:
+def _error(status: int, kind: str, code: str | None, message: str, param: str | None = None) -> edits.EditScript:
     """An error status at once; `seconds`, if given, becomes its Retry-After."""
-    problem = Problem(status, kind, code, message, param)
+    error = ErrorFields(status, kind, code, message, param)
 
-    def edit(_script: Script, args: Args) -> Script:
+    def edit(_script: Script, args: FaultArgs) -> Script:
         retry = ((b"retry-after", b"%d" % max(1, round(args.seconds))),) if args.seconds else ()
-        return refuse(problem, retry, args.seconds or None)
+        return error_script(error, retry, args.seconds or None)
 
     return edit
 
 
-def _status(_script: Script, args: Args) -> Script:
-    return refuse(Problem(args.count, "server_error", None, f"Simulated status {args.count}"))
+def _status(_script: Script, args: FaultArgs) -> Script:
+    return error_script(ErrorFields(args.count, "server_error", None, f"Simulated status {args.count}"))
 
 
 def _nothing(end: End) -> edits.EditScript:
@@ -149,94 +149,110 @@ _TOO_LONG = "This model's maximum context length is 8192 tokens. Please reduce t
 _POLICY = "Your request was rejected as a result of our safety system."
 _NO_STREAM = "Streaming is not supported by this server."
 _ERROR = "The server had an error while processing your request"
-_COUNT_1 = Args(count=1)
-_COUNT_3 = Args(count=3)
+_COUNT_1 = FaultArgs(count=1)
+_COUNT_3 = FaultArgs(count=3)
 
 FAULTS: dict[str, Fault] = {
     # an error status, at once
     "429": Fault(
         "rate limited, in the form of a provider; seconds until the limit is lifted",
         "seconds word",
-        Args(seconds=1.0),
-        script=lambda _script, args: rate_limited(args.word, args.seconds, args.wall_s),
+        FaultArgs(seconds=1.0),
+        edit_script=lambda _script, args: rate_limited(args.word, args.seconds, args.wall_s),
     ),
-    "500": Fault("internal error", script=_problem(500, "server_error", None, _ERROR)),
+    "500": Fault("internal error", edit_script=_error(500, "server_error", None, _ERROR)),
     "503": Fault(
-        "overloaded; seconds: with a Retry-After", "seconds", script=_problem(503, "server_error", None, _OVERLOADED)
+        "overloaded; seconds: with a Retry-After", "seconds", edit_script=_error(503, "server_error", None, _OVERLOADED)
     ),
-    "401": Fault("wrong key", script=_problem(401, _INVALID, "invalid_api_key", "Incorrect API key provided.")),
+    "401": Fault("wrong key", edit_script=_error(401, _INVALID, "invalid_api_key", "Incorrect API key provided.")),
     "404": Fault(
-        "no such model", script=_problem(404, _INVALID, "model_not_found", "The model does not exist.", "model")
+        "no such model", edit_script=_error(404, _INVALID, "model_not_found", "The model does not exist.", "model")
     ),
-    "status": Fault("any status", "count", Args(count=418), script=_status),
-    "context_length": Fault("400", script=_problem(400, _INVALID, "context_length_exceeded", _TOO_LONG, "messages")),
-    "content_policy": Fault("400", script=_problem(400, _INVALID, "content_policy_violation", _POLICY)),
+    "status": Fault("any status", "count", FaultArgs(count=418), edit_script=_status),
+    "context_length": Fault("400", edit_script=_error(400, _INVALID, "context_length_exceeded", _TOO_LONG, "messages")),
+    "content_policy": Fault("400", edit_script=_error(400, _INVALID, "content_policy_violation", _POLICY)),
     "no_stream": Fault(
         "400 where a stream is asked for",
-        script=lambda script, _: script if script.json else refuse(Problem(400, _INVALID, None, _NO_STREAM, "stream")),
+        edit_script=lambda script, _: (
+            script if script.json else error_script(ErrorFields(400, _INVALID, None, _NO_STREAM, "stream"))
+        ),
     ),
     "early_413": Fault(
         "answered before the request body was read",
-        script=_problem(413, _INVALID, "request_too_large", "The request is too large."),
-        act=Act.EARLY,
+        edit_script=_error(413, _INVALID, "request_too_large", "The request is too large."),
+        action=ConnectionAction.EARLY,
     ),
     # a 200 that is none
-    "error_frame": Fault("an error event after count events", "count", script=edits.error_event(b"", _ERROR)),
-    "error_event": Fault("the same, named", "count", script=edits.error_event(b"event: error\n", _ERROR)),
-    "finish_error": Fault("finish_reason error after count events", "count", script=edits.finish_error()),
-    "empty": Fault("a stream without events", script=edits.short),
-    "done": Fault("[DONE] at once", script=edits.done),
-    "json_error": Fault("a JSON error where a stream was asked for", script=edits.json_error),
+    "error_frame": Fault("an error event after count events", "count", edit_script=edits.error_event(b"", _ERROR)),
+    "error_event": Fault("the same, named", "count", edit_script=edits.error_event(b"event: error\n", _ERROR)),
+    "finish_error": Fault("finish_reason error after count events", "count", edit_script=edits.finish_error()),
+    "empty": Fault("a stream without events", edit_script=edits.short),
+    "done": Fault("[DONE] at once", edit_script=edits.done),
+    "json_error": Fault("a JSON error where a stream was asked for", edit_script=edits.json_error),
     "json_answer": Fault(
-        "a JSON answer where a stream was asked for", ask=lambda ask: replace(ask, stream=False), wire=True
+        "a JSON answer where a stream was asked for",
+        edit_request=lambda request: replace(request, stream=False),
+        wire_only=True,
     ),
     # connections
     "refuse": Fault(
         "this connection is reset, others are refused for seconds",
         "seconds",
-        Args(seconds=1.0),
-        act=Act.REFUSE,
-        script=_nothing(End.RST),
+        FaultArgs(seconds=1.0),
+        action=ConnectionAction.REFUSE,
+        edit_script=_nothing(End.RST),
     ),
-    "reset_accept": Fault("reset when accepted", act=Act.RESET_ACCEPT, script=_nothing(End.RST)),
-    "reset": Fault("reset when the request has been read", script=_nothing(End.RST)),
-    "silence": Fault("the request is read, nothing follows", script=_nothing(End.SILENCE)),
+    "reset_accept": Fault("reset when accepted", action=ConnectionAction.RESET_ACCEPT, edit_script=_nothing(End.RST)),
+    "reset": Fault("reset when the request has been read", edit_script=_nothing(End.RST)),
+    "silence": Fault("the request is read, nothing follows", edit_script=_nothing(End.SILENCE)),
     "headers_silence": Fault(
         "the head is sent, nothing follows",
-        script=lambda script, _: replace(script, head_s=0.0, steps=(), end=End.SILENCE),
+        edit_script=lambda script, _: replace(script, head_s=0.0, steps=(), end=End.SILENCE),
     ),
     "slow_read": Fault(
-        "the request body is read at count bytes a second", "count", Args(count=65536), act=Act.SLOW_READ, wire=True
+        "the request body is read at count bytes a second",
+        "count",
+        FaultArgs(count=65536),
+        action=ConnectionAction.SLOW_READ,
+        wire_only=True,
     ),
     # cut after count events
-    "cut_rst": Fault("reset", "count", _COUNT_3, script=edits.cut(End.RST)),
+    "cut_rst": Fault("reset", "count", _COUNT_3, edit_script=edits.cut(End.RST)),
     "cut_fin": Fault(
         "closed, and the body has no other end: it looks complete",
         "count",
         _COUNT_3,
-        script=edits.cut(End.FIN, Framing.CLOSE),
+        edit_script=edits.cut(End.FIN, Framing.CLOSE),
     ),
-    "cut_chunked": Fault("closed without the last chunk", "count", _COUNT_3, script=edits.cut(End.FIN)),
-    "cut_mid": Fault("closed in the middle of the next event", "count", _COUNT_3, script=edits.cut_mid),
-    "short": Fault("the body ends properly", "count", _COUNT_3, script=edits.short),
+    "cut_chunked": Fault("closed without the last chunk", "count", _COUNT_3, edit_script=edits.cut(End.FIN)),
+    "cut_mid": Fault("closed in the middle of the next event", "count", _COUNT_3, edit_script=edits.cut_mid),
+    "short": Fault("the body ends properly", "count", _COUNT_3, edit_script=edits.short),
     # odd streams
-    "stall": Fault("nothing for seconds after count events", "count seconds", Args(3, 30.0), script=edits.stall),
-    "malformed": Fault("one event after count events is not JSON", "count", _COUNT_1, script=edits.malformed),
-    "no_done": Fault("no [DONE]", script=edits.no_done),
-    "content_filter": Fault("stopped by a filter after count tokens", "count", answer=edits.content_filter),
-    "refusal": Fault("the model refuses", answer=edits.refusal),
-    "big": Fault("a first token of count bytes", "count", Args(count=1024 * 1024), answer=edits.big),
-    "pings": Fault("a comment before each event", script=edits.pings),
-    "crlf": Fault("CRLF line ends", script=edits.crlf),
-    # odd bytes
-    "fields": Fault("id and retry fields, events without data", script=edits.fields, wire=True),
-    "split": Fault("writes of up to count bytes", "count", Args(count=24), script=edits.split, wire=True),
-    "utf8": Fault("a character cut in two", answer=edits.accented, script=edits.utf8, wire=True),
-    "coalesce": Fault("count events in a write", "count", Args(count=4), script=edits.coalesce, wire=True),
-    "informational": Fault(
-        "a 100 and a 103 before the answer", script=lambda script, _: replace(script, informational=True), wire=True
+    "stall": Fault(
+        "nothing for seconds after count events", "count seconds", FaultArgs(3, 30.0), edit_script=edits.stall
     ),
-    "length": Fault("a content-length instead of chunks", script=edits.with_length, wire=True),
-    "close": Fault("the connection's end is the body's end", script=_framed(Framing.CLOSE), wire=True),
-    "chunk_extensions": Fault("chunk extensions and trailers", script=_framed(Framing.EXTENDED), wire=True),
+    "malformed": Fault("one event after count events is not JSON", "count", _COUNT_1, edit_script=edits.malformed),
+    "no_done": Fault("no [DONE]", edit_script=edits.no_done),
+    "content_filter": Fault("stopped by a filter after count tokens", "count", edit_completion=edits.content_filter),
+    "refusal": Fault("the model refuses", edit_completion=edits.refusal),
+    "big": Fault("a first token of count bytes", "count", FaultArgs(count=1024 * 1024), edit_completion=edits.big),
+    "pings": Fault("a comment before each event", edit_script=edits.pings),
+    "crlf": Fault("CRLF line ends", edit_script=edits.crlf),
+    # odd bytes
+    "fields": Fault("id and retry fields, events without data", edit_script=edits.fields, wire_only=True),
+    "split": Fault(
+        "writes of up to count bytes", "count", FaultArgs(count=24), edit_script=edits.split, wire_only=True
+    ),
+    "utf8": Fault("a character cut in two", edit_completion=edits.accented, edit_script=edits.utf8, wire_only=True),
+    "coalesce": Fault(
+        "count events in a write", "count", FaultArgs(count=4), edit_script=edits.coalesce, wire_only=True
+    ),
+    "informational": Fault(
+        "a 100 and a 103 before the answer",
+        edit_script=lambda script, _: replace(script, informational=True),
+        wire_only=True,
+    ),
+    "length": Fault("a content-length instead of chunks", edit_script=edits.with_length, wire_only=True),
+    "close": Fault("the connection's end is the body's end", edit_script=_framed(Framing.CLOSE), wire_only=True),
+    "chunk_extensions": Fault("chunk extensions and trailers", edit_script=_framed(Framing.EXTENDED), wire_only=True),
 }

@@ -8,8 +8,16 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from providers.base import Frame, FrameKind, Usage
-from providers.simulated.answer import Answer, Choice
-from providers.simulated.request import Ask, AskError, Format, Named, Schema, StreamOptions, Tool
+from providers.simulated.completion import Completion, CompletionChoice
+from providers.simulated.request import (
+    FunctionSpec,
+    JsonSchema,
+    ParsedRequest,
+    RequestError,
+    ResponseFormat,
+    StreamOptions,
+    Tool,
+)
 from providers.simulated.script import Script, Step
 
 Json = dict[str, object]
@@ -32,13 +40,13 @@ class _Tool(msgspec.Struct):
     input_schema: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Choice(msgspec.Struct):
+class _ToolChoice(msgspec.Struct):
     type: str = "auto"
     name: str = ""
 
 
 class _Output(msgspec.Struct):
-    format: Schema | None = None
+    format: JsonSchema | None = None
 
 
 class _Body(msgspec.Struct):
@@ -48,7 +56,7 @@ class _Body(msgspec.Struct):
     max_tokens: int | None = None
     temperature: float | None = None
     tools: list[_Tool] | None = None
-    tool_choice: _Choice | None = None
+    tool_choice: _ToolChoice | None = None
     output_config: _Output | None = None
 
 
@@ -56,43 +64,43 @@ _decode = msgspec.json.Decoder(_Body).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def read_messages(body: bytes) -> Ask:
+def parse_messages_request(body: bytes) -> ParsedRequest:
     """Read a request body.
 
     Raises:
         AskError: It cannot be answered.
     """
     try:
-        asked = _decode(body)
+        parsed = _decode(body)
     except msgspec.MsgspecError as error:
-        raise AskError(f"the body is not a valid request: {error}") from error
-    if asked.max_tokens is None or asked.max_tokens < 1:
-        raise AskError("max_tokens: Field required", "max_tokens")
-    if not bytes(asked.messages).startswith(b"["):
-        raise AskError("messages: Input should be a valid list", "messages")
-    tools = [Tool(Named(tool.name, tool.input_schema)) for tool in asked.tools or ()]
+        raise RequestError(f"the body is not a valid request: {error}") from error
+    if parsed.max_tokens is None or parsed.max_tokens < 1:
+        raise RequestError("max_tokens: Field required", "max_tokens")
+    if not bytes(parsed.messages).startswith(b"["):
+        raise RequestError("messages: Input should be a valid list", "messages")
+    tools = [Tool(FunctionSpec(tool.name, tool.input_schema)) for tool in parsed.tools or ()]
     choice: str | Tool | None = None
-    if asked.tool_choice is not None and asked.tool_choice.type in _ANY:
-        choice = Tool(Named(asked.tool_choice.name)) if asked.tool_choice.name else "required"
-    schema = asked.output_config.format if asked.output_config is not None else None
-    return Ask(
-        model=asked.model,
-        messages=asked.messages,
-        stream=asked.stream,
+    if parsed.tool_choice is not None and parsed.tool_choice.type in _ANY:
+        choice = Tool(FunctionSpec(parsed.tool_choice.name)) if parsed.tool_choice.name else "required"
+    schema = parsed.output_config.format if parsed.output_config is not None else None
+    return ParsedRequest(
+        model=parsed.model,
+        messages=parsed.messages,
+        stream=parsed.stream,
         stream_options=StreamOptions(include_usage=True),
-        max_tokens=asked.max_tokens,
-        temperature=asked.temperature,
+        max_tokens=parsed.max_tokens,
+        temperature=parsed.temperature,
         tools=tools or None,
         tool_choice=choice,
-        response_format=None if schema is None else Format("json_schema", schema),
+        response_format=None if schema is None else ResponseFormat("json_schema", schema),
     )
 
 
-def message_events(answer: Answer) -> list[tuple[int, Frame]]:
+def message_events(completion: Completion) -> list[tuple[int, Frame]]:
     """The answer as events in the order of the wire, with the number of content gaps before each."""
-    choice = answer.choices[0]
-    opening = {**_message(answer), "content": [], "stop_reason": None, "usage": _counts(answer.usage, 1)}
-    events = [(-1, _event(FrameKind.PREAMBLE, "message_start", {"message": opening}, _opening_usage(answer.usage)))]
+    choice = completion.choices[0]
+    opening = {**_message(completion), "content": [], "stop_reason": None, "usage": _counts(completion.usage, 1)}
+    events = [(-1, _event(FrameKind.PREAMBLE, "message_start", {"message": opening}, _opening_usage(completion.usage)))]
     tick = 0
     for index, (block, deltas) in enumerate(_blocks(choice)):
         calls = block["type"] == "tool_use"
@@ -106,18 +114,18 @@ def message_events(answer: Answer) -> list[tuple[int, Frame]]:
         events.append((tick, _event(FrameKind.PREAMBLE, "content_block_stop", {"index": index})))
     reason = _reason(choice)
     kind = FrameKind.REFUSAL if reason == "refusal" else FrameKind.FINISH
-    ending = {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": _counts(answer.usage)}
-    events.append((tick, _event(kind, "message_delta", ending, answer.usage)))
+    ending = {"delta": {"stop_reason": reason, "stop_sequence": None}, "usage": _counts(completion.usage)}
+    events.append((tick, _event(kind, "message_delta", ending, completion.usage)))
     events.append((tick, _event(FrameKind.DONE, "message_stop", {})))
     return events
 
 
-def whole_message(answer: Answer) -> Frame:
+def whole_message(completion: Completion) -> Frame:
     """The answer as one JSON document."""
-    choice = answer.choices[0]
+    choice = completion.choices[0]
     content = [_filled(block, deltas) for block, deltas in _blocks(choice)]
-    ending = {"stop_reason": _reason(choice), "usage": _counts(answer.usage)}
-    return Frame(FrameKind.CONTENT, _encode({**_message(answer), "content": content, **ending}), answer.usage)
+    ending = {"stop_reason": _reason(choice), "usage": _counts(completion.usage)}
+    return Frame(FrameKind.CONTENT, _encode({**_message(completion), "content": content, **ending}), completion.usage)
 
 
 def with_message_errors(script: Script) -> Script:
@@ -136,7 +144,7 @@ def _restated(step: Step, script: Script) -> Step:
     return Step(step.at_s, msgspec.structs.replace(frame, raw=raw))
 
 
-def _blocks(choice: Choice) -> Iterator[tuple[Json, list[Json]]]:
+def _blocks(choice: CompletionChoice) -> Iterator[tuple[Json, list[Json]]]:
     """The content blocks of an answer as they begin, and what follows in each."""
     if choice.reasoning:
         deltas: list[Json] = [{"type": "thinking_delta", "thinking": piece} for piece in choice.reasoning]
@@ -161,16 +169,16 @@ def _filled(block: Json, deltas: list[Json]) -> Json:
     return filled
 
 
-def _reason(choice: Choice) -> str:
-    return "refusal" if choice.said == "refusal" else _STOP[choice.finish]
+def _reason(choice: CompletionChoice) -> str:
+    return "refusal" if choice.kind == "refusal" else _STOP[choice.finish]
 
 
-def _message(answer: Answer) -> Json:
+def _message(completion: Completion) -> Json:
     return {
-        "id": answer.ident,
+        "id": completion.ident,
         "type": "message",
         "role": "assistant",
-        "model": answer.model,
+        "model": completion.model,
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,

@@ -53,7 +53,7 @@ class Player(ABC):
         if self.script.head_s is not None:
             self._head_timer = self._after(self.script.head_s, self._head)
         if self.script.slot:
-            self._slots.enter(self._begin)
+            self._slots.acquire(self._begin)
         else:
             self._begin()
 
@@ -121,4 +121,4 @@ class Player(ABC):
     def _leave(self) -> None:
         self.over = True
         if self.script.slot:
-            self._slots.leave(self._begin)
+            self._slots.release(self._begin)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from providers.simulated.answer import Lengths
-from providers.simulated.faults import Rule, rule
-from providers.simulated.limits import LIMIT_HEADERS
+from providers.simulated.completion import Lengths
+from providers.simulated.faults import FaultRule, parse_rule
 from providers.simulated.quantities import Distribution, UnitError, distribution, duration, fixed, share
+from providers.simulated.rate_limiter import LIMIT_HEADERS
 from providers.simulated.render import Role
 
 HeaderMode = Literal["at_once", "with_first_content"]
@@ -108,7 +108,7 @@ class Profile:
     extra_headers: tuple[str, ...] = ()
     models: tuple[str, ...] = ("simulated",)
     continues: bool = True
-    faults: tuple[Rule, ...] = ()
+    faults: tuple[FaultRule, ...] = ()
 
     @property
     def lengths(self) -> Lengths:
@@ -139,10 +139,10 @@ def parse_profile(changes: Mapping[str, object], base: Profile | None = None) ->
 
 def show_profile(profile: Profile) -> dict[str, object]:
     """The profile in the form that `parse_profile` reads."""
-    return {key: form.show(getattr(profile, key)) for key, form in KEYS.items()}
+    return {key: described.show(getattr(profile, key)) for key, described in KEYS.items()}
 
 
-class Form(NamedTuple):
+class ProfileKey(NamedTuple):
     """How a key's value is written, read and shown; `many`: it is a list of such values."""
 
     text: str
@@ -155,36 +155,36 @@ def _same(value: object) -> object:
     return value
 
 
-def _text_of(value: Distribution | Stall | Episode | Rule | None) -> str:
+def _text_of(value: Distribution | Stall | Episode | FaultRule | None) -> str:
     return "off" if value is None else value.text
 
 
-def _number(text: str, least: int, most: int) -> Form:
+def _number(text: str, least: int, most: int) -> ProfileKey:
     def read(value: object) -> int:
         number = int(value) if isinstance(value, str) and value.isdigit() else value
         if not isinstance(number, int) or not least <= number <= most:
             raise UnitError(f"found {value!r}; write a whole number from {least} to {most}")
         return number
 
-    return Form(text, read, _same)
+    return ProfileKey(text, read, _same)
 
 
-def _word(text: str, words: tuple[str, ...]) -> Form:
+def _word(text: str, words: tuple[str, ...]) -> ProfileKey:
     def read(value: object) -> object:
         if value not in words:
             raise UnitError(f"found {value!r}; write one of {', '.join(words)}")
         return value
 
-    return Form(f"{text}: {', '.join(words)}", read, _same)
+    return ProfileKey(f"{text}: {', '.join(words)}", read, _same)
 
 
-def _list(text: str, read_one: Callable[[object], object], show_one: Callable[[Any], object]) -> Form:
+def _list(text: str, read_one: Callable[[object], object], show_one: Callable[[Any], object]) -> ProfileKey:
     def read(value: object) -> tuple[object, ...]:
         if not isinstance(value, list) or len(value) > _LIST_MAX:
             raise UnitError(f"found {value!r}; write a list of at most {_LIST_MAX} texts")
         return tuple(read_one(one) for one in value)
 
-    return Form(text, read, lambda values: [show_one(one) for one in values], many=True)
+    return ProfileKey(text, read, lambda values: [show_one(one) for one in values], many=True)
 
 
 def _line(value: object) -> str:
@@ -233,15 +233,15 @@ _LIST_MAX = 100
 _TOKENS_MAX = 100_000
 _PER_MIN_MAX = 1_000_000_000
 
-KEYS: dict[str, Form] = {
-    "ttft": Form("time to first content: 20ms, lognormal:20ms,5ms, '20ms | 4% 1s', ...", distribution, _text_of),
-    "stall": Form("rare times instead: 4%:1s, or off", _stall, _text_of),
-    "prefill_per_1k": Form("added for each 1,000 uncached prompt tokens, or off", _prefill, _text_of),
-    "gap": Form("between tokens", distribution, _text_of),
+KEYS: dict[str, ProfileKey] = {
+    "ttft": ProfileKey("time to first content: 20ms, lognormal:20ms,5ms, '20ms | 4% 1s', ...", distribution, _text_of),
+    "stall": ProfileKey("rare times instead: 4%:1s, or off", _stall, _text_of),
+    "prefill_per_1k": ProfileKey("added for each 1,000 uncached prompt tokens, or off", _prefill, _text_of),
+    "gap": ProfileKey("between tokens", distribution, _text_of),
     "headers": _word("when the response head is sent", get_args(HeaderMode)),
-    "headers_delay": Form("until the head, when it is sent at once", distribution, _text_of),
+    "headers_delay": ProfileKey("until the head, when it is sent at once", distribution, _text_of),
     "role": _word("the role chunk", get_args(Role)),
-    "first_comment": Form("a comment with the head", _line, _same),
+    "first_comment": ProfileKey("a comment with the head", _line, _same),
     "tokens": _number("of an answer without max_tokens", 0, _TOKENS_MAX),
     "tokens_max": _number("of any answer", 1, _TOKENS_MAX),
     "per_event": _number("tokens in an event", 1, _TOKENS_MAX),
@@ -256,7 +256,7 @@ KEYS: dict[str, Form] = {
     "tokens_per_min": _number("likewise, of prompts and answers", 0, _PER_MIN_MAX),
     "extra_headers": _list("'name: value' with every answer", _header, _same),
     "models": _list("what /v1/models lists", _line, _same),
-    "continues": Form("answers may be continued from a prefix: true, false", _flag, _same),
-    "faults": _list("misbehaviour: NAME[:ARG] [once | always | first N | P%]", rule, _text_of),
+    "continues": ProfileKey("answers may be continued from a prefix: true, false", _flag, _same),
+    "faults": _list("misbehaviour: NAME[:ARG] [once | always | first N | P%]", parse_rule, _text_of),
 }
 """Every key of a profile's readable form; the keys are the attributes of `Profile`."""

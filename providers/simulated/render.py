@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from providers.base import Api, Frame, FrameKind, Usage
-from providers.simulated.answer import Answer, Choice
-from providers.simulated.request import Ask
+from providers.simulated.completion import Completion, CompletionChoice
+from providers.simulated.request import ParsedRequest
 
 Role = Literal["early", "with", "none"]
 
@@ -29,7 +29,7 @@ _NOTHING: dict[Api, dict[str, object]] = {
 _encode = msgspec.json.Encoder().encode
 
 
-class Style(NamedTuple):
+class RenderOptions(NamedTuple):
     """How a replica dresses its streams.
 
     Attributes:
@@ -49,37 +49,37 @@ Event = tuple[int, Frame]
 """One event of a stream and the number of content gaps before it; below 0: before the first content."""
 
 
-def stream(api: Api, ask: Ask, answer: Answer, style: Style) -> list[Event]:
+def stream(api: Api, request: ParsedRequest, completion: Completion, options: RenderOptions) -> list[Event]:
     """The answer as events in the order of the wire, `[DONE]` included."""
-    head = b"data: " + _envelope(api, answer, chunk=True)[:-1] + b',"choices":['
-    tail = b'],"usage":null}\n\n' if ask.include_usage else b"]}\n\n"
+    head = b"data: " + _envelope(api, completion, chunk=True)[:-1] + b',"choices":['
+    tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
     events = []
     last = 0
-    for index, choice in enumerate(answer.choices):
+    for index, choice in enumerate(completion.choices):
         tick = 0
-        for tick, (kind, fields) in enumerate(_said(api, ask, choice, style)):
+        for tick, (kind, fields) in enumerate(_content_events(api, request, choice, options)):
             events.append((tick, Frame(kind, head + _chunk(index, fields, None) + tail)))
         kind = FrameKind.REFUSAL if choice.finish == "content_filter" else FrameKind.FINISH
         events.append((tick, Frame(kind, head + _chunk(index, _NOTHING[api], choice.finish) + tail)))
         last = max(last, tick)
-    if len(answer.choices) > 1:
+    if len(completion.choices) > 1:
         events.sort(key=itemgetter(0))
-    if ask.include_usage:
-        raw = head + b'],"usage":' + _encode(_usage(answer.usage)) + b"}\n\n"
-        events.append((last, Frame(FrameKind.USAGE, raw, answer.usage)))
+    if request.include_usage:
+        raw = head + b'],"usage":' + _encode(_usage(completion.usage)) + b"}\n\n"
+        events.append((last, Frame(FrameKind.USAGE, raw, completion.usage)))
     events.append((last, DONE))
-    return [*_preamble(api, answer, style, head, tail), *events]
+    return [*_preamble(api, completion, options, head, tail), *events]
 
 
-def whole(api: Api, ask: Ask, answer: Answer, style: Style) -> Frame:
+def whole(api: Api, request: ParsedRequest, completion: Completion, options: RenderOptions) -> Frame:
     """The answer as one JSON document."""
-    document = msgspec.json.decode(_envelope(api, answer, chunk=False))
+    document = msgspec.json.decode(_envelope(api, completion, chunk=False))
     render = _message_choice if api is Api.CHAT else _text_choice
-    document["choices"] = [render(ask, index, choice, style) for index, choice in enumerate(answer.choices)]
-    document["usage"] = _usage(answer.usage)
-    if style.filters:
+    document["choices"] = [render(request, index, choice, options) for index, choice in enumerate(completion.choices)]
+    document["usage"] = _usage(completion.usage)
+    if options.filters:
         document["prompt_filter_results"] = _FILTER_RESULTS
-    return Frame(FrameKind.CONTENT, _encode(document), answer.usage)
+    return Frame(FrameKind.CONTENT, _encode(document), completion.usage)
 
 
 def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:
@@ -87,52 +87,54 @@ def error_body(message: str, kind: str, code: str | None, param: str | None = No
     return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
-def _envelope(api: Api, answer: Answer, *, chunk: bool) -> bytes:
+def _envelope(api: Api, completion: Completion, *, chunk: bool) -> bytes:
     chat = "chat.completion.chunk" if chunk else "chat.completion"
     kind = chat if api is Api.CHAT else "text_completion"
-    return _encode({"id": answer.ident, "object": kind, "created": CREATED_S, "model": answer.model})
+    return _encode({"id": completion.ident, "object": kind, "created": CREATED_S, "model": completion.model})
 
 
-def _preamble(api: Api, answer: Answer, style: Style, head: bytes, tail: bytes) -> Iterator[Event]:
+def _preamble(api: Api, completion: Completion, options: RenderOptions, head: bytes, tail: bytes) -> Iterator[Event]:
     """What comes before the first content."""
-    if style.filters:
+    if options.filters:
         raw = head + b'],"prompt_filter_results":' + _encode(_FILTER_RESULTS) + b"}\n\n"
         yield -1, Frame(FrameKind.PREAMBLE, raw)
-    if style.role == "early" and api is Api.CHAT:
-        for index in range(len(answer.choices)):
+    if options.role == "early" and api is Api.CHAT:
+        for index in range(len(completion.choices)):
             raw = head + _chunk(index, _EARLY_ROLE, None) + tail
             yield -1, Frame(FrameKind.PREAMBLE, raw)
 
 
-def _said(api: Api, ask: Ask, choice: Choice, style: Style) -> Iterator[tuple[FrameKind, dict[str, object]]]:
+def _content_events(
+    api: Api, request: ParsedRequest, choice: CompletionChoice, options: RenderOptions
+) -> Iterator[tuple[FrameKind, dict[str, object]]]:
     """The kind of each content event of a choice, and the fields of the chunk's choice in it."""
     if api is Api.COMPLETIONS:
         offset = 0
-        for pieces in _grouped(choice.pieces, style):
+        for pieces in _grouped(choice.pieces, options):
             text = "".join(pieces)
-            yield FrameKind.CONTENT, {"text": text, "logprobs": _text_logprobs(ask, pieces, offset)}
+            yield FrameKind.CONTENT, {"text": text, "logprobs": _text_logprobs(request, pieces, offset)}
             offset += len(text)
         return
-    role = {"role": "assistant"} if style.role == "with" else {}
-    for pieces in _grouped(choice.reasoning, style):
-        yield FrameKind.CONTENT, {"delta": {**role, style.reasoning_key: "".join(pieces)}, "logprobs": None}
+    role = {"role": "assistant"} if options.role == "with" else {}
+    for pieces in _grouped(choice.reasoning, options):
+        yield FrameKind.CONTENT, {"delta": {**role, options.reasoning_key: "".join(pieces)}, "logprobs": None}
     if choice.tool is not None:
-        groups = _grouped(choice.pieces, style)
+        groups = _grouped(choice.pieces, options)
         more: list[dict[str, object]] = [{"function": {"arguments": "".join(pieces)}} for pieces in groups]
         for call in (_call(choice.tool, ""), *more):
             delta = {**role, "tool_calls": [{"index": 0, **call}]}
             yield FrameKind.CONTENT, {"delta": delta, "logprobs": None}
         return
-    kind = FrameKind.REFUSAL if choice.said == "refusal" else FrameKind.CONTENT
-    for pieces in _grouped(choice.pieces, style):
-        delta = {**role, choice.said: "".join(pieces)}
-        yield kind, {"delta": delta, "logprobs": _chat_logprobs(ask, choice, pieces)}
+    kind = FrameKind.REFUSAL if choice.kind == "refusal" else FrameKind.CONTENT
+    for pieces in _grouped(choice.pieces, options):
+        delta = {**role, choice.kind: "".join(pieces)}
+        yield kind, {"delta": delta, "logprobs": _chat_logprobs(request, choice, pieces)}
 
 
-def _grouped(pieces: Sequence[str], style: Style) -> Iterator[Sequence[str]]:
+def _grouped(pieces: Sequence[str], options: RenderOptions) -> Iterator[Sequence[str]]:
     """The tokens of each event."""
-    for start in range(0, len(pieces), style.per_event):
-        yield pieces[start : start + style.per_event]
+    for start in range(0, len(pieces), options.per_event):
+        yield pieces[start : start + options.per_event]
 
 
 def _chunk(index: int, fields: Mapping[str, object], finish: str | None) -> bytes:
@@ -140,23 +142,27 @@ def _chunk(index: int, fields: Mapping[str, object], finish: str | None) -> byte
     return _encode({"index": index, **fields, "finish_reason": finish})
 
 
-def _message_choice(ask: Ask, index: int, choice: Choice, style: Style) -> dict[str, object]:
+def _message_choice(
+    request: ParsedRequest, index: int, choice: CompletionChoice, options: RenderOptions
+) -> dict[str, object]:
     """A choice of a chat completion."""
     text = "".join(choice.pieces)
     message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
     if choice.tool is not None:
         message["tool_calls"] = [_call(choice.tool, text)]
     else:
-        message[choice.said] = text
+        message[choice.kind] = text
     if choice.reasoning:
-        message[style.reasoning_key] = "".join(choice.reasoning)
-    logprobs = _chat_logprobs(ask, choice, choice.pieces)
+        message[options.reasoning_key] = "".join(choice.reasoning)
+    logprobs = _chat_logprobs(request, choice, choice.pieces)
     return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
 
 
-def _text_choice(ask: Ask, index: int, choice: Choice, _style: Style) -> dict[str, object]:
+def _text_choice(
+    request: ParsedRequest, index: int, choice: CompletionChoice, _style: RenderOptions
+) -> dict[str, object]:
     """A choice of a completion."""
-    logprobs = _text_logprobs(ask, choice.pieces, 0)
+    logprobs = _text_logprobs(request, choice.pieces, 0)
     return {"index": index, "text": "".join(choice.pieces), "logprobs": logprobs, "finish_reason": choice.finish}
 
 
@@ -164,11 +170,11 @@ def _call(tool: tuple[str, str], arguments: str) -> dict[str, object]:
     return {"id": tool[0], "type": "function", "function": {"name": tool[1], "arguments": arguments}}
 
 
-def _chat_logprobs(ask: Ask, choice: Choice, pieces: Sequence[str]) -> dict[str, object] | None:
+def _chat_logprobs(request: ParsedRequest, choice: CompletionChoice, pieces: Sequence[str]) -> dict[str, object] | None:
     """The `logprobs` of some text tokens of a choice, None if they were not asked for."""
-    if not ask.logprobs or choice.said != "content":
+    if not request.logprobs or choice.kind != "content":
         return None
-    return {"content": [_token(piece, ask.top_logprobs or 0) for piece in pieces], "refusal": None}
+    return {"content": [_token(piece, request.top_logprobs or 0) for piece in pieces], "refusal": None}
 
 
 def _token(piece: str, alternatives: int) -> dict[str, object]:
@@ -177,9 +183,9 @@ def _token(piece: str, alternatives: int) -> dict[str, object]:
     return {**one, "top_logprobs": [one, *others] if alternatives else []}
 
 
-def _text_logprobs(ask: Ask, pieces: Sequence[str], offset: int) -> dict[str, object] | None:
+def _text_logprobs(request: ParsedRequest, pieces: Sequence[str], offset: int) -> dict[str, object] | None:
     """The same for a completion; `offset` is where the first of the pieces begins in the text."""
-    if ask.logprobs is None or ask.logprobs is False:
+    if request.logprobs is None or request.logprobs is False:
         return None
     offsets = []
     for piece in pieces:

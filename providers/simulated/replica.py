@@ -14,26 +14,26 @@ from msgspec.structs import replace
 
 from providers.base import Api, Frame, FrameKind
 from providers.simulated import apis
-from providers.simulated.answer import Answer, Voice, compose
+from providers.simulated.completion import Completion, TextGenerator, compose
 from providers.simulated.engine import PrefixCache, Slots
-from providers.simulated.faults import Act, Wanted
-from providers.simulated.limits import LIMIT_HEADERS, Allowance, rate_limited
-from providers.simulated.messages import message_events, read_messages, whole_message, with_message_errors
+from providers.simulated.faults import ConnectionAction, InjectedFault
+from providers.simulated.messages import message_events, parse_messages_request, whole_message, with_message_errors
 from providers.simulated.profile import Profile
-from providers.simulated.render import Event, Style, stream, whole
-from providers.simulated.request import Ask, AskError, StreamOptions, read_ask
-from providers.simulated.script import EVENT_STREAM, JSON, Framing, Problem, Script, Step, refuse
+from providers.simulated.rate_limiter import LIMIT_HEADERS, RateLimiter, rate_limited
+from providers.simulated.render import Event, RenderOptions, stream, whole
+from providers.simulated.request import ParsedRequest, RequestError, StreamOptions, parse_request
+from providers.simulated.script import EVENT_STREAM, JSON, ErrorFields, Framing, Script, Step, error_script
 
 FAULT_HEADER = b"x-sim-fault"
 """A request header that asks for faults, in the language of faults.py."""
 
 _WITH_USAGE = StreamOptions(include_usage=True)
-_TOLD_MAX = 256
-_TOLD_BYTES_MAX = 2048  # longer bodies are not likely to come again
-_TOLD_EVENTS_MAX = 256
+_PREPARED_MAX = 256
+_PREPARED_BYTES_MAX = 2048  # longer bodies are not likely to come again
+_PREPARED_EVENTS_MAX = 256
 
 
-class Asked(NamedTuple):
+class RawRequest(NamedTuple):
     """A request: the API, the body, and whether to stream with usage whatever the body says."""
 
     api: Api
@@ -41,16 +41,16 @@ class Asked(NamedTuple):
     streamed: bool = False
 
 
-class _Told(NamedTuple):
+class _Prepared(NamedTuple):
     """An answer that is the same each time: its events, and what they depend on besides the body."""
 
-    ask: Ask
-    answer: Answer
+    parsed: ParsedRequest
+    completion: Completion
     events: list[Event]
     document: Frame | None
 
 
-class Replica:
+class SimulatedReplica:
     """One replica and what it remembers.
 
     Args:
@@ -62,10 +62,10 @@ class Replica:
 
     def __init__(self, profile: Profile, rng: random.Random, seed: int = 0, name: str = "") -> None:
         self._rng = rng
-        self._voice = Voice(seed, zlib.crc32(name.encode()))
+        self._generator = TextGenerator(seed, zlib.crc32(name.encode()))
         self._requests = 0
         self._limits = (0, 0)
-        self._allowance = Allowance(*self._limits)
+        self._limiter = RateLimiter(*self._limits)
         self._epoch_s: float | None = None  # when the first request came
         self.slots = Slots(profile.slots, profile.queue_max)
         self.profile = profile
@@ -78,36 +78,38 @@ class Replica:
     @profile.setter
     def profile(self, profile: Profile) -> None:
         self._profile = profile
-        self._left = [rule.first for rule in profile.faults]
-        self._style = Style(profile.role, profile.provider == "azure", profile.reasoning_key, profile.per_event)
-        self._told: dict[Asked, _Told] = {}
+        self._rule_uses_left = [rule.first for rule in profile.faults]
+        self._options = RenderOptions(
+            profile.role, profile.provider == "azure", profile.reasoning_key, profile.per_event
+        )
+        self._prepared: dict[RawRequest, _Prepared] = {}
         self._extra = tuple(_header(line) for line in profile.extra_headers)
         self._cache = PrefixCache(profile.cache_tokens) if profile.cache_tokens else None
         self.slots.resize(profile.slots, profile.queue_max)
         limits = (profile.requests_per_min, profile.tokens_per_min)
         if limits != self._limits:
-            self._limits, self._allowance = limits, Allowance(*limits)
+            self._limits, self._limiter = limits, RateLimiter(*limits)
 
-    def choose(self, *, accepting: bool) -> tuple[Wanted, ...]:
+    def choose_faults(self, *, accepting: bool) -> tuple[InjectedFault, ...]:
         """The faults of the next request, by the profile's rules.
 
         Args:
             accepting: for a connection that was just made, before anything is read; else for a request.
         """
-        chosen: list[Wanted] = []
+        chosen: list[InjectedFault] = []
         for index, rule in enumerate(self._profile.faults):
-            at_accept = any(wanted.fault.act is Act.RESET_ACCEPT for wanted in rule.wanted)
-            left = self._left[index]
+            at_accept = any(each.fault.action is ConnectionAction.RESET_ACCEPT for each in rule.faults)
+            left = self._rule_uses_left[index]
             if at_accept != accepting or left == 0 or (rule.share < 1 and self._rng.random() >= rule.share):
                 continue
-            self._left[index] = None if left is None else left - 1
-            chosen += rule.wanted
+            self._rule_uses_left[index] = None if left is None else left - 1
+            chosen += rule.faults
         return tuple(chosen)
 
     def script(
         self,
-        asked: Asked,
-        wanted: Sequence[Wanted],
+        request: RawRequest,
+        faults: Sequence[InjectedFault],
         now_s: float,
         wall_s: float,
     ) -> Script:
@@ -122,77 +124,86 @@ class Replica:
         number = self._requests
         self._requests += 1
         try:
-            script = self._healthy(asked, wanted, number, now_s, wall_s)
-        except AskError as error:
-            script = refuse(Problem(400, "invalid_request_error", None, error.message, error.param))
+            script = self._healthy(request, faults, number, now_s, wall_s)
+        except RequestError as error:
+            script = error_script(ErrorFields(400, "invalid_request_error", None, error.message, error.param))
         if script.slot and self.slots.full:
-            script = refuse(Problem(503, "server_error", "queue_full", "The queue is full"))
-        for fault, args in wanted:
-            if fault.script is not None:
+            script = error_script(ErrorFields(503, "server_error", "queue_full", "The queue is full"))
+        for fault, args in faults:
+            if fault.edit_script is not None:
                 word = args.word or self._profile.provider
-                script = fault.script(script, dataclasses.replace(args, word=word, wall_s=wall_s))
-        if asked.api is Api.MESSAGES:
+                script = fault.edit_script(script, dataclasses.replace(args, word=word, wall_s=wall_s))
+        if request.api is Api.MESSAGES:
             script = with_message_errors(script)
-        stated = LIMIT_HEADERS[self._profile.provider]
-        limits = stated(self._allowance.stated(), wall_s) if script.status == 200 else ()
+        limit_headers = LIMIT_HEADERS[self._profile.provider]
+        limits = limit_headers(self._limiter.status(), wall_s) if script.status == 200 else ()
         if limits or self._extra:
             script = replace(script, headers=(*script.headers, *limits, *self._extra))
         return script
 
-    def _healthy(self, asked: Asked, wanted: Sequence[Wanted], number: int, now_s: float, wall_s: float) -> Script:
+    def _healthy(
+        self, request: RawRequest, faults: Sequence[InjectedFault], number: int, now_s: float, wall_s: float
+    ) -> Script:
         """The script before it is made to misbehave; a 429 where its limits have no room."""
-        told = None if wanted else self._told.get(asked)
-        if told is None:
-            told = self._tell(asked, wanted)
-        profile, usage = self._profile, told.answer.usage
-        wait_s = self._allowance.take((usage.prompt_tokens or 0) + (usage.completion_tokens or 0), now_s)
+        prepared = None if faults else self._prepared.get(request)
+        if prepared is None:
+            prepared = self._prepare(request, faults)
+        profile, usage = self._profile, prepared.completion.usage
+        wait_s = self._limiter.take((usage.prompt_tokens or 0) + (usage.completion_tokens or 0), now_s)
         if wait_s:
-            return rate_limited(profile.provider, wait_s, wall_s, self._allowance.stated())
+            return rate_limited(profile.provider, wait_s, wall_s, self._limiter.status())
         factor = self._slowness(now_s)
         ttft_s = factor * self._ttft(number)
         if profile.prefill_per_1k is not None:
             uncached = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
             ttft_s += factor * profile.prefill_per_1k.draw(self._rng, number) * uncached / 1000
-        if told.document is None:
-            return self._streamed(told.events, ttft_s, factor)
-        return self._whole(told.document, told.answer, ttft_s, factor)
+        if prepared.document is None:
+            return self._streamed(prepared.events, ttft_s, factor)
+        return self._whole(prepared.document, prepared.completion, ttft_s, factor)
 
-    def _tell(self, asked: Asked, wanted: Sequence[Wanted]) -> _Told:
+    def _prepare(self, request: RawRequest, faults: Sequence[InjectedFault]) -> _Prepared:
         """Decide what is said, and remember it if it will be the same the next time."""
         profile = self._profile
-        api, body, streamed = asked
-        spoken, heard = apis.heard(api, body)
-        ask = read_messages(heard) if spoken is Api.MESSAGES else read_ask(spoken, heard)
+        api, body, streamed = request
+        chat_api, chat_body = apis.to_chat_request(api, body)
+        parsed = parse_messages_request(chat_body) if chat_api is Api.MESSAGES else parse_request(chat_api, chat_body)
         if streamed:
-            ask = replace(ask, stream=True, stream_options=_WITH_USAGE)
-        if ask.continue_final_message and not profile.continues:
-            raise AskError("continue_final_message is not supported", "continue_final_message")
-        cached = 0 if self._cache is None else self._cache.use(bytes(ask.text))
-        answer = compose(spoken, ask, self._rng, self._voice, profile.lengths, cached)
-        for fault, args in wanted:
-            if fault.ask is not None:
-                ask = fault.ask(ask)
-            if fault.answer is not None:
-                answer = fault.answer(answer, args)
-        told = self._said(asked, spoken, ask, answer)
-        small = len(body) <= _TOLD_BYTES_MAX and len(told.events) <= _TOLD_EVENTS_MAX
-        if ask.fixed and small and not wanted and self._cache is None:
-            if len(self._told) == _TOLD_MAX:
-                self._told.clear()
-            self._told[asked] = told
-        return told
+            parsed = replace(parsed, stream=True, stream_options=_WITH_USAGE)
+        if parsed.continue_final_message and not profile.continues:
+            raise RequestError("continue_final_message is not supported", "continue_final_message")
+        cached = 0 if self._cache is None else self._cache.use(bytes(parsed.text))
+        completion = compose(chat_api, parsed, self._rng, self._generator, profile.lengths, cached)
+        for fault, args in faults:
+            if fault.edit_request is not None:
+                parsed = fault.edit_request(parsed)
+            if fault.edit_completion is not None:
+                completion = fault.edit_completion(completion, args)
+        prepared = self._in_caller_api(request, chat_api, parsed, completion)
+        small = len(body) <= _PREPARED_BYTES_MAX and len(prepared.events) <= _PREPARED_EVENTS_MAX
+        if parsed.fixed and small and not faults and self._cache is None:
+            if len(self._prepared) == _PREPARED_MAX:
+                self._prepared.clear()
+            self._prepared[request] = prepared
+        return prepared
 
-    def _said(self, asked: Asked, spoken: Api, ask: Ask, answer: Answer) -> _Told:
+    def _in_caller_api(
+        self, request: RawRequest, chat_api: Api, parsed: ParsedRequest, completion: Completion
+    ) -> _Prepared:
         """The answer in the caller's API: as events, or as one document."""
-        api, body, _ = asked
-        if spoken is Api.MESSAGES:
-            events = message_events(answer) if ask.stream else []
-            return _Told(ask, answer, events, None if ask.stream else whole_message(answer))
-        if ask.stream:
-            return _Told(ask, answer, apis.told(api, body, stream(spoken, ask, answer, self._style)), None)
-        plain = whole(spoken, ask, answer, self._style)
-        events = stream(spoken, replace(ask, stream_options=_WITH_USAGE), answer, self._style)
-        return _Told(ask, answer, [], apis.document(api, body, events, plain))
+        api, body, _ = request
+        if chat_api is Api.MESSAGES:
+            events = message_events(completion) if parsed.stream else []
+            return _Prepared(parsed, completion, events, None if parsed.stream else whole_message(completion))
+        if parsed.stream:
+            return _Prepared(
+                parsed,
+                completion,
+                apis.from_chat_events(api, body, stream(chat_api, parsed, completion, self._options)),
+                None,
+            )
+        plain = whole(chat_api, parsed, completion, self._options)
+        events = stream(chat_api, replace(parsed, stream_options=_WITH_USAGE), completion, self._options)
+        return _Prepared(parsed, completion, [], apis.from_chat_document(api, body, events, plain))
 
     def _ttft(self, number: int) -> float:
         profile = self._profile
@@ -234,9 +245,9 @@ class Replica:
         early = (Step(ttft_s, frame) for frame in prelude)
         return Script(200, EVENT_STREAM, steps=(*early, *steps))
 
-    def _whole(self, document: Frame, answer: Answer, ttft_s: float, factor: float) -> Script:
+    def _whole(self, document: Frame, completion: Completion, ttft_s: float, factor: float) -> Script:
         """A JSON answer, ready when its stream would have ended."""
-        ticks = max(len(choice.reasoning) + len(choice.pieces) for choice in answer.choices)
+        ticks = max(len(choice.reasoning) + len(choice.pieces) for choice in completion.choices)
         gaps_s = sum(self._profile.gap.draw(self._rng, tick) for tick in range(ticks - 1))
         step = Step(ttft_s + factor * gaps_s, document)
         return Script(200, JSON, steps=(step,), framing=Framing.LENGTH, length=len(document.raw))

@@ -12,7 +12,7 @@ TOP_LOGPROBS_MAX = 20
 BYTES_PER_TOKEN = 4
 
 
-class AskError(Exception):
+class RequestError(Exception):
     """The request is not acceptable; becomes a 400.
 
     Args:
@@ -26,7 +26,7 @@ class AskError(Exception):
         self.param = param
 
 
-class Named(msgspec.Struct, frozen=True):
+class FunctionSpec(msgspec.Struct, frozen=True):
     """A function: as a tool with its parameters, or as a tool_choice by name only."""
 
     name: str = ""
@@ -36,20 +36,20 @@ class Named(msgspec.Struct, frozen=True):
 class Tool(msgspec.Struct, frozen=True):
     """One entry of `tools`, or a `tool_choice` that names a function."""
 
-    function: Named = Named()
+    function: FunctionSpec = FunctionSpec()
 
 
-class Schema(msgspec.Struct, frozen=True):
+class JsonSchema(msgspec.Struct, frozen=True):
     """`response_format.json_schema`."""
 
     schema: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class Format(msgspec.Struct, frozen=True):
+class ResponseFormat(msgspec.Struct, frozen=True):
     """`response_format`."""
 
     type: str = "text"
-    json_schema: Schema | None = None
+    json_schema: JsonSchema | None = None
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ParsedRequest(msgspec.Struct, frozen=True):
     """The body of a chat completion or completion request; names are those of the OpenAI API."""
 
     model: str = ""
@@ -73,7 +73,7 @@ class Ask(msgspec.Struct, frozen=True):
     seed: int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | Tool | None = None
-    response_format: Format | None = None
+    response_format: ResponseFormat | None = None
     logprobs: bool | int | None = None
     top_logprobs: int | None = None
     continue_final_message: bool | None = False
@@ -99,7 +99,7 @@ class Ask(msgspec.Struct, frozen=True):
         return self.temperature == 0 or self.seed is not None
 
     @property
-    def forced_tool(self) -> Named | None:
+    def forced_tool(self) -> FunctionSpec | None:
         """The function that must be called, None when none must."""
         if not self.tools:
             return None
@@ -114,40 +114,42 @@ class _Message(msgspec.Struct):
     content: str = ""
 
 
-_decode = msgspec.json.Decoder(Ask).decode
+_decode = msgspec.json.Decoder(ParsedRequest).decode
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _message = msgspec.json.Decoder(_Message).decode
 
 
-def read_ask(api: Api, body: bytes) -> Ask:
+def parse_request(api: Api, body: bytes) -> ParsedRequest:
     """Read a request body.
 
     Raises:
         AskError: It cannot be answered.
     """
     try:
-        ask = _decode(body)
+        request = _decode(body)
     except msgspec.MsgspecError as error:
-        raise AskError(f"the body is not a valid request: {error}") from error
+        raise RequestError(f"the body is not a valid request: {error}") from error
     field = "messages" if api is Api.CHAT else "prompt"
-    text = ask.messages if api is Api.CHAT else ask.prompt
+    text = request.messages if api is Api.CHAT else request.prompt
     if not text or (api is Api.CHAT and not _opens(text, b"[")):
-        raise AskError(f"'{field}' is missing or not what it should be", field)
-    if ask.n is not None and not 1 <= ask.n <= CHOICES_MAX:
-        raise AskError(f"found n = {ask.n}; write a number from 1 to {CHOICES_MAX}", "n")
-    if ask.limit is not None and ask.limit < 1:
-        raise AskError(f"found max_tokens = {ask.limit}; write 1 or more", "max_tokens")
-    if ask.top_logprobs is not None and not 0 <= ask.top_logprobs <= TOP_LOGPROBS_MAX:
-        raise AskError(f"found top_logprobs = {ask.top_logprobs}; write 0 to {TOP_LOGPROBS_MAX}", "top_logprobs")
-    return ask
+        raise RequestError(f"'{field}' is missing or not what it should be", field)
+    if request.n is not None and not 1 <= request.n <= CHOICES_MAX:
+        raise RequestError(f"found n = {request.n}; write a number from 1 to {CHOICES_MAX}", "n")
+    if request.limit is not None and request.limit < 1:
+        raise RequestError(f"found max_tokens = {request.limit}; write 1 or more", "max_tokens")
+    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= TOP_LOGPROBS_MAX:
+        raise RequestError(
+            f"top_logprobs is {request.top_logprobs}; send 0 to {TOP_LOGPROBS_MAX}", "top_logprobs"
+        )
+    return request
 
 
-def choices(ask: Ask) -> int:
+def choice_count(request: ParsedRequest) -> int:
     """How many choices the answer has: n for each prompt of a list of prompts."""
-    n = ask.n or 1
-    if not _opens(ask.prompt, b"["):
+    n = request.n or 1
+    if not _opens(request.prompt, b"["):
         return n
-    inner = _raws(ask.prompt)
+    inner = _raws(request.prompt)
     several = inner and _opens(inner[0], b'"[')  # texts or token lists, not one token list
     return min(n * len(inner), CHOICES_MAX) if several else n
 
@@ -157,21 +159,21 @@ def _opens(value: msgspec.Raw, openers: bytes) -> bool:
     return len(value) > 0 and memoryview(value)[0] in openers
 
 
-def prompt_and_prefix(ask: Ask) -> tuple[bytes, str]:
+def prompt_and_prefix(request: ParsedRequest) -> tuple[bytes, str]:
     """The prompt's bytes without the closing bracket, and the beginning of the answer that must be continued.
 
     Returns:
         The bytes are the same whether the answer is asked for from its beginning or from a prefix on.
     """
-    text = bytes(ask.text)
-    if not ask.continue_final_message:
+    text = bytes(request.text)
+    if not request.continue_final_message:
         return text[:-1].rstrip(), ""
     try:
-        last = _raws(ask.messages)[-1]
+        last = _raws(request.messages)[-1]
         message = _message(last)
     except (msgspec.MsgspecError, IndexError) as error:
-        raise AskError("continue_final_message needs a last message with a text", "messages") from error
+        raise RequestError("continue_final_message needs a last message with a text", "messages") from error
     if message.role != "assistant":
-        raise AskError("continue_final_message needs an assistant's message at the end", "messages")
+        raise RequestError("continue_final_message needs an assistant's message at the end", "messages")
     before = text[: text.rindex(bytes(last))]
     return before.rstrip().removesuffix(b",").rstrip(), message.content

@@ -45,7 +45,7 @@ class Framing(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Args:
+class FaultArgs:
     """Arguments of a misbehaviour.
 
     Attributes:
@@ -94,7 +94,7 @@ class Script(msgspec.Struct, frozen=True):
         return self.headers[:1] == JSON
 
 
-class Problem(NamedTuple):
+class ErrorFields(NamedTuple):
     """An error answer: the status, and the fields of the error object."""
 
     status: int
@@ -104,7 +104,9 @@ class Problem(NamedTuple):
     param: str | None = None
 
 
-def refuse(problem: Problem, headers: Headers = (), retry_after_s: float | None = None, body: bytes = b"") -> Script:
+def error_script(
+    error: ErrorFields, headers: Headers = (), retry_after_s: float | None = None, body: bytes = b""
+) -> Script:
     """An answer that is nothing but an error.
 
     Args:
@@ -113,15 +115,15 @@ def refuse(problem: Problem, headers: Headers = (), retry_after_s: float | None 
         retry_after_s: the wait that the headers or the body ask for.
         body: instead of the error object that says `problem`.
     """
-    said = body or error_body(problem.message, problem.kind, problem.code, problem.param)
-    error = BadStatus(
-        problem.message,
-        status=problem.status,
-        kind=problem.kind,
-        param=problem.param,
-        code=problem.code,
+    said = body or error_body(error.message, error.kind, error.code, error.param)
+    bad_status = BadStatus(
+        error.message,
+        status=error.status,
+        kind=error.kind,
+        param=error.param,
+        code=error.code,
         retry_after_s=retry_after_s,
     )
-    step = Step(0.0, Frame(FrameKind.ERROR, said, error=error))
+    step = Step(0.0, Frame(FrameKind.ERROR, said, error=bad_status))
     framing = Framing.LENGTH
-    return Script(problem.status, (*JSON, *headers), steps=(step,), framing=framing, length=len(said), slot=False)
+    return Script(error.status, (*JSON, *headers), steps=(step,), framing=framing, length=len(said), slot=False)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from providers.simulated.connection import CONTROL, Connection
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import KEYS, Profile, ProfileError, parse_profile, show_profile
 from providers.simulated.render import error_body
-from providers.simulated.replica import Replica
+from providers.simulated.replica import SimulatedReplica
+from providers.simulated.server_connection import CONTROL, ServerConnection
 from providers.simulated.stats import Stats
 
 _BACKLOG = 4096
@@ -39,7 +39,7 @@ class SimulatedServer:
 
     def __init__(self, profile: Profile | None = None, seed: int = 0) -> None:
         self.stats = Stats()
-        self.connections: set[Connection] = set()
+        self.connections: set[ServerConnection] = set()
         self.port = 0
         self.control_port = 0
         self._host = ""
@@ -47,7 +47,7 @@ class SimulatedServer:
         self._listener: asyncio.Server | None = None
         self._controller: asyncio.Server | None = None
         self._away: asyncio.Task[None] | None = None
-        self.replica = Replica(profile or Profile(), random.Random(seed), seed)
+        self.replica = SimulatedReplica(profile or Profile(), random.Random(seed), seed)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, control_port: int | None = None) -> None:
         """Listen.
@@ -73,15 +73,15 @@ class SimulatedServer:
         if self._listener is None:
             self._listener, self.port = await self._serve(self.port, faulty=True)
 
-    def deafen(self) -> None:
+    def stop_listening(self) -> None:
         """Refuse new connections until `listen`; those that are open stay."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
-    def refuse(self, seconds: float) -> None:
+    def refuse_for(self, seconds: float) -> None:
         """Refuse new connections for a while."""
-        self.deafen()
+        self.stop_listening()
         if self._away is not None:
             self._away.cancel()
         self._away = asyncio.get_running_loop().create_task(self._listen_after(seconds))
@@ -91,7 +91,7 @@ class SimulatedServer:
         if self._away is not None:
             self._away.cancel()
             await asyncio.gather(self._away, return_exceptions=True)
-        self.deafen()
+        self.stop_listening()
         if self._controller is not None:
             self._controller.close()
         for connection in self.connections:
@@ -121,11 +121,13 @@ class SimulatedServer:
 
     def _name(self) -> None:
         """A fresh replica with the same profile; its answers' ids depend on the port."""
-        self.replica = Replica(self.replica.profile, random.Random(self._seed), self._seed, str(self.port))
+        self.replica = SimulatedReplica(self.replica.profile, random.Random(self._seed), self._seed, str(self.port))
 
     async def _serve(self, port: int, *, faulty: bool) -> tuple[asyncio.Server, int]:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(self, faulty=faulty), self._host, port, backlog=_BACKLOG)
+        server = await loop.create_server(
+            lambda: ServerConnection(self, faulty=faulty), self._host, port, backlog=_BACKLOG
+        )
         return server, server.sockets[0].getsockname()[1]
 
     async def _listen_after(self, seconds: float) -> None:
@@ -202,9 +204,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=9001, help="0: any")
     parser.add_argument("--control-port", type=int, help="another port for /sim/, which no fault disturbs; 0: any")
     parser.add_argument("--seed", type=int, default=0, help="decides all draws")
-    for key, form in KEYS.items():
-        action = "append" if form.many else "store"
-        parser.add_argument(f"--{key.replace('_', '-')}", action=action, help=form.text.replace("%", "%%"))
+    for name, key in KEYS.items():
+        action = "append" if key.many else "store"
+        parser.add_argument(f"--{name.replace('_', '-')}", action=action, help=key.text.replace("%", "%%"))
     return parser
 
 

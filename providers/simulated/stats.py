@@ -20,7 +20,7 @@ class Ended(enum.Enum):
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """One request.
 
     Attributes:
@@ -74,20 +74,20 @@ class Stats:
     in_flight: int = 0
     connections_opened: int = 0
     connections_open: int = 0
-    records: "OrderedDict[str, Record]" = field(default_factory=OrderedDict)
+    records: "OrderedDict[str, RequestRecord]" = field(default_factory=OrderedDict)
 
-    def begin(self, request_id: str, now_s: float) -> Record:
+    def begin(self, request_id: str, now_s: float) -> RequestRecord:
         """A request has been read; an id that was used before gets its number behind it."""
         self.requests += 1
         self.in_flight += 1
         name = request_id or f"sim-{self.requests}"
-        record = Record(name if name not in self.records else f"{name}#{self.requests}", now_s)
+        record = RequestRecord(name if name not in self.records else f"{name}#{self.requests}", now_s)
         self.records[record.request_id] = record
         if len(self.records) > RECORDS_MAX:
             self.records.popitem(last=False)
         return record
 
-    def end(self, record: Record, ended: Ended, now_s: float, sha256: str) -> None:
+    def end(self, record: RequestRecord, ended: Ended, now_s: float, sha256: str) -> None:
         """It is over."""
         record.ended, record.ended_s, record.sha256 = ended, now_s, sha256
         self.in_flight -= 1

@@ -130,12 +130,12 @@ def break_once(site: Site, fault: str) -> None:
     for server in site.replicas.values():
         server.configure(faults=[f"{fault} once"])
     for replica in replicas:
-        replica._left = replicas[0]._left
+        replica._rule_uses_left = replicas[0]._rule_uses_left
 
 
 def _breaking(site: Site) -> bool:
     """The fault was not shown yet."""
-    return any(server.replica._left[0] for server in site.replicas.values())
+    return any(server.replica._rule_uses_left[0] for server in site.replicas.values())
 
 
 async def _read(site: Site, form: Mapping[str, object]) -> Read:

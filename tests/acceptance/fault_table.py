@@ -27,7 +27,7 @@ from providers.base import Api, Call, Sink, Stream
 from providers.openai.transcript import OpenAIRecoverer
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import Replica as Simulated
+from providers.simulated.replica import SimulatedReplica
 from running import run_virtual
 from simulated_calls import body_of
 
@@ -79,7 +79,7 @@ class _Counted:
 
     def __init__(self, faults: str, seed: int = 1) -> None:
         profile = parse_profile({**HEALTHY, "faults": [faults] if faults else []})
-        self._endpoint = SimulatedEndpoint(Simulated(profile, random.Random(1), seed))
+        self._endpoint = SimulatedEndpoint(SimulatedReplica(profile, random.Random(1), seed))
         self.calls = 0
 
     def open(self, call: Call, sink: Sink) -> Stream:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from providers.base import Headers, RateLimit, Resource
 from providers.catalog import CATALOG
 from providers.rate_limit_headers import LimitForm
-from providers.simulated.limits import LIMIT_HEADERS, spent
+from providers.simulated.rate_limiter import LIMIT_HEADERS, exhausted
 
 REQUESTS, TOKENS = Resource.REQUESTS, Resource.TOKENS
 PROMPT, ANSWER = Resource.PROMPT_TOKENS, Resource.ANSWER_TOKENS
@@ -160,7 +160,9 @@ def test_each_provider_is_understood(provider: str) -> None:
 @pytest.mark.parametrize("provider", [name for name in LIMIT_HEADERS if name not in ("gemini", "vllm")])
 def test_the_simulated_forms_are_understood(provider: str) -> None:
     """What a simulated replica states in a provider's form is read as it was meant."""
-    stated = form(provider).read((*LIMIT_HEADERS[provider](spent(20.0), 1_753_000_000.0), *headers(SETS["openai"])[:1]))
+    stated = form(provider).read(
+        (*LIMIT_HEADERS[provider](exhausted(20.0), 1_753_000_000.0), *headers(SETS["openai"])[:1])
+    )
     assert stated
     assert all(limit.remaining == (None if provider == "azure" else 0.0) for limit in stated)
     resets_s = {limit.reset_s for limit in stated if limit.reset_s is not None}

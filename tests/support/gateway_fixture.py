@@ -20,7 +20,7 @@ from gateway.config.loader import load
 from gateway.events import Event
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
-from providers.simulated.stats import Record
+from providers.simulated.stats import RequestRecord
 from spawned import WAIT_S, started
 
 contract()  # read the file while no loop is running
@@ -56,11 +56,11 @@ class Site:
         """Requests that the replicas have had together."""
         return sum(server.stats.requests for server in self.replicas.values())
 
-    def record(self, headers: Mapping[str, str]) -> Record:
+    def record(self, headers: Mapping[str, str]) -> RequestRecord:
         """What the replica that won a request has recorded of it."""
         return self.replicas[headers["x-ttft-replica"]].stats.records[headers["x-upstream-request-id"]]
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RequestRecord]:
         """Every request that any replica has had."""
         return [record for server in self.replicas.values() for record in server.stats.records.values()]
 

@@ -25,7 +25,7 @@ from providers.base import Api
 from providers.openai.transcript import OpenAIRecoverer
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import Replica as SimulatedReplica
+from providers.simulated.replica import SimulatedReplica
 from running import run_virtual
 from scripted import Hearing, RecordingClient
 

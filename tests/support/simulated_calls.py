@@ -5,9 +5,9 @@ import random
 from typing import Any
 
 from providers.base import Api, FrameKind
-from providers.simulated.faults import faults
+from providers.simulated.faults import parse_faults
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import Asked, Replica
+from providers.simulated.replica import RawRequest, SimulatedReplica
 from providers.simulated.script import Script
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -19,15 +19,15 @@ def body_of(**fields: Any) -> bytes:
     return json.dumps({"model": "m", "temperature": 0, **prompt, **fields}).encode()
 
 
-def replica_of(seed: int = 1, name: str = "a", **profile: object) -> Replica:
+def replica_of(seed: int = 1, name: str = "a", **profile: object) -> SimulatedReplica:
     """A replica with these keys in its profile."""
-    return Replica(parse_profile(profile), random.Random(seed), seed, name)
+    return SimulatedReplica(parse_profile(profile), random.Random(seed), seed, name)
 
 
-def play(replica: Replica, now_s: float = 0.0, api: Api = Api.CHAT, fault: str = "", **fields: Any) -> Script:
+def play(replica: SimulatedReplica, now_s: float = 0.0, api: Api = Api.CHAT, fault: str = "", **fields: Any) -> Script:
     """The script of a request, streamed unless the fields say otherwise."""
-    wanted = faults(fault) if fault else ()
-    return replica.script(Asked(api, body_of(**{"stream": True, **fields})), wanted, now_s, 1e9)
+    wanted = parse_faults(fault) if fault else ()
+    return replica.script(RawRequest(api, body_of(**{"stream": True, **fields})), wanted, now_s, 1e9)
 
 
 def contents(script: Script) -> list[float]:

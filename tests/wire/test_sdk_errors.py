@@ -96,7 +96,7 @@ def test_no_connection_is_a_502() -> None:
 
     async def main() -> None:
         async with serving({"a": GOOD}) as site, async_client(site.url) as client:
-            site.replicas["a"].deafen()
+            site.replicas["a"].stop_listening()
             with pytest.raises(openai.InternalServerError) as caught:
                 await client.chat.completions.create(model="m", messages=HELLO)
             assert caught.value.status_code == 502

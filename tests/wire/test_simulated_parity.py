@@ -13,7 +13,7 @@ from providers.openai.chat import OpenAIChat
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import FAULT_HEADER, Replica
+from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
 from providers.simulated.server import SimulatedServer
 from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
@@ -91,15 +91,15 @@ async def _both(fault: str, *, streaming: bool) -> tuple[tuple[object, ...], tup
     async with asyncio.TaskGroup() as tasks:
         client = WireClient(Origin("127.0.0.1", server.port), tasks)
         through_sockets = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", ((b"host", b"sim"),), "m", Bounds())
-        in_process = SimulatedEndpoint(Replica(profile, random.Random(3), 3, str(server.port)))
+        in_process = SimulatedEndpoint(SimulatedReplica(profile, random.Random(3), 3, str(server.port)))
         heard = [await _hear(endpoint, fault, streaming=streaming) for endpoint in (through_sockets, in_process)]
         client.close()
         await server.close()
     return heard[0], heard[1]
 
 
-WIRE_ONLY = [name for name, fault in FAULTS.items() if fault.wire and name not in ("utf8", "json_answer")]
-NOT_ON_WIRE = [name for name, fault in FAULTS.items() if not fault.wire and name != "reset_accept"]
+WIRE_ONLY = [name for name, fault in FAULTS.items() if fault.wire_only and name not in ("utf8", "json_answer")]
+NOT_ON_WIRE = [name for name, fault in FAULTS.items() if not fault.wire_only and name != "reset_accept"]
 
 
 @pytest.mark.parametrize("name", ["", *NOT_ON_WIRE])

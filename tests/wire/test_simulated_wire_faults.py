@@ -98,7 +98,7 @@ def test_server_can_be_closed_and_opened_from_python() -> None:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):
             writer.write(chat())
             await read_response(reader)
-            server.deafen()
+            server.stop_listening()
             with pytest.raises(ConnectionRefusedError):
                 await ask(server.port, chat())
             writer.write(chat())

@@ -12,7 +12,7 @@ from providers.base import Call, Frame, FrameKind, Headers, Stream
 from providers.errors import BadStatus, ConnectError, ConnectionCut, ErrorFrame, UpstreamError
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import FAULT_HEADER, Replica
+from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
 from running import run_virtual
 
 HELLO = {"model": "m", "temperature": 0, "max_tokens": 3, "messages": [{"role": "user", "content": "hello"}]}
@@ -54,7 +54,7 @@ class Recorder:
 
 def endpoint_of(**profile: Any) -> SimulatedEndpoint:
     """An endpoint whose replica has these keys in its profile."""
-    return SimulatedEndpoint(Replica(parse_profile(profile), random.Random(1)))
+    return SimulatedEndpoint(SimulatedReplica(parse_profile(profile), random.Random(1)))
 
 
 def call(fault: str = "", **over: Any) -> Call:

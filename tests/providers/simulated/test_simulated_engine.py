@@ -10,10 +10,10 @@ class Job:
     """A request that notes when it may begin."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
 
-    def begin(self) -> None:
-        self.begun += 1
+    def start(self) -> None:
+        self.started += 1
 
 
 def test_later_requests_wait_in_order() -> None:
@@ -21,13 +21,13 @@ def test_later_requests_wait_in_order() -> None:
     slots = Slots(2, 10)
     jobs = [Job() for _ in range(4)]
     for job in jobs:
-        slots.enter(job.begin)
-    assert [job.begun for job in jobs] == [1, 1, 0, 0]
-    slots.leave(jobs[1].begin)
-    assert [job.begun for job in jobs] == [1, 1, 1, 0]
-    slots.leave(jobs[3].begin)  # gives up waiting
-    slots.leave(jobs[0].begin)
-    assert [job.begun for job in jobs] == [1, 1, 1, 0]
+        slots.acquire(job.start)
+    assert [job.started for job in jobs] == [1, 1, 0, 0]
+    slots.release(jobs[1].start)
+    assert [job.started for job in jobs] == [1, 1, 1, 0]
+    slots.release(jobs[3].start)  # gives up waiting
+    slots.release(jobs[0].start)
+    assert [job.started for job in jobs] == [1, 1, 1, 0]
 
 
 def test_queue_is_bounded() -> None:
@@ -36,7 +36,7 @@ def test_queue_is_bounded() -> None:
     states = []
     for _ in range(3):
         states.append(slots.full)
-        slots.enter(Job().begin)
+        slots.acquire(Job().start)
     assert states == [False, False, True]
 
 
@@ -45,8 +45,8 @@ def test_unlimited_slots_never_wait() -> None:
     slots = Slots(0, 0)
     jobs = [Job() for _ in range(100)]
     for job in jobs:
-        slots.enter(job.begin)
-    assert all(job.begun for job in jobs)
+        slots.acquire(job.start)
+    assert all(job.started for job in jobs)
     assert not slots.full
 
 
@@ -55,11 +55,11 @@ def test_more_slots_let_waiting_requests_begin() -> None:
     slots = Slots(1, 10)
     jobs = [Job() for _ in range(4)]
     for job in jobs:
-        slots.enter(job.begin)
+        slots.acquire(job.start)
     slots.resize(2, 10)
-    assert [job.begun for job in jobs] == [1, 1, 0, 0]
+    assert [job.started for job in jobs] == [1, 1, 0, 0]
     slots.resize(0, 10)
-    assert [job.begun for job in jobs] == [1, 1, 1, 1]
+    assert [job.started for job in jobs] == [1, 1, 1, 1]
 
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=60))
@@ -69,13 +69,13 @@ def test_never_more_at_work_than_slots(count: int, moves: list[int]) -> None:
     inside: list[Job] = []
     for move in moves:
         if move < len(inside):
-            slots.leave(inside.pop(move).begin)
+            slots.release(inside.pop(move).start)
         else:
             inside.append(Job())
-            slots.enter(inside[-1].begin)
-        working = sum(job.begun for job in inside)
+            slots.acquire(inside[-1].start)
+        working = sum(job.started for job in inside)
         assert working == min(count, len(inside))
-    assert all(job.begun <= 1 for job in inside)
+    assert all(job.started <= 1 for job in inside)
 
 
 def test_prefix_is_cached_in_whole_blocks() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from providers.base import Api, FrameKind
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import Asked, Replica, served_models
+from providers.simulated.replica import RawRequest, SimulatedReplica, served_models
 from simulated_calls import answer_of, body_of, contents, play, replica_of, text_of
 
 # times
@@ -135,7 +135,7 @@ def test_remembered_answer_is_the_answer() -> None:
 def test_full_queue_is_a_503() -> None:
     """When no slot is free and nobody more may wait, the answer is a 503 at once."""
     replica = replica_of(slots=1, queue_max=0)
-    replica.slots.enter(lambda: None)
+    replica.slots.acquire(lambda: None)
     assert play(replica).status == 503
 
 
@@ -155,9 +155,9 @@ def test_served_models_are_those_of_the_profile() -> None:
 def test_rules_count_and_draw() -> None:
     """`first 3` happens three times, `once` once, a share in its part of the requests; a new profile counts anew."""
 
-    def statuses(replica: Replica, times: int) -> list[int]:
-        return [replica.script(Asked(Api.CHAT, body_of()), chosen, 0.0, 0.0).status
-                for chosen in (replica.choose(accepting=False) for _ in range(times))]  # fmt: skip
+    def statuses(replica: SimulatedReplica, times: int) -> list[int]:
+        return [replica.script(RawRequest(Api.CHAT, body_of()), chosen, 0.0, 0.0).status
+                for chosen in (replica.choose_faults(accepting=False) for _ in range(times))]  # fmt: skip
 
     replica = replica_of(faults=["500 first 3", "503 once"])
     assert statuses(replica, 5) == [503, 500, 500, 200, 200]
@@ -169,4 +169,4 @@ def test_rules_count_and_draw() -> None:
 def test_faults_of_accepting_are_kept_apart() -> None:
     """A reset at accept is decided when the connection is made, everything else with the request."""
     replica = replica_of(faults=["reset_accept once", "500"])
-    assert [len(replica.choose(accepting=accepting)) for accepting in (True, True, False)] == [1, 0, 1]
+    assert [len(replica.choose_faults(accepting=accepting)) for accepting in (True, True, False)] == [1, 0, 1]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from providers.base import Api, FrameKind
 from providers.openai.chat import OpenAIChat
 from providers.retry_after import epoch_s, wait_s
-from providers.simulated.limits import LIMIT_HEADERS, Allowance, rate_limited, spent
 from providers.simulated.profile import parse_profile
-from providers.simulated.replica import Asked, Replica
+from providers.simulated.rate_limiter import LIMIT_HEADERS, RateLimiter, exhausted, rate_limited
+from providers.simulated.replica import RawRequest, SimulatedReplica
 from providers.simulated.script import Script
 
 NOW_S = 1_800_000_000.0
@@ -46,25 +46,27 @@ def test_wait_of_a_429_is_read_by_our_parser(provider: str) -> None:
 )
 def test_reset_is_stated_in_the_form_of_the_provider(provider: str, name: bytes) -> None:
     """Durations, times and milliseconds all mean the same wait."""
-    headers = dict(LIMIT_HEADERS[provider](spent(62.0), NOW_S))
+    headers = dict(LIMIT_HEADERS[provider](exhausted(62.0), NOW_S))
     assert wait_s(headers[name].decode(), NOW_S) == pytest.approx(62.0)
 
 
 @pytest.mark.parametrize("provider", ["gemini", "vllm"])
 def test_some_state_no_limits(provider: str) -> None:
     """Gemini and engines of one's own send no rate-limit headers."""
-    assert LIMIT_HEADERS[provider](spent(62.0), NOW_S) == ()
+    assert LIMIT_HEADERS[provider](exhausted(62.0), NOW_S) == ()
 
 
 def test_openai_writes_go_durations() -> None:
     """Short waits are milliseconds, long ones minutes and seconds."""
-    resets = [dict(LIMIT_HEADERS["openai"](spent(s), NOW_S))[b"x-ratelimit-reset-tokens"] for s in (0.012, 1.0, 360.0)]
+    resets = [
+        dict(LIMIT_HEADERS["openai"](exhausted(s), NOW_S))[b"x-ratelimit-reset-tokens"] for s in (0.012, 1.0, 360.0)
+    ]
     assert resets == [b"12ms", b"1s", b"6m0s"]
 
 
 def test_anthropic_writes_times() -> None:
     """Anthropic's resets are RFC 3339."""
-    reset = dict(LIMIT_HEADERS["anthropic"](spent(60.0), NOW_S))[b"anthropic-ratelimit-requests-reset"].decode()
+    reset = dict(LIMIT_HEADERS["anthropic"](exhausted(60.0), NOW_S))[b"anthropic-ratelimit-requests-reset"].decode()
     assert reset.endswith("Z")
     assert epoch_s(reset) == NOW_S + 60.0
 
@@ -82,17 +84,17 @@ def test_openai_and_azure_state_milliseconds() -> None:
         assert {(b"retry-after", b"1"), (b"retry-after-ms", b"300"), extra} <= set(headers)
 
 
-def asking(replica: Replica, at_s: float, max_tokens: int = 10) -> Script:
+def asking(replica: SimulatedReplica, at_s: float, max_tokens: int = 10) -> Script:
     """The script for one small request."""
     body = msgspec.json.encode(
         {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": max_tokens, "stream": True}
     )
-    return replica.script(Asked(Api.CHAT, body), (), at_s, NOW_S + at_s)
+    return replica.script(RawRequest(Api.CHAT, body), (), at_s, NOW_S + at_s)
 
 
-def openai(**limits: int) -> Replica:
+def openai(**limits: int) -> SimulatedReplica:
     """A replica of that provider with these limits."""
-    return Replica(parse_profile({"provider": "openai", **limits}), random.Random(1))
+    return SimulatedReplica(parse_profile({"provider": "openai", **limits}), random.Random(1))
 
 
 def test_headers_count_down() -> None:
@@ -151,11 +153,11 @@ def test_new_limits_are_full() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 300)), max_size=60))
 def test_no_stretch_of_time_has_more_than_its_share(asked: list[tuple[float, int]]) -> None:
-    """From any moment on at most a full minute's budget and what has come in since is taken."""
-    budget, now_s, taken = Allowance(10, 500), 0.0, list[tuple[float, int]]()
+    """From any moment on at most a full minute's allowance and what has come in since is taken."""
+    limiter, now_s, taken = RateLimiter(10, 500), 0.0, list[tuple[float, int]]()
     for pause_s, tokens in asked:
         now_s += pause_s
-        if not budget.take(tokens, now_s):
+        if not limiter.take(tokens, now_s):
             taken.append((now_s, min(tokens, 500)))
     for at, (since_s, _) in enumerate(taken):
         for to in range(at, len(taken)):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from providers.base import Headers
-from providers.simulated.script import Problem, Script, refuse
+from providers.simulated.script import ErrorFields, Script, error_script
 
 WINDOW_S = 60.0
 _REQUESTS, _TOKENS = 1000, 1_000_000  # a minute, that a replica without a limit states
@@ -22,27 +22,27 @@ _SILENT = ("vllm", "mistral", "together", "cerebras")  # no Retry-After with a 4
 _MILLISECONDS = ("openai", "azure")
 
 
-class Stated(NamedTuple):
+class AdvertisedLimit(NamedTuple):
     """One limit, as headers state it: how much a minute, how much is left, and in how many seconds all of it is."""
 
     limit: int
-    left: int
+    remaining: int
     reset_s: float
 
 
-class Limits(NamedTuple):
+class HeaderLimits(NamedTuple):
     """Both of a replica's."""
 
-    requests: Stated
-    tokens: Stated
+    requests: AdvertisedLimit
+    tokens: AdvertisedLimit
 
 
-def spent(reset_s: float) -> Limits:
+def exhausted(reset_s: float) -> HeaderLimits:
     """The limits of a replica without any, when it says that nothing is left."""
-    return Limits(Stated(_REQUESTS, 0, reset_s), Stated(_TOKENS, 0, reset_s))
+    return HeaderLimits(AdvertisedLimit(_REQUESTS, 0, reset_s), AdvertisedLimit(_TOKENS, 0, reset_s))
 
 
-class Allowance:
+class RateLimiter:
     """What is left of limits, each of which fills evenly over a minute and is full at first.
 
     Args:
@@ -77,16 +77,16 @@ class Allowance:
             self._left = [left - cost for left, cost in zip(self._left, costs, strict=True)]
         return wait_s
 
-    def stated(self) -> Limits:
+    def status(self) -> HeaderLimits:
         """As of the last request."""
-        told = []
-        for most, left, unlimited in zip(self._most, self._left, (_REQUESTS, _TOKENS), strict=True):
-            known = Stated(most, int(left), (most - left) * WINDOW_S / most) if most else None
-            told.append(known or Stated(unlimited, int(_PLENTY * unlimited), _SOON_S))
-        return Limits(*told)
+        advertised = []
+        for most, remaining, unlimited in zip(self._most, self._left, (_REQUESTS, _TOKENS), strict=True):
+            known = AdvertisedLimit(most, int(remaining), (most - remaining) * WINDOW_S / most) if most else None
+            advertised.append(known or AdvertisedLimit(unlimited, int(_PLENTY * unlimited), _SOON_S))
+        return HeaderLimits(*advertised)
 
 
-def rate_limited(provider: str, retry_s: float, wall_s: float, limits: Limits | None = None) -> Script:
+def rate_limited(provider: str, retry_s: float, wall_s: float, limits: HeaderLimits | None = None) -> Script:
     """A 429 in a provider's own form.
 
     Args:
@@ -95,14 +95,14 @@ def rate_limited(provider: str, retry_s: float, wall_s: float, limits: Limits | 
         wall_s: wall time now.
         limits: what its headers state; None: that nothing is left until then.
     """
-    problem = Problem(429, "requests", "rate_limit_exceeded", f"Rate limit reached. Try again in {retry_s:g}s.")
-    headers = (*LIMIT_HEADERS[provider](limits or spent(retry_s), wall_s), *_retry_after(provider, retry_s))
+    error = ErrorFields(429, "requests", "rate_limit_exceeded", f"Rate limit reached. Try again in {retry_s:g}s.")
+    headers = (*LIMIT_HEADERS[provider](limits or exhausted(retry_s), wall_s), *_retry_after(provider, retry_s))
     body = b""
     if provider == "gemini":
         details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_s:g}s"}]
-        error = {"code": 429, "message": problem.message, "status": "RESOURCE_EXHAUSTED", "details": details}
-        body = msgspec.json.encode([{"error": error}])
-    return refuse(problem, headers, None if provider in _SILENT else retry_s, body)
+        details_error = {"code": 429, "message": error.message, "status": "RESOURCE_EXHAUSTED", "details": details}
+        body = msgspec.json.encode([{"error": details_error}])
+    return error_script(error, headers, None if provider in _SILENT else retry_s, body)
 
 
 def _retry_after(provider: str, retry_s: float) -> Headers:
@@ -117,12 +117,12 @@ def _retry_after(provider: str, retry_s: float) -> Headers:
     return (whole, (b"retry-after-ms", milliseconds), extra)
 
 
-def _pairs(prefix: str, limits: Limits, reset: Callable[[float], str], *, limit: bool = True) -> Headers:
+def _pairs(prefix: str, limits: HeaderLimits, reset: Callable[[float], str], *, limit: bool = True) -> Headers:
     """`PREFIX{limit,remaining,reset}-{requests,tokens}`."""
     pairs = []
-    for what, stated in (("requests", limits.requests), ("tokens", limits.tokens)):
-        first = [("limit", str(stated.limit))] if limit else []
-        for name, value in (*first, ("remaining", str(stated.left)), ("reset", reset(stated.reset_s))):
+    for what, window in (("requests", limits.requests), ("tokens", limits.tokens)):
+        first = [("limit", str(window.limit))] if limit else []
+        for name, value in (*first, ("remaining", str(window.remaining)), ("reset", reset(window.reset_s))):
             pairs.append((f"{prefix}{name}-{what}".encode(), value.encode()))
     return tuple(pairs)
 
@@ -139,7 +139,7 @@ def _go(seconds: float) -> str:
     return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
 
 
-def _anthropic(limits: Limits, wall_s: float) -> Headers:
+def _anthropic(limits: HeaderLimits, wall_s: float) -> Headers:
     pairs = []
     tokens = limits.tokens
     for what, part, share in (
@@ -149,41 +149,45 @@ def _anthropic(limits: Limits, wall_s: float) -> Headers:
         ("output-tokens", tokens, 0.2),
     ):
         at = datetime.fromtimestamp(wall_s + part.reset_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for name, value in (("limit", int(share * part.limit)), ("remaining", int(share * part.left)), ("reset", at)):
+        for name, value in (
+            ("limit", int(share * part.limit)),
+            ("remaining", int(share * part.remaining)),
+            ("reset", at),
+        ):
             pairs.append((f"anthropic-ratelimit-{what}-{name}".encode(), str(value).encode()))
     return tuple(pairs)
 
 
-def _mistral(limits: Limits, _wall_s: float) -> Headers:
+def _mistral(limits: HeaderLimits, _wall_s: float) -> Headers:
     tokens = limits.tokens
     return (
         (b"x-ratelimitbysize-limit-minute", b"%d" % tokens.limit),
-        (b"x-ratelimitbysize-remaining-minute", b"%d" % tokens.left),
+        (b"x-ratelimitbysize-remaining-minute", b"%d" % tokens.remaining),
         (b"ratelimitbysize-reset", _whole(tokens.reset_s).encode()),
     )
 
 
-def _together(limits: Limits, _wall_s: float) -> Headers:
+def _together(limits: HeaderLimits, _wall_s: float) -> Headers:
     pairs = []
-    for name, stated in ((b"x-ratelimit-", limits.requests), (b"x-tokenlimit-", limits.tokens)):
-        pairs.append((name + b"limit", b"%d" % stated.limit))
-        pairs.append((name + b"remaining", b"%d" % stated.left))
-        pairs.append((name + b"reset", _whole(stated.reset_s).encode()))
+    for name, window in ((b"x-ratelimit-", limits.requests), (b"x-tokenlimit-", limits.tokens)):
+        pairs.append((name + b"limit", b"%d" % window.limit))
+        pairs.append((name + b"remaining", b"%d" % window.remaining))
+        pairs.append((name + b"reset", _whole(window.reset_s).encode()))
     return tuple(pairs)
 
 
-def _fireworks(limits: Limits, _wall_s: float) -> Headers:
+def _fireworks(limits: HeaderLimits, _wall_s: float) -> Headers:
     pairs = []
     tokens = limits.tokens
-    for what, stated in ((b"requests", limits.requests), (b"tokens-prompt", tokens), (b"tokens-generated", tokens)):
-        pairs.append((b"x-ratelimit-limit-" + what, b"%d" % stated.limit))
-        pairs.append((b"x-ratelimit-remaining-" + what, b"%d" % stated.left))
+    for what, window in ((b"requests", limits.requests), (b"tokens-prompt", tokens), (b"tokens-generated", tokens)):
+        pairs.append((b"x-ratelimit-limit-" + what, b"%d" % window.limit))
+        pairs.append((b"x-ratelimit-remaining-" + what, b"%d" % window.remaining))
     return tuple(pairs)
 
 
-def _openrouter(limits: Limits, wall_s: float) -> Headers:
+def _openrouter(limits: HeaderLimits, wall_s: float) -> Headers:
     requests = limits.requests
-    if requests.left and limits.tokens.left:  # only said with a 429
+    if requests.remaining and limits.tokens.remaining:  # only said with a 429
         return ()
     reset = b"%d" % round((wall_s + max(requests.reset_s, limits.tokens.reset_s)) * 1000)
     return (
@@ -193,7 +197,7 @@ def _openrouter(limits: Limits, wall_s: float) -> Headers:
     )
 
 
-LIMIT_HEADERS: Mapping[str, Callable[[Limits, float], Headers]] = {
+LIMIT_HEADERS: Mapping[str, Callable[[HeaderLimits, float], Headers]] = {
     "openai": lambda limits, _: _pairs("x-ratelimit-", limits, _go),
     "azure": lambda limits, _: _pairs("x-ratelimit-", limits, _whole, limit=False),
     "anthropic": _anthropic,

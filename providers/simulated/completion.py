@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from providers.base import Api, Usage
-from providers.simulated.request import BYTES_PER_TOKEN, Ask, AskError, choices, prompt_and_prefix
+from providers.simulated.request import BYTES_PER_TOKEN, ParsedRequest, RequestError, choice_count, prompt_and_prefix
 
-Said = Literal["content", "refusal", "tool_calls"]
+PieceKind = Literal["content", "refusal", "tool_calls"]
 
 _PLAIN = (
     "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which "
@@ -32,7 +32,7 @@ _DEPTH_MAX = 16
 _SAMPLES_MAX = 1000  # values in a document made from a schema, which may refer to itself
 
 
-class Choice(msgspec.Struct, frozen=True):
+class CompletionChoice(msgspec.Struct, frozen=True):
     """One choice of an answer.
 
     Attributes:
@@ -45,12 +45,12 @@ class Choice(msgspec.Struct, frozen=True):
 
     pieces: tuple[str, ...]
     finish: str = "stop"
-    said: Said = "content"
+    kind: PieceKind = "content"
     reasoning: tuple[str, ...] = ()
     tool: tuple[str, str] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Completion(msgspec.Struct, frozen=True):
     """A whole answer.
 
     Attributes:
@@ -62,7 +62,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     ident: str
     model: str
-    choices: tuple[Choice, ...]
+    choices: tuple[CompletionChoice, ...]
     usage: Usage
 
 
@@ -74,14 +74,16 @@ class Lengths(msgspec.Struct, frozen=True):
     reasoning: int
 
 
-class Voice(NamedTuple):
+class TextGenerator(NamedTuple):
     """What texts and ids depend on: the seed of a replica and a number of its own."""
 
     seed: int
     own: int
 
 
-def compose(api: Api, ask: Ask, rng: random.Random, voice: Voice, lengths: Lengths, cached_tokens: int) -> Answer:
+def compose(
+    api: Api, request: ParsedRequest, rng: random.Random, voice: TextGenerator, lengths: Lengths, cached_tokens: int
+) -> Completion:
     """Decide what is answered.
 
     Args:
@@ -97,35 +99,35 @@ def compose(api: Api, ask: Ask, rng: random.Random, voice: Voice, lengths: Lengt
     """
     draw = rng.getrandbits(64)
     key, prefix = draw, ""
-    if ask.fixed or ask.continue_final_message:
-        prompt, prefix = prompt_and_prefix(ask)
-        key = zlib.crc32(prompt, (voice.seed ^ (ask.seed or 0)) & _MASK) if ask.fixed else draw
-    said = tuple(_choice(ask, key + index * 7919, lengths, prefix) for index in range(choices(ask)))
-    reasoning = sum(len(choice.reasoning) for choice in said)
-    completion = reasoning + sum(len(choice.pieces) for choice in said)
-    usage = Usage(len(ask.text) // BYTES_PER_TOKEN + 1, completion, cached_tokens, reasoning)
-    return Answer(f"{_PREFIX[api]}{voice.own:08x}{draw:016x}", ask.model, said, usage)
+    if request.fixed or request.continue_final_message:
+        prompt, prefix = prompt_and_prefix(request)
+        key = zlib.crc32(prompt, (voice.seed ^ (request.seed or 0)) & _MASK) if request.fixed else draw
+    choices = tuple(_choice(request, key + index * 7919, lengths, prefix) for index in range(choice_count(request)))
+    reasoning = sum(len(choice.reasoning) for choice in choices)
+    completion = reasoning + sum(len(choice.pieces) for choice in choices)
+    usage = Usage(len(request.text) // BYTES_PER_TOKEN + 1, completion, cached_tokens, reasoning)
+    return Completion(f"{_PREFIX[api]}{voice.own:08x}{draw:016x}", request.model, choices, usage)
 
 
-def _choice(ask: Ask, key: int, lengths: Lengths, prefix: str) -> Choice:
+def _choice(request: ParsedRequest, key: int, lengths: Lengths, prefix: str) -> CompletionChoice:
     """One choice: a forced tool call, a JSON document, or text."""
     reasoning = _words(key + 1, lengths.reasoning)
-    tool = ask.forced_tool
+    tool = request.forced_tool
     if tool is not None:
         call = (f"call_{key & _MASK:08x}", tool.name)
-        return Choice(_document(tool.parameters), "tool_calls", "tool_calls", reasoning, call)
-    if ask.response_format is not None and ask.response_format.type != "text":
-        described = ask.response_format.json_schema
-        return Choice(_document(_ANY_JSON if described is None else described.schema), reasoning=reasoning)
-    finish = "stop" if ask.limit is None else "length"
-    count = min(lengths.tokens if ask.limit is None else ask.limit, lengths.tokens_max)
+        return CompletionChoice(_document(tool.parameters), "tool_calls", "tool_calls", reasoning, call)
+    if request.response_format is not None and request.response_format.type != "text":
+        described = request.response_format.json_schema
+        return CompletionChoice(_document(_ANY_JSON if described is None else described.schema), reasoning=reasoning)
+    finish = "stop" if request.limit is None else "length"
+    count = min(lengths.tokens if request.limit is None else request.limit, lengths.tokens_max)
     if not prefix:
-        return Choice(_words(key, count), finish, reasoning=reasoning)
+        return CompletionChoice(_words(key, count), finish, reasoning=reasoning)
     seen = min(len(prefix), lengths.tokens_max)  # tokens are at least a character; a given limit is for new ones
-    words = _after(_words(key, count if ask.limit is None else count + seen), prefix)
+    words = _after(_words(key, count if request.limit is None else count + seen), prefix)
     if words is None:
         words = _words(zlib.crc32(prefix.encode(), key & _MASK), count)
-    return Choice(words[:count], finish, reasoning=reasoning)
+    return CompletionChoice(words[:count], finish, reasoning=reasoning)
 
 
 def _words(key: int, count: int) -> tuple[str, ...]:
@@ -155,26 +157,26 @@ def _after(words: tuple[str, ...], prefix: str) -> tuple[str, ...] | None:
 def _document(schema: msgspec.Raw) -> tuple[str, ...]:
     """The tokens of a JSON document that the schema allows."""
     try:
-        text = json.dumps(sample(msgspec.json.decode(schema)))
+        text = json.dumps(example_document(msgspec.json.decode(schema)))
     except (TypeError, AttributeError, LookupError) as error:
-        raise AskError("a JSON schema in the request cannot be read") from error
+        raise RequestError("a JSON schema in the request cannot be read") from error
     return tuple(text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
 
 
-def sample(schema: object) -> object:
+def example_document(schema: object) -> object:
     """A small document that a JSON schema allows, for the commoner schemas; anything else gives a word."""
     definitions = schema.get("$defs") if isinstance(schema, Mapping) else None
-    return _sample(
+    return _example(
         schema, definitions if isinstance(definitions, Mapping) else {}, iter(range(_SAMPLES_MAX)), _DEPTH_MAX
     )
 
 
-def _sample(schema: object, definitions: Mapping[str, object], budget: Iterator[int], depth: int) -> object:
+def _example(schema: object, definitions: Mapping[str, object], budget: Iterator[int], depth: int) -> object:
     if not isinstance(schema, Mapping) or depth == 0 or next(budget, None) is None:
         return "word"
 
     def inner(part: object) -> object:
-        return _sample(part, definitions, budget, depth - 1)
+        return _example(part, definitions, budget, depth - 1)
 
     kind = schema.get("type")
     if "$ref" in schema:

@@ -12,13 +12,13 @@ import httptools
 import msgspec
 
 from providers.base import Api, Headers
-from providers.simulated.apis import SERVED
-from providers.simulated.exchange import Exchange, reset, response_head
-from providers.simulated.faults import Act, Wanted, faults
+from providers.simulated.apis import SERVED_APIS
+from providers.simulated.faults import ConnectionAction, InjectedFault, parse_faults
 from providers.simulated.quantities import UnitError
 from providers.simulated.render import error_body
-from providers.simulated.replica import FAULT_HEADER, Asked, Replica, served_models
-from providers.simulated.script import JSON, Problem, Script, refuse
+from providers.simulated.replica import FAULT_HEADER, RawRequest, SimulatedReplica, served_models
+from providers.simulated.response_writer import ResponseWriter, reset, response_head
+from providers.simulated.script import JSON, ErrorFields, Script, error_script
 from providers.simulated.stats import Stats
 
 BODY_BYTES_MAX = 20 * 1024 * 1024
@@ -28,21 +28,21 @@ _LINGER_S = 1.0  # how long an early answer waits for the rest of the request, s
 _SLOW_BUFFER_BYTES = 128 * 1024  # what the kernel takes on top of what was read
 
 
-class Site(Protocol):
+class ServerContext(Protocol):
     """The server, as its connections see it."""
 
-    replica: Replica
+    replica: SimulatedReplica
     stats: Stats
-    connections: "set[Connection]"
+    connections: "set[ServerConnection]"
 
     def control(self, method: str, target: str, body: bytes) -> tuple[int, object]:
         """Answer a control request: the status and what becomes JSON."""
 
-    def refuse(self, seconds: float) -> None:
+    def refuse_for(self, seconds: float) -> None:
         """Do not listen for a while."""
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """One connection.
 
     Args:
@@ -53,12 +53,12 @@ class Connection(asyncio.Protocol):
         closed: done when the connection is.
     """
 
-    def __init__(self, site: Site, *, faulty: bool) -> None:
-        self._site = site
+    def __init__(self, server: ServerContext, *, faulty: bool) -> None:
+        self._server = server
         self._faulty = faulty
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._exchange: Exchange | None = None
+        self._writer: ResponseWriter | None = None
         self._linger: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._begin()
@@ -69,22 +69,22 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
         self._body = bytearray()
-        self._wanted: tuple[Wanted, ...] = ()
+        self._faults: tuple[InjectedFault, ...] = ()
         self._read_rate = 0  # bytes a second, 0: as they come
-        self._deaf = False  # answered already, what still comes is thrown away
+        self._input_ignored = False  # answered already, what still comes is thrown away
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._site.connections.add(self)
-        self._site.stats.connections_opened += 1
-        self._site.stats.connections_open += 1
-        if self._faulty and self._site.replica.choose(accepting=True):
+        self._server.connections.add(self)
+        self._server.stats.connections_opened += 1
+        self._server.stats.connections_open += 1
+        if self._faulty and self._server.replica.choose_faults(accepting=True):
             reset(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._input_ignored:
             return
         try:
             self._parser.feed_data(data)
@@ -100,18 +100,18 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
-        self._site.connections.discard(self)
+        self._server.connections.discard(self)
         self.closed.set_result(None)
-        self._site.stats.connections_open -= 1
+        self._server.stats.connections_open -= 1
 
     def pause_writing(self) -> None:
-        if self._exchange is not None:
-            self._site.stats.paused += 1
-            self._exchange.pause()
+        if self._writer is not None:
+            self._server.stats.paused += 1
+            self._writer.pause()
 
     def resume_writing(self) -> None:
-        if self._exchange is not None:
-            self._exchange.resume()
+        if self._writer is not None:
+            self._writer.resume()
 
     def close(self) -> None:
         """Drop the connection; the peer sees a cut."""
@@ -119,9 +119,9 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         """The peer has left, or is about to be left."""
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.cancel()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.cancel()
         if self._linger is not None:
             self._linger.cancel()
 
@@ -132,8 +132,8 @@ class Connection(asyncio.Protocol):
     # httptools callbacks
 
     def on_message_begin(self) -> None:
-        if self._exchange is not None:
-            self._deaf = True
+        if self._writer is not None:
+            self._input_ignored = True
             self._transport.abort()
 
     def on_url(self, url: bytes) -> None:
@@ -150,11 +150,11 @@ class Connection(asyncio.Protocol):
             return
         if self._api is not None:
             self._choose_faults()
-        if self._headers.get(b"expect", b"").lower() == b"100-continue" and not self._deaf:
+        if self._headers.get(b"expect", b"").lower() == b"100-continue" and not self._input_ignored:
             self._transport.write(response_head(100, ()))
 
     def on_body(self, body: bytes) -> None:
-        if self._deaf:
+        if self._input_ignored:
             return
         self._body += body
         if len(self._body) > BODY_BYTES_MAX:
@@ -162,12 +162,12 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._read_rate = 0
-        if self._deaf:
+        if self._input_ignored:
             return
         api = self._api
         if api is not None:
-            asked = Asked(api, bytes(self._body))
-            self._play(self._site.replica.script(asked, self._wanted, self._loop.time(), _wall_s()))
+            request = RawRequest(api, bytes(self._body))
+            self._play(self._server.replica.script(request, self._faults, self._loop.time(), _wall_s()))
         else:
             self._write_json(*self._other(self._target.partition("?")[0]))
 
@@ -179,52 +179,53 @@ class Connection(asyncio.Protocol):
         path = self._target.partition("?")[0]
         if self._parser.get_method() != b"POST" or path.startswith(CONTROL):
             return None
-        return next((api for api in SERVED if path.endswith("/" + api.value)), None)
+        return next((api for api in SERVED_APIS if path.endswith("/" + api.value)), None)
 
     def _choose_faults(self) -> None:
         """Decide on the request's misbehaviour; some of it begins before the body is read."""
         try:
-            asked_for = faults(self._headers[FAULT_HEADER].decode("latin-1")) if FAULT_HEADER in self._headers else ()
+            header = self._headers.get(FAULT_HEADER)
+            requested = () if header is None else parse_faults(header.decode("latin-1"))
         except UnitError as error:
             self._refuse(400, f"{FAULT_HEADER.decode()}: {error}")
             return
-        self._wanted = self._site.replica.choose(accepting=False) + asked_for
-        for fault, args in self._wanted:
-            if fault.act is Act.REFUSE:
-                self._site.refuse(args.seconds)
-            elif fault.act is Act.SLOW_READ:
+        self._faults = self._server.replica.choose_faults(accepting=False) + requested
+        for fault, args in self._faults:
+            if fault.action is ConnectionAction.REFUSE:
+                self._server.refuse_for(args.seconds)
+            elif fault.action is ConnectionAction.SLOW_READ:
                 self._read_rate = max(1, args.count)
                 raw = self._transport.get_extra_info("socket")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
-            elif fault.act is Act.EARLY and fault.script is not None:
-                self._deaf = True
-                self._play(fault.script(Script(), args))
+            elif fault.action is ConnectionAction.EARLY and fault.edit_script is not None:
+                self._input_ignored = True
+                self._play(fault.edit_script(Script(), args))
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error and end the connection, without reading on."""
-        self._deaf = True
-        if self._exchange is None:
-            self._play(refuse(Problem(status, "invalid_request_error", None, message)))
+        self._input_ignored = True
+        if self._writer is None:
+            self._play(error_script(ErrorFields(status, "invalid_request_error", None, message)))
 
     def _play(self, script: Script) -> None:
         """Begin an answer."""
-        site = self._site
+        server = self._server
         request_id = self._headers.get(b"x-request-id", b"").decode("latin-1")[:200]
-        record = site.stats.begin(request_id, self._loop.time())
-        keep = self._parser.should_keep_alive() and not self._deaf
-        self._exchange = Exchange(
-            site.replica.slots, script, self._transport, site.stats, record, keep=keep, on_done=self._over
+        record = server.stats.begin(request_id, self._loop.time())
+        keep = self._parser.should_keep_alive() and not self._input_ignored
+        self._writer = ResponseWriter(
+            server.replica.slots, script, self._transport, server.stats, record, keep=keep, on_done=self._over
         )
-        self._exchange.start()
+        self._writer.start()
 
-    def _over(self, exchange: Exchange) -> None:
+    def _over(self, writer: ResponseWriter) -> None:
         """The answer is over."""
-        self._exchange = None
-        self._next(keep=exchange.keep)
+        self._writer = None
+        self._next(keep=writer.keep)
 
     def _next(self, *, keep: bool) -> None:
         """There may be another request."""
-        if self._deaf:
+        if self._input_ignored:
             self._linger = self._loop.call_later(_LINGER_S, self._transport.close)
         elif keep:
             self._begin()
@@ -235,16 +236,16 @@ class Connection(asyncio.Protocol):
         """The answer to a request that is not for a completion."""
         method = self._parser.get_method().decode()
         if path.startswith(CONTROL):
-            return self._site.control(method, self._target, bytes(self._body))
+            return self._server.control(method, self._target, bytes(self._body))
         if method == "GET" and path == "/health":  # as vLLM and SGLang have it; clients ask before they begin
             return 200, {}
-        models = served_models(self._site.replica.profile)
+        models = served_models(self._server.replica.profile)
         if method == "GET" and path.endswith("/models"):
             return 200, {"object": "list", "data": models}
         found = [model for model in models if path.endswith(f"/models/{model['id']}")]
         if method == "GET" and found:
             return 200, found[0]
-        served = ", ".join(f"POST /v1/{api.value}" for api in SERVED)
+        served = ", ".join(f"POST /v1/{api.value}" for api in SERVED_APIS)
         message = f"found {method} {path}; there are {served}, GET /v1/models"
         return 404, msgspec.Raw(error_body(message, "invalid_request_error", "unknown_url"))
 

@@ -14,7 +14,7 @@ from providers.base import Frame, FrameKind, Headers
 from providers.simulated.engine import Slots
 from providers.simulated.player import Player
 from providers.simulated.script import End, Framing, Script
-from providers.simulated.stats import Ended, Record, Stats
+from providers.simulated.stats import Ended, RequestRecord, Stats
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _REASONS = {status.value: status.phrase for status in http.HTTPStatus}
@@ -43,7 +43,7 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-class Exchange(Player):
+class ResponseWriter(Player):
     """Plays a script on a transport.
 
     Args:
@@ -67,10 +67,10 @@ class Exchange(Player):
         script: Script,
         transport: asyncio.Transport,
         stats: Stats,
-        record: Record,
+        record: RequestRecord,
         *,
         keep: bool,
-        on_done: "Callable[[Exchange], None]",
+        on_done: "Callable[[ResponseWriter], None]",
     ) -> None:
         super().__init__(asyncio.get_running_loop(), slots, script)
         self._transport = transport

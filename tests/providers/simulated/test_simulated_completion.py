@@ -9,7 +9,7 @@ from openai_calls import call_of
 from providers.base import Api
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
-from providers.simulated.answer import sample
+from providers.simulated.completion import example_document
 from simulated_calls import HELLO, answer_of, body_of, contents, play, replica_of, text_of
 
 PROTOCOLS: dict[Api, OpenAIChat | OpenAICompletions] = {Api.CHAT: OpenAIChat(), Api.COMPLETIONS: OpenAICompletions()}
@@ -170,11 +170,11 @@ def test_replica_may_refuse_to_continue() -> None:
 )
 def test_document_is_one_the_schema_allows(schema: object, document: object) -> None:
     """The commoner forms of JSON schemas are answered with a fitting value."""
-    assert sample(schema) == document
+    assert example_document(schema) == document
 
 
 def test_schema_that_refers_to_itself_ends() -> None:
     """A document is bounded, however its schema branches."""
     branches = {name: {"$ref": "#/$defs/A"} for name in "abcdefgh"}
     schema = {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": branches}}}
-    assert len(json.dumps(sample(schema))) < 100_000
+    assert len(json.dumps(example_document(schema))) < 100_000
