@@ -1,6 +1,6 @@
-"""The simulated replica's other APIs on top of the two it thinks in: responses as chat, embeddings as completions.
+"""Adapts the Responses and Embeddings APIs to the two that a simulated replica implements: chat and completions.
 
-A request is put into words that `ask.py` reads; what `render.py` makes of the answer is told in the caller's API. Pure.
+Translates requests for request.py, and the events and documents of render.py for the client's API. Pure.
 """
 
 import base64
@@ -25,77 +25,77 @@ _USAGE = {"include_usage": True}
 
 
 def to_chat_request(api: Api, body: bytes) -> tuple[Api, bytes]:
-    """The same request as a chat completion or completion.
+    """Translate a request to a chat completion or completion request.
 
     Raises:
-        AskError: it cannot be answered.
+        RequestError: The body is not a JSON object, or has no input.
     """
     if api is Api.RESPONSES:
-        given = _given(body)
+        values = _fields(body)
         try:
             fields = _RESPONSES.request(_call(body)).fields
-        except Unsupported:  # it answers to anything
-            fields = {"messages": [{"role": "user", "content": dumps(given.get("input")).decode()}]}
-        stream = {"stream": True, "stream_options": _USAGE} if given.get("stream") is True else {}
-        return Api.CHAT, dumps({**fields, "model": given.get("model"), **stream})
+        except Unsupported:  # the replica accepts any input
+            fields = {"messages": [{"role": "user", "content": dumps(values.get("input")).decode()}]}
+        stream = {"stream": True, "stream_options": _USAGE} if values.get("stream") is True else {}
+        return Api.CHAT, dumps({**fields, "model": values.get("model"), **stream})
     if api is Api.EMBEDDINGS:
-        given = _given(body)
-        if not given.get("input"):
-            raise RequestError("'input' is missing or not what it should be", "input")
-        return Api.COMPLETIONS, dumps({"model": given.get("model"), "prompt": given["input"], "max_tokens": 1})
+        values = _fields(body)
+        if not values.get("input"):
+            raise RequestError("input is missing; send a text or a list", "input")
+        return Api.COMPLETIONS, dumps({"model": values.get("model"), "prompt": values["input"], "max_tokens": 1})
     return api, body
 
 
 def from_chat_events(api: Api, body: bytes, events: Sequence[Event]) -> list[Event]:
-    """The events of an answer in the caller's API."""
+    """Translate the events of a stream to the client's API."""
     if api is not Api.RESPONSES:
         return list(events)
     translator = _RESPONSES.translator(_call(body))
-    said = [(tick, msgspec.structs.replace(frame, raw=translator.read(frame.raw))) for tick, frame in events]
-    return [(tick, frame) for tick, frame in said if frame.raw]
+    translated = [(tick, msgspec.structs.replace(frame, raw=translator.read(frame.raw))) for tick, frame in events]
+    return [(tick, frame) for tick, frame in translated if frame.raw]
 
 
 def from_chat_document(api: Api, body: bytes, events: Sequence[Event], whole: Frame) -> Frame:
-    """The answer as one JSON document in the caller's API.
+    """Translate a JSON response to the client's API.
 
     Args:
-        api: the caller's.
-        body: its request.
-        events: the same answer as a stream, in the API that the replica thinks in.
-        whole: and as a document.
+        api: the client's API.
+        body: the client's request.
+        events: the response as a stream, in the replica's API.
+        whole: the response as a document, in the replica's API.
     """
     if api is Api.RESPONSES:
         assembler = _RESPONSES.assembler(_call(body))
         for _, frame in from_chat_events(api, body, events):
             assembler.add(frame.raw)
         return Frame(FrameKind.CONTENT, assembler.body(), whole.usage)
-    return Frame(FrameKind.CONTENT, _embeddings(_given(body), whole), whole.usage) if api is Api.EMBEDDINGS else whole
+    return Frame(FrameKind.CONTENT, _embeddings(_fields(body), whole), whole.usage) if api is Api.EMBEDDINGS else whole
 
 
-def _embeddings(given: dict[str, object], whole: Frame) -> bytes:
-    asked = given["input"]
-    several = isinstance(asked, list) and not all(isinstance(token, int) for token in asked)
-    texts = asked if several and isinstance(asked, list) else [asked]
-    asked_size = given.get("dimensions")
-    size = asked_size if isinstance(asked_size, int) and 0 < asked_size <= DIMENSIONS_MAX else DIMENSIONS
+def _embeddings(fields: dict[str, object], whole: Frame) -> bytes:
+    inputs = fields["input"]
+    several = isinstance(inputs, list) and not all(isinstance(token, int) for token in inputs)
+    texts = inputs if several and isinstance(inputs, list) else [inputs]
+    requested_size = fields.get("dimensions")
+    size = requested_size if isinstance(requested_size, int) and 0 < requested_size <= DIMENSIONS_MAX else DIMENSIONS
     data = []
     for index, text in enumerate(texts):
         seed = zlib.crc32(dumps(text))
-        vector = [zlib.crc32(b"%d" % place, seed) / 2**31 - 1 for place in range(size)]
+        vector = [zlib.crc32(b"%d" % position, seed) / 2**31 - 1 for position in range(size)]
         packed = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-        base = given.get("encoding_format") == "base64"
-        data.append({"object": "embedding", "index": index, "embedding": packed if base else vector})
+        base64_encoded = fields.get("encoding_format") == "base64"
+        data.append({"object": "embedding", "index": index, "embedding": packed if base64_encoded else vector})
     tokens = whole.usage.prompt_tokens if whole.usage is not None else 0
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return dumps({"object": "list", "data": data, "model": given.get("model"), "usage": usage})
+    return dumps({"object": "list", "data": data, "model": fields.get("model"), "usage": usage})
 
 
 def _call(body: bytes) -> Call:
     return Call(Api.RESPONSES, body, {}, 1, "", streaming=False)
 
 
-def _given(body: bytes) -> dict[str, object]:
-    given = loads(body)
-    if not isinstance(given, dict):
-        raise RequestError("the body is not a JSON object")
-    return given
+def _fields(body: bytes) -> dict[str, object]:
+    fields = loads(body)
+    if not isinstance(fields, dict):
+        raise RequestError("the request body is not a JSON object; send an object")
+    return fields

@@ -1,7 +1,7 @@
-"""What a simulated replica says: deterministic text, tool calls and small JSON documents, token by token.
+"""Generates a simulated completion: deterministic text, tool calls and small JSON documents, token by token.
 
-An `Answer` is the content only; render.py puts it into events or a JSON body. The text of a choice is a
-function of a key, so two replicas with one seed say the same to a prompt at temperature 0. Units: tokens; one piece of
+A `Completion` is content only; render.py makes stream events or a JSON body of it. The text of a choice is a function
+of a key, so two replicas with one seed give the same text for a prompt at temperature 0. Units: tokens; one piece of
 text is one token.
 """
 
@@ -29,18 +29,18 @@ _PREFIX = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.MESSAGES: "msg_"
 _PIECE = 6  # characters of a JSON document or tool arguments in one token
 _ANY_JSON = msgspec.Raw(b'{"type": "object", "properties": {"answer": {}}}')
 _DEPTH_MAX = 16
-_SAMPLES_MAX = 1000  # values in a document made from a schema, which may refer to itself
+_VALUES_MAX = 1000  # in a document made from a schema, which may refer to itself
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """One choice of an answer.
+    """One choice of a completion.
 
     Attributes:
-        pieces: what is said, token by token; for a tool call its arguments.
+        pieces: tokens of the text, or of a tool call's arguments.
         finish: the finish_reason.
-        said: what the pieces are.
-        reasoning: thinking tokens before it.
-        tool: id and name of the function called, None unless said is "tool_calls".
+        kind: field of the message that holds the pieces.
+        reasoning: thinking tokens before the pieces.
+        tool: id and name of the called function; None unless kind is "tool_calls".
     """
 
     pieces: tuple[str, ...]
@@ -51,11 +51,11 @@ class CompletionChoice(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A whole answer.
+    """A whole completion.
 
     Attributes:
-        ident: the completion's id.
-        model: the model's name as the request gave it.
+        ident: id of the completion.
+        model: the request's model name.
         choices: at least one.
         usage: token counts.
     """
@@ -67,7 +67,13 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """How long answers are: tokens without a max_tokens, tokens at most, and thinking tokens before the text."""
+    """Lengths of completions.
+
+    Attributes:
+        tokens: tokens of a completion without a max_tokens.
+        tokens_max: maximum of tokens.
+        reasoning: thinking tokens before the text.
+    """
 
     tokens: int
     tokens_max: int
@@ -75,42 +81,45 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 class TextGenerator(NamedTuple):
-    """What texts and ids depend on: the seed of a replica and a number of its own."""
+    """Generates the completions of one replica.
+
+    Attributes:
+        seed: seed of texts; generators with one seed give the same text for a prompt at temperature 0.
+        replica_id: number in the ids of completions.
+    """
 
     seed: int
-    own: int
+    replica_id: int
 
+    def generate(
+        self, api: Api, request: ParsedRequest, rng: random.Random, lengths: Lengths, cached_tokens: int
+    ) -> Completion:
+        """Return the completion of one request.
 
-def compose(
-    api: Api, request: ParsedRequest, rng: random.Random, voice: TextGenerator, lengths: Lengths, cached_tokens: int
-) -> Completion:
-    """Decide what is answered.
+        Args:
+            api: the request's API.
+            request: the request.
+            rng: source of one draw, which decides the text unless the request requires a repeatable one.
+            lengths: token counts of the profile.
+            cached_tokens: prompt tokens found in the prefix cache.
 
-    Args:
-        api: which API was called.
-        ask: the request.
-        rng: drawn from once, and the draw decides the text unless the request wants it repeatable.
-        voice: of the replica.
-        lengths: of the answer.
-        cached_tokens: prompt tokens found in the prefix cache.
-
-    Raises:
-        AskError: The request is for something that cannot be answered.
-    """
-    draw = rng.getrandbits(64)
-    key, prefix = draw, ""
-    if request.fixed or request.continue_final_message:
-        prompt, prefix = prompt_and_prefix(request)
-        key = zlib.crc32(prompt, (voice.seed ^ (request.seed or 0)) & _MASK) if request.fixed else draw
-    choices = tuple(_choice(request, key + index * 7919, lengths, prefix) for index in range(choice_count(request)))
-    reasoning = sum(len(choice.reasoning) for choice in choices)
-    completion = reasoning + sum(len(choice.pieces) for choice in choices)
-    usage = Usage(len(request.text) // BYTES_PER_TOKEN + 1, completion, cached_tokens, reasoning)
-    return Completion(f"{_PREFIX[api]}{voice.own:08x}{draw:016x}", request.model, choices, usage)
+        Raises:
+            RequestError: The JSON schema or the message to continue is invalid.
+        """
+        draw = rng.getrandbits(64)
+        key, prefix = draw, ""
+        if request.fixed or request.continue_final_message:
+            prompt, prefix = prompt_and_prefix(request)
+            key = zlib.crc32(prompt, (self.seed ^ (request.seed or 0)) & _MASK) if request.fixed else draw
+        choices = tuple(_choice(request, key + index * 7919, lengths, prefix) for index in range(choice_count(request)))
+        reasoning = sum(len(choice.reasoning) for choice in choices)
+        completion = reasoning + sum(len(choice.pieces) for choice in choices)
+        usage = Usage(len(request.text) // BYTES_PER_TOKEN + 1, completion, cached_tokens, reasoning)
+        return Completion(f"{_PREFIX[api]}{self.replica_id:08x}{draw:016x}", request.model, choices, usage)
 
 
 def _choice(request: ParsedRequest, key: int, lengths: Lengths, prefix: str) -> CompletionChoice:
-    """One choice: a forced tool call, a JSON document, or text."""
+    """Return a required tool call, a JSON document, or text."""
     reasoning = _words(key + 1, lengths.reasoning)
     tool = request.forced_tool
     if tool is not None:
@@ -123,15 +132,15 @@ def _choice(request: ParsedRequest, key: int, lengths: Lengths, prefix: str) -> 
     count = min(lengths.tokens if request.limit is None else request.limit, lengths.tokens_max)
     if not prefix:
         return CompletionChoice(_words(key, count), finish, reasoning=reasoning)
-    seen = min(len(prefix), lengths.tokens_max)  # tokens are at least a character; a given limit is for new ones
-    words = _after(_words(key, count if request.limit is None else count + seen), prefix)
+    seen = min(len(prefix), lengths.tokens_max)  # a token has at least 1 character; max_tokens counts new tokens
+    words = _without_prefix(_words(key, count if request.limit is None else count + seen), prefix)
     if words is None:
         words = _words(zlib.crc32(prefix.encode(), key & _MASK), count)
     return CompletionChoice(words[:count], finish, reasoning=reasoning)
 
 
 def _words(key: int, count: int) -> tuple[str, ...]:
-    """The first tokens of a text; joined they are the text."""
+    """Return the first tokens of the text of a key."""
     words = []
     state = key
     for _ in range(count):
@@ -140,8 +149,8 @@ def _words(key: int, count: int) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _after(words: tuple[str, ...], prefix: str) -> tuple[str, ...] | None:
-    """What follows a prefix of a text, None if it is not a prefix of it."""
+def _without_prefix(words: tuple[str, ...], prefix: str) -> tuple[str, ...] | None:
+    """Return the rest of a text after a prefix; None if the text does not begin with it."""
     rest = prefix
     for index, word in enumerate(words):
         if not rest:
@@ -155,19 +164,19 @@ def _after(words: tuple[str, ...], prefix: str) -> tuple[str, ...] | None:
 
 
 def _document(schema: msgspec.Raw) -> tuple[str, ...]:
-    """The tokens of a JSON document that the schema allows."""
+    """Return the tokens of a JSON document that the schema allows."""
     try:
         text = json.dumps(example_document(msgspec.json.decode(schema)))
     except (TypeError, AttributeError, LookupError) as error:
-        raise RequestError("a JSON schema in the request cannot be read") from error
+        raise RequestError("a JSON schema in the request is invalid; send an object with known types") from error
     return tuple(text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
 
 
 def example_document(schema: object) -> object:
-    """A small document that a JSON schema allows, for the commoner schemas; anything else gives a word."""
+    """Return a small document that a common JSON schema allows; "word" for all other schemas."""
     definitions = schema.get("$defs") if isinstance(schema, Mapping) else None
     return _example(
-        schema, definitions if isinstance(definitions, Mapping) else {}, iter(range(_SAMPLES_MAX)), _DEPTH_MAX
+        schema, definitions if isinstance(definitions, Mapping) else {}, iter(range(_VALUES_MAX)), _DEPTH_MAX
     )
 
 

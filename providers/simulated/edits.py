@@ -1,7 +1,7 @@
-"""Edits of answers and scripts that make a simulated replica misbehave; faults.py gives them names.
+"""Edits of completions and scripts; faults.py maps fault names to them.
 
-Pure: each takes an answer or a script with the fault's arguments and returns another one. Counts of events are counts
-of content events. Units: seconds.
+Pure: each edit takes a completion or a script with the fault's arguments and returns a new one. Counts of events count
+content events only. Units: seconds.
 """
 
 import zlib
@@ -17,33 +17,33 @@ from providers.simulated.script import JSON, End, FaultArgs, Framing, Script, St
 
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _AFTER_CONTENT = (FrameKind.FINISH, FrameKind.USAGE, FrameKind.DONE)
-_SPACING_S = 0.0003  # between tiny writes, so that they do not all arrive at once
-_PAUSE_S = 0.002  # between the halves of a character, so that they arrive apart
+_SPACING_S = 0.0003  # between tiny writes, so that they arrive one by one
+_PAUSE_S = 0.002  # between the halves of a character, so that they arrive in two reads
 
 EditCompletion = Callable[[Completion, FaultArgs], Completion]
 EditScript = Callable[[Script, FaultArgs], Script]
 
 
-# answers
+# completions
 
 
 def content_filter(completion: Completion, args: FaultArgs) -> Completion:
-    """`count` tokens, then the provider's filter."""
+    """Stop at the provider's filter after `count` tokens."""
     return _each(completion, lambda choice: CompletionChoice(choice.pieces[: args.count], "content_filter"))
 
 
 def refusal(completion: Completion, _args: FaultArgs) -> Completion:
-    """The model declines."""
+    """Replace the text by a refusal of the model."""
     return _each(completion, lambda _: CompletionChoice(("I", " cannot", " help", " with", " that."), kind="refusal"))
 
 
 def big(completion: Completion, args: FaultArgs) -> Completion:
-    """The first token is `count` bytes long."""
+    """Make the first token `count` bytes long."""
     return _first_piece(completion, "x" * args.count)
 
 
 def accented(completion: Completion, _args: FaultArgs) -> Completion:
-    """The first token has characters of two and four bytes."""
+    """Replace the first token by characters of two and four bytes."""
     return _first_piece(completion, "é🙂")
 
 
@@ -55,66 +55,66 @@ def _each(completion: Completion, edit: Callable[[CompletionChoice], CompletionC
     return replace(completion, choices=tuple(edit(choice) for choice in completion.choices))
 
 
-# scripts that end too early
+# scripts with an early end
 
 
 def cut(end: End, framing: Framing | None = None) -> EditScript:
-    """`count` events, then `end`; half of a JSON body, then `end`."""
+    """Return an edit: `count` events, then `end`; for JSON half of the body, then `end`."""
 
     def edit(script: Script, args: FaultArgs) -> Script:
         if script.json:
-            return replace(script, steps=_halves(script.steps), end=end)
-        return replace(script, steps=_kept(script, args.count), end=end, framing=framing or script.framing)
+            return replace(script, steps=_first_halves(script.steps), end=end)
+        return replace(script, steps=_first_events(script, args.count), end=end, framing=framing or script.framing)
 
     return edit
 
 
 def cut_mid(script: Script, args: FaultArgs) -> Script:
-    """`count` events and half of the next one, then the connection is closed."""
-    kept = () if script.json else _kept(script, args.count)
-    return replace(script, steps=(*kept, *_halves(script.steps[len(kept) :][:1])), end=End.FIN)
+    """Send `count` events and half of the next one, then close the connection."""
+    kept = () if script.json else _first_events(script, args.count)
+    return replace(script, steps=(*kept, *_first_halves(script.steps[len(kept) :][:1])), end=End.FIN)
 
 
 def short(script: Script, args: FaultArgs) -> Script:
-    """`count` events and a clean end of the body; an empty JSON body."""
+    """End the body properly after `count` events; a JSON body is empty."""
     if script.json:
         return replace(script, steps=(), length=0)
-    return replace(script, steps=_kept(script, args.count))
+    return replace(script, steps=_first_events(script, args.count))
 
 
 def done(script: Script, args: FaultArgs) -> Script:
-    """`[DONE]` in place of the answer."""
+    """Send only `[DONE]`."""
     ended = short(script, args)
     return ended if script.json else replace(ended, steps=(*ended.steps, Step(0.0, DONE)))
 
 
 def no_done(script: Script, _args: FaultArgs) -> Script:
-    """Everything but `[DONE]`."""
+    """Omit `[DONE]`."""
     return replace(script, steps=tuple(step for step in script.steps if step.frame.kind is not FrameKind.DONE))
 
 
 def error_event(prefix: bytes, message: str) -> EditScript:
-    """`count` events, then an error event; a JSON body becomes an error object."""
+    """Return an edit: `count` events, then an error event; for JSON an error object."""
     raw = prefix + b"data: " + error_body(message, "server_error", "internal_error") + b"\n\n"
-    return _failing(raw, ErrorFrame(message, kind="server_error", code="internal_error"))
+    return _ending_in_error(raw, ErrorFrame(message, kind="server_error", code="internal_error"))
 
 
 def finish_error() -> EditScript:
-    """`count` events, then the finish_reason "error"; a JSON body becomes an error object."""
+    """Return an edit: `count` events, then the finish_reason "error"; for JSON an error object."""
     raw = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}\n\n'
-    return _failing(raw, ErrorFrame("finish_reason is 'error'"))
+    return _ending_in_error(raw, ErrorFrame("finish_reason is 'error'"))
 
 
 def json_error(_script: Script, _args: FaultArgs) -> Script:
-    """A 200 whose body is an error object."""
+    """Send a 200 with an error object as body."""
     body = error_body("The engine is dead", "server_error", "engine_dead")
     error = ErrorFrame("The engine is dead", kind="server_error", code="engine_dead")
     step = Step(0.0, Frame(FrameKind.ERROR, body, error=error))
     return Script(200, JSON, steps=(step,), framing=Framing.LENGTH, length=len(body))
 
 
-def _kept(script: Script, count: int) -> tuple[Step, ...]:
-    """The steps up to so many content events, never the finish."""
+def _first_events(script: Script, count: int) -> tuple[Step, ...]:
+    """Return the steps with the first `count` content events, without the finish."""
     kept = []
     for step in script.steps:
         if step.frame.kind in _AFTER_CONTENT or (step.frame.kind in _CONTENT and count == 0):
@@ -124,44 +124,44 @@ def _kept(script: Script, count: int) -> tuple[Step, ...]:
     return tuple(kept)
 
 
-def _halves(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _first_halves(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     halves = (Frame(FrameKind.PREAMBLE, step.frame.raw[: len(step.frame.raw) // 2]) for step in steps)
     return tuple(Step(step.at_s, half) for step, half in zip(steps, halves, strict=True))
 
 
-def _failing(raw: bytes, error: ErrorFrame) -> EditScript:
+def _ending_in_error(raw: bytes, error: ErrorFrame) -> EditScript:
     def edit(script: Script, args: FaultArgs) -> Script:
         if script.json:
             return json_error(script, args)
-        kept = _kept(script, args.count)
+        kept = _first_events(script, args.count)
         at_s = kept[-1].at_s if kept else 0.0
         return replace(script, steps=(*kept, Step(at_s, Frame(FrameKind.ERROR, raw, error=error))))
 
     return edit
 
 
-# scripts that say it strangely
+# scripts with unusual events
 
 
 def stall(script: Script, args: FaultArgs) -> Script:
-    """`count` events, then nothing for `seconds`, then the rest."""
-    still = 0 if script.json else len(_kept(script, args.count))
-    late = (Step(step.at_s + args.seconds, step.frame) for step in script.steps[still:])
-    return replace(script, steps=(*script.steps[:still], *late))
+    """Send nothing for `seconds` after `count` events, then the rest."""
+    unchanged = 0 if script.json else len(_first_events(script, args.count))
+    late = (Step(step.at_s + args.seconds, step.frame) for step in script.steps[unchanged:])
+    return replace(script, steps=(*script.steps[:unchanged], *late))
 
 
 def malformed(script: Script, args: FaultArgs) -> Script:
-    """After `count` events one whose data is not JSON; a JSON body that is none."""
+    """Send an event with invalid JSON after `count` events; a JSON body is invalid."""
     if script.json:
         return _edited(script, lambda raw: b"[" + raw[1:])
-    kept = _kept(script, args.count)
+    kept = _first_events(script, args.count)
     at_s = kept[-1].at_s if kept else 0.0
     broken = Step(at_s, Frame(FrameKind.MALFORMED, b'data: {"id": "bro\n\n'))
     return replace(script, steps=(*kept, broken, *script.steps[len(kept) :]))
 
 
 def pings(script: Script, _args: FaultArgs) -> Script:
-    """A comment before each event."""
+    """Send a comment before each event."""
     if script.json:
         return script
     ping = Frame(FrameKind.COMMENT, b": ping\n\n")
@@ -169,33 +169,33 @@ def pings(script: Script, _args: FaultArgs) -> Script:
 
 
 def crlf(script: Script, _args: FaultArgs) -> Script:
-    """Lines end with CRLF."""
+    """End lines with CRLF."""
     return _edited(script, lambda raw: raw.replace(b"\n", b"\r\n"))
 
 
 def fields(script: Script, _args: FaultArgs) -> Script:
-    """Each event has an id and a retry field, and an event without data stands before it."""
+    """Add id and retry fields to each event, and an event without data before it."""
     return script if script.json else _edited(script, lambda raw: b"retry: 2000\n\nid: 7\nretry: 3000\n" + raw)
 
 
 def with_length(script: Script, _args: FaultArgs) -> Script:
-    """A content-length instead of chunks."""
+    """Send a content-length instead of chunks."""
     raws = [frame.raw for frame in script.prelude] + [step.frame.raw for step in script.steps]
     return replace(script, framing=Framing.LENGTH, length=sum(map(len, raws)))
 
 
 def _edited(script: Script, edit: Callable[[bytes], bytes]) -> Script:
-    """Other bytes in every event."""
+    """Edit the bytes of every event."""
     prelude = tuple(replace(frame, raw=edit(frame.raw)) for frame in script.prelude)
     steps = tuple(Step(step.at_s, replace(step.frame, raw=edit(step.frame.raw))) for step in script.steps)
     return replace(script, prelude=prelude, steps=steps)
 
 
-# scripts with other writes; the steps are then no longer whole events
+# scripts with other writes; their steps are not whole events
 
 
 def split(script: Script, args: FaultArgs) -> Script:
-    """Writes of 1 to `count` bytes; more for an event that would take longer than 0.3 s."""
+    """Write 1 to `count` bytes at a time; more for an event that would take longer than 0.3 s."""
 
     def cut_up(raw: bytes) -> Iterator[bytes]:
         most = max(1, args.count, len(raw) // 500)
@@ -209,7 +209,7 @@ def split(script: Script, args: FaultArgs) -> Script:
 
 
 def utf8(script: Script, _args: FaultArgs) -> Script:
-    """Each event that has a character of several bytes is written in two pieces, cut inside the first of them."""
+    """Write each event with multi-byte characters in two pieces, cut inside the first such character."""
 
     def cut_character(raw: bytes) -> Iterator[bytes]:
         inside = next((index + 1 for index, byte in enumerate(raw) if byte >= 0x80), 0)
@@ -221,7 +221,7 @@ def utf8(script: Script, _args: FaultArgs) -> Script:
 
 
 def _in_pieces(script: Script, cut_up: Callable[[bytes], Iterator[bytes]], spacing_s: float) -> Script:
-    """Write each event in pieces; the last piece counts as the event."""
+    """Write each event in pieces; the last piece has the event's kind."""
     steps: list[Step] = []
     for step in script.steps:
         *parts, last = cut_up(step.frame.raw)
@@ -234,7 +234,7 @@ def _in_pieces(script: Script, cut_up: Callable[[bytes], Iterator[bytes]], spaci
 
 
 def coalesce(script: Script, args: FaultArgs) -> Script:
-    """`count` events in one write, at the time of the last of them; it counts as the first content among them."""
+    """Write `count` events at once, at the time of the last one; the write has the kind of its first content event."""
     size = max(1, args.count)
     steps = []
     for start in range(0, len(script.steps), size):

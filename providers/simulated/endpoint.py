@@ -1,7 +1,7 @@
 """A simulated replica in process: a `providers.base.Endpoint` without sockets, for tests and benches in virtual time.
 
-Frames reach the sink at the times the script says, on the loop's own timers. Faults that are only about bytes on a
-socket do nothing here. Units: seconds of the loop's clock.
+Frames reach the sink at the times of the script, on the loop's timers. Faults that change only bytes on a socket have
+no effect. Units: seconds of the loop's clock.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from providers.simulated.replica import FAULT_HEADER, RawRequest, SimulatedRepli
 from providers.simulated.script import End, Script
 
 _REFUSED = Script(status=0, end=End.RST, slot=False)
-_REFUSED_AT_THE_END = (b'"finish_reason":"content_filter"', b'"stop_reason":"refusal"')
+_REFUSAL_FINISHES = (b'"finish_reason":"content_filter"', b'"stop_reason":"refusal"')
 
 
 class SimulatedEndpoint:
-    """A replica behind the `Endpoint` contract.
+    """The `Endpoint` of a simulated replica.
 
     Args:
-        replica: what answers; several endpoints may share one.
+        replica: the replica; several endpoints may share one.
         wall_s: wall time at the loop's time 0.
     """
 
@@ -36,7 +36,7 @@ class SimulatedEndpoint:
         """Send the call; see `Endpoint.open`.
 
         Raises:
-            UnitError: The fault header cannot be read.
+            UnitError: The fault header is invalid.
         """
         now_s = self._loop.time()
         faults = self._faults(call)
@@ -53,7 +53,7 @@ class SimulatedEndpoint:
         return stream
 
     def _faults(self, call: Call) -> tuple[InjectedFault, ...]:
-        """The call's faults, without those about bytes on a socket."""
+        """Return the call's faults without those of bytes on a socket."""
         chosen = self._replica.choose_faults(accepting=True) + self._replica.choose_faults(accepting=False)
         for name, value in call.headers:
             if name == FAULT_HEADER:
@@ -62,7 +62,7 @@ class SimulatedEndpoint:
 
 
 class _SimulatedStream(Player):
-    """One answer on its way to a sink; the `Stream` of the attempt."""
+    """Plays a script into a sink; the `Stream` of one attempt."""
 
     __slots__ = ("_call", "_sink", "_unfinished")
 
@@ -73,18 +73,18 @@ class _SimulatedStream(Player):
         self._unfinished = call.choices
 
     def abort(self) -> None:
-        """Hear nothing more; see `Stream.abort`."""
+        """Stop all calls of the sink; see `Stream.abort`."""
         self.stop()
 
     def on_head(self) -> None:
-        """Tell the head and what goes out with it."""
+        """Pass the head and the prelude to the sink."""
         self._sink.on_headers(self.script.status, self.script.headers)
         for frame in self.script.prelude:
             if not self.over:
                 self._sink.on_frame(frame)
 
     def on_step(self, frame: Frame) -> None:
-        """Tell one event, or that this is an error answer, or that it is done."""
+        """Pass one event to the sink, or end the stream at an error response or `[DONE]`."""
         kind = frame.kind
         if self.script.status != 200:
             self._end(frame.error)
@@ -92,13 +92,13 @@ class _SimulatedStream(Player):
         if kind is FrameKind.PREAMBLE and not frame.raw.endswith(b"\n"):
             return  # half an event
         if kind is FrameKind.FINISH or (
-            kind is FrameKind.REFUSAL and any(mark in frame.raw for mark in _REFUSED_AT_THE_END)
+            kind is FrameKind.REFUSAL and any(mark in frame.raw for mark in _REFUSAL_FINISHES)
         ):
             self._unfinished -= 1
         elif (
-            (kind is FrameKind.USAGE and not self._call.include_usage)  # only the gateway asked for it
+            (kind is FrameKind.USAGE and not self._call.include_usage)  # requested by the gateway, not by the client
             or kind is FrameKind.MALFORMED
-            or (kind is FrameKind.ERROR and self.script.json)  # no event to forward
+            or (kind is FrameKind.ERROR and self.script.json)  # there is no event to forward
         ):
             frame = Frame(kind, b"", frame.usage, frame.error)
         self._sink.on_frame(frame)
@@ -106,7 +106,7 @@ class _SimulatedStream(Player):
             self._end(None)
 
     def on_over(self) -> None:
-        """The body has ended, or the connection has."""
+        """Pass the end of the body or of the connection to the sink."""
         whole = self.script.json and self.script.end is End.COMPLETE
         if whole or self._unfinished <= 0:
             self._sink.on_end(None)

@@ -1,6 +1,6 @@
-"""What makes requests at one simulated replica wait for each other: its slots and its prefix cache. No clock, no I/O.
+"""The shared resources of a simulated replica's requests: slots and prefix cache. No clock, no I/O.
 
-Units: requests, tokens, estimated as four bytes of the prompt's JSON each.
+Units: requests; tokens, estimated as four bytes of the prompt's JSON each.
 """
 
 from collections import OrderedDict
@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 from providers.simulated.request import BYTES_PER_TOKEN
 
-_BLOCK_TOKENS = 64  # what is cached, is cached in blocks, as in real engines
+_BLOCK_TOKENS = 64  # prefixes are cached in whole blocks, as in real engines
 _BLOCK_BYTES = _BLOCK_TOKENS * BYTES_PER_TOKEN
 
 Start = Callable[[], None]
-"""Called once, when a request gets a slot."""
+"""Callback of a request that gets a slot; called once."""
 
 
 class Slots:
-    """So many requests are worked on at a time, the others wait in order.
+    """Limits the requests in work; further requests wait in order of arrival.
 
     Args:
-        slots: at a time, 0: all at once.
-        queue_max: that may wait.
+        slots: maximum of requests in work; 0: unlimited.
+        queue_max: maximum of waiting requests.
     """
 
     def __init__(self, slots: int, queue_max: int) -> None:
@@ -31,32 +31,32 @@ class Slots:
 
     @property
     def full(self) -> bool:
-        """Nobody may come now, not even to wait."""
+        """True if no slot is free and the queue is full."""
         return bool(self._slots) and self._busy >= self._slots and len(self._waiting) >= self._queue_max
 
     def resize(self, slots: int, queue_max: int) -> None:
-        """Change the numbers; who works or waits already goes on, as many as fit now begin."""
+        """Change both maxima; start waiting requests that fit now, and stop none."""
         self._slots, self._queue_max = slots, queue_max
-        self._admit()
+        self._start_waiting()
 
     def acquire(self, start: Start) -> None:
-        """Take a slot or wait for one; `begin` is called at once or when it is this request's turn."""
+        """Take a slot or wait for one; `start` is called at once, or when a slot is free."""
         if not self._slots:
             self._busy += 1
             start()
         else:
             self._waiting[start] = None
-            self._admit()
+            self._start_waiting()
 
     def release(self, start: Start) -> None:
-        """Give the slot back, or wait no more; called exactly once for each `enter`."""
+        """Release the slot or the place in the queue; call it exactly once for each `acquire`."""
         if start in self._waiting:
             del self._waiting[start]
         else:
             self._busy -= 1
-            self._admit()
+            self._start_waiting()
 
-    def _admit(self) -> None:
+    def _start_waiting(self) -> None:
         while self._waiting and (self._busy < self._slots or not self._slots):
             start, _ = self._waiting.popitem(last=False)
             self._busy += 1
@@ -64,10 +64,10 @@ class Slots:
 
 
 class PrefixCache:
-    """Which prompt prefixes were seen lately, in blocks of 64 tokens.
+    """Recently used prompt prefixes, in blocks of 64 tokens.
 
     Args:
-        tokens_max: what it holds, the least recently used goes first.
+        tokens_max: capacity in tokens; the least recently used block is evicted first.
     """
 
     def __init__(self, tokens_max: int) -> None:
@@ -75,10 +75,10 @@ class PrefixCache:
         self._blocks: OrderedDict[int, None] = OrderedDict()  # hash of the prompt up to the block's end
 
     def use(self, prompt: bytes) -> int:
-        """Remember a prompt.
+        """Add a prompt.
 
         Returns:
-            How many tokens of its beginning were cached before.
+            Tokens at the beginning of the prompt that were cached before.
         """
         chain = 0
         cached = 0

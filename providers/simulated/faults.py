@@ -1,8 +1,9 @@
-"""Every misbehaviour a simulated replica can show: one table, name -> fault, and the small language that asks for them.
+"""Defines the faults of a simulated replica and parses their text.
 
-A fault edits the request as understood, the answer, or the script; a few are for the socket server to act out. The
-language: `NAME[:ARG[,ARG]]`, several joined by `+`; a rule adds when: `429:azure,2s once`, `cut_fin:40 first 3`,
-`crlf+split:7 always`, `500 4%`. ARG is a count, a duration or a word. Counts of events are counts of content events.
+A fault edits the parsed request, the completion or the script; some require an action on the connection. Text of
+faults: `NAME[:ARG[,ARG]]`, several joined by `+`, where ARG is a count, a duration or a provider. A rule adds a
+frequency: `429:azure,2s once`, `cut_fin:40 first 3`, `crlf+split:7 always`, `500 4%`. Counts of events count content
+events only.
 """
 
 import dataclasses
@@ -22,27 +23,32 @@ from providers.simulated.script import End, ErrorFields, FaultArgs, Framing, Scr
 
 COUNT_MAX = 16 * 1024 * 1024
 SECONDS_MAX = 3600.0
+_ARGUMENTS = {
+    "count": "a whole number",
+    "seconds": "a duration such as 2s",
+    "provider": f"one of {', '.join(LIMIT_HEADERS)}",
+}
 
 
 class ConnectionAction(enum.Enum):
-    """What the driver of a script must do itself."""
+    """Action of a fault on the connection, outside the script."""
 
-    RESET_ACCEPT = "reset_accept"  # reset each new connection before anything is read
-    REFUSE = "refuse"  # reset this connection and do not listen for a while
+    RESET_ACCEPT = "reset_accept"  # reset a new connection before the first read
+    REFUSE = "refuse"  # reset this connection and refuse new ones for a while
     SLOW_READ = "slow_read"  # read the request body slowly
-    EARLY = "early"  # answer before the request body has been read
+    EARLY = "early"  # respond before the request body has been read
 
 
 class Fault(NamedTuple):
-    """One misbehaviour.
+    """One kind of fault.
 
     Attributes:
-        text: what it is.
-        takes: which arguments may be given: some of "count", "seconds", "word".
-        default: arguments that were not given.
-        ask, answer, script: what it changes; None: nothing.
-        act: what the driver must do.
-        wire: it is about bytes on a socket and means nothing in process.
+        text: description for the help.
+        takes: accepted arguments: some of the keys of _ARGUMENTS.
+        default: arguments used where none are given.
+        edit_request, edit_completion, edit_script: edits; None: no edit.
+        action: action on the connection; None: none.
+        wire_only: True if it changes only bytes on a socket, so that it has no effect in process.
     """
 
     text: str
@@ -63,13 +69,13 @@ class InjectedFault(NamedTuple):
 
 
 class FaultRule(NamedTuple):
-    """When which faults happen.
+    """Faults and their frequency.
 
     Attributes:
-        text: how it was written.
-        wanted: the faults, applied in this order.
-        share: the probability for each request.
-        first: so often at most, None: always.
+        text: the text it was parsed from.
+        faults: the faults in the order of their edits.
+        share: probability for each request.
+        first: maximum of affected requests; None: no maximum.
     """
 
     text: str
@@ -79,48 +85,49 @@ class FaultRule(NamedTuple):
 
 
 def parse_faults(text: str) -> tuple[InjectedFault, ...]:
-    """Read `NAME[:ARGS][+NAME[:ARGS]...]`.
+    """Parse `NAME[:ARGS][+NAME[:ARGS]...]`.
 
     Raises:
-        UnitError: There is no such fault, or it does not take these arguments.
+        UnitError: A fault is unknown or does not take an argument.
     """
     return tuple(_parse_fault(part.strip()) for part in text.split("+"))
 
 
 def parse_rule(value: object) -> FaultRule:
-    """Read `FAULTS [once | always | first N | P%]`.
+    """Parse `FAULTS [once | always | first N | P%]`.
 
     Raises:
-        UnitError: It cannot be read.
+        UnitError: The text is not a rule.
     """
     match = re.fullmatch(r"\s*(\S+)(?:\s+(?:(once)|always|first (\d+)|(\S+%)))?\s*", str(value))
     if match is None:
-        raise UnitError(f"found {value!r}; write FAULT, or FAULT once, FAULT first 3, FAULT 5%")
+        raise UnitError(f"{value!r} is not a fault rule; write FAULT, FAULT once, FAULT first 3 or FAULT 5%")
     spec, once, first, percent = match.groups()
-    times = 1 if once else int(first) if first else None
-    return FaultRule(str(value), parse_faults(spec), share(percent) if percent else 1.0, times)
+    count = 1 if once else int(first) if first else None
+    return FaultRule(str(value), parse_faults(spec), share(percent) if percent else 1.0, count)
 
 
 def _parse_fault(text: str) -> InjectedFault:
     name, _, rest = text.partition(":")
     fault = FAULTS.get(name)
     if fault is None:
-        raise UnitError(f"found the fault {name!r}; write one of {', '.join(FAULTS)}")
-    given = fault.default
+        raise UnitError(f"the fault {name!r} is unknown; write one of {', '.join(FAULTS)}")
+    args = fault.default
     for word in filter(None, rest.split(",")):
         if word.isdigit() and "count" in fault.takes:
-            given = dataclasses.replace(given, count=min(int(word), COUNT_MAX))
-        elif word in LIMIT_HEADERS and "word" in fault.takes:
-            given = dataclasses.replace(given, word=word)
-        elif "seconds" in fault.takes:
-            given = dataclasses.replace(given, seconds=min(duration(word), SECONDS_MAX))
+            args = dataclasses.replace(args, count=min(int(word), COUNT_MAX))
+        elif word in LIMIT_HEADERS and "provider" in fault.takes:
+            args = dataclasses.replace(args, provider=word)
+        elif word[0].isdigit() and "seconds" in fault.takes:
+            args = dataclasses.replace(args, seconds=min(duration(word), SECONDS_MAX))
         else:
-            raise UnitError(f"found {text!r}; {name} takes {fault.takes or 'nothing'}, not {word!r}")
-    return InjectedFault(fault, given)
+            accepted = " or ".join(_ARGUMENTS[kind] for kind in fault.takes.split()) or "no argument"
+            raise UnitError(f"{word!r} is not an argument of {name}; give {accepted}")
+    return InjectedFault(fault, args)
 
 
 def _error(status: int, kind: str, code: str | None, message: str, param: str | None = None) -> edits.EditScript:
-    """An error status at once; `seconds`, if given, becomes its Retry-After."""
+    """Return an edit: an error response, with `seconds`, if above 0, as its Retry-After."""
     error = ErrorFields(status, kind, code, message, param)
 
     def edit(_script: Script, args: FaultArgs) -> Script:
@@ -135,7 +142,7 @@ def _status(_script: Script, args: FaultArgs) -> Script:
 
 
 def _nothing(end: End) -> edits.EditScript:
-    """Not even a response head."""
+    """Return an edit: no response head, then `end`."""
     return lambda script, _args: replace(script, status=0, head_s=None, prelude=(), steps=(), end=end)
 
 
@@ -153,106 +160,130 @@ _COUNT_1 = FaultArgs(count=1)
 _COUNT_3 = FaultArgs(count=3)
 
 FAULTS: dict[str, Fault] = {
-    # an error status, at once
+    # an error status
     "429": Fault(
-        "rate limited, in the form of a provider; seconds until the limit is lifted",
-        "seconds word",
+        "429 in the form of a provider; seconds: until the limit ends",
+        "seconds provider",
         FaultArgs(seconds=1.0),
-        edit_script=lambda _script, args: rate_limited(args.word, args.seconds, args.wall_s),
+        edit_script=lambda _script, args: rate_limited(args.provider, args.seconds, args.wall_s),
     ),
-    "500": Fault("internal error", edit_script=_error(500, "server_error", None, _ERROR)),
+    "500": Fault("500, internal error", edit_script=_error(500, "server_error", None, _ERROR)),
     "503": Fault(
-        "overloaded; seconds: with a Retry-After", "seconds", edit_script=_error(503, "server_error", None, _OVERLOADED)
+        "503, overloaded; seconds: with a Retry-After",
+        "seconds",
+        edit_script=_error(503, "server_error", None, _OVERLOADED),
     ),
-    "401": Fault("wrong key", edit_script=_error(401, _INVALID, "invalid_api_key", "Incorrect API key provided.")),
+    "401": Fault(
+        "401, invalid API key", edit_script=_error(401, _INVALID, "invalid_api_key", "Incorrect API key provided.")
+    ),
     "404": Fault(
-        "no such model", edit_script=_error(404, _INVALID, "model_not_found", "The model does not exist.", "model")
+        "404, unknown model", edit_script=_error(404, _INVALID, "model_not_found", "The model does not exist.", "model")
     ),
-    "status": Fault("any status", "count", FaultArgs(count=418), edit_script=_status),
-    "context_length": Fault("400", edit_script=_error(400, _INVALID, "context_length_exceeded", _TOO_LONG, "messages")),
-    "content_policy": Fault("400", edit_script=_error(400, _INVALID, "content_policy_violation", _POLICY)),
+    "status": Fault("the status count", "count", FaultArgs(count=418), edit_script=_status),
+    "context_length": Fault(
+        "400, context too long", edit_script=_error(400, _INVALID, "context_length_exceeded", _TOO_LONG, "messages")
+    ),
+    "content_policy": Fault(
+        "400, content policy", edit_script=_error(400, _INVALID, "content_policy_violation", _POLICY)
+    ),
     "no_stream": Fault(
-        "400 where a stream is asked for",
+        "400 if a stream is requested",
         edit_script=lambda script, _: (
             script if script.json else error_script(ErrorFields(400, _INVALID, None, _NO_STREAM, "stream"))
         ),
     ),
     "early_413": Fault(
-        "answered before the request body was read",
+        "413 before the request body has been read",
         edit_script=_error(413, _INVALID, "request_too_large", "The request is too large."),
         action=ConnectionAction.EARLY,
     ),
-    # a 200 that is none
+    # a 200 with an error
     "error_frame": Fault("an error event after count events", "count", edit_script=edits.error_event(b"", _ERROR)),
-    "error_event": Fault("the same, named", "count", edit_script=edits.error_event(b"event: error\n", _ERROR)),
+    "error_event": Fault(
+        "the same with the event name error", "count", edit_script=edits.error_event(b"event: error\n", _ERROR)
+    ),
     "finish_error": Fault("finish_reason error after count events", "count", edit_script=edits.finish_error()),
     "empty": Fault("a stream without events", edit_script=edits.short),
-    "done": Fault("[DONE] at once", edit_script=edits.done),
-    "json_error": Fault("a JSON error where a stream was asked for", edit_script=edits.json_error),
+    "done": Fault("a stream with [DONE] only", edit_script=edits.done),
+    "json_error": Fault("a JSON error instead of a stream", edit_script=edits.json_error),
     "json_answer": Fault(
-        "a JSON answer where a stream was asked for",
+        "a JSON response instead of a stream",
         edit_request=lambda request: replace(request, stream=False),
         wire_only=True,
     ),
     # connections
     "refuse": Fault(
-        "this connection is reset, others are refused for seconds",
+        "this connection reset, new ones refused for seconds",
         "seconds",
         FaultArgs(seconds=1.0),
         action=ConnectionAction.REFUSE,
         edit_script=_nothing(End.RST),
     ),
-    "reset_accept": Fault("reset when accepted", action=ConnectionAction.RESET_ACCEPT, edit_script=_nothing(End.RST)),
-    "reset": Fault("reset when the request has been read", edit_script=_nothing(End.RST)),
-    "silence": Fault("the request is read, nothing follows", edit_script=_nothing(End.SILENCE)),
+    "reset_accept": Fault(
+        "connection reset before the first read", action=ConnectionAction.RESET_ACCEPT, edit_script=_nothing(End.RST)
+    ),
+    "reset": Fault("connection reset after the request has been read", edit_script=_nothing(End.RST)),
+    "silence": Fault("no response at all", edit_script=_nothing(End.SILENCE)),
     "headers_silence": Fault(
-        "the head is sent, nothing follows",
+        "response head and nothing after it",
         edit_script=lambda script, _: replace(script, head_s=0.0, steps=(), end=End.SILENCE),
     ),
     "slow_read": Fault(
-        "the request body is read at count bytes a second",
+        "request body read at count bytes per second",
         "count",
         FaultArgs(count=65536),
         action=ConnectionAction.SLOW_READ,
         wire_only=True,
     ),
     # cut after count events
-    "cut_rst": Fault("reset", "count", _COUNT_3, edit_script=edits.cut(End.RST)),
+    "cut_rst": Fault("connection reset after count events", "count", _COUNT_3, edit_script=edits.cut(End.RST)),
     "cut_fin": Fault(
-        "closed, and the body has no other end: it looks complete",
+        "connection closed after count events; the body looks complete",
         "count",
         _COUNT_3,
         edit_script=edits.cut(End.FIN, Framing.CLOSE),
     ),
-    "cut_chunked": Fault("closed without the last chunk", "count", _COUNT_3, edit_script=edits.cut(End.FIN)),
-    "cut_mid": Fault("closed in the middle of the next event", "count", _COUNT_3, edit_script=edits.cut_mid),
-    "short": Fault("the body ends properly", "count", _COUNT_3, edit_script=edits.short),
+    "cut_chunked": Fault(
+        "connection closed after count events, without the last chunk",
+        "count",
+        _COUNT_3,
+        edit_script=edits.cut(End.FIN),
+    ),
+    "cut_mid": Fault(
+        "connection closed after count events and half of the next one", "count", _COUNT_3, edit_script=edits.cut_mid
+    ),
+    "short": Fault("body ended properly after count events", "count", _COUNT_3, edit_script=edits.short),
     # odd streams
     "stall": Fault(
         "nothing for seconds after count events", "count seconds", FaultArgs(3, 30.0), edit_script=edits.stall
     ),
-    "malformed": Fault("one event after count events is not JSON", "count", _COUNT_1, edit_script=edits.malformed),
+    "malformed": Fault("an event with invalid JSON after count events", "count", _COUNT_1, edit_script=edits.malformed),
     "no_done": Fault("no [DONE]", edit_script=edits.no_done),
-    "content_filter": Fault("stopped by a filter after count tokens", "count", edit_completion=edits.content_filter),
-    "refusal": Fault("the model refuses", edit_completion=edits.refusal),
+    "content_filter": Fault("content filter after count tokens", "count", edit_completion=edits.content_filter),
+    "refusal": Fault("refusal by the model", edit_completion=edits.refusal),
     "big": Fault("a first token of count bytes", "count", FaultArgs(count=1024 * 1024), edit_completion=edits.big),
     "pings": Fault("a comment before each event", edit_script=edits.pings),
     "crlf": Fault("CRLF line ends", edit_script=edits.crlf),
     # odd bytes
-    "fields": Fault("id and retry fields, events without data", edit_script=edits.fields, wire_only=True),
+    "fields": Fault("id and retry fields, and events without data", edit_script=edits.fields, wire_only=True),
     "split": Fault(
         "writes of up to count bytes", "count", FaultArgs(count=24), edit_script=edits.split, wire_only=True
     ),
-    "utf8": Fault("a character cut in two", edit_completion=edits.accented, edit_script=edits.utf8, wire_only=True),
+    "utf8": Fault(
+        "multi-byte characters cut in two writes",
+        edit_completion=edits.accented,
+        edit_script=edits.utf8,
+        wire_only=True,
+    ),
     "coalesce": Fault(
-        "count events in a write", "count", FaultArgs(count=4), edit_script=edits.coalesce, wire_only=True
+        "count events in each write", "count", FaultArgs(count=4), edit_script=edits.coalesce, wire_only=True
     ),
     "informational": Fault(
-        "a 100 and a 103 before the answer",
+        "a 100 and a 103 before the response",
         edit_script=lambda script, _: replace(script, informational=True),
         wire_only=True,
     ),
     "length": Fault("a content-length instead of chunks", edit_script=edits.with_length, wire_only=True),
-    "close": Fault("the connection's end is the body's end", edit_script=_framed(Framing.CLOSE), wire_only=True),
+    "close": Fault("body ended by the end of the connection", edit_script=_framed(Framing.CLOSE), wire_only=True),
     "chunk_extensions": Fault("chunk extensions and trailers", edit_script=_framed(Framing.EXTENDED), wire_only=True),
 }

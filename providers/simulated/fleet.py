@@ -1,54 +1,67 @@
-"""Several simulated replicas in one process, for whoever starts it: `python -m providers.simulated.fleet PROFILES`.
+"""Runs several simulated replicas in one process: `python -m providers.simulated.fleet PROFILES`.
 
-PROFILES is a JSON list, one profile each in the form of `profile.KEYS`. The process says its ports and control ports in
-one JSON line and ends when its input does: however the other end of that pipe ends, this one does, too. No units but
-those in the profiles.
+PROFILES is a JSON list with one profile for each replica, in the form of `profile.KEYS`. The process prints its ports
+and control ports as one JSON line, and exits when its standard input ends, so that it never outlives its parent.
 """
 
 import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from providers.simulated.profile import parse_profile
+from providers.simulated.profile import Profile, ProfileError, parse_profile
 from providers.simulated.server import SimulatedServer
 
 
-class _Input(asyncio.Protocol):
-    """Waits for the end of the input."""
+class _InputEnd(asyncio.Protocol):
+    """Waits for the end of the standard input."""
 
     def __init__(self) -> None:
-        self.ended = asyncio.Event()
+        self.reached = asyncio.Event()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self.ended.set()
+        self.reached.set()
 
 
-async def serve(profiles: Sequence[Mapping[str, object]], seed: int) -> None:
-    """Run the replicas until the input ends.
+async def serve(profiles: Sequence[Profile], seed: int) -> None:
+    """Run the replicas until the standard input ends.
 
     Args:
-        profiles: one for each replica.
-        seed: of the first; each next one has the next seed.
+        profiles: one profile for each replica.
+        seed: seed of the first replica; each next replica has the next seed.
     """
-    servers = [SimulatedServer(parse_profile(each), seed + number) for number, each in enumerate(profiles)]
+    servers = [SimulatedServer(profile, seed + number) for number, profile in enumerate(profiles)]
     for server in servers:
         await server.start(control_port=0)
     ports = [(server.port, server.control_port) for server in servers]
     sys.stdout.write(json.dumps(ports) + "\n")
     sys.stdout.flush()
-    _, waiting = await asyncio.get_running_loop().connect_read_pipe(_Input, sys.stdin)
-    await waiting.ended.wait()
+    _, end = await asyncio.get_running_loop().connect_read_pipe(_InputEnd, sys.stdin)
+    await end.reached.wait()
 
 
 def main() -> None:
-    """Run until the input ends."""
-    parser = argparse.ArgumentParser(prog="python -m providers.simulated.fleet", description="Simulated replicas.")
-    parser.add_argument("profiles", type=json.loads, help="a JSON list of profiles")
-    parser.add_argument("--seed", type=int, default=0, help="of the first replica")
+    """Run until the standard input ends."""
+    parser = argparse.ArgumentParser(
+        prog="python -m providers.simulated.fleet",
+        description="Several simulated replicas in one process, which ends when its standard input, a pipe, does.",
+    )
+    parser.add_argument("profiles", type=_profiles, help="a JSON list with one profile for each replica")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first replica, default 0")
     args = parser.parse_args()
     asyncio.run(serve(args.profiles, args.seed))
+
+
+def _profiles(text: str) -> list[Profile]:
+    try:
+        return [parse_profile({**each}) for each in json.loads(text)]
+    except ProfileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    except (ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(
+            f"""{text!r} is not a JSON list of objects; write '[{{"ttft": "20ms"}}]'"""
+        ) from error
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Anthropic's Messages API as a simulated replica speaks it: requests, streams, whole answers, errors.
+"""Anthropic's Messages API of a simulated replica: requests, streams, JSON responses and errors.
 
-The same answers as in a chat completion, in the other API's words; one choice, and thinking in a block of its own.
+Renders the completions of the chat API, with one choice, and with thinking in a block of its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,15 +65,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 def parse_messages_request(body: bytes) -> ParsedRequest:
-    """Read a request body.
+    """Parse a request body.
 
     Raises:
-        AskError: It cannot be answered.
+        RequestError: The body is invalid.
     """
     try:
         parsed = _decode(body)
     except msgspec.MsgspecError as error:
-        raise RequestError(f"the body is not a valid request: {error}") from error
+        raise RequestError(f"the request body is invalid: {error}") from error
     if parsed.max_tokens is None or parsed.max_tokens < 1:
         raise RequestError("max_tokens: Field required", "max_tokens")
     if not bytes(parsed.messages).startswith(b"["):
@@ -97,7 +97,7 @@ def parse_messages_request(body: bytes) -> ParsedRequest:
 
 
 def message_events(completion: Completion) -> list[tuple[int, Frame]]:
-    """The answer as events in the order of the wire, with the number of content gaps before each."""
+    """Return the events of a stream in order, each with its tick as in `render.Event`."""
     choice = completion.choices[0]
     opening = {**_message(completion), "content": [], "stop_reason": None, "usage": _counts(completion.usage, 1)}
     events = [(-1, _event(FrameKind.PREAMBLE, "message_start", {"message": opening}, _opening_usage(completion.usage)))]
@@ -107,7 +107,7 @@ def message_events(completion: Completion) -> list[tuple[int, Frame]]:
         begun = FrameKind.CONTENT if calls else FrameKind.PREAMBLE
         events.append((tick, _event(begun, "content_block_start", {"index": index, "content_block": block})))
         for delta in deltas:
-            tick += calls or len(events) > 2  # the first content has no gap before it; a call begins with its name
+            tick += calls or len(events) > 2  # the first content has no gap before it; a call starts with its name
             fields = {"index": index, "delta": delta}
             kind = FrameKind.PREAMBLE if delta["type"] == "signature_delta" else FrameKind.CONTENT
             events.append((tick, _event(kind, "content_block_delta", fields)))
@@ -121,7 +121,7 @@ def message_events(completion: Completion) -> list[tuple[int, Frame]]:
 
 
 def whole_message(completion: Completion) -> Frame:
-    """The answer as one JSON document."""
+    """Return the completion as one JSON document."""
     choice = completion.choices[0]
     content = [_filled(block, deltas) for block, deltas in _blocks(choice)]
     ending = {"stop_reason": _reason(choice), "usage": _counts(completion.usage)}
@@ -129,13 +129,13 @@ def whole_message(completion: Completion) -> Frame:
 
 
 def with_message_errors(script: Script) -> Script:
-    """The same script, its errors in the words of the API."""
-    steps = tuple(_restated(step, script) if step.frame.kind is FrameKind.ERROR else step for step in script.steps)
+    """Return a script with its errors in the form of the Messages API."""
+    steps = tuple(_in_api_form(step, script) if step.frame.kind is FrameKind.ERROR else step for step in script.steps)
     length = sum(len(step.frame.raw) for step in steps) if script.json else script.length
     return msgspec.structs.replace(script, steps=steps, length=length)
 
 
-def _restated(step: Step, script: Script) -> Step:
+def _in_api_form(step: Step, script: Script) -> Step:
     frame = step.frame
     message = "" if frame.error is None else frame.error.message
     kind = _TYPES.get(script.status, "invalid_request_error" if 400 <= script.status < 500 else "api_error")
@@ -145,7 +145,7 @@ def _restated(step: Step, script: Script) -> Step:
 
 
 def _blocks(choice: CompletionChoice) -> Iterator[tuple[Json, list[Json]]]:
-    """The content blocks of an answer as they begin, and what follows in each."""
+    """Yield the content blocks of a choice as they start, each with its deltas."""
     if choice.reasoning:
         deltas: list[Json] = [{"type": "thinking_delta", "thinking": piece} for piece in choice.reasoning]
         signature: Json = {"type": "signature_delta", "signature": "c2lt"}
@@ -158,7 +158,7 @@ def _blocks(choice: CompletionChoice) -> Iterator[tuple[Json, list[Json]]]:
 
 
 def _filled(block: Json, deltas: list[Json]) -> Json:
-    """A whole block."""
+    """Return a block with its deltas applied."""
     filled = dict(block)
     for delta in deltas:
         for key, value in delta.items():

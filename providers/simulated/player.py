@@ -1,6 +1,6 @@
-"""Plays one script in real or virtual time: tells a subclass when the head, each frame and the end are due.
+"""Plays one script in real or virtual time: calls a subclass when the head, each frame and the end are due.
 
-Owns timers and the request's slot; knows nothing of sockets or sinks. The clock is the event loop's, in seconds.
+Owns timers and the request's slot; independent of sockets and sinks. The clock is the event loop's, in seconds.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from providers.simulated.script import End, Script
 
 
 class Player(ABC):
-    """One response on its way out; a subclass says what that means.
+    """Plays one script; a subclass writes the response.
 
     Attributes:
-        script: what is played.
-        over: nothing more will be told.
+        script: the script.
+        over: True after the last call of the subclass.
     """
 
-    __slots__ = ("_base_s", "_begun", "_head_timer", "_headed", "_loop", "_next", "_paused", "_slots", "_timer",
+    __slots__ = ("_base_s", "_head_sent", "_head_timer", "_loop", "_next", "_paused", "_slots", "_started", "_timer",
                  "over", "script")  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: Slots, script: Script) -> None:
@@ -28,57 +28,56 @@ class Player(ABC):
         self.over = False
         self._loop = loop
         self._slots = slots
-        self._base_s = 0.0  # when the work on the request began
-        self._begun = False
-        self._headed = False
+        self._base_s = 0.0  # time at which the request got its slot
+        self._started = False
+        self._head_sent = False
         self._paused = False
-        self._next = 0  # step
+        self._next = 0  # index of the next step
         self._head_timer: asyncio.Handle | None = None
         self._timer: asyncio.Handle | None = None
 
     @abstractmethod
     def on_head(self) -> None:
-        """The response head and the prelude are due."""
+        """Write the response head and the prelude."""
 
     @abstractmethod
     def on_step(self, frame: Frame) -> None:
-        """A step is due."""
+        """Write one step."""
 
     @abstractmethod
     def on_over(self) -> None:
-        """All steps were told; not called for End.SILENCE."""
+        """End the response after its last step; not called for End.SILENCE."""
 
     def start(self) -> None:
-        """Begin now; nothing is told in this loop turn."""
+        """Start the script; its first call comes in a later turn of the loop."""
         if self.script.head_s is not None:
             self._head_timer = self._after(self.script.head_s, self._head)
         if self.script.slot:
-            self._slots.acquire(self._begin)
+            self._slots.acquire(self._begin_steps)
         else:
-            self._begin()
+            self._begin_steps()
 
     def pause(self) -> None:
-        """Tell no step until `resume`."""
+        """Hold all steps until `resume`."""
         self._paused = True
 
     def resume(self) -> None:
-        """Go on, from a later loop turn."""
+        """Continue in a later turn of the loop."""
         self._paused = False
-        if self._begun and self._timer is None and not self.over:
+        if self._started and self._timer is None and not self.over:
             self._timer = self._loop.call_soon(self._advance)
 
     def stop(self) -> None:
-        """Tell nothing more; idempotent."""
+        """Stop all calls; idempotent."""
         if self.over:
             return
-        self._leave()
+        self._close()
         for timer in (self._timer, self._head_timer):
             if timer is not None:
                 timer.cancel()
 
-    def _begin(self) -> None:
-        """It is this request's turn."""
-        self._begun = True
+    def _begin_steps(self) -> None:
+        self._started = True
         self._base_s = self._loop.time()
         steps = self.script.steps
         self._timer = self._after(steps[0].at_s if steps else 0.0, self._advance)
@@ -87,14 +86,14 @@ class Player(ABC):
         return self._loop.call_at(self._loop.time() + delay_s, call) if delay_s else self._loop.call_soon(call)
 
     def _head(self) -> None:
-        self._headed = True
+        self._head_sent = True
         if self.script.status:
             self.on_head()
 
     def _advance(self) -> None:
-        """Tell the steps that are due."""
+        """Play the steps that are due."""
         self._timer = None
-        if not self._headed:
+        if not self._head_sent:
             if self._head_timer is not None:
                 self._head_timer.cancel()
             self._head()
@@ -115,10 +114,10 @@ class Player(ABC):
 
     def _finish(self) -> None:
         if self.script.end is not End.SILENCE:
-            self._leave()
+            self._close()
             self.on_over()
 
-    def _leave(self) -> None:
+    def _close(self) -> None:
         self.over = True
         if self.script.slot:
-            self._slots.release(self._begin)
+            self._slots.release(self._begin_steps)

@@ -1,7 +1,7 @@
-"""What one simulated replica is like: a frozen `Profile` and its readable form for files, flags and HTTP.
+"""Defines the behaviour of one simulated replica: a frozen `Profile`, and its text form for files, flags and HTTP.
 
-Inside, seconds and tokens; outside, one mapping of names to values with units, as KEYS lists them. Whatever a profile
-may ask for is bounded here. Knows nothing of requests in progress.
+A `Profile` holds seconds and tokens; its text form maps the keys of KEYS to values with units. All values are bounded
+here. Independent of requests.
 """
 
 import re
@@ -23,11 +23,21 @@ _NOTHING = fixed(0.0)
 
 
 class ProfileError(ValueError):
-    """A profile cannot be read; the message names the key, what was found and what to write instead."""
+    """An invalid profile; the message names the key, its value and the correction.
+
+    Args:
+        message: the mistake and its correction, without the key.
+        key: the invalid key; empty: an unknown one.
+    """
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(f"{key}: {message}" if key else message)
+        self.message = message
+        self.key = key
 
 
 class Stall(NamedTuple):
-    """With probability `share` a request's TTFT is drawn from `ttft` instead."""
+    """A second distribution of TTFT, used with the probability `share`."""
 
     text: str
     share: float
@@ -35,9 +45,14 @@ class Stall(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """From `start_s` after the first request on, for `length_s`, TTFT and gaps are `factor` times as long.
+    """A period in which TTFT and gaps are `factor` times as long.
 
-    `every_s` repeats it so often; None: once.
+    Attributes:
+        text: the text it was parsed from.
+        factor: factor of TTFT and gaps.
+        start_s: time from the first request to the start.
+        length_s: length of the period.
+        every_s: time from start to start; None: the episode happens once.
     """
 
     text: str
@@ -47,7 +62,7 @@ class Episode(NamedTuple):
     every_s: float | None
 
     def covers(self, since_s: float) -> bool:
-        """Whether it is on, so long after the first request."""
+        """Return True if the episode is active at this time after the first request."""
         within = since_s - self.start_s
         if self.every_s is not None and within >= 0:
             within %= self.every_s
@@ -56,33 +71,33 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A replica's behaviour.
+    """The behaviour of a replica.
 
     Attributes:
-        ttft: time to first content, from when a slot is taken.
-        stall: rare values in place of ttft.
-        prefill_per_1k: added to ttft for each 1,000 prompt tokens not in the prefix cache; None: nothing.
-        gap: between the tokens of a stream.
-        headers: the response head is sent at once, or held until the first content.
-        headers_delay: until the head is sent, when it is sent at once.
-        role: see `Style.role`.
-        first_comment: a comment that goes out with the head, empty: none.
-        tokens: of an answer without max_tokens.
-        tokens_max: no answer is longer, whatever the request says.
+        ttft: time to first content, from the time at which the request gets a slot.
+        stall: rare values in place of ttft; None: none.
+        prefill_per_1k: addition to ttft for each 1,000 prompt tokens not in the prefix cache; None: none.
+        gap: time between the tokens of a stream.
+        headers: "at_once": the response head is sent before the content; "with_first_content": together with it.
+        headers_delay: time from arrival to a head that is sent at once.
+        role: see `RenderOptions.role`.
+        first_comment: comment sent with the head; empty: none.
+        tokens: tokens of a response without max_tokens.
+        tokens_max: maximum of tokens in a response.
         per_event: tokens in an event of a stream.
-        reasoning_tokens: before the text of each answer.
-        reasoning_key: what their field is called.
-        slots: requests worked on at a time, 0: unlimited.
-        queue_max: requests that may wait for a slot; more get a 503.
-        cache_tokens: size of the prefix cache, 0: none.
-        episodes: when it is slow; factors of overlapping ones multiply.
-        provider: whose rate-limit headers it sends.
-        requests_per_min: its limit, 0: none; requests beyond it get a 429.
-        tokens_per_min: likewise, of prompts and answers together.
-        extra_headers: "name: value", sent with every answer.
-        models: what it says it serves; any model is answered.
-        continues: an answer may be continued from a prefix (`continue_final_message`), else that is a 400.
-        faults: its misbehaviour.
+        reasoning_tokens: thinking tokens before the text of each response.
+        reasoning_key: field of thinking tokens.
+        slots: maximum of requests in work; 0: unlimited.
+        queue_max: maximum of requests that wait for a slot; further requests get a 503.
+        cache_tokens: size of the prefix cache; 0: no cache.
+        episodes: slow periods; factors of overlapping ones multiply.
+        provider: provider whose rate-limit headers are sent.
+        requests_per_min: limit of requests, above which they get a 429; 0: none.
+        tokens_per_min: limit of prompt and completion tokens, above which requests get a 429; 0: none.
+        extra_headers: "name: value", sent with every response.
+        models: models listed by /v1/models; requests may name any model.
+        continues: True if `continue_final_message` is supported; else it gets a 400.
+        faults: fault rules.
     """
 
     ttft: Distribution = _TTFT
@@ -112,7 +127,7 @@ class Profile:
 
     @property
     def lengths(self) -> Lengths:
-        """How long answers are."""
+        """Token counts of completions."""
         return Lengths(self.tokens, self.tokens_max, self.reasoning_tokens)
 
 
@@ -120,30 +135,37 @@ def parse_profile(changes: Mapping[str, object], base: Profile | None = None) ->
     """Change a profile.
 
     Args:
-        changes: a value for each key that changes, as KEYS describes them.
-        base: what keys not given keep; None: the default profile.
+        changes: new values by key of KEYS.
+        base: profile to change; None: the default profile.
 
     Raises:
-        ProfileError: A key does not exist or its value cannot be read.
+        ProfileError: A key is unknown or its value is invalid.
     """
     parsed: dict[str, Any] = {}
     for key, value in changes.items():
         if key not in KEYS:
-            raise ProfileError(f"found the key {key!r}; write one of {', '.join(KEYS)}")
+            raise ProfileError(f"the key {key!r} is unknown; write one of {', '.join(KEYS)}")
         try:
             parsed[key] = KEYS[key].read(value)
         except UnitError as error:
-            raise ProfileError(f"{key}: {error}") from error
+            raise ProfileError(str(error), key) from error
     return replace(base or Profile(), **parsed)
 
 
 def show_profile(profile: Profile) -> dict[str, object]:
-    """The profile in the form that `parse_profile` reads."""
+    """Return the text form of a profile, which `parse_profile` accepts."""
     return {key: described.show(getattr(profile, key)) for key, described in KEYS.items()}
 
 
 class ProfileKey(NamedTuple):
-    """How a key's value is written, read and shown; `many`: it is a list of such values."""
+    """One key of the text form.
+
+    Attributes:
+        text: description for the help.
+        read: parses a value.
+        show: formats a value.
+        many: True if the value is a list.
+    """
 
     text: str
     read: Callable[[object], object]
@@ -163,7 +185,7 @@ def _number(text: str, least: int, most: int) -> ProfileKey:
     def read(value: object) -> int:
         number = int(value) if isinstance(value, str) and value.isdigit() else value
         if not isinstance(number, int) or not least <= number <= most:
-            raise UnitError(f"found {value!r}; write a whole number from {least} to {most}")
+            raise UnitError(f"{value!r} is not a whole number from {least} to {most}; write one")
         return number
 
     return ProfileKey(text, read, _same)
@@ -172,7 +194,7 @@ def _number(text: str, least: int, most: int) -> ProfileKey:
 def _word(text: str, words: tuple[str, ...]) -> ProfileKey:
     def read(value: object) -> object:
         if value not in words:
-            raise UnitError(f"found {value!r}; write one of {', '.join(words)}")
+            raise UnitError(f"{value!r} is unknown; write one of {', '.join(words)}")
         return value
 
     return ProfileKey(f"{text}: {', '.join(words)}", read, _same)
@@ -181,7 +203,7 @@ def _word(text: str, words: tuple[str, ...]) -> ProfileKey:
 def _list(text: str, read_one: Callable[[object], object], show_one: Callable[[Any], object]) -> ProfileKey:
     def read(value: object) -> tuple[object, ...]:
         if not isinstance(value, list) or len(value) > _LIST_MAX:
-            raise UnitError(f"found {value!r}; write a list of at most {_LIST_MAX} texts")
+            raise UnitError(f"{value!r} is not a list of at most {_LIST_MAX} texts; write one")
         return tuple(read_one(one) for one in value)
 
     return ProfileKey(text, read, lambda values: [show_one(one) for one in values], many=True)
@@ -189,19 +211,19 @@ def _list(text: str, read_one: Callable[[object], object], show_one: Callable[[A
 
 def _line(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
-        raise UnitError(f"found {value!r}; write a line of text")
+        raise UnitError(f"{value!r} is not a line of text; write one without control characters")
     return value
 
 
 def _header(value: object) -> str:
     if not re.fullmatch(r"[a-z0-9-]+: \S.*", _line(value)):
-        raise UnitError(f"found {value!r}; write 'name: value', the name in lower case")
+        raise UnitError(f"{value!r} is not a header; write 'name: value' with the name in lower case")
     return str(value)
 
 
 def _flag(value: object) -> bool:
     if value not in (True, False, "true", "false"):
-        raise UnitError(f"found {value!r}; write true or false")
+        raise UnitError(f"{value!r} is neither true nor false; write one of them")
     return value in (True, "true")
 
 
@@ -214,18 +236,18 @@ def _stall(value: object) -> Stall | None:
         return None
     fraction, colon, shape = str(value).partition(":")
     if not colon:
-        raise UnitError(f"found {value!r}; write SHARE:DISTRIBUTION such as '4%:1s', or 'off'")
+        raise UnitError(f"{value!r} is not a stall; write SHARE:DISTRIBUTION such as '4%:1s', or 'off'")
     return Stall(str(value), share(fraction), distribution(shape))
 
 
 def _episode(value: object) -> Episode:
     match = re.fullmatch(r"x(\d+(?:\.\d+)?) from (\S+) for (\S+)(?: every (\S+))?", str(value))
     if match is None:
-        raise UnitError(f"found {value!r}; write 'x5 from 60s for 20s', or the same with 'every 140s' behind it")
+        raise UnitError(f"{value!r} is not an episode; write 'x5 from 60s for 20s' or 'x5 from 60s for 20s every 140s'")
     factor, start, length, every = match.groups()
     every_s = duration(every) if every else None
     if every_s == 0:
-        raise UnitError(f"found {value!r}; an episode cannot return every 0 s")
+        raise UnitError(f"the period of {value!r} is 0; write a longer one")
     return Episode(str(value), float(factor), duration(start), duration(length), every_s)
 
 
@@ -235,28 +257,28 @@ _PER_MIN_MAX = 1_000_000_000
 
 KEYS: dict[str, ProfileKey] = {
     "ttft": ProfileKey("time to first content: 20ms, lognormal:20ms,5ms, '20ms | 4% 1s', ...", distribution, _text_of),
-    "stall": ProfileKey("rare times instead: 4%:1s, or off", _stall, _text_of),
-    "prefill_per_1k": ProfileKey("added for each 1,000 uncached prompt tokens, or off", _prefill, _text_of),
-    "gap": ProfileKey("between tokens", distribution, _text_of),
-    "headers": _word("when the response head is sent", get_args(HeaderMode)),
-    "headers_delay": ProfileKey("until the head, when it is sent at once", distribution, _text_of),
-    "role": _word("the role chunk", get_args(Role)),
-    "first_comment": ProfileKey("a comment with the head", _line, _same),
-    "tokens": _number("of an answer without max_tokens", 0, _TOKENS_MAX),
-    "tokens_max": _number("of any answer", 1, _TOKENS_MAX),
-    "per_event": _number("tokens in an event", 1, _TOKENS_MAX),
-    "reasoning_tokens": _number("thinking before the text", 0, _TOKENS_MAX),
-    "reasoning_key": _word("the field of thinking tokens", get_args(ReasoningKey)),
-    "slots": _number("requests worked on at a time, 0: unlimited", 0, _TOKENS_MAX),
-    "queue_max": _number("requests that may wait for a slot", 0, _TOKENS_MAX),
-    "cache_tokens": _number("size of the prefix cache", 0, 100_000_000),
-    "episodes": _list("slow times: 'x5 from 60s for 20s every 140s'", _episode, _text_of),
-    "provider": _word("whose rate-limit headers", tuple(LIMIT_HEADERS)),
-    "requests_per_min": _number("its limit, stated in headers and kept with 429s, 0: none", 0, _PER_MIN_MAX),
-    "tokens_per_min": _number("likewise, of prompts and answers", 0, _PER_MIN_MAX),
-    "extra_headers": _list("'name: value' with every answer", _header, _same),
-    "models": _list("what /v1/models lists", _line, _same),
-    "continues": ProfileKey("answers may be continued from a prefix: true, false", _flag, _same),
-    "faults": _list("misbehaviour: NAME[:ARG] [once | always | first N | P%]", parse_rule, _text_of),
+    "stall": ProfileKey("rare values in place of ttft: 4%:1s, or off", _stall, _text_of),
+    "prefill_per_1k": ProfileKey("addition to ttft for each 1,000 uncached prompt tokens, or off", _prefill, _text_of),
+    "gap": ProfileKey("time between tokens", distribution, _text_of),
+    "headers": _word("time of the response head", get_args(HeaderMode)),
+    "headers_delay": ProfileKey("delay of a head that is sent at once", distribution, _text_of),
+    "role": _word("chunk with the role", get_args(Role)),
+    "first_comment": ProfileKey("comment sent with the head", _line, _same),
+    "tokens": _number("tokens of a response without max_tokens", 0, _TOKENS_MAX),
+    "tokens_max": _number("maximum of tokens in a response", 1, _TOKENS_MAX),
+    "per_event": _number("tokens in an event of a stream", 1, _TOKENS_MAX),
+    "reasoning_tokens": _number("thinking tokens before the text", 0, _TOKENS_MAX),
+    "reasoning_key": _word("field of thinking tokens", get_args(ReasoningKey)),
+    "slots": _number("maximum of requests in work, 0: unlimited", 0, _TOKENS_MAX),
+    "queue_max": _number("maximum of requests that wait for a slot, more get a 503", 0, _TOKENS_MAX),
+    "cache_tokens": _number("size of the prefix cache in tokens, 0: no cache", 0, 100_000_000),
+    "episodes": _list("slow periods: 'x5 from 60s for 20s every 140s'", _episode, _text_of),
+    "provider": _word("provider of rate-limit headers", tuple(LIMIT_HEADERS)),
+    "requests_per_min": _number("request limit, stated in headers and enforced with 429s, 0: none", 0, _PER_MIN_MAX),
+    "tokens_per_min": _number("limit of prompt and completion tokens, stated and enforced, 0: none", 0, _PER_MIN_MAX),
+    "extra_headers": _list("'name: value', sent with every response", _header, _same),
+    "models": _list("models listed by /v1/models", _line, _same),
+    "continues": ProfileKey("support of continue_final_message: true, false", _flag, _same),
+    "faults": _list("fault rules: NAME[:ARG] [once | always | first N | P%]", parse_rule, _text_of),
 }
-"""Every key of a profile's readable form; the keys are the attributes of `Profile`."""
+"""All keys of the text form, which are the attributes of `Profile`."""

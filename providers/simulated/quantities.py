@@ -1,7 +1,7 @@
-"""Readable quantities for simulated replicas: durations, shares and distributions of durations.
+"""Parses durations, shares and distributions of durations.
 
-Outside they are strings with a unit ("20ms", "4%", "lognormal:20ms,5ms | 4% 1s"), inside seconds and fractions. Knows
-nothing of requests. A distribution draws from the generator it is handed and keeps no state: a seed decides all.
+Their text has a unit ("20ms", "4%", "lognormal:20ms,5ms | 4% 1s"); their values are seconds and fractions. A
+distribution has no state and draws from the generator of its caller, so that one seed decides all draws.
 """
 
 import math
@@ -14,11 +14,11 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h)")
 
 Draw = Callable[[random.Random, int], float]
-"""(generator, number of the request) -> seconds."""
+"""Maps a generator and the number of a request to seconds."""
 
 
 class UnitError(ValueError):
-    """A quantity cannot be read; the message says what was found and what to write instead."""
+    """An invalid quantity; the message names the value and its correction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Distribution:
     """A distribution of durations.
 
     Attributes:
-        text: how it was written; two distributions are equal if they were written alike.
-        draw: one value in seconds.
+        text: the text it was parsed from; distributions are equal if their texts are.
+        draw: returns one value in seconds.
     """
 
     text: str
@@ -35,43 +35,42 @@ class Distribution:
 
 
 def duration(value: object) -> float:
-    """Read "250ms", "1.5s" or "0" as seconds."""
+    """Parse "250ms", "1.5s" or "0" to seconds."""
     if value in (0, "0"):
         return 0.0
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise UnitError(f"found {value!r}; write a duration with its unit, such as '20ms' or '1.5s'")
+        raise UnitError(f"{value!r} is not a duration; write a duration with its unit, such as '20ms' or '1.5s'")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def share(value: object) -> float:
-    """Read "4%", "0.04" or 0.04 as a fraction from 0 to 1."""
+    """Parse "4%", "0.04" or 0.04 to a fraction from 0 to 1."""
     try:
         text = str(value).strip()
         fraction = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         fraction = math.nan
     if not 0 <= fraction <= 1:
-        raise UnitError(f"found {value!r}; write a share such as '4%' or '0.04'")
+        raise UnitError(f"{value!r} is not a share from 0% to 100%; write a share such as '4%' or '0.04'")
     return fraction
 
 
 def fixed(seconds: float) -> Distribution:
-    """Always the same."""
+    """Return a distribution with one value."""
     return Distribution(f"{seconds * 1e3:g}ms", _fixed(seconds))
 
 
 def distribution(value: object) -> Distribution:
-    """Read a distribution.
+    """Parse a distribution.
 
     Args:
         value: SHAPE, or "SHAPE | 4% SHAPE | 1% SHAPE": each later shape has its share, the first has the rest. A SHAPE
             is a duration or `lognormal:MEAN,SD`, `lognormal_median:MEDIAN,SIGMA`, `normal:MEAN,SD[,MIN,MAX]`,
-            `uniform:MIN,MAX`, `exponential:MEAN[,MIN,MAX]`, `pareto:MIN,ALPHA`, `trace:D,D,...` (in turn, again and
-            again).
+            `uniform:MIN,MAX`, `exponential:MEAN[,MIN,MAX]`, `pareto:MIN,ALPHA`, `trace:D,D,...` (in turn, repeated).
 
     Raises:
-        UnitError: It is none of these.
+        UnitError: The value is not a distribution.
     """
     if not isinstance(value, str):
         return fixed(duration(value))
@@ -82,29 +81,27 @@ def distribution(value: object) -> Distribution:
         fraction, _, shape = other.partition(" ")
         rare.append((share(fraction), _shape(shape.strip())))
     if sum(fraction for fraction, _ in rare) > 1:
-        raise UnitError(f"found {value!r}; the shares of all but the first shape may add up to 100% at most")
+        raise UnitError(f"the shares in {value!r} are above 100% in total; lower them")
     return Distribution(value, _mixture(rest, rare) if rare else rest)
 
 
 def _shape(text: str) -> Draw:
-    """One shape of a distribution."""
     name, colon, rest = text.partition(":")
     if not colon:
         return _fixed(duration(text))
     if name not in _SHAPES:
-        raise UnitError(f"found the shape {name!r}; write a duration or one of {', '.join(_SHAPES)}")
+        raise UnitError(f"the shape {name!r} is unknown; write a duration or one of {', '.join(_SHAPES)}")
     make, counts, plain = _SHAPES[name]
     words = rest.split(",")
     if counts and len(words) not in counts:
-        raise UnitError(f"found {text!r}; {name} takes {' or '.join(map(str, counts))} values")
+        raise UnitError(f"{text!r} has the wrong number of values; give {name} {' or '.join(map(str, counts))}")
     numbers = [_positive(word) if index == plain else duration(word) for index, word in enumerate(words)]
     return make(*numbers)
 
 
 def _positive(text: str) -> float:
-    """A number without a unit, above 0."""
     if not re.fullmatch(r"\d*\.?\d+", text) or float(text) == 0:
-        raise UnitError(f"found {text!r}; write a number above 0 such as 0.3")
+        raise UnitError(f"{text!r} is not a number above 0; write a number without a unit, such as 0.3")
     return float(text)
 
 
@@ -156,7 +153,7 @@ def _mixture(rest: Draw, rare: list[tuple[float, Draw]]) -> Draw:
     return draw
 
 
-# name -> what makes it, how many values it takes (empty: any), which of them is a plain number
+# name -> constructor, allowed numbers of values (empty: any), index of the value without a unit (None: none)
 _SHAPES: dict[str, tuple[Callable[..., Draw], tuple[int, ...], int | None]] = {
     "lognormal": (_lognormal, (2,), None),
     "lognormal_median": (_lognormal_median, (2,), 1),

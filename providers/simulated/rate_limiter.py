@@ -1,7 +1,6 @@
-"""Rate limits of simulated replicas: what is left of them, their headers and 429s in the forms of the providers.
+"""Rate limits of simulated replicas, and their headers and 429s in the forms of the providers (docs/providers.md).
 
-An `Allowance` counts, everything else only states (providers.md). Pure. Units: seconds of the caller's clock; wall time
-since 1970; tokens.
+Pure. Units: seconds of the caller's clock; wall time since 1970; tokens.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,16 +13,22 @@ from providers.base import Headers
 from providers.simulated.script import ErrorFields, Script, error_script
 
 WINDOW_S = 60.0
-_REQUESTS, _TOKENS = 1000, 1_000_000  # a minute, that a replica without a limit states
-_PLENTY = 0.9  # of them are left, it says
-_SOON_S = 1.0  # and all of them in so long
-_ROUNDING = 1e-6  # whoever waits as long as told finds room
+_REQUESTS, _TOKENS = 1000, 1_000_000  # limits per minute in the headers of a replica without limits
+_REMAINING = 0.9  # share of these limits that is stated as remaining
+_RESET_S = 1.0  # stated reset of these limits
+_ROUNDING = 1e-6  # a request after exactly the stated wait is accepted
 _SILENT = ("vllm", "mistral", "together", "cerebras")  # no Retry-After with a 429
 _MILLISECONDS = ("openai", "azure")
 
 
 class AdvertisedLimit(NamedTuple):
-    """One limit, as headers state it: how much a minute, how much is left, and in how many seconds all of it is."""
+    """One limit in the headers of a response.
+
+    Attributes:
+        limit: requests or tokens per minute.
+        remaining: requests or tokens that remain.
+        reset_s: seconds until all of the limit remains.
+    """
 
     limit: int
     remaining: int
@@ -31,23 +36,23 @@ class AdvertisedLimit(NamedTuple):
 
 
 class HeaderLimits(NamedTuple):
-    """Both of a replica's."""
+    """The two limits in the headers of a response."""
 
     requests: AdvertisedLimit
     tokens: AdvertisedLimit
 
 
 def exhausted(reset_s: float) -> HeaderLimits:
-    """The limits of a replica without any, when it says that nothing is left."""
+    """Return the limits stated by a replica without limits when its 429 fault is active."""
     return HeaderLimits(AdvertisedLimit(_REQUESTS, 0, reset_s), AdvertisedLimit(_TOKENS, 0, reset_s))
 
 
 class RateLimiter:
-    """What is left of limits, each of which fills evenly over a minute and is full at first.
+    """Two token buckets, each full at first and refilled evenly over a minute.
 
     Args:
-        requests_per_min: 0: no limit; headers then state one of which nearly all is left.
-        tokens_per_min: likewise, of prompts and answers together.
+        requests_per_min: limit of requests; 0: none, so that headers state 90% of 1,000 as remaining.
+        tokens_per_min: limit of prompt and completion tokens; 0: none, with 90% of 1,000,000 as remaining.
     """
 
     def __init__(self, requests_per_min: int, tokens_per_min: int) -> None:
@@ -59,11 +64,11 @@ class RateLimiter:
         """Take a request and its tokens.
 
         Args:
-            tokens: of the prompt and the answer; more than a whole minute's cost no more than that.
-            now_s: not less than in the call before.
+            tokens: prompt and completion tokens; a number above the limit costs the whole limit.
+            now_s: time, not before that of the previous call.
 
         Returns:
-            0 if there was room; else seconds until there will be, and nothing was taken.
+            0 if the request is accepted; else seconds to wait, and nothing is taken.
         """
         passed_s = 0.0 if self._now_s is None else now_s - self._now_s
         self._now_s = now_s
@@ -78,22 +83,22 @@ class RateLimiter:
         return wait_s
 
     def status(self) -> HeaderLimits:
-        """As of the last request."""
+        """Return both limits as of the last request."""
         advertised = []
         for most, remaining, unlimited in zip(self._most, self._left, (_REQUESTS, _TOKENS), strict=True):
             known = AdvertisedLimit(most, int(remaining), (most - remaining) * WINDOW_S / most) if most else None
-            advertised.append(known or AdvertisedLimit(unlimited, int(_PLENTY * unlimited), _SOON_S))
+            advertised.append(known or AdvertisedLimit(unlimited, int(_REMAINING * unlimited), _RESET_S))
         return HeaderLimits(*advertised)
 
 
 def rate_limited(provider: str, retry_s: float, wall_s: float, limits: HeaderLimits | None = None) -> Script:
-    """A 429 in a provider's own form.
+    """Return the script of a 429 in a provider's form.
 
     Args:
         provider: a key of LIMIT_HEADERS.
-        retry_s: until there is room again.
+        retry_s: seconds to wait.
         wall_s: wall time now.
-        limits: what its headers state; None: that nothing is left until then.
+        limits: limits in its headers; None: none remain until `retry_s` has passed.
     """
     error = ErrorFields(429, "requests", "rate_limit_exceeded", f"Rate limit reached. Try again in {retry_s:g}s.")
     headers = (*LIMIT_HEADERS[provider](limits or exhausted(retry_s), wall_s), *_retry_after(provider, retry_s))
@@ -106,7 +111,7 @@ def rate_limited(provider: str, retry_s: float, wall_s: float, limits: HeaderLim
 
 
 def _retry_after(provider: str, retry_s: float) -> Headers:
-    """`Retry-After` and its relatives."""
+    """Return `Retry-After` and the provider's variants of it."""
     if provider in _SILENT or provider == "gemini":
         return ()
     whole = (b"retry-after", b"%d" % max(1, round(retry_s)))
@@ -118,7 +123,7 @@ def _retry_after(provider: str, retry_s: float) -> Headers:
 
 
 def _pairs(prefix: str, limits: HeaderLimits, reset: Callable[[float], str], *, limit: bool = True) -> Headers:
-    """`PREFIX{limit,remaining,reset}-{requests,tokens}`."""
+    """Return headers named `PREFIX{limit,remaining,reset}-{requests,tokens}`."""
     pairs = []
     for what, window in (("requests", limits.requests), ("tokens", limits.tokens)):
         first = [("limit", str(window.limit))] if limit else []
@@ -132,7 +137,7 @@ def _whole(seconds: float) -> str:
 
 
 def _go(seconds: float) -> str:
-    """A Go duration: 12ms, 1s, 6m0s."""
+    """Format a Go duration: 12ms, 1s, 6m0s."""
     if seconds < 1:
         return f"{seconds * 1000:g}ms"
     minutes, rest = divmod(seconds, 60)
@@ -187,7 +192,7 @@ def _fireworks(limits: HeaderLimits, _wall_s: float) -> Headers:
 
 def _openrouter(limits: HeaderLimits, wall_s: float) -> Headers:
     requests = limits.requests
-    if requests.remaining and limits.tokens.remaining:  # only said with a 429
+    if requests.remaining and limits.tokens.remaining:  # sent only with a 429
         return ()
     reset = b"%d" % round((wall_s + max(requests.reset_s, limits.tokens.reset_s)) * 1000)
     return (
@@ -210,4 +215,4 @@ LIMIT_HEADERS: Mapping[str, Callable[[HeaderLimits, float], Headers]] = {
     "cerebras": lambda limits, _: _pairs("x-ratelimit-", limits, lambda reset_s: f"{reset_s:g}"),
     "vllm": lambda _limits, _wall_s: (),
 }
-"""Provider -> (limits, wall time) -> its rate-limit headers (providers.md)."""
+"""Provider -> function of its limits and the wall time that returns its rate-limit headers."""

@@ -1,7 +1,7 @@
-"""An answer of a simulated replica as bytes: events of a stream, or one JSON body that says the same.
+"""Renders a completion as bytes: events of a stream, or the equivalent JSON body.
 
-Each event is a `Frame` that already knows what it is. Times are not known here: an event has a tick, the number of
-content gaps that lie before it, and ticks below 0 come before the first content.
+Each event is a `Frame` with its kind and usage. Events have ticks instead of times: a tick is the number of content
+gaps before the event, and is below 0 before the first content.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from providers.simulated.request import ParsedRequest
 
 Role = Literal["early", "with", "none"]
 
-CREATED_S = 1_700_000_000  # the simulated replica's "now", always: answers are the same on every day
+CREATED_S = 1_700_000_000  # fixed, so that responses do not depend on the date
 DONE = Frame(FrameKind.DONE, b"data: [DONE]\n\n")
 _LOGPROB = -0.25
 _FILTER_RESULTS = [{"prompt_index": 0, "content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}}]
@@ -30,12 +30,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RenderOptions(NamedTuple):
-    """How a replica dresses its streams.
+    """Options of a replica's streams.
 
     Attributes:
-        role: a role chunk of its own before the content, the role in every content chunk, or no role at all.
-        filters: begin with a chunk without choices that carries filter results, as Azure does.
-        reasoning_key: what the field of thinking tokens is called.
+        role: "early": a role chunk before the content; "with": the role in every content chunk; "none": no role.
+        filters: True if a chunk with filter results and without choices comes first, as from Azure.
+        reasoning_key: field of thinking tokens.
         per_event: tokens in an event.
     """
 
@@ -46,11 +46,11 @@ class RenderOptions(NamedTuple):
 
 
 Event = tuple[int, Frame]
-"""One event of a stream and the number of content gaps before it; below 0: before the first content."""
+"""The tick of an event, and the event."""
 
 
 def stream(api: Api, request: ParsedRequest, completion: Completion, options: RenderOptions) -> list[Event]:
-    """The answer as events in the order of the wire, `[DONE]` included."""
+    """Return the events of a stream in order, `[DONE]` included."""
     head = b"data: " + _envelope(api, completion, chunk=True)[:-1] + b',"choices":['
     tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
     events = []
@@ -72,7 +72,7 @@ def stream(api: Api, request: ParsedRequest, completion: Completion, options: Re
 
 
 def whole(api: Api, request: ParsedRequest, completion: Completion, options: RenderOptions) -> Frame:
-    """The answer as one JSON document."""
+    """Return the completion as one JSON document."""
     document = msgspec.json.decode(_envelope(api, completion, chunk=False))
     render = _message_choice if api is Api.CHAT else _text_choice
     document["choices"] = [render(request, index, choice, options) for index, choice in enumerate(completion.choices)]
@@ -83,7 +83,7 @@ def whole(api: Api, request: ParsedRequest, completion: Completion, options: Ren
 
 
 def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:
-    """An error object as OpenAI shapes it."""
+    """Return an OpenAI error object."""
     return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
@@ -94,7 +94,7 @@ def _envelope(api: Api, completion: Completion, *, chunk: bool) -> bytes:
 
 
 def _preamble(api: Api, completion: Completion, options: RenderOptions, head: bytes, tail: bytes) -> Iterator[Event]:
-    """What comes before the first content."""
+    """Yield the events before the first content."""
     if options.filters:
         raw = head + b'],"prompt_filter_results":' + _encode(_FILTER_RESULTS) + b"}\n\n"
         yield -1, Frame(FrameKind.PREAMBLE, raw)
@@ -107,7 +107,7 @@ def _preamble(api: Api, completion: Completion, options: RenderOptions, head: by
 def _content_events(
     api: Api, request: ParsedRequest, choice: CompletionChoice, options: RenderOptions
 ) -> Iterator[tuple[FrameKind, dict[str, object]]]:
-    """The kind of each content event of a choice, and the fields of the chunk's choice in it."""
+    """Yield the kind of each content event of a choice, and the fields of the chunk's choice."""
     if api is Api.COMPLETIONS:
         offset = 0
         for pieces in _grouped(choice.pieces, options):
@@ -132,20 +132,19 @@ def _content_events(
 
 
 def _grouped(pieces: Sequence[str], options: RenderOptions) -> Iterator[Sequence[str]]:
-    """The tokens of each event."""
+    """Yield the tokens of each event."""
     for start in range(0, len(pieces), options.per_event):
         yield pieces[start : start + options.per_event]
 
 
 def _chunk(index: int, fields: Mapping[str, object], finish: str | None) -> bytes:
-    """One entry of a chunk's `choices`."""
+    """Return one entry of a chunk's `choices`."""
     return _encode({"index": index, **fields, "finish_reason": finish})
 
 
 def _message_choice(
     request: ParsedRequest, index: int, choice: CompletionChoice, options: RenderOptions
 ) -> dict[str, object]:
-    """A choice of a chat completion."""
     text = "".join(choice.pieces)
     message: dict[str, object] = {"role": "assistant", "content": None, "refusal": None}
     if choice.tool is not None:
@@ -161,7 +160,6 @@ def _message_choice(
 def _text_choice(
     request: ParsedRequest, index: int, choice: CompletionChoice, _style: RenderOptions
 ) -> dict[str, object]:
-    """A choice of a completion."""
     logprobs = _text_logprobs(request, choice.pieces, 0)
     return {"index": index, "text": "".join(choice.pieces), "logprobs": logprobs, "finish_reason": choice.finish}
 
@@ -171,7 +169,7 @@ def _call(tool: tuple[str, str], arguments: str) -> dict[str, object]:
 
 
 def _chat_logprobs(request: ParsedRequest, choice: CompletionChoice, pieces: Sequence[str]) -> dict[str, object] | None:
-    """The `logprobs` of some text tokens of a choice, None if they were not asked for."""
+    """Return the `logprobs` of some text tokens of a choice; None if the request has none."""
     if not request.logprobs or choice.kind != "content":
         return None
     return {"content": [_token(piece, request.top_logprobs or 0) for piece in pieces], "refusal": None}
@@ -184,7 +182,7 @@ def _token(piece: str, alternatives: int) -> dict[str, object]:
 
 
 def _text_logprobs(request: ParsedRequest, pieces: Sequence[str], offset: int) -> dict[str, object] | None:
-    """The same for a completion; `offset` is where the first of the pieces begins in the text."""
+    """Return the `logprobs` of a completions choice; `offset` is the position of its first piece in the text."""
     if request.logprobs is None or request.logprobs is False:
         return None
     offsets = []

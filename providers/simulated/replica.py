@@ -1,7 +1,7 @@
-"""One simulated replica: from a request, a profile and a seeded generator to the script of its answer. Pure.
+"""Computes the script of a simulated response from a request, a profile and a seeded generator. Pure.
 
-The script says which frames go out at which times; who plays it (endpoint.py in process, server.py
-on sockets) owns clocks and connections. The order of the requests and the seed decide everything. Units: seconds.
+The script holds frames and their times; its players (endpoint.py in process, server.py on sockets) own clocks and
+connections. The order of the requests and the seed decide every result. Units: seconds.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from providers.base import Api, Frame, FrameKind
 from providers.simulated import apis
-from providers.simulated.completion import Completion, TextGenerator, compose
+from providers.simulated.completion import Completion, TextGenerator
 from providers.simulated.engine import PrefixCache, Slots
 from providers.simulated.faults import ConnectionAction, InjectedFault
 from providers.simulated.messages import message_events, parse_messages_request, whole_message, with_message_errors
@@ -25,16 +25,22 @@ from providers.simulated.request import ParsedRequest, RequestError, StreamOptio
 from providers.simulated.script import EVENT_STREAM, JSON, ErrorFields, Framing, Script, Step, error_script
 
 FAULT_HEADER = b"x-sim-fault"
-"""A request header that asks for faults, in the language of faults.py."""
+"""Request header that injects faults, in the syntax of faults.py."""
 
 _WITH_USAGE = StreamOptions(include_usage=True)
 _PREPARED_MAX = 256
-_PREPARED_BYTES_MAX = 2048  # longer bodies are not likely to come again
+_PREPARED_BYTES_MAX = 2048  # longer bodies are unlikely to repeat
 _PREPARED_EVENTS_MAX = 256
 
 
 class RawRequest(NamedTuple):
-    """A request: the API, the body, and whether to stream with usage whatever the body says."""
+    """An unparsed request.
+
+    Attributes:
+        api: API of the request.
+        body: JSON of the request.
+        streamed: True if the response is a stream with usage, regardless of the body.
+    """
 
     api: Api
     body: bytes
@@ -42,7 +48,14 @@ class RawRequest(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """An answer that is the same each time: its events, and what they depend on besides the body."""
+    """A response without times, which is cached if it is the same each time.
+
+    Attributes:
+        parsed: the request.
+        completion: the completion.
+        events: events of the stream; empty for a JSON response.
+        document: the JSON response; None for a stream.
+    """
 
     parsed: ParsedRequest
     completion: Completion
@@ -51,13 +64,13 @@ class _Prepared(NamedTuple):
 
 
 class SimulatedReplica:
-    """One replica and what it remembers.
+    """One replica and its state.
 
     Args:
-        profile: how it behaves; may be replaced at any time.
-        rng: all its draws.
-        seed: of its texts; replicas with the same seed say the same to a prompt at temperature 0.
-        name: makes the ids of its answers differ from those of other replicas.
+        profile: behaviour; may be replaced at any time.
+        rng: generator of all draws.
+        seed: seed of texts; replicas with one seed give the same text for a prompt at temperature 0.
+        name: name from which the ids of completions differ between replicas.
     """
 
     def __init__(self, profile: Profile, rng: random.Random, seed: int = 0, name: str = "") -> None:
@@ -66,13 +79,13 @@ class SimulatedReplica:
         self._requests = 0
         self._limits = (0, 0)
         self._limiter = RateLimiter(*self._limits)
-        self._epoch_s: float | None = None  # when the first request came
+        self._epoch_s: float | None = None  # time of the first request; None: none yet
         self.slots = Slots(profile.slots, profile.queue_max)
         self.profile = profile
 
     @property
     def profile(self) -> Profile:
-        """How it behaves. Setting it empties the prefix cache if its size changes, and counts `first N` anew."""
+        """Behaviour of the replica; setting it empties the prefix cache and resets the counts of `first N`."""
         return self._profile
 
     @profile.setter
@@ -91,16 +104,16 @@ class SimulatedReplica:
             self._limits, self._limiter = limits, RateLimiter(*limits)
 
     def choose_faults(self, *, accepting: bool) -> tuple[InjectedFault, ...]:
-        """The faults of the next request, by the profile's rules.
+        """Choose the faults of the next connection or request by the profile's rules.
 
         Args:
-            accepting: for a connection that was just made, before anything is read; else for a request.
+            accepting: True for a connection that was accepted just now; False for a request.
         """
         chosen: list[InjectedFault] = []
         for index, rule in enumerate(self._profile.faults):
-            at_accept = any(each.fault.action is ConnectionAction.RESET_ACCEPT for each in rule.faults)
+            on_accept = any(each.fault.action is ConnectionAction.RESET_ACCEPT for each in rule.faults)
             left = self._rule_uses_left[index]
-            if at_accept != accepting or left == 0 or (rule.share < 1 and self._rng.random() >= rule.share):
+            if on_accept != accepting or left == 0 or (rule.share < 1 and self._rng.random() >= rule.share):
                 continue
             self._rule_uses_left[index] = None if left is None else left - 1
             chosen += rule.faults
@@ -113,12 +126,12 @@ class SimulatedReplica:
         now_s: float,
         wall_s: float,
     ) -> Script:
-        """The answer to one request.
+        """Return the script of the response to one request.
 
         Args:
-            asked: the request.
-            wanted: its misbehaviour.
-            now_s: of any clock that does not jump; decides which episodes are on.
+            request: the request.
+            faults: faults of the response.
+            now_s: time of a monotonic clock, which decides the active episodes.
             wall_s: wall time, for headers that state one.
         """
         number = self._requests
@@ -131,8 +144,8 @@ class SimulatedReplica:
             script = error_script(ErrorFields(503, "server_error", "queue_full", "The queue is full"))
         for fault, args in faults:
             if fault.edit_script is not None:
-                word = args.word or self._profile.provider
-                script = fault.edit_script(script, dataclasses.replace(args, word=word, wall_s=wall_s))
+                provider = args.provider or self._profile.provider
+                script = fault.edit_script(script, dataclasses.replace(args, provider=provider, wall_s=wall_s))
         if request.api is Api.MESSAGES:
             script = with_message_errors(script)
         limit_headers = LIMIT_HEADERS[self._profile.provider]
@@ -144,7 +157,7 @@ class SimulatedReplica:
     def _healthy(
         self, request: RawRequest, faults: Sequence[InjectedFault], number: int, now_s: float, wall_s: float
     ) -> Script:
-        """The script before it is made to misbehave; a 429 where its limits have no room."""
+        """Return the script before faults edit it; a 429 above the rate limits."""
         prepared = None if faults else self._prepared.get(request)
         if prepared is None:
             prepared = self._prepare(request, faults)
@@ -162,7 +175,7 @@ class SimulatedReplica:
         return self._whole(prepared.document, prepared.completion, ttft_s, factor)
 
     def _prepare(self, request: RawRequest, faults: Sequence[InjectedFault]) -> _Prepared:
-        """Decide what is said, and remember it if it will be the same the next time."""
+        """Return the response without times, and cache it if it is repeatable."""
         profile = self._profile
         api, body, streamed = request
         chat_api, chat_body = apis.to_chat_request(api, body)
@@ -170,15 +183,15 @@ class SimulatedReplica:
         if streamed:
             parsed = replace(parsed, stream=True, stream_options=_WITH_USAGE)
         if parsed.continue_final_message and not profile.continues:
-            raise RequestError("continue_final_message is not supported", "continue_final_message")
+            raise RequestError("continue_final_message is unsupported; leave it out", "continue_final_message")
         cached = 0 if self._cache is None else self._cache.use(bytes(parsed.text))
-        completion = compose(chat_api, parsed, self._rng, self._generator, profile.lengths, cached)
+        completion = self._generator.generate(chat_api, parsed, self._rng, profile.lengths, cached)
         for fault, args in faults:
             if fault.edit_request is not None:
                 parsed = fault.edit_request(parsed)
             if fault.edit_completion is not None:
                 completion = fault.edit_completion(completion, args)
-        prepared = self._in_caller_api(request, chat_api, parsed, completion)
+        prepared = self._rendered(request, chat_api, parsed, completion)
         small = len(body) <= _PREPARED_BYTES_MAX and len(prepared.events) <= _PREPARED_EVENTS_MAX
         if parsed.fixed and small and not faults and self._cache is None:
             if len(self._prepared) == _PREPARED_MAX:
@@ -186,10 +199,8 @@ class SimulatedReplica:
             self._prepared[request] = prepared
         return prepared
 
-    def _in_caller_api(
-        self, request: RawRequest, chat_api: Api, parsed: ParsedRequest, completion: Completion
-    ) -> _Prepared:
-        """The answer in the caller's API: as events, or as one document."""
+    def _rendered(self, request: RawRequest, chat_api: Api, parsed: ParsedRequest, completion: Completion) -> _Prepared:
+        """Render a completion in the client's API."""
         api, body, _ = request
         if chat_api is Api.MESSAGES:
             events = message_events(completion) if parsed.stream else []
@@ -213,7 +224,7 @@ class SimulatedReplica:
         return profile.ttft.draw(self._rng, number)
 
     def _slowness(self, now_s: float) -> float:
-        """The product of the factors of the episodes that are on."""
+        """Return the product of the factors of the active episodes."""
         if self._epoch_s is None:
             self._epoch_s = now_s
         factor = 1.0
@@ -223,7 +234,7 @@ class SimulatedReplica:
         return factor
 
     def _streamed(self, events: list[Event], ttft_s: float, factor: float) -> Script:
-        """Give events their times."""
+        """Return the script of a stream, with a time for each event."""
         profile = self._profile
         at_once = profile.headers == "at_once"
         prelude = []
@@ -246,7 +257,7 @@ class SimulatedReplica:
         return Script(200, EVENT_STREAM, steps=(*early, *steps))
 
     def _whole(self, document: Frame, completion: Completion, ttft_s: float, factor: float) -> Script:
-        """A JSON answer, ready when its stream would have ended."""
+        """Return the script of a JSON response, due at the time at which its stream would have ended."""
         ticks = max(len(choice.reasoning) + len(choice.pieces) for choice in completion.choices)
         gaps_s = sum(self._profile.gap.draw(self._rng, tick) for tick in range(ticks - 1))
         step = Step(ttft_s + factor * gaps_s, document)
@@ -259,5 +270,5 @@ def _header(line: str) -> tuple[bytes, bytes]:
 
 
 def served_models(profile: Profile) -> list[dict[str, object]]:
-    """The entries of `GET /v1/models`."""
+    """Return the entries of `GET /v1/models`."""
     return [{"id": name, "object": "model", "created": 0, "owned_by": "simulated"} for name in profile.models]

@@ -1,6 +1,6 @@
-"""What a simulated replica understands of a request: the fields that change its answer, everything else is ignored.
+"""Parses the request fields that change a simulated response; ignores all other fields.
 
-Knows nothing of profiles, times or sockets. Units: tokens, estimated as four bytes of the prompt's JSON each.
+Independent of profiles, times and sockets. Units: tokens, estimated as four bytes of the prompt's JSON each.
 """
 
 import msgspec
@@ -13,11 +13,11 @@ BYTES_PER_TOKEN = 4
 
 
 class RequestError(Exception):
-    """The request is not acceptable; becomes a 400.
+    """An invalid request; the replica returns a 400.
 
     Args:
-        message: what was found and what to write instead.
-        param: the field at fault.
+        message: the mistake and its correction.
+        param: the invalid field; None: the whole body.
     """
 
     def __init__(self, message: str, param: str | None = None) -> None:
@@ -27,7 +27,7 @@ class RequestError(Exception):
 
 
 class FunctionSpec(msgspec.Struct, frozen=True):
-    """A function: as a tool with its parameters, or as a tool_choice by name only."""
+    """A function: name and parameters in `tools`, only the name in `tool_choice`."""
 
     name: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"{}")
@@ -59,7 +59,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class ParsedRequest(msgspec.Struct, frozen=True):
-    """The body of a chat completion or completion request; names are those of the OpenAI API."""
+    """The body of a chat completion or completion request, with the field names of the OpenAI API."""
 
     model: str = ""
     messages: msgspec.Raw = msgspec.Raw(b"")
@@ -80,27 +80,27 @@ class ParsedRequest(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> msgspec.Raw:
-        """The JSON of the prompt."""
+        """JSON of the prompt."""
         return self.messages or self.prompt
 
     @property
     def limit(self) -> int | None:
-        """The tokens asked for, None when the client gave no bound."""
+        """Requested maximum of tokens; None: no maximum."""
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
     @property
     def include_usage(self) -> bool:
-        """The usage chunk was asked for."""
+        """True if the stream must end with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def fixed(self) -> bool:
-        """The same prompt must give the same text."""
+        """True if the same prompt must give the same text: temperature 0, or a seed."""
         return self.temperature == 0 or self.seed is not None
 
     @property
     def forced_tool(self) -> FunctionSpec | None:
-        """The function that must be called, None when none must."""
+        """Function that `tool_choice` requires; None: none."""
         if not self.tools:
             return None
         if isinstance(self.tool_choice, Tool):
@@ -120,32 +120,31 @@ _message = msgspec.json.Decoder(_Message).decode
 
 
 def parse_request(api: Api, body: bytes) -> ParsedRequest:
-    """Read a request body.
+    """Parse a request body.
 
     Raises:
-        AskError: It cannot be answered.
+        RequestError: The body is invalid.
     """
     try:
         request = _decode(body)
     except msgspec.MsgspecError as error:
-        raise RequestError(f"the body is not a valid request: {error}") from error
+        raise RequestError(f"the request body is invalid: {error}") from error
     field = "messages" if api is Api.CHAT else "prompt"
     text = request.messages if api is Api.CHAT else request.prompt
     if not text or (api is Api.CHAT and not _opens(text, b"[")):
-        raise RequestError(f"'{field}' is missing or not what it should be", field)
+        expected = "a list of messages" if api is Api.CHAT else "a text or a list"
+        raise RequestError(f"{field} is missing or invalid; send {expected}", field)
     if request.n is not None and not 1 <= request.n <= CHOICES_MAX:
-        raise RequestError(f"found n = {request.n}; write a number from 1 to {CHOICES_MAX}", "n")
+        raise RequestError(f"n is {request.n}; send 1 to {CHOICES_MAX}", "n")
     if request.limit is not None and request.limit < 1:
-        raise RequestError(f"found max_tokens = {request.limit}; write 1 or more", "max_tokens")
+        raise RequestError(f"max_tokens is {request.limit}; send at least 1", "max_tokens")
     if request.top_logprobs is not None and not 0 <= request.top_logprobs <= TOP_LOGPROBS_MAX:
-        raise RequestError(
-            f"top_logprobs is {request.top_logprobs}; send 0 to {TOP_LOGPROBS_MAX}", "top_logprobs"
-        )
+        raise RequestError(f"top_logprobs is {request.top_logprobs}; send 0 to {TOP_LOGPROBS_MAX}", "top_logprobs")
     return request
 
 
 def choice_count(request: ParsedRequest) -> int:
-    """How many choices the answer has: n for each prompt of a list of prompts."""
+    """Return the number of choices in the response: n for each prompt of a list of prompts."""
     n = request.n or 1
     if not _opens(request.prompt, b"["):
         return n
@@ -155,15 +154,18 @@ def choice_count(request: ParsedRequest) -> int:
 
 
 def _opens(value: msgspec.Raw, openers: bytes) -> bool:
-    """Whether a JSON value begins with one of these."""
     return len(value) > 0 and memoryview(value)[0] in openers
 
 
 def prompt_and_prefix(request: ParsedRequest) -> tuple[bytes, str]:
-    """The prompt's bytes without the closing bracket, and the beginning of the answer that must be continued.
+    """Split a request into its prompt and the beginning of the response that it continues.
 
     Returns:
-        The bytes are the same whether the answer is asked for from its beginning or from a prefix on.
+        JSON of the prompt without the closing bracket, the same bytes with and without a prefix; the prefix, empty
+        without `continue_final_message`.
+
+    Raises:
+        RequestError: `continue_final_message` is set and the last message has no text or another role.
     """
     text = bytes(request.text)
     if not request.continue_final_message:
@@ -172,8 +174,8 @@ def prompt_and_prefix(request: ParsedRequest) -> tuple[bytes, str]:
         last = _raws(request.messages)[-1]
         message = _message(last)
     except (msgspec.MsgspecError, IndexError) as error:
-        raise RequestError("continue_final_message needs a last message with a text", "messages") from error
+        raise RequestError("the last message is not a text; send a text to continue", "messages") from error
     if message.role != "assistant":
-        raise RequestError("continue_final_message needs an assistant's message at the end", "messages")
+        raise RequestError("the last message is not the assistant's; send an assistant message to continue", "messages")
     before = text[: text.rindex(bytes(last))]
     return before.rstrip().removesuffix(b",").rstrip(), message.content

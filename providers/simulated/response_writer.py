@@ -1,6 +1,6 @@
-"""One answer of a simulated server on its way through a socket: heads, framing, ends, and what is recorded of it.
+"""Writes one response of a simulated server to a socket: head, framing, end, and its record in the statistics.
 
-Knows nothing of requests. Hashes cover the body bytes before chunk framing. Units: seconds of the loop's clock.
+Independent of requests. Hashes cover the body bytes before chunk framing. Units: seconds of the loop's clock.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _LAST_CHUNK = {Framing.CHUNKED: b"0\r\n\r\n", Framing.EXTENDED: b"0;last\r\nx-si
 
 
 def response_head(status: int, headers: Headers) -> bytes:
-    """A status line and headers."""
+    """Return the bytes of a status line and headers."""
     lines = b"".join(b"%b: %b\r\n" % header for header in headers)
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, _REASONS.get(status, "Simulated").encode(), lines)
 
@@ -47,16 +47,16 @@ class ResponseWriter(Player):
     """Plays a script on a transport.
 
     Args:
-        slots: of the replica.
-        script: what is played.
-        transport: the connection.
-        stats: where it is counted.
-        record: of the request.
-        keep: the client wants to keep the connection.
-        on_done: called once when the answer is over by itself.
+        slots: slots of the replica.
+        script: script of the response.
+        transport: transport of the connection.
+        stats: statistics of the server.
+        record: record of the request.
+        keep: True if the client allows a persistent connection.
+        on_done: called once at the end of the response, not after `cancel`.
 
     Attributes:
-        keep: the connection may be kept; final when on_done is called.
+        keep: True if the connection may serve another request; final when on_done is called.
     """
 
     __slots__ = ("_chunk", "_hash", "_on_done", "_record", "_stats", "_transport", "keep")
@@ -82,13 +82,13 @@ class ResponseWriter(Player):
         self._hash = hashlib.sha256()
 
     def cancel(self) -> None:
-        """The peer has left."""
+        """Stop writing because the client has disconnected."""
         if not self.over:
             self.stop()
             self._count(Ended.CANCELLED)
 
     def on_head(self) -> None:
-        """Write the head, and what goes out with it."""
+        """Write the head and the prelude."""
         script = self.script
         headers = [
             *script.headers,
@@ -106,7 +106,7 @@ class ResponseWriter(Player):
         self._transport.write(response_head(script.status, headers) + b"".join(map(self._framed, script.prelude)))
 
     def on_step(self, frame: Frame) -> None:
-        """Write one event, unless the connection is lost already and about to say so."""
+        """Write one event, unless the transport is closing."""
         if self._transport.is_closing():
             return
         if frame.kind in _CONTENT:
@@ -117,7 +117,7 @@ class ResponseWriter(Player):
         self._transport.write(self._framed(frame))
 
     def on_over(self) -> None:
-        """End the body, or the connection."""
+        """End the body or the connection."""
         end = self.script.end
         if end is End.RST:
             reset(self._transport)

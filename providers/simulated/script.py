@@ -1,7 +1,7 @@
-"""The script of one simulated response: what is sent, when, and how the connection ends. Pure data and error answers.
+"""The script of one simulated response: its writes, their times, and the end of the connection. Pure.
 
-Misbehaviour (faults.py) edits scripts; the socket server and the in-process endpoint play them. Units:
-seconds, `at_s` after the work on the request began; the wall time of an answer is seconds since 1970.
+faults.py edits scripts; the socket server and the in-process endpoint play them. Units: seconds; `at_s` counts from
+the request's slot, wall time from 1970.
 """
 
 import enum
@@ -16,27 +16,27 @@ from providers.simulated.render import error_body
 
 EVENT_STREAM: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
 JSON: Headers = ((b"content-type", b"application/json"),)
-"""What every JSON answer's headers begin with."""
+"""First headers of every JSON response."""
 
 
 class Step(NamedTuple):
-    """One write: when, and what."""
+    """One write and its time."""
 
     at_s: float
     frame: Frame
 
 
 class End(enum.Enum):
-    """What follows the last step."""
+    """End of a response, after the last step."""
 
-    COMPLETE = "complete"  # the body is ended as its framing demands
-    FIN = "fin"  # the connection is closed and the body is not ended
+    COMPLETE = "complete"  # the body ends as its framing requires
+    FIN = "fin"  # the connection is closed before the end of the body
     RST = "rst"  # the connection is reset
-    SILENCE = "silence"  # nothing, until the peer leaves
+    SILENCE = "silence"  # nothing, until the peer disconnects
 
 
 class Framing(enum.Enum):
-    """How the body is delimited."""
+    """Delimiter of the body."""
 
     CHUNKED = "chunked"
     EXTENDED = "extended"  # chunked, with chunk extensions and trailers
@@ -46,18 +46,18 @@ class Framing(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FaultArgs:
-    """Arguments of a misbehaviour.
+    """Arguments of a fault.
 
     Attributes:
-        count: events, bytes, or a status.
+        count: events, bytes, or a status code.
         seconds: a delay or a wait.
-        word: a provider's name; empty: that of the profile.
-        wall_s: wall time at which the fault happens, filled in when it does.
+        provider: provider of a rate limit; empty: the profile's.
+        wall_s: wall time of the request, set when the fault is applied.
     """
 
     count: int = 0
     seconds: float = 0.0
-    word: str = ""
+    provider: str = ""
     wall_s: float = 0.0
 
 
@@ -65,16 +65,16 @@ class Script(msgspec.Struct, frozen=True):
     """One response.
 
     Attributes:
-        status: HTTP status, 0: no response head at all.
-        headers: besides those that the framing needs.
-        head_s: the head and the prelude are sent so long after arrival; None: with the first step.
-        prelude: events that go out with the head.
-        steps: everything else, in order, from the beginning of the work on.
-        end: what follows the last step.
-        framing: of the body.
+        status: HTTP status code; 0: no response head.
+        headers: response headers, without those of the framing.
+        head_s: delay from arrival to the head and the prelude; None: with the first step.
+        prelude: events written with the head.
+        steps: all other writes, in order.
+        end: end of the response, after the last step.
+        framing: delimiter of the body.
         length: bytes of the whole body, for Framing.LENGTH.
-        slot: the request takes a slot, so that it may have to wait for one.
-        informational: a 100 and a 103 are sent before the head.
+        slot: True if the request takes a slot, so that it may have to wait for one.
+        informational: True if a 100 and a 103 precede the head.
     """
 
     status: int = 200
@@ -90,12 +90,12 @@ class Script(msgspec.Struct, frozen=True):
 
     @property
     def json(self) -> bool:
-        """The body is one JSON document, not a stream."""
+        """True if the body is one JSON document, not a stream."""
         return self.headers[:1] == JSON
 
 
 class ErrorFields(NamedTuple):
-    """An error answer: the status, and the fields of the error object."""
+    """The status code and the error object of an error response."""
 
     status: int
     kind: str
@@ -107,15 +107,15 @@ class ErrorFields(NamedTuple):
 def error_script(
     error: ErrorFields, headers: Headers = (), retry_after_s: float | None = None, body: bytes = b""
 ) -> Script:
-    """An answer that is nothing but an error.
+    """Return the script of an error response.
 
     Args:
-        problem: what is wrong.
-        headers: besides the content type.
-        retry_after_s: the wait that the headers or the body ask for.
-        body: instead of the error object that says `problem`.
+        error: status code and error object.
+        headers: headers after the content type.
+        retry_after_s: wait stated in the headers or the body; None: none is stated.
+        body: body in place of the OpenAI error object.
     """
-    said = body or error_body(error.message, error.kind, error.code, error.param)
+    raw = body or error_body(error.message, error.kind, error.code, error.param)
     bad_status = BadStatus(
         error.message,
         status=error.status,
@@ -124,6 +124,6 @@ def error_script(
         code=error.code,
         retry_after_s=retry_after_s,
     )
-    step = Step(0.0, Frame(FrameKind.ERROR, said, error=bad_status))
+    step = Step(0.0, Frame(FrameKind.ERROR, raw, error=bad_status))
     framing = Framing.LENGTH
-    return Script(error.status, (*JSON, *headers), steps=(step,), framing=framing, length=len(said), slot=False)
+    return Script(error.status, (*JSON, *headers), steps=(step,), framing=framing, length=len(raw), slot=False)

@@ -1,7 +1,7 @@
-"""A simulated replica on a socket: an OpenAI-compatible HTTP/1.1 server that (mis)behaves as its profile says.
+"""A simulated replica on a socket: an OpenAI-compatible HTTP/1.1 server whose profile defines its times and faults.
 
-`python -m providers.simulated.server --help` says how to run it by itself. While it runs: GET and POST /sim/profile
-(JSON, partial updates), GET /sim/stats[?records=0], POST /sim/reset; on the control port, too, which no fault disturbs.
+Run it with `python -m providers.simulated.server --help`. Control API: GET and POST /sim/profile (JSON, partial
+updates), GET /sim/stats[?records=0], POST /sim/reset; also on the control port, which no fault affects.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from providers.simulated.replica import SimulatedReplica
 from providers.simulated.server_connection import CONTROL, ServerConnection
 from providers.simulated.stats import Stats
 
+PORT_MAX = 65535
 _BACKLOG = 4096
 
 
@@ -27,14 +28,15 @@ class SimulatedServer:
     """One replica and its sockets.
 
     Args:
-        profile: how it behaves at first, None: the default profile.
-        seed: decides all its draws, and with the prompt its texts at temperature 0.
+        profile: first behaviour; None: the default profile.
+        seed: seed of all draws, and of the texts at temperature 0.
 
     Attributes:
-        replica: what answers.
-        stats: what was seen.
-        port: where it listens, 0 before `start`.
-        control_port: likewise; 0: it has none.
+        replica: the replica.
+        stats: statistics of requests and connections.
+        connections: open connections.
+        port: port of the replica; 0 before `start`.
+        control_port: port of the control API; 0: none.
     """
 
     def __init__(self, profile: Profile | None = None, seed: int = 0) -> None:
@@ -46,7 +48,7 @@ class SimulatedServer:
         self._seed = seed
         self._listener: asyncio.Server | None = None
         self._controller: asyncio.Server | None = None
-        self._away: asyncio.Task[None] | None = None
+        self._refusing: asyncio.Task[None] | None = None
         self.replica = SimulatedReplica(profile or Profile(), random.Random(seed), seed)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, control_port: int | None = None) -> None:
@@ -54,27 +56,27 @@ class SimulatedServer:
 
         Args:
             host: address to bind.
-            port: 0: any.
-            control_port: for control requests that no fault disturbs; 0: any, None: none.
+            port: port; 0: a free one.
+            control_port: port of the control API, which no fault affects; 0: a free one; None: none.
         """
         self._host, self.port = host, port
         await self.listen()
-        self._name()
+        self._new_replica()
         if control_port is not None:
             self._controller, self.control_port = await self._serve(control_port, faulty=False)
 
     @property
     def url(self) -> str:
-        """The base URL, `/v1` included."""
+        """Base URL, with `/v1`."""
         return f"http://{self._host}:{self.port}/v1"
 
     async def listen(self) -> None:
-        """Accept connections, again if `deafen` was called."""
+        """Accept connections; call it again after `stop_listening`."""
         if self._listener is None:
             self._listener, self.port = await self._serve(self.port, faulty=True)
 
     def stop_listening(self) -> None:
-        """Refuse new connections until `listen`; those that are open stay."""
+        """Refuse new connections until `listen`; open connections stay open."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -82,15 +84,15 @@ class SimulatedServer:
     def refuse_for(self, seconds: float) -> None:
         """Refuse new connections for a while."""
         self.stop_listening()
-        if self._away is not None:
-            self._away.cancel()
-        self._away = asyncio.get_running_loop().create_task(self._listen_after(seconds))
+        if self._refusing is not None:
+            self._refusing.cancel()
+        self._refusing = asyncio.get_running_loop().create_task(self._listen_after(seconds))
 
     async def close(self) -> None:
-        """Stop listening and cut all connections."""
-        if self._away is not None:
-            self._away.cancel()
-            await asyncio.gather(self._away, return_exceptions=True)
+        """Stop listening and abort all connections."""
+        if self._refusing is not None:
+            self._refusing.cancel()
+            await asyncio.gather(self._refusing, return_exceptions=True)
         self.stop_listening()
         if self._controller is not None:
             self._controller.close()
@@ -99,28 +101,32 @@ class SimulatedServer:
         await asyncio.gather(*(connection.closed for connection in self.connections))
 
     def configure(self, **changes: object) -> None:
-        """Change the profile; keys and values are those of `profile.KEYS`."""
+        """Change the profile by keys of `profile.KEYS`.
+
+        Raises:
+            ProfileError: A key is unknown or its value is invalid.
+        """
         self.replica.profile = parse_profile(changes, self.replica.profile)
 
     def reset(self) -> None:
-        """Forget everything but the profile: stats, draws, cache, counts of faults."""
+        """Reset everything except the profile: statistics, draws, cache, counts of fault rules."""
         self.stats.reset()
-        self._name()
+        self._new_replica()
 
     def control(self, method: str, target: str, body: bytes) -> tuple[int, object]:
-        """Answer a control request: the status and what becomes JSON."""
+        """Handle a control request; return the status code and the value of the JSON body."""
         path, _, query = target.partition("?")
         route = _ROUTES.get((method, path.removeprefix(CONTROL)))
         if route is None:
             known = ", ".join(f"{verb} {CONTROL}{name}" for verb, name in _ROUTES)
-            return 404, msgspec.Raw(error_body(f"found {method} {path}; there are {known}", "not_found", None))
+            return 404, msgspec.Raw(error_body(f"{method} {path} is unknown; use {known}", "not_found", None))
         try:
             return 200, route(self, query, body)
         except (ProfileError, msgspec.MsgspecError) as error:
             return 400, msgspec.Raw(error_body(str(error), "invalid_request_error", None))
 
-    def _name(self) -> None:
-        """A fresh replica with the same profile; its answers' ids depend on the port."""
+    def _new_replica(self) -> None:
+        """Replace the replica by a new one with the same profile; ids of its completions depend on the port."""
         self.replica = SimulatedReplica(self.replica.profile, random.Random(self._seed), self._seed, str(self.port))
 
     async def _serve(self, port: int, *, faulty: bool) -> tuple[asyncio.Server, int]:
@@ -157,19 +163,19 @@ def main() -> int:
     """Run one server until Ctrl-C or SIGTERM.
 
     Returns:
-        Exit code: 0 after a clean stop, 1 if the port cannot be had.
+        Exit code: 0 after a clean stop, 1 if an address is unavailable.
     """
     parser = _parser()
-    given = vars(parser.parse_args())
-    host, port, control_port, seed = (given.pop(name) for name in ("host", "port", "control_port", "seed"))
+    values = vars(parser.parse_args())
+    host, port, control_port, seed = (values.pop(name) for name in ("host", "port", "control_port", "seed"))
     try:
-        profile = parse_profile({key: value for key, value in given.items() if value is not None})
+        profile = parse_profile({key: value for key, value in values.items() if value is not None})
     except ProfileError as error:
-        parser.error(str(error))
+        parser.error(f"argument --{error.key.replace('_', '-')}: {error.message}")
     try:
         asyncio.run(_run(SimulatedServer(profile, seed), host, port, control_port))
     except OSError as error:
-        _say(f"cannot listen on {host}, port {port}: {error.strerror}; choose another with --port")
+        sys.stderr.write(f"the address {host} is unavailable ({error.strerror}); change --host, --port or --control-port\n")
         return 1
     return 0
 
@@ -179,34 +185,45 @@ async def _run(server: SimulatedServer, host: str, port: int, control_port: int 
     stop = asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stop.set)
-    await server.start(host, port, control_port)
-    _say(f"simulated replica on {server.url}")
-    if server.control_port:
-        _say(f"control on http://{host}:{server.control_port}{CONTROL}profile")
-    await stop.wait()
-    await server.close()
+    try:
+        await server.start(host, port, control_port)
+        _print(f"simulated replica on {server.url}")
+        if server.control_port:
+            _print(f"control on http://{host}:{server.control_port}{CONTROL}profile")
+        await stop.wait()
+    finally:
+        await server.close()
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; write 0 to {PORT_MAX}")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
     faults = "\n".join(f"  {name:17} {fault.text}" for name, fault in FAULTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m providers.simulated.server",
+        usage="%(prog)s [--port PORT] [--ttft TTFT] [options]",
         description="A simulated OpenAI-compatible replica.",
         epilog=f"faults, for --faults and the request header x-sim-fault:\n{faults}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind")
-    parser.add_argument("--port", type=int, default=9001, help="0: any")
-    parser.add_argument("--control-port", type=int, help="another port for /sim/, which no fault disturbs; 0: any")
-    parser.add_argument("--seed", type=int, default=0, help="decides all draws")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind, default 127.0.0.1")
+    parser.add_argument("--port", type=_port, default=9001, help="port, default 9001; 0: a free one")
+    parser.add_argument(
+        "--control-port", type=_port, help="second port for /sim/, which no fault affects; 0: a free one"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of all draws, default 0")
     for name, key in KEYS.items():
-        action = "append" if key.many else "store"
-        parser.add_argument(f"--{name.replace('_', '-')}", action=action, help=key.text.replace("%", "%%"))
+        action, text = ("append", f"{key.text}; may be repeated") if key.many else ("store", key.text)
+        parser.add_argument(f"--{name.replace('_', '-')}", action=action, help=text.replace("%", "%%"))
     return parser
 
 

@@ -1,6 +1,7 @@
-"""One HTTP/1.1 connection of a simulated server: reads requests, has them answered, notices a lost peer.
+"""One HTTP/1.1 connection of a simulated server: reads requests, starts responses, detects a disconnect.
 
-One request at a time; a pipelined one ends the connection. Bodies and headers are bounded. Units: bytes, seconds.
+Serves one request at a time; a pipelined request ends the connection. Bodies and headers are bounded. Units: bytes,
+seconds.
 """
 
 import asyncio
@@ -24,33 +25,33 @@ from providers.simulated.stats import Stats
 BODY_BYTES_MAX = 20 * 1024 * 1024
 HEADERS_BYTES_MAX = 64 * 1024
 CONTROL = "/sim/"
-_LINGER_S = 1.0  # how long an early answer waits for the rest of the request, so that it is not lost to a reset
-_SLOW_BUFFER_BYTES = 128 * 1024  # what the kernel takes on top of what was read
+_LINGER_S = 1.0  # wait for the rest of the request after an early response, which a reset could discard
+_SLOW_BUFFER_BYTES = 128 * 1024  # receive buffer of the kernel, in addition to the bytes read
 
 
 class ServerContext(Protocol):
-    """The server, as its connections see it."""
+    """Interface of the server that a connection uses."""
 
     replica: SimulatedReplica
     stats: Stats
     connections: "set[ServerConnection]"
 
     def control(self, method: str, target: str, body: bytes) -> tuple[int, object]:
-        """Answer a control request: the status and what becomes JSON."""
+        """Handle a control request; return the status code and the value of the JSON body."""
 
     def refuse_for(self, seconds: float) -> None:
-        """Do not listen for a while."""
+        """Refuse new connections for a while."""
 
 
 class ServerConnection(asyncio.Protocol):
     """One connection.
 
     Args:
-        site: the server.
-        faulty: may be reset when it is accepted.
+        server: the server.
+        faulty: True if a fault may reset the connection when it is accepted.
 
     Attributes:
-        closed: done when the connection is.
+        closed: future that is done when the connection is closed.
     """
 
     def __init__(self, server: ServerContext, *, faulty: bool) -> None:
@@ -59,19 +60,19 @@ class ServerConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._writer: ResponseWriter | None = None
-        self._linger: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._begin()
 
     def _begin(self) -> None:
-        """Expect a request."""
+        """Reset the state of the request."""
         self._target = ""
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
         self._body = bytearray()
         self._faults: tuple[InjectedFault, ...] = ()
-        self._read_rate = 0  # bytes a second, 0: as they come
-        self._input_ignored = False  # answered already, what still comes is thrown away
+        self._read_rate = 0  # bytes per second; 0: unlimited
+        self._input_ignored = False  # the response was early; further input is discarded
 
     # asyncio.Protocol
 
@@ -89,17 +90,17 @@ class ServerConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._refuse(400, f"this is not a request we understand: {error}")
+            self._reject(400, f"the request is not valid HTTP/1.1: {error}")
         if self._read_rate:
             self._transport.pause_reading()
-            self._loop.call_later(len(data) / self._read_rate, self._read_on)
+            self._loop.call_later(len(data) / self._read_rate, self._resume_reading)
 
     def eof_received(self) -> bool:
-        self._leave()
-        return False  # close our side, too
+        self._cancel()
+        return False  # close this side as well
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
+        self._cancel()
         self._server.connections.discard(self)
         self.closed.set_result(None)
         self._server.stats.connections_open -= 1
@@ -114,18 +115,18 @@ class ServerConnection(asyncio.Protocol):
             self._writer.resume()
 
     def close(self) -> None:
-        """Drop the connection; the peer sees a cut."""
+        """Abort the connection."""
         self._transport.abort()
 
-    def _leave(self) -> None:
-        """The peer has left, or is about to be left."""
+    def _cancel(self) -> None:
+        """Cancel the response of a lost connection."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.cancel()
-        if self._linger is not None:
-            self._linger.cancel()
+        if self._closing is not None:
+            self._closing.cancel()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -146,7 +147,7 @@ class ServerConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         if self._header_bytes > HEADERS_BYTES_MAX:
-            self._refuse(431, f"the headers are over {HEADERS_BYTES_MAX} bytes")
+            self._reject(431, f"the request headers are over {HEADERS_BYTES_MAX} bytes; send fewer")
             return
         if self._api is not None:
             self._choose_faults()
@@ -158,7 +159,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._body += body
         if len(self._body) > BODY_BYTES_MAX:
-            self._refuse(413, f"the body is over {BODY_BYTES_MAX} bytes")
+            self._reject(413, f"the request body is over {BODY_BYTES_MAX} bytes; send a shorter one")
 
     def on_message_complete(self) -> None:
         self._read_rate = 0
@@ -171,23 +172,23 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._write_json(*self._other(self._target.partition("?")[0]))
 
-    # answers
+    # responses
 
     @property
     def _api(self) -> Api | None:
-        """The API that is called, None for everything else."""
+        """API of the request's path; None: another path."""
         path = self._target.partition("?")[0]
         if self._parser.get_method() != b"POST" or path.startswith(CONTROL):
             return None
         return next((api for api in SERVED_APIS if path.endswith("/" + api.value)), None)
 
     def _choose_faults(self) -> None:
-        """Decide on the request's misbehaviour; some of it begins before the body is read."""
+        """Choose the request's faults, and start those that act before the body is read."""
         try:
             header = self._headers.get(FAULT_HEADER)
             requested = () if header is None else parse_faults(header.decode("latin-1"))
         except UnitError as error:
-            self._refuse(400, f"{FAULT_HEADER.decode()}: {error}")
+            self._reject(400, f"{FAULT_HEADER.decode()}: {error}")
             return
         self._faults = self._server.replica.choose_faults(accepting=False) + requested
         for fault, args in self._faults:
@@ -201,43 +202,41 @@ class ServerConnection(asyncio.Protocol):
                 self._input_ignored = True
                 self._play(fault.edit_script(Script(), args))
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Answer with an error and end the connection, without reading on."""
+    def _reject(self, status: int, message: str) -> None:
+        """Send an error response and end the connection without further reading."""
         self._input_ignored = True
         if self._writer is None:
             self._play(error_script(ErrorFields(status, "invalid_request_error", None, message)))
 
     def _play(self, script: Script) -> None:
-        """Begin an answer."""
         server = self._server
         request_id = self._headers.get(b"x-request-id", b"").decode("latin-1")[:200]
         record = server.stats.begin(request_id, self._loop.time())
         keep = self._parser.should_keep_alive() and not self._input_ignored
         self._writer = ResponseWriter(
-            server.replica.slots, script, self._transport, server.stats, record, keep=keep, on_done=self._over
+            server.replica.slots, script, self._transport, server.stats, record, keep=keep, on_done=self._on_done
         )
         self._writer.start()
 
-    def _over(self, writer: ResponseWriter) -> None:
-        """The answer is over."""
+    def _on_done(self, writer: ResponseWriter) -> None:
         self._writer = None
         self._next(keep=writer.keep)
 
     def _next(self, *, keep: bool) -> None:
-        """There may be another request."""
+        """Await another request, or close the connection."""
         if self._input_ignored:
-            self._linger = self._loop.call_later(_LINGER_S, self._transport.close)
+            self._closing = self._loop.call_later(_LINGER_S, self._transport.close)
         elif keep:
             self._begin()
         else:
             self._transport.close()
 
     def _other(self, path: str) -> tuple[int, object]:
-        """The answer to a request that is not for a completion."""
+        """Return the status code and the JSON value for a request outside the model APIs."""
         method = self._parser.get_method().decode()
         if path.startswith(CONTROL):
             return self._server.control(method, self._target, bytes(self._body))
-        if method == "GET" and path == "/health":  # as vLLM and SGLang have it; clients ask before they begin
+        if method == "GET" and path == "/health":  # as in vLLM and SGLang; clients check it at their start
             return 200, {}
         models = served_models(self._server.replica.profile)
         if method == "GET" and path.endswith("/models"):
@@ -246,11 +245,10 @@ class ServerConnection(asyncio.Protocol):
         if method == "GET" and found:
             return 200, found[0]
         served = ", ".join(f"POST /v1/{api.value}" for api in SERVED_APIS)
-        message = f"found {method} {path}; there are {served}, GET /v1/models"
+        message = f"{method} {path} is unknown; use {served} or GET /v1/models"
         return 404, msgspec.Raw(error_body(message, "invalid_request_error", "unknown_url"))
 
     def _write_json(self, status: int, value: object) -> None:
-        """A small JSON answer at once."""
         body = msgspec.json.encode(value)
         keep = self._parser.should_keep_alive()
         headers: Headers = (*JSON, (b"content-length", b"%d" % len(body)))

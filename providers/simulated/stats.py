@@ -1,6 +1,6 @@
-"""What a simulated server has seen: counters, and a bounded list of records of its latest requests.
+"""Statistics of a simulated server: counters, and a bounded list of records of its latest requests.
 
-All times are seconds of the event loop's clock, which on one Linux machine is the same in every process.
+Times are seconds of the event loop's clock, which is the same in all processes of one Linux machine.
 """
 
 import dataclasses
@@ -12,11 +12,11 @@ RECORDS_MAX = 4096
 
 
 class Ended(enum.Enum):
-    """How a request ended."""
+    """Result of a request."""
 
     COMPLETE = "complete"
-    CANCELLED = "cancelled"  # the peer left
-    BROKEN = "broken"  # the server closed or reset the connection, as a fault said
+    CANCELLED = "cancelled"  # the client disconnected
+    BROKEN = "broken"  # a fault closed or reset the connection
 
 
 @dataclass(slots=True)
@@ -24,14 +24,14 @@ class RequestRecord:
     """One request.
 
     Attributes:
-        request_id: its `x-request-id`, or "sim-N"; the answer carries it, too.
-        received_s: when it had been read.
-        headers_s: when the response head was written, None: not yet.
-        first_content_s: when the first content was written, None: not yet.
-        ended_s: when the last byte was written, or the peer's close was seen; None: not yet.
-        ended: how.
-        content_events: how many were written.
-        sha256: of all body bytes written, before chunk framing; hexadecimal, set at the end.
+        request_id: `x-request-id` of the request and the response; "sim-N" if the request has none.
+        received_s: time at which the request had been read.
+        headers_s: time at which the response head was written; None: not yet.
+        first_content_s: time at which the first content was written; None: not yet.
+        ended_s: time of the last write, or of the client's disconnect; None: not yet.
+        ended: result; None: not yet.
+        content_events: content events written.
+        sha256: hexadecimal hash of all body bytes written, before chunk framing; empty until the end.
     """
 
     request_id: str
@@ -44,7 +44,7 @@ class RequestRecord:
     sha256: str = ""
 
     def show(self) -> dict[str, object]:
-        """As JSON."""
+        """Return the record as JSON values."""
         return dataclasses.asdict(self) | {"ended": self.ended.value if self.ended else None}
 
 
@@ -53,15 +53,15 @@ class Stats:
     """Counters since the start or the last reset.
 
     Attributes:
-        requests: completion requests begun.
-        streams: of them answered with a 200 and a stream.
-        complete, cancelled, broken: of them ended so.
-        tokens: content events written, and completion tokens of JSON answers.
-        paused: how often writing had to wait for a slow peer.
-        in_flight: requests being answered now.
-        connections_opened: ever.
-        connections_open: now.
-        records: of the latest requests, oldest first, by request id.
+        requests: completion requests received.
+        streams: requests with a 200 and a stream as response.
+        complete, cancelled, broken: requests with this result.
+        tokens: content events written, and completion tokens of JSON responses.
+        paused: pauses in writing because of a slow client.
+        in_flight: requests without a result.
+        connections_opened: connections accepted.
+        connections_open: connections open now.
+        records: records of the latest requests by request id, oldest first.
     """
 
     requests: int = 0
@@ -77,7 +77,7 @@ class Stats:
     records: "OrderedDict[str, RequestRecord]" = field(default_factory=OrderedDict)
 
     def begin(self, request_id: str, now_s: float) -> RequestRecord:
-        """A request has been read; an id that was used before gets its number behind it."""
+        """Add a record for a request; a repeated id gets the suffix "#N"."""
         self.requests += 1
         self.in_flight += 1
         name = request_id or f"sim-{self.requests}"
@@ -88,7 +88,7 @@ class Stats:
         return record
 
     def end(self, record: RequestRecord, ended: Ended, now_s: float, sha256: str) -> None:
-        """It is over."""
+        """Complete a record."""
         record.ended, record.ended_s, record.sha256 = ended, now_s, sha256
         self.in_flight -= 1
         self.complete += ended is Ended.COMPLETE
@@ -96,12 +96,12 @@ class Stats:
         self.broken += ended is Ended.BROKEN
 
     def reset(self) -> None:
-        """Everything to zero but what is open now."""
+        """Reset everything except open requests and connections."""
         fresh = Stats(in_flight=self.in_flight, connections_open=self.connections_open)
         for each in dataclasses.fields(self):
             setattr(self, each.name, getattr(fresh, each.name))
 
     def show(self, *, records: bool) -> dict[str, object]:
-        """As JSON, with or without the records."""
+        """Return the counters as JSON values, with or without the records."""
         counters = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "records"}
         return counters | ({"records": [record.show() for record in self.records.values()]} if records else {})

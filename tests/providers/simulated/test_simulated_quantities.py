@@ -96,7 +96,7 @@ def test_same_seed_gives_same_draws() -> None:
     ("text", "hint"),
     [
         ("gamma:1s,2s", "one of lognormal"),
-        ("lognormal:1s", "takes 2 values"),
+        ("lognormal:1s", "give lognormal 2"),
         ("pareto:1s,x", "above 0"),
         ("1s | 60% 2s | 60% 3s", "100%"),
         ("1s | 2s", "share"),
