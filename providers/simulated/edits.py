@@ -185,7 +185,6 @@ def with_length(script: Script, _args: FaultArgs) -> Script:
 
 
 def _edited(script: Script, edit: Callable[[bytes], bytes]) -> Script:
-    """Edit the bytes of every event."""
     prelude = tuple(replace(frame, raw=edit(frame.raw)) for frame in script.prelude)
     steps = tuple(Step(step.at_s, replace(step.frame, raw=edit(step.frame.raw))) for step in script.steps)
     return replace(script, prelude=prelude, steps=steps)

@@ -46,7 +46,7 @@ class Fault(NamedTuple):
         text: description for the help.
         takes: accepted arguments: some of the keys of _ARGUMENTS.
         default: arguments used where none are given.
-        edit_request, edit_completion, edit_script: edits; None: no edit.
+        on_request, on_completion, on_script: edits; None: no edit.
         action: action on the connection; None: none.
         wire_only: True if it changes only bytes on a socket, so that it has no effect in process.
     """
@@ -54,9 +54,9 @@ class Fault(NamedTuple):
     text: str
     takes: str = ""
     default: FaultArgs = FaultArgs()
-    edit_request: Callable[[ParsedRequest], ParsedRequest] | None = None
-    edit_completion: Callable[[Completion, FaultArgs], Completion] | None = None
-    edit_script: Callable[[Script, FaultArgs], Script] | None = None
+    on_request: Callable[[ParsedRequest], ParsedRequest] | None = None
+    on_completion: Callable[[Completion, FaultArgs], Completion] | None = None
+    on_script: Callable[[Script, FaultArgs], Script] | None = None
     action: ConnectionAction | None = None
     wire_only: bool = False
 
@@ -126,9 +126,9 @@ def _parse_fault(text: str) -> InjectedFault:
     return InjectedFault(fault, args)
 
 
-def _error(status: int, kind: str, code: str | None, message: str, param: str | None = None) -> edits.EditScript:
+def _error(status: int, code: str | None, message: str, param: str | None = None) -> edits.EditScript:
     """Return an edit: an error response, with `seconds`, if above 0, as its Retry-After."""
-    error = ErrorFields(status, kind, code, message, param)
+    error = ErrorFields(status, "server_error" if status >= 500 else _INVALID, code, message, param)
 
     def edit(_script: Script, args: FaultArgs) -> Script:
         retry = ((b"retry-after", b"%d" % max(1, round(args.seconds))),) if args.seconds else ()
@@ -139,6 +139,10 @@ def _error(status: int, kind: str, code: str | None, message: str, param: str | 
 
 def _status(_script: Script, args: FaultArgs) -> Script:
     return error_script(ErrorFields(args.count, "server_error", None, f"Simulated status {args.count}"))
+
+
+def _no_stream(script: Script, _args: FaultArgs) -> Script:
+    return script if script.json else error_script(ErrorFields(400, _INVALID, None, _NO_STREAM, "stream"))
 
 
 def _nothing(end: End) -> edits.EditScript:
@@ -165,51 +169,34 @@ FAULTS: dict[str, Fault] = {
         "429 in the form of a provider; seconds: until the limit ends",
         "seconds provider",
         FaultArgs(seconds=1.0),
-        edit_script=lambda _script, args: rate_limited(args.provider, args.seconds, args.wall_s),
+        on_script=lambda _script, args: rate_limited(args.provider, args.seconds, args.wall_s),
     ),
-    "500": Fault("500, internal error", edit_script=_error(500, "server_error", None, _ERROR)),
-    "503": Fault(
-        "503, overloaded; seconds: with a Retry-After",
-        "seconds",
-        edit_script=_error(503, "server_error", None, _OVERLOADED),
-    ),
-    "401": Fault(
-        "401, invalid API key", edit_script=_error(401, _INVALID, "invalid_api_key", "Incorrect API key provided.")
-    ),
-    "404": Fault(
-        "404, unknown model", edit_script=_error(404, _INVALID, "model_not_found", "The model does not exist.", "model")
-    ),
-    "status": Fault("the status count", "count", FaultArgs(count=418), edit_script=_status),
+    "500": Fault("500, internal error", on_script=_error(500, None, _ERROR)),
+    "503": Fault("503, overloaded; seconds: with a Retry-After", "seconds", on_script=_error(503, None, _OVERLOADED)),
+    "401": Fault("401, invalid API key", on_script=_error(401, "invalid_api_key", "Incorrect API key provided.")),
+    "404": Fault("404, unknown model", on_script=_error(404, "model_not_found", "The model does not exist.", "model")),
+    "status": Fault("the status count", "count", FaultArgs(count=418), on_script=_status),
     "context_length": Fault(
-        "400, context too long", edit_script=_error(400, _INVALID, "context_length_exceeded", _TOO_LONG, "messages")
+        "400, context too long", on_script=_error(400, "context_length_exceeded", _TOO_LONG, "messages")
     ),
-    "content_policy": Fault(
-        "400, content policy", edit_script=_error(400, _INVALID, "content_policy_violation", _POLICY)
-    ),
-    "no_stream": Fault(
-        "400 if a stream is requested",
-        edit_script=lambda script, _: (
-            script if script.json else error_script(ErrorFields(400, _INVALID, None, _NO_STREAM, "stream"))
-        ),
-    ),
+    "content_policy": Fault("400, content policy", on_script=_error(400, "content_policy_violation", _POLICY)),
+    "no_stream": Fault("400 if a stream is requested", on_script=_no_stream),
     "early_413": Fault(
-        "413 before the request body has been read",
-        edit_script=_error(413, _INVALID, "request_too_large", "The request is too large."),
+        "413 before the body has been read",
+        on_script=_error(413, "request_too_large", "The request is too large."),
         action=ConnectionAction.EARLY,
     ),
     # a 200 with an error
-    "error_frame": Fault("an error event after count events", "count", edit_script=edits.error_event(b"", _ERROR)),
+    "error_frame": Fault("an error event after count events", "count", on_script=edits.error_event(b"", _ERROR)),
     "error_event": Fault(
-        "the same with the event name error", "count", edit_script=edits.error_event(b"event: error\n", _ERROR)
+        "an error event named error after count events", "count", on_script=edits.error_event(b"event: error\n", _ERROR)
     ),
-    "finish_error": Fault("finish_reason error after count events", "count", edit_script=edits.finish_error()),
-    "empty": Fault("a stream without events", edit_script=edits.short),
-    "done": Fault("a stream with [DONE] only", edit_script=edits.done),
-    "json_error": Fault("a JSON error instead of a stream", edit_script=edits.json_error),
+    "finish_error": Fault("finish_reason error after count events", "count", on_script=edits.finish_error()),
+    "empty": Fault("a stream without events", on_script=edits.short),
+    "done": Fault("a stream with [DONE] only", on_script=edits.done),
+    "json_error": Fault("a JSON error instead of a stream", on_script=edits.json_error),
     "json_answer": Fault(
-        "a JSON response instead of a stream",
-        edit_request=lambda request: replace(request, stream=False),
-        wire_only=True,
+        "a JSON response instead of a stream", on_request=lambda request: replace(request, stream=False), wire_only=True
     ),
     # connections
     "refuse": Fault(
@@ -217,16 +204,16 @@ FAULTS: dict[str, Fault] = {
         "seconds",
         FaultArgs(seconds=1.0),
         action=ConnectionAction.REFUSE,
-        edit_script=_nothing(End.RST),
+        on_script=_nothing(End.RST),
     ),
     "reset_accept": Fault(
-        "connection reset before the first read", action=ConnectionAction.RESET_ACCEPT, edit_script=_nothing(End.RST)
+        "connection reset before the first read", action=ConnectionAction.RESET_ACCEPT, on_script=_nothing(End.RST)
     ),
-    "reset": Fault("connection reset after the request has been read", edit_script=_nothing(End.RST)),
-    "silence": Fault("no response at all", edit_script=_nothing(End.SILENCE)),
+    "reset": Fault("connection reset after the request has been read", on_script=_nothing(End.RST)),
+    "silence": Fault("no response at all", on_script=_nothing(End.SILENCE)),
     "headers_silence": Fault(
         "response head and nothing after it",
-        edit_script=lambda script, _: replace(script, head_s=0.0, steps=(), end=End.SILENCE),
+        on_script=lambda script, _: replace(script, head_s=0.0, steps=(), end=End.SILENCE),
     ),
     "slow_read": Fault(
         "request body read at count bytes per second",
@@ -236,54 +223,46 @@ FAULTS: dict[str, Fault] = {
         wire_only=True,
     ),
     # cut after count events
-    "cut_rst": Fault("connection reset after count events", "count", _COUNT_3, edit_script=edits.cut(End.RST)),
+    "cut_rst": Fault("connection reset after count events", "count", _COUNT_3, on_script=edits.cut(End.RST)),
     "cut_fin": Fault(
-        "connection closed after count events; the body looks complete",
+        "connection closed after count events; looks complete",
         "count",
         _COUNT_3,
-        edit_script=edits.cut(End.FIN, Framing.CLOSE),
+        on_script=edits.cut(End.FIN, Framing.CLOSE),
     ),
     "cut_chunked": Fault(
-        "connection closed after count events, without the last chunk",
-        "count",
-        _COUNT_3,
-        edit_script=edits.cut(End.FIN),
+        "connection closed after count events, no last chunk", "count", _COUNT_3, on_script=edits.cut(End.FIN)
     ),
     "cut_mid": Fault(
-        "connection closed after count events and half of the next one", "count", _COUNT_3, edit_script=edits.cut_mid
+        "connection closed within the event after count events", "count", _COUNT_3, on_script=edits.cut_mid
     ),
-    "short": Fault("body ended properly after count events", "count", _COUNT_3, edit_script=edits.short),
+    "short": Fault("body ended properly after count events", "count", _COUNT_3, on_script=edits.short),
     # odd streams
     "stall": Fault(
-        "nothing for seconds after count events", "count seconds", FaultArgs(3, 30.0), edit_script=edits.stall
+        "nothing for seconds after count events", "count seconds", FaultArgs(3, 30.0), on_script=edits.stall
     ),
-    "malformed": Fault("an event with invalid JSON after count events", "count", _COUNT_1, edit_script=edits.malformed),
-    "no_done": Fault("no [DONE]", edit_script=edits.no_done),
-    "content_filter": Fault("content filter after count tokens", "count", edit_completion=edits.content_filter),
-    "refusal": Fault("refusal by the model", edit_completion=edits.refusal),
-    "big": Fault("a first token of count bytes", "count", FaultArgs(count=1024 * 1024), edit_completion=edits.big),
-    "pings": Fault("a comment before each event", edit_script=edits.pings),
-    "crlf": Fault("CRLF line ends", edit_script=edits.crlf),
+    "malformed": Fault("an event with invalid JSON after count events", "count", _COUNT_1, on_script=edits.malformed),
+    "no_done": Fault("no [DONE]", on_script=edits.no_done),
+    "content_filter": Fault("content filter after count tokens", "count", on_completion=edits.content_filter),
+    "refusal": Fault("refusal by the model", on_completion=edits.refusal),
+    "big": Fault("a first token of count bytes", "count", FaultArgs(count=1024 * 1024), on_completion=edits.big),
+    "pings": Fault("a comment before each event", on_script=edits.pings),
+    "crlf": Fault("CRLF line ends", on_script=edits.crlf),
     # odd bytes
-    "fields": Fault("id and retry fields, and events without data", edit_script=edits.fields, wire_only=True),
-    "split": Fault(
-        "writes of up to count bytes", "count", FaultArgs(count=24), edit_script=edits.split, wire_only=True
-    ),
+    "fields": Fault("id and retry fields, and events without data", on_script=edits.fields, wire_only=True),
+    "split": Fault("writes of up to count bytes", "count", FaultArgs(count=24), on_script=edits.split, wire_only=True),
     "utf8": Fault(
-        "multi-byte characters cut in two writes",
-        edit_completion=edits.accented,
-        edit_script=edits.utf8,
-        wire_only=True,
+        "multi-byte characters cut in two writes", on_completion=edits.accented, on_script=edits.utf8, wire_only=True
     ),
     "coalesce": Fault(
-        "count events in each write", "count", FaultArgs(count=4), edit_script=edits.coalesce, wire_only=True
+        "count events in each write", "count", FaultArgs(count=4), on_script=edits.coalesce, wire_only=True
     ),
     "informational": Fault(
         "a 100 and a 103 before the response",
-        edit_script=lambda script, _: replace(script, informational=True),
+        on_script=lambda script, _: replace(script, informational=True),
         wire_only=True,
     ),
-    "length": Fault("a content-length instead of chunks", edit_script=edits.with_length, wire_only=True),
-    "close": Fault("body ended by the end of the connection", edit_script=_framed(Framing.CLOSE), wire_only=True),
-    "chunk_extensions": Fault("chunk extensions and trailers", edit_script=_framed(Framing.EXTENDED), wire_only=True),
+    "length": Fault("a content-length instead of chunks", on_script=edits.with_length, wire_only=True),
+    "close": Fault("body ended by the end of the connection", on_script=_framed(Framing.CLOSE), wire_only=True),
+    "chunk_extensions": Fault("chunk extensions and trailers", on_script=_framed(Framing.EXTENDED), wire_only=True),
 }

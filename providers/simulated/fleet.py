@@ -59,9 +59,8 @@ def _profiles(text: str) -> list[Profile]:
     except ProfileError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     except (ValueError, TypeError) as error:
-        raise argparse.ArgumentTypeError(
-            f"""{text!r} is not a JSON list of objects; write '[{{"ttft": "20ms"}}]'"""
-        ) from error
+        message = f"""{text!r} is not a JSON list of profiles; write '[{{"ttft": "20ms"}}]'"""
+        raise argparse.ArgumentTypeError(message) from error
 
 
 if __name__ == "__main__":

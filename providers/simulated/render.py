@@ -132,13 +132,11 @@ def _content_events(
 
 
 def _grouped(pieces: Sequence[str], options: RenderOptions) -> Iterator[Sequence[str]]:
-    """Yield the tokens of each event."""
     for start in range(0, len(pieces), options.per_event):
         yield pieces[start : start + options.per_event]
 
 
 def _chunk(index: int, fields: Mapping[str, object], finish: str | None) -> bytes:
-    """Return one entry of a chunk's `choices`."""
     return _encode({"index": index, **fields, "finish_reason": finish})
 
 

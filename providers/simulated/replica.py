@@ -48,16 +48,8 @@ class RawRequest(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """A response without times, which is cached if it is the same each time.
+    """A response without times, cached if it is repeatable; its document is None for a stream."""
 
-    Attributes:
-        parsed: the request.
-        completion: the completion.
-        events: events of the stream; empty for a JSON response.
-        document: the JSON response; None for a stream.
-    """
-
-    parsed: ParsedRequest
     completion: Completion
     events: list[Event]
     document: Frame | None
@@ -143,9 +135,9 @@ class SimulatedReplica:
         if script.slot and self.slots.full:
             script = error_script(ErrorFields(503, "server_error", "queue_full", "The queue is full"))
         for fault, args in faults:
-            if fault.edit_script is not None:
+            if fault.on_script is not None:
                 provider = args.provider or self._profile.provider
-                script = fault.edit_script(script, dataclasses.replace(args, provider=provider, wall_s=wall_s))
+                script = fault.on_script(script, dataclasses.replace(args, provider=provider, wall_s=wall_s))
         if request.api is Api.MESSAGES:
             script = with_message_errors(script)
         limit_headers = LIMIT_HEADERS[self._profile.provider]
@@ -187,10 +179,10 @@ class SimulatedReplica:
         cached = 0 if self._cache is None else self._cache.use(bytes(parsed.text))
         completion = self._generator.generate(chat_api, parsed, self._rng, profile.lengths, cached)
         for fault, args in faults:
-            if fault.edit_request is not None:
-                parsed = fault.edit_request(parsed)
-            if fault.edit_completion is not None:
-                completion = fault.edit_completion(completion, args)
+            if fault.on_request is not None:
+                parsed = fault.on_request(parsed)
+            if fault.on_completion is not None:
+                completion = fault.on_completion(completion, args)
         prepared = self._rendered(request, chat_api, parsed, completion)
         small = len(body) <= _PREPARED_BYTES_MAX and len(prepared.events) <= _PREPARED_EVENTS_MAX
         if parsed.fixed and small and not faults and self._cache is None:
@@ -204,17 +196,13 @@ class SimulatedReplica:
         api, body, _ = request
         if chat_api is Api.MESSAGES:
             events = message_events(completion) if parsed.stream else []
-            return _Prepared(parsed, completion, events, None if parsed.stream else whole_message(completion))
+            return _Prepared(completion, events, None if parsed.stream else whole_message(completion))
         if parsed.stream:
-            return _Prepared(
-                parsed,
-                completion,
-                apis.from_chat_events(api, body, stream(chat_api, parsed, completion, self._options)),
-                None,
-            )
+            events = stream(chat_api, parsed, completion, self._options)
+            return _Prepared(completion, apis.from_chat_events(api, body, events), None)
         plain = whole(chat_api, parsed, completion, self._options)
         events = stream(chat_api, replace(parsed, stream_options=_WITH_USAGE), completion, self._options)
-        return _Prepared(parsed, completion, [], apis.from_chat_document(api, body, events, plain))
+        return _Prepared(completion, [], apis.from_chat_document(api, body, events, plain))
 
     def _ttft(self, number: int) -> float:
         profile = self._profile

@@ -175,7 +175,9 @@ def main() -> int:
     try:
         asyncio.run(_run(SimulatedServer(profile, seed), host, port, control_port))
     except OSError as error:
-        sys.stderr.write(f"the address {host} is unavailable ({error.strerror}); change --host, --port or --control-port\n")
+        sys.stderr.write(
+            f"the address {host} is unavailable ({error.strerror}); change --host, --port or --control-port\n"
+        )
         return 1
     return 0
 

@@ -198,9 +198,9 @@ class ServerConnection(asyncio.Protocol):
                 self._read_rate = max(1, args.count)
                 raw = self._transport.get_extra_info("socket")
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
-            elif fault.action is ConnectionAction.EARLY and fault.edit_script is not None:
+            elif fault.action is ConnectionAction.EARLY and fault.on_script is not None:
                 self._input_ignored = True
-                self._play(fault.edit_script(Script(), args))
+                self._play(fault.on_script(Script(), args))
 
     def _reject(self, status: int, message: str) -> None:
         """Send an error response and end the connection without further reading."""

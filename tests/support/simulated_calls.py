@@ -1,4 +1,4 @@
-"""Builders for tests of simulated replicas: a request, its script, and what a script says."""
+"""Builders for tests of simulated replicas: requests, scripts, and the contents of scripts."""
 
 import json
 import random
@@ -25,18 +25,18 @@ def replica_of(seed: int = 1, name: str = "a", **profile: object) -> SimulatedRe
 
 
 def play(replica: SimulatedReplica, now_s: float = 0.0, api: Api = Api.CHAT, fault: str = "", **fields: Any) -> Script:
-    """The script of a request, streamed unless the fields say otherwise."""
+    """Return the script of a request, which is streamed by default."""
     wanted = parse_faults(fault) if fault else ()
     return replica.script(RawRequest(api, body_of(**{"stream": True, **fields})), wanted, now_s, 1e9)
 
 
 def contents(script: Script) -> list[float]:
-    """When content comes."""
+    """Return the times of content."""
     return [step.at_s for step in script.steps if step.frame.kind is FrameKind.CONTENT]
 
 
 def text_of(script: Script) -> str:
-    """The text that a stream says."""
+    """Return the text of a stream."""
     said = ""
     for step in script.steps:
         if step.frame.kind is FrameKind.CONTENT:

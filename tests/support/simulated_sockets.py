@@ -1,4 +1,4 @@
-"""A simulated server and raw sockets to it, for tests: bytes as they are on the wire, nothing parsed for the caller."""
+"""A simulated server and raw sockets to it, for tests of bytes on the wire."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ async def read_response(reader: asyncio.StreamReader) -> Response:
     """One response with its body.
 
     Raises:
-        asyncio.IncompleteReadError: It ends before its framing says so.
+        asyncio.IncompleteReadError: The connection ends before the end of the body.
     """
     status, headers = await read_head(reader)
     if headers.get("transfer-encoding") == "chunked":

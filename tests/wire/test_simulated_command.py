@@ -14,7 +14,7 @@ from simulated_sockets import ask, chat, request_of, serving
 
 
 def test_command_runs_until_interrupted() -> None:
-    """The command prints where it listens, serves what its flags say, and ends cleanly on Ctrl-C."""
+    """The command prints its address, follows its flags, and exits cleanly on Ctrl-C."""
 
     async def main() -> tuple[int | None, bytes]:
         flags = ["--port", "0", "--control-port", "0", "--ttft", "1ms", "--tokens", "2", "--faults", "500 once"]
@@ -41,7 +41,7 @@ def test_command_runs_until_interrupted() -> None:
 
 
 def test_a_fleet_ends_with_its_input() -> None:
-    """Several replicas in one process say their ports, answer as each one's profile says, and end with their input."""
+    """A fleet prints its ports, serves each profile, and exits at the end of its input."""
 
     async def main() -> int | None:
         pipe = asyncio.subprocess.PIPE
@@ -63,28 +63,54 @@ def test_a_fleet_ends_with_its_input() -> None:
     assert run_real(main()) == 0
 
 
-@pytest.mark.parametrize("flags", [["--ttft", "soon"], ["--faults", "sulk"], ["--port", "1"]], ids=str)
-def test_command_explains_mistakes(flags: list[str]) -> None:
-    """A flag that cannot be read, or a port that cannot be had, ends the command with a sentence."""
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--ttft", "soon"], b"argument --ttft: 'soon' is not a duration; write a duration"),
+        (["--prefill-per-1k", "x"], b"argument --prefill-per-1k: 'x' is not a duration"),
+        (["--faults", "sulk"], b"argument --faults: the fault 'sulk' is unknown; write one of"),
+        (["--control-port", "65536"], b"argument --control-port: '65536' is not a port; write 0 to 65535"),
+        (["--port", "taken"], b"address already in use); change --host, --port or --control-port"),
+    ],
+    ids=str,
+)
+def test_command_explains_mistakes(flags: list[str], message: bytes) -> None:
+    """An invalid flag or an unavailable port ends the command with one sentence."""
 
     async def main() -> tuple[int | None, bytes]:
-        if flags[0] == "--port":
-            async with serving() as server:
-                return await _command("--port", str(server.port))
-        return await _command(*flags)
+        if "taken" not in flags:
+            return await _command("server", *flags)
+        async with serving() as server:
+            return await _command("server", "--port", str(server.port))
 
-    code, told = run_real(main())
+    code, output = run_real(main())
     assert code in (1, 2)
-    assert b"write" in told or b"--port" in told
-    assert b"Traceback" not in told
+    assert message in output
+    assert b"Traceback" not in output
 
 
-async def _command(*flags: str) -> tuple[int | None, bytes]:
+@pytest.mark.parametrize(
+    ("profiles", "message"),
+    [
+        ("{", b"'{' is not a JSON list of profiles; write"),
+        ("[1]", b"'[1]' is not a JSON list of profiles; write"),
+        ('[{"ttft": "soon"}]', b"ttft: 'soon' is not a duration; write a duration"),
+    ],
+)
+def test_fleet_explains_mistakes(profiles: str, message: bytes) -> None:
+    """Invalid profiles end a fleet with one sentence."""
+    code, output = run_real(_command("fleet", profiles))
+    assert code == 2
+    assert message in output
+    assert b"Traceback" not in output
+
+
+async def _command(name: str, *flags: str) -> tuple[int | None, bytes]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "providers.simulated.server", *flags),
+        *(sys.executable, "-m", f"providers.simulated.{name}", *flags),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await process.communicate()
-    return process.returncode, told
+    output, _ = await process.communicate()
+    return process.returncode, output

@@ -1,4 +1,4 @@
-"""The simulated replica says the same in process and through sockets, for every fault there is."""
+"""The simulated replica makes the same calls in process and through sockets, for every fault."""
 
 import asyncio
 import random
@@ -27,8 +27,8 @@ BODY = {"model": "m", "temperature": 0, "max_tokens": 4, "messages": [{"role": "
 
 
 @dataclass
-class Heard:
-    """A sink that keeps everything until the end."""
+class Recorder:
+    """A sink that records every call."""
 
     status: int = 0
     frames: list[Frame] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Heard:
         self.over.set()
 
     def summary(self) -> tuple[object, ...]:
-        """What two sinks must have heard alike; the words of errors and events without data may differ."""
+        """Return the calls that must agree, without messages of errors and events without data."""
         events: list[Frame] = []
         for frame in self.frames:
             burst = events[-1] if events and events[-1].kind is frame.kind is FrameKind.CONTENT else None
@@ -55,22 +55,22 @@ class Heard:
                 events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw, events=count)
             elif frame.raw or frame.kind is not FrameKind.COMMENT:
                 events.append(frame)
-        said = [(frame.kind, frame.raw, frame.usage, _essence(frame.error)) for frame in events]
-        return (self.status, said, _essence(self.error), self.over.is_set())
+        calls = [(frame.kind, frame.raw, frame.usage, _essence(frame.error)) for frame in events]
+        return (self.status, calls, _essence(self.error), self.over.is_set())
 
 
 def _essence(error: UpstreamError | None) -> tuple[object, ...] | None:
-    """What an error says; that a server may be asked in another way is known of servers on sockets only."""
+    """Return the facts of an error; a rejected request mode is detected on sockets only."""
     if error is None:
         return None
     kind = BadStatus if isinstance(error, RequestModeRejected) else type(error)
     return (kind, error.kind, error.code, error.retry_after_s)
 
 
-async def _hear(endpoint: Endpoint, fault: str, *, streaming: bool) -> tuple[object, ...]:
+async def _record(endpoint: Endpoint, fault: str, *, streaming: bool) -> tuple[object, ...]:
     headers = ((FAULT_HEADER, fault.encode()),) if fault else ()
     call = call_of({**BODY, "stream": streaming}, headers=headers, assemble=streaming, streaming=streaming)
-    sink = Heard()
+    sink = Recorder()
     stream = endpoint.open(call, sink)
     if fault not in ENDLESS:
         await sink.over.wait()
@@ -92,10 +92,10 @@ async def _both(fault: str, *, streaming: bool) -> tuple[tuple[object, ...], tup
         client = WireClient(Origin("127.0.0.1", server.port), tasks)
         through_sockets = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", ((b"host", b"sim"),), "m", Bounds())
         in_process = SimulatedEndpoint(SimulatedReplica(profile, random.Random(3), 3, str(server.port)))
-        heard = [await _hear(endpoint, fault, streaming=streaming) for endpoint in (through_sockets, in_process)]
+        recorded = [await _record(endpoint, fault, streaming=streaming) for endpoint in (through_sockets, in_process)]
         client.close()
         await server.close()
-    return heard[0], heard[1]
+    return recorded[0], recorded[1]
 
 
 WIRE_ONLY = [name for name, fault in FAULTS.items() if fault.wire_only and name not in ("utf8", "json_answer")]
@@ -103,8 +103,8 @@ NOT_ON_WIRE = [name for name, fault in FAULTS.items() if not fault.wire_only and
 
 
 @pytest.mark.parametrize("name", ["", *NOT_ON_WIRE])
-def test_stream_is_heard_alike(name: str) -> None:
-    """The HTTP endpoint before a simulated server hears what the endpoint in process says."""
+def test_stream_makes_the_same_calls(name: str) -> None:
+    """A stream through sockets makes the calls of the stream in process."""
     through_sockets, in_process = run_real(_both(name + ARGUMENTS.get(name, ""), streaming=True))
     if name == "refuse":  # the connection that triggers it is reset on the socket, and was never made in process
         through_sockets, in_process = through_sockets[:2], in_process[:2]
@@ -112,14 +112,14 @@ def test_stream_is_heard_alike(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRE_ONLY)
-def test_odd_bytes_are_heard_as_the_healthy_answer(name: str) -> None:
-    """However oddly an answer is written, the HTTP endpoint hears the healthy one."""
+def test_odd_writes_make_the_same_calls(name: str) -> None:
+    """A response in odd writes makes the calls of a healthy response."""
     through_sockets, in_process = run_real(_both(name + ARGUMENTS.get(name, ""), streaming=True))
     assert through_sockets == in_process
 
 
 @pytest.mark.parametrize("name", ["", "500", "429", "cut_mid", "json_error", "length", "close", "split"])
-def test_json_answer_is_heard_alike(name: str) -> None:
-    """The same holds for answers that are not streamed."""
+def test_json_response_makes_the_same_calls(name: str) -> None:
+    """A JSON response through sockets makes the calls of the response in process."""
     through_sockets, in_process = run_real(_both(name, streaming=False))
     assert through_sockets == in_process

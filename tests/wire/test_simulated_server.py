@@ -1,4 +1,4 @@
-"""The simulated server on real sockets: HTTP, control, counting, and noticing at once that a peer has left."""
+"""The simulated server on real sockets: HTTP, control API, statistics, and immediate detection of a disconnect."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from simulated_sockets import Response, ask, chat, connected, read_head, read_re
 
 
 def test_streams_and_json_share_a_connection() -> None:
-    """Answers are framed so that one connection carries many, and the JSON answer says what the stream said."""
+    """One connection carries several responses, and the JSON response has the text of the stream."""
 
     async def main() -> tuple[Response, Response, SimulatedServer]:
         async with serving(ttft="1ms") as server, connected(server.port) as (reader, writer):
@@ -84,7 +84,7 @@ def test_repeated_and_missing_ids_get_a_number() -> None:
 
 
 @pytest.mark.parametrize("when", ["waiting", "silent", "queued", "streaming"])
-def test_peer_that_leaves_is_noticed(when: str) -> None:
+def test_disconnect_is_detected(when: str) -> None:
     """A close ends an answer that would take minutes, before the first content, in a queue or in mid-stream."""
 
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_slots_queue_requests() -> None:
 
 
 def test_heads_come_while_requests_queue() -> None:
-    """Who waits for a slot that will not be free for minutes has its head."""
+    """A request that waits for a slot has its head."""
 
     async def main() -> None:
         async with serving(ttft="10m", slots=1) as server, connected(server.port) as (_, first):
@@ -179,7 +179,7 @@ async def _control(server: SimulatedServer, method: str, path: str, value: objec
 
 
 def test_profile_is_changed_over_http() -> None:
-    """POST /sim/profile changes what it names, GET shows all; a mistake is a 400 that changes nothing."""
+    """POST /sim/profile changes the given keys, GET shows all; a mistake gets a 400 and changes nothing."""
 
     async def main() -> None:
         async with serving(ttft="1ms") as server:
@@ -197,7 +197,7 @@ def test_profile_is_changed_over_http() -> None:
 
 
 def test_stats_and_reset_over_http() -> None:
-    """GET /sim/stats tells counters and records, POST /sim/reset starts anew, draws included."""
+    """GET /sim/stats shows counters and records; POST /sim/reset resets them and the draws."""
 
     async def main() -> None:
         async with serving(ttft="0", stall="50%:1ms") as server:
@@ -225,7 +225,7 @@ def test_records_are_bounded() -> None:
 
 
 def test_models_and_unknown_paths() -> None:
-    """The models of the profile are listed and found by name, everything else is a 404 that names what there is."""
+    """The models of the profile are listed and found by name; an unknown path gets a 404 that lists all paths."""
 
     async def main() -> None:
         async with serving(models=["llama", "org/qwen"]) as server:
@@ -256,7 +256,7 @@ def test_models_and_unknown_paths() -> None:
     ids=["field", "json", "fault", "not http", "header bomb", "body", "upgrade"],
 )
 def test_bad_request_is_answered(request_bytes: bytes, status: int) -> None:
-    """What is not acceptable gets its status and an error object, and the server lives on."""
+    """A bad request gets its status code and an error object, and the server continues."""
 
     async def main() -> Response:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):
@@ -299,7 +299,7 @@ def test_expectation_is_met_before_the_body() -> None:
 
 
 def test_connection_close_is_honoured() -> None:
-    """A client that wants the connection closed is told so, and it is."""
+    """A request with `connection: close` gets this header in return, and the connection is closed."""
 
     async def main() -> None:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):

@@ -1,4 +1,4 @@
-"""Misbehaviour of the simulated server that only the bytes and the connection show."""
+"""Faults of the simulated server that are visible only in the bytes and the connection."""
 
 import asyncio
 import contextlib
@@ -22,8 +22,8 @@ from simulated_sockets import ask, chat, connected, read_head, read_response, re
         ("short:2", None),
     ],
 )
-def test_connection_ends_as_the_fault_says(fault: str, how: type[Exception] | None) -> None:
-    """A reset is a reset, a missing last chunk is missing; only without framing or with a proper end it looks whole."""
+def test_connection_ends_as_the_fault_requires(fault: str, how: type[Exception] | None) -> None:
+    """A cut is visible to the client unless the body has no framing or a proper end."""
 
     async def main() -> None:
         async with serving(ttft="0", gap="2ms") as server:
@@ -40,8 +40,8 @@ def test_connection_ends_as_the_fault_says(fault: str, how: type[Exception] | No
     run_real(main())
 
 
-def test_cut_in_the_middle_of_an_event_leaves_half_of_it() -> None:
-    """What was sent of the event that straddles the cut is its beginning."""
+def test_cut_in_the_middle_of_an_event_sends_half_of_it() -> None:
+    """The last bytes before the cut are the beginning of an event."""
 
     async def main() -> bytes:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):
@@ -92,7 +92,7 @@ def test_connections_are_refused_for_a_while() -> None:
 
 
 def test_server_can_be_closed_and_opened_from_python() -> None:
-    """`deafen` refuses new connections and keeps the open ones, `listen` accepts again."""
+    """`stop_listening` refuses new connections and keeps open ones; `listen` accepts again."""
 
     async def main() -> None:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):
@@ -109,7 +109,7 @@ def test_server_can_be_closed_and_opened_from_python() -> None:
     run_real(main())
 
 
-def test_silence_says_nothing_and_lives_on() -> None:
+def test_silence_sends_no_byte() -> None:
     """A silent request gets no byte, one with headers its head and role only."""
 
     async def main() -> None:
@@ -168,7 +168,7 @@ def test_other_framings(fault: str, header: str) -> None:
 
 
 def test_large_body_is_read_slowly() -> None:
-    """A slow reader of the body holds the sender back, and answers when it has read all."""
+    """A slow reader of the body delays the client, and responds after the whole body."""
 
     async def main() -> None:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):
@@ -184,7 +184,7 @@ def test_large_body_is_read_slowly() -> None:
 
 
 def test_answer_comes_before_the_body_was_sent() -> None:
-    """An early answer can be read while the body is still on its way, and what is still sent is thrown away."""
+    """A client can read an early response before the end of its body, whose rest is discarded."""
 
     async def main() -> None:
         async with serving(ttft="0") as server, connected(server.port) as (reader, writer):

@@ -1,4 +1,4 @@
-"""What a simulated replica says: its events are what our own reader and assembler take them for."""
+"""Completions of simulated replicas: the gateway's own reader and assembler accept their events."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
 @pytest.mark.parametrize("profile", [{}, {"role": "with"}, {"reasoning_tokens": 3}, {"provider": "azure"}], ids=repr)
-def test_events_are_what_our_own_reader_says(fields: dict[str, Any], profile: dict[str, Any]) -> None:
+def test_reader_of_the_gateway_agrees_on_events(fields: dict[str, Any], profile: dict[str, Any]) -> None:
     """Each frame's kind and usage are those that the gateway's reader finds in its bytes."""
     script = play(replica_of(**profile), **fields)
     call = call_of(json.loads(body_of(stream=True, **fields)), include_usage=True)
@@ -45,20 +45,20 @@ def test_events_are_what_our_own_reader_says(fields: dict[str, Any], profile: di
 @pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
 @pytest.mark.parametrize("profile", [{}, {"reasoning_tokens": 3, "role": "none"}, {"role": "with"}], ids=repr)
 def test_streamed_answer_is_the_json_answer(fields: dict[str, Any], profile: dict[str, Any]) -> None:
-    """A stream put together by the gateway's assembler is the JSON answer, ids aside."""
+    """A stream, assembled by the gateway, is the JSON response except for the id."""
     fields = {**fields, "stream_options": {"include_usage": True}}
     assert_assembled(Api.CHAT, profile, fields)
 
 
 @pytest.mark.parametrize("fields", [{}, {"n": 2, "logprobs": 1}, {"prompt": ["a", "b"]}], ids=repr)
 def test_streamed_completion_is_the_json_completion(fields: dict[str, Any]) -> None:
-    """The same for the completions API."""
+    """A streamed completion, assembled, is the JSON completion."""
     fields = {"prompt": "once upon", "stream_options": {"include_usage": True}, **fields}
     assert_assembled(Api.COMPLETIONS, {}, fields)
 
 
 def assert_assembled(api: Api, profile: dict[str, Any], fields: dict[str, Any]) -> None:
-    """The events of a streamed answer, put together, are the answer that is not streamed."""
+    """Assert that the assembled events of a stream are the JSON response."""
     streamed = play(replica_of(**profile), api=api, **fields)
     whole = answer_of(play(replica_of(**profile), api=api, stream=False, **fields))
     assembler = PROTOCOLS[api].assembler(call_of(json.loads(body_of(stream=True, **fields)), api))
@@ -69,7 +69,7 @@ def assert_assembled(api: Api, profile: dict[str, Any], fields: dict[str, Any]) 
 
 
 def without_nulls(value: Any) -> Any:
-    """A value without its null members: some servers write them, some leave them out."""
+    """Return a value without its null members, which some servers omit."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -84,7 +84,7 @@ def test_token_counts_are_bounded() -> None:
 
 
 def test_forced_tool_is_called_with_arguments_its_schema_allows() -> None:
-    """A tool that must be called is called; `auto` is answered with text."""
+    """A required tool is called; `auto` gives text."""
     forced = answer_of(play(replica_of(), stream=False, **REQUESTS["tool"]))["choices"][0]
     assert forced["finish_reason"] == "tool_calls"
     function = forced["message"]["tool_calls"][0]["function"]
@@ -119,7 +119,7 @@ def test_continued_answer_continues() -> None:
 
 
 def test_prefix_of_another_answer_is_not_spliced() -> None:
-    """A prefix the replica would not have said is followed by another text, not by the rest of its own."""
+    """A prefix that the replica does not generate is continued with another text."""
     whole = text_of(play(replica_of(tokens=12)))
     messages = [*HELLO, {"role": "assistant", "content": "Certainly not"}]
     other = text_of(play(replica_of(tokens=12), messages=messages, continue_final_message=True))
@@ -143,14 +143,14 @@ def test_prefix_of_another_answer_is_not_spliced() -> None:
     ids=repr,
 )
 def test_unacceptable_request_is_a_400(fields: dict[str, Any], param: str | None) -> None:
-    """What cannot be answered is refused with the field at fault, and takes no slot."""
+    """An invalid request gets a 400 that names the field, and takes no slot."""
     script = play(replica_of(), **fields)
     assert (script.status, script.slot) == (400, False)
     assert json.loads(script.steps[0].frame.raw)["error"]["param"] == param
 
 
-def test_replica_may_refuse_to_continue() -> None:
-    """With `continues` off a prefix is a 400 that names the parameter."""
+def test_continuing_can_be_unsupported() -> None:
+    """With `continues` off a prefix gets a 400 that names the parameter."""
     messages = [*HELLO, {"role": "assistant", "content": "the"}]
     script = play(replica_of(continues=False), messages=messages, continue_final_message=True)
     assert json.loads(script.steps[0].frame.raw)["error"]["param"] == "continue_final_message"
@@ -169,12 +169,12 @@ def test_replica_may_refuse_to_continue() -> None:
     ids=repr,
 )
 def test_document_is_one_the_schema_allows(schema: object, document: object) -> None:
-    """The commoner forms of JSON schemas are answered with a fitting value."""
+    """A common JSON schema gets a valid document."""
     assert example_document(schema) == document
 
 
 def test_schema_that_refers_to_itself_ends() -> None:
-    """A document is bounded, however its schema branches."""
+    """A document is bounded for a schema that refers to itself in many branches."""
     branches = {name: {"$ref": "#/$defs/A"} for name in "abcdefgh"}
     schema = {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", "properties": branches}}}
     assert len(json.dumps(example_document(schema))) < 100_000

@@ -1,4 +1,4 @@
-"""The simulated replica in process: it keeps the Endpoint contract, in virtual time."""
+"""The simulated replica in process fulfils the Endpoint contract, in virtual time."""
 
 import asyncio
 import random
@@ -20,9 +20,9 @@ HELLO = {"model": "m", "temperature": 0, "max_tokens": 3, "messages": [{"role": 
 
 @dataclass
 class Recorder:
-    """A sink that keeps everything with its time, and pulls what it was told to when content comes."""
+    """A sink that records every call with its time; it can abort at the first content."""
 
-    told: list[tuple[float, str]] = field(default_factory=list)
+    calls: list[tuple[float, str]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     status: int = 0
     error: UpstreamError | None = None
@@ -31,25 +31,25 @@ class Recorder:
 
     def on_headers(self, status: int, headers: Headers) -> None:
         self.status = status
-        self._tell("headers")
+        self._record("headers")
 
     def on_frame(self, frame: Frame) -> None:
         self.frames.append(frame)
-        self._tell(frame.kind.value)
+        self._record(frame.kind.value)
         if self.abort_at_content and frame.kind is FrameKind.CONTENT:
             assert self.stream is not None
             self.stream.abort()
 
     def on_end(self, error: UpstreamError | None) -> None:
         self.error = error
-        self._tell("end")
+        self._record("end")
 
-    def _tell(self, what: str) -> None:
-        self.told.append((round(asyncio.get_running_loop().time(), 6), what))
+    def _record(self, what: str) -> None:
+        self.calls.append((round(asyncio.get_running_loop().time(), 6), what))
 
     @property
-    def words(self) -> list[str]:
-        return [what for _, what in self.told]
+    def names(self) -> list[str]:
+        return [what for _, what in self.calls]
 
 
 def endpoint_of(**profile: Any) -> SimulatedEndpoint:
@@ -58,18 +58,18 @@ def endpoint_of(**profile: Any) -> SimulatedEndpoint:
 
 
 def call(fault: str = "", **over: Any) -> Call:
-    """A streaming call that asks for a fault."""
+    """Return a streaming call, with a fault header if a fault is given."""
     headers = ((FAULT_HEADER, fault.encode()),) if fault else ()
     return call_of({**HELLO, "stream": True}, headers=headers, **over)
 
 
-def heard(asked: Call, length_s: float = 60.0, **profile: Any) -> Recorder:
-    """What a sink hears of one call."""
+def record(request: Call, length_s: float = 60.0, **profile: Any) -> Recorder:
+    """Return a recorder of the calls of one stream."""
 
     async def main() -> Recorder:
         sink = Recorder()
-        sink.stream = endpoint_of(**profile).open(asked, sink)
-        assert not sink.told
+        sink.stream = endpoint_of(**profile).open(request, sink)
+        assert not sink.calls
         await asyncio.sleep(length_s)
         return sink
 
@@ -78,8 +78,8 @@ def heard(asked: Call, length_s: float = 60.0, **profile: Any) -> Recorder:
 
 def test_frames_come_at_their_times() -> None:
     """Head and role at once, content at TTFT and after each gap, the end with the closing event."""
-    sink = heard(call(include_usage=True), ttft="100ms", gap="10ms")
-    assert sink.told == [
+    sink = record(call(include_usage=True), ttft="100ms", gap="10ms")
+    assert sink.calls == [
         (0.0, "headers"), (0.0, "preamble"), (0.1, "content"), (0.11, "content"), (0.12, "content"),
         (0.12, "finish"), (0.12, "usage"), (0.12, "done"), (0.12, "end"),
     ]  # fmt: skip
@@ -87,22 +87,22 @@ def test_frames_come_at_their_times() -> None:
 
 
 def test_held_headers_come_with_the_content() -> None:
-    """A replica that holds its head until the first content says nothing before."""
-    sink = heard(call(), ttft="100ms", headers="with_first_content", role="none")
-    assert sink.told[:2] == [(0.1, "headers"), (0.1, "content")]
+    """A head held until the first content is the first call."""
+    sink = record(call(), ttft="100ms", headers="with_first_content", role="none")
+    assert sink.calls[:2] == [(0.1, "headers"), (0.1, "content")]
 
 
 def test_head_is_never_later_than_the_content() -> None:
     """If the head's delay is longer than TTFT, the head comes with the content, once."""
-    sink = heard(call(), ttft="10ms", headers_delay="1s")
-    assert sink.words.count("headers") == 1
-    assert sink.told[:3] == [(0.01, "headers"), (0.01, "preamble"), (0.01, "content")]
+    sink = record(call(), ttft="10ms", headers_delay="1s")
+    assert sink.names.count("headers") == 1
+    assert sink.calls[:3] == [(0.01, "headers"), (0.01, "preamble"), (0.01, "content")]
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked", "not asked"])
 def test_usage_is_known_but_forwarded_only_if_asked_for(asked: object) -> None:
-    """The usage frame has counts in any case, and bytes if the client wants them."""
-    sink = heard(call(include_usage=asked))
+    """The usage frame always has counts, and has bytes if the client requests usage."""
+    sink = record(call(include_usage=asked))
     (usage,) = [frame for frame in sink.frames if frame.kind is FrameKind.USAGE]
     assert usage.usage is not None
     assert usage.usage.completion_tokens == 3
@@ -110,11 +110,11 @@ def test_usage_is_known_but_forwarded_only_if_asked_for(asked: object) -> None:
 
 
 def test_call_that_is_not_streamed_is_streamed_for_assembling() -> None:
-    """A call that may be assembled is answered with a stream, another one with its JSON body."""
+    """A call that may be assembled gets a stream, another call its JSON body."""
     whole = call_of(HELLO)
-    assert heard(whole).words[-2:] == ["done", "end"]
-    sink = heard(call_of(HELLO, assemble=False))
-    assert sink.words == ["headers", "content", "end"]
+    assert record(whole).names[-2:] == ["done", "end"]
+    sink = record(call_of(HELLO, assemble=False))
+    assert sink.names == ["headers", "content", "end"]
     assert sink.frames[0].raw.startswith(b'{"id":')
 
 
@@ -139,26 +139,26 @@ def test_call_that_is_not_streamed_is_streamed_for_assembling() -> None:
     ],
 )
 def test_fault_reaches_the_sink(fault: str, words: list[str], status: int, error: type) -> None:
-    """Each fault is heard as the HTTP endpoint would tell it; those about bytes on a socket are not heard at all."""
-    sink = heard(call(fault))
-    assert (sink.words, sink.status, type(sink.error)) == (words, status, error)
+    """A fault results in the calls of the HTTP endpoint; faults of bytes on a socket have no effect."""
+    sink = record(call(fault))
+    assert (sink.names, sink.status, type(sink.error)) == (words, status, error)
 
 
-def test_error_answer_says_all() -> None:
-    """An error status has type, code and wait of the answer."""
-    error = heard(call("429:openai,2s")).error
+def test_error_response_is_complete() -> None:
+    """The error of an error status has the type, code and wait of the response."""
+    error = record(call("429:openai,2s")).error
     assert error is not None
     assert (error.status, error.kind, error.code, error.retry_after_s) == (429, "requests", "rate_limit_exceeded", 2.0)
 
 
 def test_error_frame_is_carried() -> None:
     """The error of an error event is on its frame."""
-    assert isinstance(heard(call("error_frame")).frames[-1].error, ErrorFrame)
+    assert isinstance(record(call("error_frame")).frames[-1].error, ErrorFrame)
 
 
 def test_malformed_event_forwards_nothing() -> None:
-    """A malformed event is told, its bytes are not to be forwarded."""
-    sink = heard(call("malformed"))
+    """A malformed event reaches the sink without bytes to forward."""
+    sink = record(call("malformed"))
     assert [frame.raw for frame in sink.frames if frame.kind is FrameKind.MALFORMED] == [b""]
 
 
@@ -179,33 +179,33 @@ def test_refusal_of_connections_lasts() -> None:
     assert third is None
 
 
-def test_nothing_is_heard_after_abort() -> None:
-    """An abort, also from inside a call of the sink, is the end of what it hears; a second one does nothing."""
+def test_no_call_comes_after_abort() -> None:
+    """No call follows an abort, even one from inside a call; a second abort has no effect."""
 
     async def main() -> list[str]:
         sink = Recorder(abort_at_content=True)
         sink.stream = endpoint_of().open(call(), sink)
         await asyncio.sleep(1)
         sink.stream.abort()
-        return sink.words
+        return sink.names
 
     assert run_virtual(main()) == ["headers", "preamble", "content"]
 
 
 def test_abort_at_once_is_silent() -> None:
-    """A stream aborted in the turn it was opened in says nothing."""
+    """A stream aborted in its first turn of the loop makes no call."""
 
     async def main() -> list[str]:
         sink = Recorder()
         endpoint_of().open(call(), sink).abort()
         await asyncio.sleep(1)
-        return sink.words
+        return sink.names
 
     assert run_virtual(main()) == []
 
 
 def test_paused_stream_waits() -> None:
-    """While paused no frame comes; resumed, the late ones come at once and the others at their times."""
+    """A paused stream holds its frames; after resume late frames come at once, later ones at their times."""
 
     async def main() -> Recorder:
         sink = Recorder()
@@ -217,13 +217,13 @@ def test_paused_stream_waits() -> None:
         await asyncio.sleep(1)
         return sink
 
-    content = [at_s for at_s, what in run_virtual(main()).told if what == "content"]
+    content = [at_s for at_s, what in run_virtual(main()).calls if what == "content"]
     assert content == [0.1, 0.25, 0.3]
 
 
 @pytest.mark.parametrize("leave", ["end", "abort"])
-def test_slot_is_given_back(leave: str) -> None:
-    """With one slot the second answer begins when the first is over or given up."""
+def test_slot_is_released(leave: str) -> None:
+    """With one slot the second response starts after the end or the abort of the first."""
 
     async def main() -> Recorder:
         endpoint = endpoint_of(ttft="100ms", slots=1)
@@ -237,13 +237,13 @@ def test_slot_is_given_back(leave: str) -> None:
         await asyncio.sleep(1)
         return sink
 
-    at_s = {what: at_s for at_s, what in run_virtual(main()).told}
+    at_s = {what: at_s for at_s, what in run_virtual(main()).calls}
     assert at_s["content"] == (0.2 if leave == "end" else 0.1)
     assert at_s["headers"] == 0.0
 
 
 def test_run_is_repeatable() -> None:
-    """Two runs with the same seed tell the same at the same times."""
+    """Two runs with one seed make the same calls at the same times."""
     profile: dict[str, Any] = {"ttft": "lognormal:20ms,5ms", "gap": "lognormal:5ms,1ms", "faults": ["500 30%"]}
 
     async def main() -> list[tuple[float, str]]:
@@ -252,6 +252,6 @@ def test_run_is_repeatable() -> None:
         for sink in sinks:
             endpoint.open(call(), sink)
         await asyncio.sleep(5)
-        return [told for sink in sinks for told in sink.told]
+        return [each for sink in sinks for each in sink.calls]
 
     assert run_virtual(main()) == run_virtual(main())

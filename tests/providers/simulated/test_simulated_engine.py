@@ -7,7 +7,7 @@ from providers.simulated.engine import PrefixCache, Slots
 
 
 class Job:
-    """A request that notes when it may begin."""
+    """A request that counts its starts."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -17,7 +17,7 @@ class Job:
 
 
 def test_later_requests_wait_in_order() -> None:
-    """With two slots the third request begins when one of the first two leaves, the fourth after it."""
+    """With two slots the third request starts at the first release, and the fourth after it."""
     slots = Slots(2, 10)
     jobs = [Job() for _ in range(4)]
     for job in jobs:
@@ -25,13 +25,13 @@ def test_later_requests_wait_in_order() -> None:
     assert [job.started for job in jobs] == [1, 1, 0, 0]
     slots.release(jobs[1].start)
     assert [job.started for job in jobs] == [1, 1, 1, 0]
-    slots.release(jobs[3].start)  # gives up waiting
+    slots.release(jobs[3].start)  # ends waiting
     slots.release(jobs[0].start)
     assert [job.started for job in jobs] == [1, 1, 1, 0]
 
 
 def test_queue_is_bounded() -> None:
-    """Slots are full when all are taken and nobody more may wait."""
+    """Slots are full when all slots and all places in the queue are taken."""
     slots = Slots(1, 1)
     states = []
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_queue_is_bounded() -> None:
 
 
 def test_unlimited_slots_never_wait() -> None:
-    """With 0 slots everyone begins at once."""
+    """With 0 slots every request starts at once."""
     slots = Slots(0, 0)
     jobs = [Job() for _ in range(100)]
     for job in jobs:
@@ -51,7 +51,7 @@ def test_unlimited_slots_never_wait() -> None:
 
 
 def test_more_slots_let_waiting_requests_begin() -> None:
-    """A change of the number takes effect at once, also to unlimited."""
+    """A larger or unlimited number of slots takes effect at once."""
     slots = Slots(1, 10)
     jobs = [Job() for _ in range(4)]
     for job in jobs:
@@ -64,7 +64,7 @@ def test_more_slots_let_waiting_requests_begin() -> None:
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=60))
 def test_never_more_at_work_than_slots(count: int, moves: list[int]) -> None:
-    """Whatever comes and goes, at most `count` work at a time and nobody waits beside a free slot."""
+    """After any moves at most `count` requests are in work, and none waits while a slot is free."""
     slots = Slots(count, 100)
     inside: list[Job] = []
     for move in moves:
@@ -88,8 +88,8 @@ def test_prefix_is_cached_in_whole_blocks() -> None:
     assert cache.use(shared[:255]) == 0
 
 
-def test_least_recently_used_prefix_is_forgotten() -> None:
-    """The cache holds its size in tokens, and use keeps a prefix alive."""
+def test_least_recently_used_prefix_is_evicted() -> None:
+    """The cache is bounded in tokens and evicts the least recently used prefix."""
     cache = PrefixCache(128)
     first, second, third = b"1" * 256, b"2" * 256, b"3" * 256
     for prompt in (first, second, first, third):

@@ -1,4 +1,4 @@
-"""Misbehaviour of simulated replicas: what each fault makes of the script of a healthy answer."""
+"""Faults of simulated replicas: the effect of each one on the script of a healthy response."""
 
 import json
 
@@ -9,7 +9,7 @@ from simulated_calls import answer_of, contents, play, replica_of
 
 
 def kinds(script: Script) -> list[str]:
-    """What the steps are."""
+    """Return the kinds of the steps."""
     return [step.frame.kind.value for step in script.steps]
 
 
@@ -41,7 +41,7 @@ def kinds(script: Script) -> list[str]:
     ],
 )
 def test_fault_changes_the_events(fault: str, expected: list[str], end: End) -> None:
-    """Each fault leaves exactly these events of an answer of four tokens, and this end."""
+    """A fault turns a response of four tokens into exactly these events and this end."""
     script = play(replica_of(), fault=fault, max_tokens=4)
     assert (kinds(script), script.end) == (expected, end)
 
@@ -86,7 +86,7 @@ BYTES_AS_THEY_WERE = ["split:7", "utf8", "coalesce:3", "length", "close", "chunk
 
 @pytest.mark.parametrize("fault", BYTES_AS_THEY_WERE)
 def test_faults_of_the_wire_keep_the_bytes(fault: str) -> None:
-    """However oddly they are written, the bytes are those of the healthy answer (with an accented first token)."""
+    """Faults of writes keep the bytes of the healthy response (with an accented first token for utf8)."""
     script = play(replica_of(), fault=fault)
     plain = play(replica_of(), fault="utf8+split:9999" if fault == "utf8" else "")
     assert b"".join(step.frame.raw for step in script.steps) == b"".join(step.frame.raw for step in plain.steps)
@@ -130,7 +130,7 @@ def test_fields_add_id_and_retry_and_events_without_data() -> None:
 
 
 def test_json_answer_to_a_stream() -> None:
-    """A full JSON answer can come where a stream was asked for."""
+    """A JSON response can replace a requested stream."""
     assert answer_of(play(replica_of(), fault="json_answer"))["choices"][0]["finish_reason"] == "stop"
 
 
@@ -142,7 +142,7 @@ def test_cut_by_fin_looks_complete_only_without_chunks(fault: str, framing: Fram
 
 @pytest.mark.parametrize("fault", ["cut_rst", "cut_fin", "cut_chunked", "cut_mid"])
 def test_cut_json_answer_is_half(fault: str) -> None:
-    """Of a JSON answer half is sent, while its length says all."""
+    """A cut JSON response has half of the bytes of its content-length."""
     whole = play(replica_of(), stream=False)
     half = play(replica_of(), stream=False, fault=fault)
     assert 2 * len(half.steps[0].frame.raw) <= half.length == whole.length
@@ -152,8 +152,8 @@ def test_cut_json_answer_is_half(fault: str) -> None:
 @pytest.mark.parametrize(
     "fault", ["error_frame", "error_event", "finish_error", "json_error", "malformed", "empty", "done"]
 )
-def test_faults_of_events_have_a_meaning_for_json(fault: str) -> None:
-    """On an answer that is not streamed these faults give a body that is no answer, and the length is right."""
+def test_faults_of_events_apply_to_json(fault: str) -> None:
+    """For JSON these faults give a body that is no completion, with the right length."""
     script = play(replica_of(), stream=False, fault=fault)
     raw = b"".join(step.frame.raw for step in script.steps)
     assert len(raw) == script.length

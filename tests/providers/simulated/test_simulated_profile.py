@@ -1,4 +1,4 @@
-"""Profiles of simulated replicas: the readable form reads back as itself, and mistakes are explained."""
+"""Profiles of simulated replicas: the text form is parsed to itself, and mistakes are explained."""
 
 import re
 
@@ -37,7 +37,7 @@ EVERYTHING: dict[str, object] = {
 
 
 def test_every_key_reads_back_as_itself() -> None:
-    """Whatever a profile can say survives being shown and read."""
+    """Every key of a profile is the same after showing and parsing."""
     profile = parse_profile(EVERYTHING)
     assert set(EVERYTHING) == set(KEYS)
     assert show_profile(profile) == EVERYTHING
@@ -45,7 +45,7 @@ def test_every_key_reads_back_as_itself() -> None:
 
 
 def test_default_reads_back_as_itself() -> None:
-    """The default profile can be shown and read, too."""
+    """The default profile is the same after showing and parsing."""
     assert parse_profile(show_profile(Profile())) == Profile()
 
 
@@ -80,7 +80,7 @@ def test_partial_change_keeps_the_rest() -> None:
     ],
 )
 def test_mistake_is_explained(changes: dict[str, object], message: str) -> None:
-    """The message names the key, what was found and what to write instead."""
+    """The message names the key, the value and the correction."""
     with pytest.raises(ProfileError) as caught:
         parse_profile(changes)
     assert message in str(caught.value)
@@ -95,10 +95,13 @@ def test_episode_returns(since_s: float, on: object) -> None:
 
 
 def test_the_page_has_every_key_and_fault() -> None:
-    """docs/simulated-replica.md has a row for each key with its default, and one for each fault."""
-    page = (DOCS / "simulated-replica.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    assert told == {*KEYS, *FAULTS}
-    for key, value in show_profile(Profile()).items():
-        if value and not isinstance(value, list):
-            assert f"| `{key}` | `{str(value).lower() if value is True else value}` |" in page
+    """docs/simulated-replica.md has a row for each key with its default and text, and one for each fault."""
+    page = (DOCS / "simulated-replica.md").read_text(encoding="utf-8").replace("\\|", "|")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*KEYS, *FAULTS}
+    defaults = show_profile(Profile())
+    for name, key in KEYS.items():
+        value = defaults[name]
+        text = ", ".join(value) if isinstance(value, list) else str(value).lower()
+        assert f"| `{name}` | {f'`{text}`' if text else 'none'} | {key.text} |" in page
+    for name, fault in FAULTS.items():
+        assert re.search(rf"^\| `{name}` \|.*\| {re.escape(fault.text)} \|$", page, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Quantities of simulated replicas: what is written is what is drawn, and what cannot be read is explained."""
+"""Quantities of simulated replicas: draws follow the text, and mistakes are explained."""
 
 import random
 import statistics
@@ -17,8 +17,8 @@ def test_duration_is_read_in_seconds(text: object, expected: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["20", "ms", "-1s", 25, None, "1 s", "1e3s"])
-def test_duration_without_unit_is_refused(text: object) -> None:
-    """A bare number is no duration, and the message says what to write."""
+def test_duration_without_unit_is_rejected(text: object) -> None:
+    """A number without a unit is rejected with an example."""
     with pytest.raises(UnitError, match="'20ms'"):
         duration(text)
 
@@ -30,7 +30,7 @@ def test_share_is_a_fraction(text: object, expected: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["101%", -0.1, "many", None])
-def test_share_beyond_its_range_is_refused(text: object) -> None:
+def test_share_beyond_its_range_is_rejected(text: object) -> None:
     """A share lies between 0 and 1."""
     with pytest.raises(UnitError):
         share(text)
@@ -65,7 +65,7 @@ def test_draws_have_the_stated_mean_and_deviation(text: str, mean_s: float, sd_s
     ],
 )
 def test_draws_stay_in_their_bounds(text: str, least_s: float, most_s: float) -> None:
-    """Clamped shapes never leave their bounds, and no time is negative."""
+    """Draws of clamped shapes are within their bounds, and no time is negative."""
     rng = random.Random(7)
     draws = [distribution(text).draw(rng, number) for number in range(1000)]
     assert least_s <= min(draws)
@@ -103,7 +103,7 @@ def test_same_seed_gives_same_draws() -> None:
     ],
 )
 def test_unreadable_distribution_is_explained(text: str, hint: str) -> None:
-    """The message names what was found and what to write."""
+    """The message names the value and the correction."""
     with pytest.raises(UnitError, match=hint):
         distribution(text)
 

@@ -1,4 +1,4 @@
-"""Rate-limit answers of simulated replicas: the gateway's own parsers read the wait that was meant."""
+"""Rate limits of simulated replicas: the gateway's parsers return the wait of their 429s."""
 
 import json
 import random
@@ -21,7 +21,7 @@ NOW_S = 1_800_000_000.0
 
 @pytest.mark.parametrize("provider", LIMIT_HEADERS)
 def test_wait_of_a_429_is_read_by_our_parser(provider: str) -> None:
-    """Whoever states a wait with a 429 states it so that the wire protocol finds it."""
+    """The gateway parses the wait of each provider's 429."""
     script = rate_limited(provider, 7.0, NOW_S)
     frame = script.steps[0].frame
     assert frame.kind is FrameKind.ERROR
@@ -45,14 +45,14 @@ def test_wait_of_a_429_is_read_by_our_parser(provider: str) -> None:
     ],
 )
 def test_reset_is_stated_in_the_form_of_the_provider(provider: str, name: bytes) -> None:
-    """Durations, times and milliseconds all mean the same wait."""
+    """Durations, times and milliseconds give the same wait."""
     headers = dict(LIMIT_HEADERS[provider](exhausted(62.0), NOW_S))
     assert wait_s(headers[name].decode(), NOW_S) == pytest.approx(62.0)
 
 
 @pytest.mark.parametrize("provider", ["gemini", "vllm"])
 def test_some_state_no_limits(provider: str) -> None:
-    """Gemini and engines of one's own send no rate-limit headers."""
+    """Gemini and self-hosted engines send no rate-limit headers."""
     assert LIMIT_HEADERS[provider](exhausted(62.0), NOW_S) == ()
 
 
@@ -71,21 +71,21 @@ def test_anthropic_writes_times() -> None:
     assert epoch_s(reset) == NOW_S + 60.0
 
 
-def test_gemini_says_it_in_the_body() -> None:
+def test_gemini_states_the_wait_in_the_body() -> None:
     """Gemini's wait is `retryDelay` in the error's details."""
     body = json.loads(rate_limited("gemini", 52.0, NOW_S).steps[0].frame.raw)
     assert body[0]["error"]["details"][0]["retryDelay"] == "52s"
 
 
 def test_openai_and_azure_state_milliseconds() -> None:
-    """The two have a Retry-After in milliseconds, OpenAI says that one should retry."""
+    """Both send a Retry-After in milliseconds; OpenAI also sends x-should-retry."""
     for provider, extra in (("openai", (b"x-should-retry", b"true")), ("azure", (b"x-ms-retry-after-ms", b"300"))):
         headers = rate_limited(provider, 0.3, NOW_S).headers
         assert {(b"retry-after", b"1"), (b"retry-after-ms", b"300"), extra} <= set(headers)
 
 
 def asking(replica: SimulatedReplica, at_s: float, max_tokens: int = 10) -> Script:
-    """The script for one small request."""
+    """Return the script of one small request."""
     body = msgspec.json.encode(
         {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": max_tokens, "stream": True}
     )
@@ -98,13 +98,13 @@ def openai(**limits: int) -> SimulatedReplica:
 
 
 def test_headers_count_down() -> None:
-    """Each answer states what is left of the limits behind it, and when they are full again."""
+    """Each response states the rest of the limits and the time until they are full."""
     replica = openai(requests_per_min=60, tokens_per_min=6000)
     seen = [dict(asking(replica, at_s).headers) for at_s in (0.0, 0.0, 1.5)]
-    assert [told[b"x-ratelimit-limit-requests"] for told in seen] == [b"60"] * 3
-    assert [told[b"x-ratelimit-remaining-requests"] for told in seen] == [b"59", b"58", b"58"]
-    assert [told[b"x-ratelimit-reset-requests"] for told in seen] == [b"1s", b"2s", b"1.5s"]
-    left = [int(told[b"x-ratelimit-remaining-tokens"]) for told in seen]
+    assert [headers[b"x-ratelimit-limit-requests"] for headers in seen] == [b"60"] * 3
+    assert [headers[b"x-ratelimit-remaining-requests"] for headers in seen] == [b"59", b"58", b"58"]
+    assert [headers[b"x-ratelimit-reset-requests"] for headers in seen] == [b"1s", b"2s", b"1.5s"]
+    left = [int(headers[b"x-ratelimit-remaining-tokens"]) for headers in seen]
     cost = 6000 - left[0]
     assert cost > 10  # the prompt's and the answer's
     assert left == [6000 - cost, 6000 - 2 * cost, min(6000, 6000 - 2 * cost + 150) - cost]
@@ -112,7 +112,7 @@ def test_headers_count_down() -> None:
 
 @pytest.mark.parametrize("limits", [{"requests_per_min": 2}, {"tokens_per_min": 100}], ids=["requests", "tokens"])
 def test_beyond_its_limits_it_answers_429(limits: dict[str, int]) -> None:
-    """What there is no room for is a 429 whose Retry-After is honest: then there is room, and not before."""
+    """A request above the limits gets a 429; a request is accepted after its Retry-After, and not before."""
     replica, answers = openai(**limits), 0
     while (script := asking(replica, 0.0)).status == 200:
         answers += 1
@@ -127,21 +127,21 @@ def test_beyond_its_limits_it_answers_429(limits: dict[str, int]) -> None:
 
 
 def test_a_request_larger_than_the_limit_is_answered_once_a_minute() -> None:
-    """It costs all there is, and is not refused for ever."""
+    """A request above the limit costs the whole limit."""
     replica = openai(tokens_per_min=20)
     statuses = [asking(replica, at_s, max_tokens=1000).status for at_s in (0.0, 59.0, 60.0)]
     assert statuses == [200, 429, 200]
 
 
 def test_without_limits_nearly_all_is_left() -> None:
-    """A replica that has none states one all the same, and refuses nothing."""
+    """A replica without limits states one and accepts every request."""
     replica = openai()
-    told = [dict(asking(replica, 0.0).headers)[b"x-ratelimit-remaining-requests"] for _ in range(2000)]
-    assert set(told) == {b"900"}
+    remaining = [dict(asking(replica, 0.0).headers)[b"x-ratelimit-remaining-requests"] for _ in range(2000)]
+    assert set(remaining) == {b"900"}
 
 
 def test_new_limits_are_full() -> None:
-    """Limits that change while it runs begin anew; other changes leave them as they are."""
+    """A changed limit starts full; other changes of the profile do not reset it."""
     replica = openai(requests_per_min=2)
     statuses = [asking(replica, 0.0).status for _ in range(3)]
     replica.profile = parse_profile({"gap": "1ms"}, replica.profile)
@@ -153,7 +153,7 @@ def test_new_limits_are_full() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 300)), max_size=60))
 def test_no_stretch_of_time_has_more_than_its_share(asked: list[tuple[float, int]]) -> None:
-    """From any moment on at most a full minute's allowance and what has come in since is taken."""
+    """In any period at most a full limit and its refill are taken."""
     limiter, now_s, taken = RateLimiter(10, 500), 0.0, list[tuple[float, int]]()
     for pause_s, tokens in asked:
         now_s += pause_s

@@ -1,4 +1,4 @@
-"""The script of a simulated replica: what frames at what times, decided by request, profile and seed alone."""
+"""The script of a simulated replica: its frames and times follow from request, profile and seed alone."""
 
 import json
 
@@ -37,10 +37,10 @@ def test_json_answer_is_ready_when_its_stream_would_end() -> None:
         ("with_first_content", "none", "waiting", None, [], "comment"),
     ],
 )
-def test_head_and_preamble_stand_where_the_profile_puts_them(  # one column for each thing that varies
+def test_head_and_preamble_follow_the_profile(  # one column for each thing that varies
     headers: str, role: str, comment: str, head_s: float | None, prelude: list[str], first: str
 ) -> None:
-    """Headers at once take role chunk and comment along; held headers bring them with the first content."""
+    """The role chunk and the comment come with the head, at once or with the first content."""
     replica = replica_of(ttft="50ms", headers=headers, headers_delay="1ms", role=role, first_comment=comment)
     script = play(replica, max_tokens=1)
     assert script.head_s == head_s
@@ -48,7 +48,7 @@ def test_head_and_preamble_stand_where_the_profile_puts_them(  # one column for 
     assert (script.steps[0].frame.kind.value, script.steps[0].at_s) == (first, 0.05)
 
 
-def test_role_with_content_stands_in_every_chunk() -> None:
+def test_role_with_content_is_in_every_chunk() -> None:
     """TGI and Ollama put the role into every chunk."""
     script = play(replica_of(role="with"), max_tokens=2)
     assert script.steps[1].frame.raw.count(b'"role":"assistant"') == 1
@@ -61,7 +61,7 @@ def test_azure_begins_with_filter_results() -> None:
 
 
 def test_stall_replaces_ttft_with_its_probability() -> None:
-    """Over many requests the share of stalls is the stated one, and nothing lies between."""
+    """Over many requests the share of stalls is the stated one, and TTFT has no third value."""
     replica = replica_of(ttft="20ms", stall="4%:1s")
     firsts = [contents(play(replica, max_tokens=1))[0] for _ in range(2000)]
     assert set(firsts) == {0.02, 1.0}
@@ -78,7 +78,7 @@ def test_long_prompts_take_longer_unless_cached() -> None:
 
 
 def test_cached_tokens_are_reported() -> None:
-    """The usage of a repeated prompt says how much of it was cached."""
+    """The usage of a repeated prompt has its cached tokens."""
     replica = replica_of(cache_tokens=10_000)
     prompt = [{"role": "user", "content": "x" * 4000}]
     answers = [answer_of(play(replica, messages=prompt, stream=False)) for _ in range(2)]
@@ -106,7 +106,7 @@ def test_same_seed_gives_the_same_scripts() -> None:
 
 
 def test_text_at_temperature_0_is_that_of_seed_and_prompt() -> None:
-    """Replicas with one seed agree at temperature 0; another seed or prompt, or another temperature, says otherwise."""
+    """At temperature 0 replicas with one seed give the same text; another seed or prompt gives another text."""
     text = text_of(play(replica_of(seed=1, name="a")))
     assert text_of(play(replica_of(seed=1, name="b"))) == text
     assert text_of(play(replica_of(seed=2))) != text
@@ -117,13 +117,13 @@ def test_text_at_temperature_0_is_that_of_seed_and_prompt() -> None:
 
 
 def test_ids_differ_between_replicas() -> None:
-    """Two replicas never give an answer the same id, even if they say the same."""
+    """Two replicas give different ids to the same text."""
     first, second = (play(replica_of(name=name), stream=False) for name in ("a", "b"))
     assert answer_of(first)["id"] != answer_of(second)["id"]
 
 
-def test_remembered_answer_is_the_answer() -> None:
-    """A repeated prompt at temperature 0 is answered with the same events, and another request never with them."""
+def test_cached_response_is_the_response() -> None:
+    """A repeated prompt at temperature 0 gets the same events; another request gets its own."""
     replica = replica_of()
     first, again, other = play(replica), play(replica), play(replica, max_tokens=5)
     assert [step.frame for step in first.steps] == [step.frame for step in again.steps]
@@ -133,7 +133,7 @@ def test_remembered_answer_is_the_answer() -> None:
 
 
 def test_full_queue_is_a_503() -> None:
-    """When no slot is free and nobody more may wait, the answer is a 503 at once."""
+    """A request gets a 503 at once when all slots and all places in the queue are taken."""
     replica = replica_of(slots=1, queue_max=0)
     replica.slots.acquire(lambda: None)
     assert play(replica).status == 503
