@@ -111,13 +111,7 @@ class SimulatedReplica:
             chosen += rule.faults
         return tuple(chosen)
 
-    def script(
-        self,
-        request: RawRequest,
-        faults: Sequence[InjectedFault],
-        now_s: float,
-        wall_s: float,
-    ) -> Script:
+    def script(self, request: RawRequest, faults: Sequence[InjectedFault], now_s: float, wall_s: float) -> Script:
         """Return the script of the response to one request.
 
         Args:
@@ -175,7 +169,7 @@ class SimulatedReplica:
         if streamed:
             parsed = replace(parsed, stream=True, stream_options=_WITH_USAGE)
         if parsed.continue_final_message and not profile.continues:
-            raise RequestError("continue_final_message is unsupported; leave it out", "continue_final_message")
+            raise RequestError("continue_final_message is unsupported; remove it", "continue_final_message")
         cached = 0 if self._cache is None else self._cache.use(bytes(parsed.text))
         completion = self._generator.generate(chat_api, parsed, self._rng, profile.lengths, cached)
         for fault, args in faults:

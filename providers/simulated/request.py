@@ -104,8 +104,8 @@ class ParsedRequest(msgspec.Struct, frozen=True):
         if not self.tools:
             return None
         if isinstance(self.tool_choice, Tool):
-            wanted = self.tool_choice.function.name
-            return next((tool.function for tool in self.tools if tool.function.name == wanted), None)
+            name = self.tool_choice.function.name
+            return next((tool.function for tool in self.tools if tool.function.name == name), None)
         return self.tools[0].function if self.tool_choice == "required" else None
 
 

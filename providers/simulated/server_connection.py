@@ -62,9 +62,9 @@ class ServerConnection(asyncio.Protocol):
         self._writer: ResponseWriter | None = None
         self._closing: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._begin()
+        self._reset_request()
 
-    def _begin(self) -> None:
+    def _reset_request(self) -> None:
         """Reset the state of the request."""
         self._target = ""
         self._headers: dict[bytes, bytes] = {}
@@ -227,7 +227,7 @@ class ServerConnection(asyncio.Protocol):
         if self._input_ignored:
             self._closing = self._loop.call_later(_LINGER_S, self._transport.close)
         elif keep:
-            self._begin()
+            self._reset_request()
         else:
             self._transport.close()
 

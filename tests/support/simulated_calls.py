@@ -26,8 +26,8 @@ def replica_of(seed: int = 1, name: str = "a", **profile: object) -> SimulatedRe
 
 def play(replica: SimulatedReplica, now_s: float = 0.0, api: Api = Api.CHAT, fault: str = "", **fields: Any) -> Script:
     """Return the script of a request, which is streamed by default."""
-    wanted = parse_faults(fault) if fault else ()
-    return replica.script(RawRequest(api, body_of(**{"stream": True, **fields})), wanted, now_s, 1e9)
+    injected = parse_faults(fault) if fault else ()
+    return replica.script(RawRequest(api, body_of(**{"stream": True, **fields})), injected, now_s, 1e9)
 
 
 def contents(script: Script) -> list[float]:
@@ -37,12 +37,12 @@ def contents(script: Script) -> list[float]:
 
 def text_of(script: Script) -> str:
     """Return the text of a stream."""
-    said = ""
+    text = ""
     for step in script.steps:
         if step.frame.kind is FrameKind.CONTENT:
             for choice in json.loads(step.frame.raw[6:])["choices"]:
-                said += choice["delta"].get("content") or ""
-    return said
+                text += choice["delta"].get("content") or ""
+    return text
 
 
 def answer_of(script: Script) -> Any:

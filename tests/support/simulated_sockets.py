@@ -96,7 +96,7 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     return int(first.split()[1]), dict(line.split(": ", 1) for line in lines)
 
 
-async def ask(port: int, request: bytes) -> Response:
+async def send(port: int, request: bytes) -> Response:
     """One request on a connection of its own."""
     async with connected(port) as (reader, writer):
         writer.write(request)

@@ -10,7 +10,7 @@ import pytest
 
 from checkout import ROOT
 from running import run_real
-from simulated_sockets import ask, chat, request_of, serving
+from simulated_sockets import chat, request_of, send, serving
 
 
 def test_command_runs_until_interrupted() -> None:
@@ -28,7 +28,7 @@ def test_command_runs_until_interrupted() -> None:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
         port = int(line.rsplit(":", 1)[1].split("/")[0])
-        statuses = [(await ask(port, chat())).status for _ in range(2)]
+        statuses = [(await send(port, chat())).status for _ in range(2)]
         assert statuses == [500, 200]
         process.send_signal(signal.SIGINT)
         rest, _ = await process.communicate()
@@ -54,8 +54,8 @@ def test_a_fleet_ends_with_its_input() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         ports = json.loads(await process.stdout.readline())
-        assert [(await ask(port, chat())).status for port, _ in ports] == [200, 500]
-        stats = [await ask(control, request_of("GET", "/sim/stats?records=0")) for _, control in ports]
+        assert [(await send(port, chat())).status for port, _ in ports] == [200, 500]
+        stats = [await send(control, request_of("GET", "/sim/stats?records=0")) for _, control in ports]
         assert [answer.json["requests"] for answer in stats] == [1, 1]
         process.stdin.close()
         return await process.wait()

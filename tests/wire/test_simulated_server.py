@@ -10,7 +10,7 @@ from providers.simulated.server import SimulatedServer
 from providers.simulated.server_connection import BODY_BYTES_MAX, HEADERS_BYTES_MAX
 from providers.simulated.stats import RECORDS_MAX, Ended, Stats
 from running import run_real
-from simulated_sockets import Response, ask, chat, connected, read_head, read_response, request_of, serving, until
+from simulated_sockets import Response, chat, connected, read_head, read_response, request_of, send, serving, until
 
 
 def test_streams_and_json_share_a_connection() -> None:
@@ -51,7 +51,7 @@ def test_headers_are_held() -> None:
 
     async def main() -> None:
         async with serving(ttft="60ms", headers="with_first_content", role="none") as server:
-            await ask(server.port, chat({"max_tokens": 1}))
+            await send(server.port, chat({"max_tokens": 1}))
             (record,) = server.stats.records.values()
             assert record.headers_s is not None
             assert record.headers_s - record.received_s > 0.05
@@ -65,7 +65,7 @@ def test_hashes_are_those_of_the_bytes_on_the_wire() -> None:
     async def main() -> None:
         async with serving(ttft="0") as server:
             for fault in ("split:5", "crlf", "utf8", "big", "fields", "chunk_extensions", "close", "length", "pings"):
-                response = await ask(server.port, chat(x_request_id=fault, x_sim_fault=fault))
+                response = await send(server.port, chat(x_request_id=fault, x_sim_fault=fault))
                 assert response.headers["x-request-id"] == fault
                 assert server.stats.records[fault].sha256 == response.sha256
 
@@ -78,7 +78,7 @@ def test_repeated_and_missing_ids_get_a_number() -> None:
     async def main() -> list[str]:
         async with serving(ttft="0") as server:
             requests = (chat(x_request_id="a"), chat(x_request_id="a"), chat())
-            return [(await ask(server.port, request)).headers["x-request-id"] for request in requests]
+            return [(await send(server.port, request)).headers["x-request-id"] for request in requests]
 
     assert run_real(main()) == ["a", "a#2", "sim-3"]
 
@@ -148,7 +148,7 @@ def test_slots_queue_requests() -> None:
 
     async def main() -> None:
         async with serving(ttft="40ms", slots=1) as server:
-            await asyncio.gather(*(ask(server.port, chat({"max_tokens": 1})) for _ in range(3)))
+            await asyncio.gather(*(send(server.port, chat({"max_tokens": 1})) for _ in range(3)))
             records = list(server.stats.records.values())
             last_s = max(record.first_content_s or 0 for record in records)
             assert last_s - min(record.received_s for record in records) > 0.11
@@ -175,7 +175,7 @@ def test_heads_come_while_requests_queue() -> None:
 
 async def _control(server: SimulatedServer, method: str, path: str, value: object = None, port: int = 0) -> Response:
     body = b"" if value is None else json.dumps(value).encode()
-    return await ask(port or server.port, request_of(method, path, body))
+    return await send(port or server.port, request_of(method, path, body))
 
 
 def test_profile_is_changed_over_http() -> None:
@@ -185,7 +185,7 @@ def test_profile_is_changed_over_http() -> None:
         async with serving(ttft="1ms") as server:
             changed = await _control(server, "POST", "/sim/profile", {"tokens": 2, "faults": ["500 once"]})
             assert (changed.json["tokens"], changed.json["ttft"]) == (2, "1ms")
-            assert [(await ask(server.port, chat())).status for _ in range(2)] == [500, 200]
+            assert [(await send(server.port, chat())).status for _ in range(2)] == [500, 200]
             wrong = await _control(server, "POST", "/sim/profile", {"tokens": 3, "ttft": "soon"})
             assert wrong.status == 400
             assert "write a duration" in wrong.json["error"]["message"]
@@ -201,7 +201,7 @@ def test_stats_and_reset_over_http() -> None:
 
     async def main() -> None:
         async with serving(ttft="0", stall="50%:1ms") as server:
-            first = await ask(server.port, chat({"max_tokens": 3, "temperature": 1}, x_request_id="a"))
+            first = await send(server.port, chat({"max_tokens": 3, "temperature": 1}, x_request_id="a"))
             stats = (await _control(server, "GET", "/sim/stats")).json
             assert (stats["requests"], stats["streams"], stats["complete"], stats["tokens"]) == (1, 1, 1, 3)
             (record,) = stats["records"]
@@ -209,7 +209,7 @@ def test_stats_and_reset_over_http() -> None:
             assert "records" not in (await _control(server, "GET", "/sim/stats?records=0")).json
             assert (await _control(server, "POST", "/sim/reset")).json == {}
             assert server.stats.requests == 0
-            again = await ask(server.port, chat({"max_tokens": 3, "temperature": 1}))
+            again = await send(server.port, chat({"max_tokens": 3, "temperature": 1}))
             assert again.body == first.body
 
     run_real(main())
@@ -264,7 +264,7 @@ def test_bad_request_is_answered(request_bytes: bytes, status: int) -> None:
             if status == 413:
                 writer.write(bytes(BODY_BYTES_MAX + 1))
             response = await read_response(reader)
-            assert (await ask(server.port, chat())).status == 200
+            assert (await send(server.port, chat())).status == 200
             return response
 
     response = run_real(main())

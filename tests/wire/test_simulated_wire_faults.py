@@ -8,7 +8,7 @@ import pytest
 
 from providers.simulated.stats import Ended
 from running import run_real
-from simulated_sockets import ask, chat, connected, read_head, read_response, request_of, serving, until
+from simulated_sockets import chat, connected, read_head, read_response, request_of, send, serving, until
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_connection_ends_as_the_fault_requires(fault: str, how: type[Exception] 
             request = chat(x_sim_fault=fault, x_request_id="x")
             if how is not None:
                 with pytest.raises(how):
-                    await ask(server.port, request)
+                    await send(server.port, request)
             else:
-                assert b"[DONE]" not in (await ask(server.port, request)).body
+                assert b"[DONE]" not in (await send(server.port, request)).body
             record = server.stats.records["x"]
             assert record.ended is (Ended.COMPLETE if fault == "short:2" else Ended.BROKEN)
             assert record.content_events == (0 if fault == "reset" else 2)
@@ -60,10 +60,10 @@ def test_accepting_can_be_reset_and_control_stays_reachable() -> None:
     async def main() -> None:
         async with serving(ttft="0", control_port=0, faults=["reset_accept"]) as server:
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await ask(server.port, chat())
+                await send(server.port, chat())
             change = request_of("POST", "/sim/profile", b'{"faults": []}')
-            assert (await ask(server.control_port, change)).status == 200
-            assert (await ask(server.port, chat())).status == 200
+            assert (await send(server.control_port, change)).status == 200
+            assert (await send(server.port, chat())).status == 200
 
     run_real(main())
 
@@ -74,15 +74,15 @@ def test_connections_are_refused_for_a_while() -> None:
     async def main() -> None:
         async with serving(ttft="0", faults=["refuse:2s once"]) as server:
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await ask(server.port, chat())
+                await send(server.port, chat())
             with pytest.raises(ConnectionRefusedError):
-                await ask(server.port, chat())
+                await send(server.port, chat())
             answers: list[int] = []
 
             async def again() -> None:
                 while not answers:
                     with contextlib.suppress(ConnectionRefusedError):
-                        answers.append((await ask(server.port, chat())).status)
+                        answers.append((await send(server.port, chat())).status)
                     await asyncio.sleep(0.02)
 
             await asyncio.wait_for(again(), 60)
@@ -100,11 +100,11 @@ def test_server_can_be_closed_and_opened_from_python() -> None:
             await read_response(reader)
             server.stop_listening()
             with pytest.raises(ConnectionRefusedError):
-                await ask(server.port, chat())
+                await send(server.port, chat())
             writer.write(chat())
             assert (await read_response(reader)).status == 200
             await server.listen()
-            assert (await ask(server.port, chat())).status == 200
+            assert (await send(server.port, chat())).status == 200
 
     run_real(main())
 
@@ -143,7 +143,7 @@ def test_chunks_have_extensions_and_trailers() -> None:
 
     async def main() -> None:
         async with serving(ttft="0") as server:
-            response = await ask(server.port, chat(x_sim_fault="chunk_extensions"))
+            response = await send(server.port, chat(x_sim_fault="chunk_extensions"))
             assert response.trailers == b"x-sim-trailer: yes\r\n"
             async with connected(server.port) as (reader, writer):
                 writer.write(chat(x_sim_fault="chunk_extensions"))
@@ -159,7 +159,7 @@ def test_other_framings(fault: str, header: str) -> None:
 
     async def main() -> None:
         async with serving(ttft="0") as server:
-            response = await ask(server.port, chat(x_sim_fault=fault))
+            response = await send(server.port, chat(x_sim_fault=fault))
             assert response.body.endswith(b"data: [DONE]\n\n")
             assert header in response.headers
             assert "transfer-encoding" not in response.headers

@@ -78,8 +78,8 @@ def without_nulls(value: Any) -> Any:
 def test_token_counts_are_bounded() -> None:
     """max_tokens decides the length, never beyond tokens_max; without it the profile does."""
     replica = replica_of(tokens=7, tokens_max=50)
-    asked: list[dict[str, Any]] = [{}, {"max_tokens": 3}, {"max_tokens": 10**9}]
-    lengths = [len(contents(play(replica, **fields))) for fields in asked]
+    requests: list[dict[str, Any]] = [{}, {"max_tokens": 3}, {"max_tokens": 10**9}]
+    lengths = [len(contents(play(replica, **fields))) for fields in requests]
     assert lengths == [7, 3, 50]
 
 

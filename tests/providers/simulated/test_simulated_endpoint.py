@@ -99,14 +99,14 @@ def test_head_is_never_later_than_the_content() -> None:
     assert sink.calls[:3] == [(0.01, "headers"), (0.01, "preamble"), (0.01, "content")]
 
 
-@pytest.mark.parametrize("asked", [True, False], ids=["asked", "not asked"])
-def test_usage_is_known_but_forwarded_only_if_asked_for(asked: object) -> None:
+@pytest.mark.parametrize("requested", [True, False], ids=["requested", "not requested"])
+def test_usage_is_forwarded_only_if_requested(requested: object) -> None:
     """The usage frame always has counts, and has bytes if the client requests usage."""
-    sink = record(call(include_usage=asked))
+    sink = record(call(include_usage=requested))
     (usage,) = [frame for frame in sink.frames if frame.kind is FrameKind.USAGE]
     assert usage.usage is not None
     assert usage.usage.completion_tokens == 3
-    assert bool(usage.raw) is asked
+    assert bool(usage.raw) is requested
 
 
 def test_call_that_is_not_streamed_is_streamed_for_assembling() -> None:
@@ -221,8 +221,8 @@ def test_paused_stream_waits() -> None:
     assert content == [0.1, 0.25, 0.3]
 
 
-@pytest.mark.parametrize("leave", ["end", "abort"])
-def test_slot_is_released(leave: str) -> None:
+@pytest.mark.parametrize("end", ["end", "abort"])
+def test_slot_is_released(end: str) -> None:
     """With one slot the second response starts after the end or the abort of the first."""
 
     async def main() -> Recorder:
@@ -232,13 +232,13 @@ def test_slot_is_released(leave: str) -> None:
         sink = Recorder()
         endpoint.open(call(), sink)
         waiting.abort()
-        if leave == "abort":
+        if end == "abort":
             first.abort()
         await asyncio.sleep(1)
         return sink
 
     at_s = {what: at_s for at_s, what in run_virtual(main()).calls}
-    assert at_s["content"] == (0.2 if leave == "end" else 0.1)
+    assert at_s["content"] == (0.2 if end == "end" else 0.1)
     assert at_s["headers"] == 0.0
 
 

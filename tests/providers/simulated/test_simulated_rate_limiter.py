@@ -84,7 +84,7 @@ def test_openai_and_azure_state_milliseconds() -> None:
         assert {(b"retry-after", b"1"), (b"retry-after-ms", b"300"), extra} <= set(headers)
 
 
-def asking(replica: SimulatedReplica, at_s: float, max_tokens: int = 10) -> Script:
+def script_at(replica: SimulatedReplica, at_s: float, max_tokens: int = 10) -> Script:
     """Return the script of one small request."""
     body = msgspec.json.encode(
         {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": max_tokens, "stream": True}
@@ -100,7 +100,7 @@ def openai(**limits: int) -> SimulatedReplica:
 def test_headers_count_down() -> None:
     """Each response states the rest of the limits and the time until they are full."""
     replica = openai(requests_per_min=60, tokens_per_min=6000)
-    seen = [dict(asking(replica, at_s).headers) for at_s in (0.0, 0.0, 1.5)]
+    seen = [dict(script_at(replica, at_s).headers) for at_s in (0.0, 0.0, 1.5)]
     assert [headers[b"x-ratelimit-limit-requests"] for headers in seen] == [b"60"] * 3
     assert [headers[b"x-ratelimit-remaining-requests"] for headers in seen] == [b"59", b"58", b"58"]
     assert [headers[b"x-ratelimit-reset-requests"] for headers in seen] == [b"1s", b"2s", b"1.5s"]
@@ -114,48 +114,48 @@ def test_headers_count_down() -> None:
 def test_beyond_its_limits_it_answers_429(limits: dict[str, int]) -> None:
     """A request above the limits gets a 429; a request is accepted after its Retry-After, and not before."""
     replica, answers = openai(**limits), 0
-    while (script := asking(replica, 0.0)).status == 200:
+    while (script := script_at(replica, 0.0)).status == 200:
         answers += 1
     assert answers >= 2
     assert script.status == 429
     wait = dict(script.headers)[b"retry-after-ms"]
     retry_s = int(wait) / 1000
     assert 0 < retry_s <= 30
-    assert asking(replica, retry_s - 0.01).status == 429
-    assert asking(replica, retry_s + 0.001).status == 200
-    assert asking(replica, retry_s + 0.001).status == 429
+    assert script_at(replica, retry_s - 0.01).status == 429
+    assert script_at(replica, retry_s + 0.001).status == 200
+    assert script_at(replica, retry_s + 0.001).status == 429
 
 
 def test_a_request_larger_than_the_limit_is_answered_once_a_minute() -> None:
     """A request above the limit costs the whole limit."""
     replica = openai(tokens_per_min=20)
-    statuses = [asking(replica, at_s, max_tokens=1000).status for at_s in (0.0, 59.0, 60.0)]
+    statuses = [script_at(replica, at_s, max_tokens=1000).status for at_s in (0.0, 59.0, 60.0)]
     assert statuses == [200, 429, 200]
 
 
 def test_without_limits_nearly_all_is_left() -> None:
     """A replica without limits states one and accepts every request."""
     replica = openai()
-    remaining = [dict(asking(replica, 0.0).headers)[b"x-ratelimit-remaining-requests"] for _ in range(2000)]
+    remaining = [dict(script_at(replica, 0.0).headers)[b"x-ratelimit-remaining-requests"] for _ in range(2000)]
     assert set(remaining) == {b"900"}
 
 
 def test_new_limits_are_full() -> None:
     """A changed limit starts full; other changes of the profile do not reset it."""
     replica = openai(requests_per_min=2)
-    statuses = [asking(replica, 0.0).status for _ in range(3)]
+    statuses = [script_at(replica, 0.0).status for _ in range(3)]
     replica.profile = parse_profile({"gap": "1ms"}, replica.profile)
-    statuses.append(asking(replica, 0.0).status)
+    statuses.append(script_at(replica, 0.0).status)
     replica.profile = parse_profile({"requests_per_min": 3}, replica.profile)
-    statuses.append(asking(replica, 0.0).status)
+    statuses.append(script_at(replica, 0.0).status)
     assert statuses == [200, 200, 429, 429, 200]
 
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 300)), max_size=60))
-def test_no_stretch_of_time_has_more_than_its_share(asked: list[tuple[float, int]]) -> None:
+def test_no_stretch_of_time_has_more_than_its_share(requests: list[tuple[float, int]]) -> None:
     """In any period at most a full limit and its refill are taken."""
     limiter, now_s, taken = RateLimiter(10, 500), 0.0, list[tuple[float, int]]()
-    for pause_s, tokens in asked:
+    for pause_s, tokens in requests:
         now_s += pause_s
         if not limiter.take(tokens, now_s):
             taken.append((now_s, min(tokens, 500)))
