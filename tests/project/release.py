@@ -1,0 +1,203 @@
+"""Cuts a release: changelog, version, wheel, source archive, commit and tag; run by scripts/release. Publishes nothing.
+
+Edits and builds in a temporary worktree, so that a failure leaves the checkout as it was. Archives carry the time of
+the release commit: a build of the tag with that SOURCE_DATE_EPOCH has the same bytes. No units but dates.
+"""
+
+import argparse
+import datetime as dt
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+_SECTION = re.compile(r"^## \[([^\]]+)\](?: - (.+))?$", re.MULTILINE)
+_PREPARED = "unreleased"  # date of a section that was written before its release
+# File -> line with the version; the first match is replaced.
+_VERSION_LINES = {
+    "pyproject.toml": re.compile(r'^(version = ")[^"]+', re.MULTILINE),
+    "openapi.yaml": re.compile(r"^(  version: )\S+", re.MULTILINE),
+    "docker/kubernetes.yaml": re.compile(r"^( +image: ttft-gateway:)\S+", re.MULTILINE),
+}
+
+
+class ReleaseError(Exception):
+    """The release cannot be made; the message has the reason and the action."""
+
+
+def parse_version(text: str, current: str) -> str:
+    """Return the version as it is written everywhere.
+
+    Args:
+        text: version given by the user.
+        current: version in pyproject.toml; the first release may have the same.
+
+    Raises:
+        ReleaseError: text is no public version of PEP 440 in its normal form, or is older than the current one.
+    """
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        raise ReleaseError(f"version {text!r} is no version of PEP 440; write one such as 0.2.0rc1") from None
+    if version.local or str(version) != text:
+        raise ReleaseError(f"version {text!r} is not in its normal form; write {version.public}")
+    if version < Version(current):
+        raise ReleaseError(f"version {text} is older than {current} in pyproject.toml; choose a later one")
+    return text
+
+
+def cut_changelog(text: str, version: str, date: str) -> str:
+    """Return the changelog with the entries of [Unreleased] under the version.
+
+    A section of the version that is dated "unreleased" gets the date instead.
+
+    Raises:
+        ReleaseError: there is no [Unreleased] section, nothing to release, or the version is already released.
+    """
+    found = list(_SECTION.finditer(text))
+    ends = [*(match.start() for match in found[1:]), len(text)]
+    bodies = {match[1]: text[match.end() : end].strip() for match, end in zip(found, ends, strict=False)}
+    dates = {match[1]: match[2] for match in found}
+    if "Unreleased" not in bodies:
+        raise ReleaseError("CHANGELOG.md has no section [Unreleased]; add the line `## [Unreleased]`")
+    if version in bodies:
+        if dates[version] != _PREPARED:
+            raise ReleaseError(f"version {version} is already in CHANGELOG.md; choose another one")
+        if _entries(bodies["Unreleased"]):
+            raise ReleaseError(f"[Unreleased] of CHANGELOG.md has entries; move them to [{version}], which is prepared")
+        if not _entries(bodies[version]):
+            raise ReleaseError(f"[{version}] of CHANGELOG.md is empty; add a line for each change")
+        return text.replace(f"## [{version}] - {_PREPARED}\n", f"## [{version}] - {date}\n")
+    if not _entries(bodies["Unreleased"]):
+        raise ReleaseError("[Unreleased] of CHANGELOG.md is empty; add a line for each change")
+    return text.replace("## [Unreleased]\n", f"## [Unreleased]\n\n## [{version}] - {date}\n")
+
+
+def set_version(name: str, text: str, version: str) -> str:
+    """Return the text of a file of `_VERSION_LINES` with the version replaced.
+
+    Raises:
+        ReleaseError: the file has no such line.
+    """
+    text, count = _VERSION_LINES[name].subn(rf"\g<1>{version}", text, count=1)
+    if not count:
+        raise ReleaseError(f"{name} has no line with a version; correct the pattern in tests/project/release.py")
+    return text
+
+
+def check_repository(root: Path, version: str) -> None:
+    """Raise ReleaseError unless the tree is clean, on main, and without a tag of the version."""
+    if changed := git(root, "status", "--porcelain"):
+        raise ReleaseError(f"the tree has changes; commit or stash them:\n{changed}")
+    branch = git(root, "branch", "--show-current")
+    if branch != "main":
+        raise ReleaseError(f"the branch is {branch or 'none'}; switch to main")
+    if git(root, "tag", "--list", f"v{version}"):
+        raise ReleaseError(f"tag v{version} exists; choose another version")
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git and return its output."""
+    return run(root, "git", *arguments)
+
+
+def run(folder: Path, *command: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run a command and return its output.
+
+    Raises:
+        ReleaseError: the exit code is not 0.
+    """
+    env = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ReleaseError(
+            f"`{' '.join(command)}` failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
+    return done.stdout.strip()
+
+
+def make(worktree: Path, version: str, date: str, dist: Path) -> str:
+    """Edit, commit and build in a worktree; return the commit."""
+    changelog = worktree / "CHANGELOG.md"
+    changelog.write_text(cut_changelog(changelog.read_text(encoding="utf-8"), version, date), encoding="utf-8")
+    for name in _VERSION_LINES:
+        path = worktree / name
+        path.write_text(set_version(name, path.read_text(encoding="utf-8"), version), encoding="utf-8")
+    show(f"CHANGELOG.md: [{version}] - {date}", f"version {version} in {', '.join(_VERSION_LINES)}")
+    git(worktree, "commit", "--quiet", "--all", "--allow-empty", "--message", f"Release {version}")
+    time_s = git(worktree, "log", "-1", "--format=%ct")
+    show(f"build with SOURCE_DATE_EPOCH={time_s} into {dist}")
+    hatchling = str(Path(sys.executable).with_name("hatchling"))
+    run(worktree, hatchling, "build", "--directory", str(dist), environment={"SOURCE_DATE_EPOCH": time_s})
+    for path in sorted(dist.glob(f"ttft_gateway-{version}[-.]*")):
+        show(f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
+    return git(worktree, "rev-parse", "HEAD")
+
+
+def release(root: Path, text: str, *, dry_run: bool) -> None:
+    """Make a release of a checkout, or show it.
+
+    Raises:
+        ReleaseError: something does not hold; the checkout is unchanged.
+    """
+    pyproject = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    version = parse_version(text, pyproject["project"]["version"])
+    date = dt.datetime.now(dt.UTC).date().isoformat()
+    check_repository(root, version)
+    cut_changelog((root / "CHANGELOG.md").read_text(encoding="utf-8"), version, date)  # fails before the long check
+    if dry_run:
+        show("dry run: scripts/check is left out")
+    else:
+        show("scripts/check")
+        if subprocess.run([root / "scripts/check"], cwd=root, check=False).returncode:
+            raise ReleaseError("scripts/check failed; correct what it reports")
+    dist = Path(tempfile.mkdtemp(prefix="release-")) if dry_run else root / "dist"
+    with tempfile.TemporaryDirectory(prefix="worktree-") as folder:
+        worktree = Path(folder) / "ttft-gateway"
+        git(root, "worktree", "add", "--quiet", "--detach", str(worktree), "HEAD")
+        try:
+            commit = make(worktree, version, date, dist)
+        finally:
+            git(root, "worktree", "remove", "--force", str(worktree))
+    if dry_run:
+        show(f"dry run: commit `Release {version}` and tag v{version} are not added to main")
+        return
+    git(root, "merge", "--quiet", "--ff-only", commit)
+    git(root, "tag", "--annotate", f"v{version}", "--message", f"ttft-gateway {version}", commit)
+    show(f"tag v{version}", f"publish with: git push origin main v{version}")
+
+
+def _entries(body: str) -> bool:
+    """Return True if a section has text besides its headings."""
+    return any(line.strip() and not line.startswith("#") for line in body.splitlines())
+
+
+def show(*lines: str) -> None:
+    """Print steps."""
+    sys.stdout.writelines(f"== {line}\n" for line in lines)
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = Path(__file__).parents[2]) -> int:
+    """Read the command line; the exit code is 1 if the release cannot be made."""
+    parser = argparse.ArgumentParser(prog="scripts/release", description="Cut a release. Publishes nothing.")
+    parser.add_argument("version", help="version of PEP 440, such as 0.2.0")
+    parser.add_argument("--dry-run", action="store_true", help="build into a temporary folder, change nothing")
+    options = parser.parse_args(arguments)
+    try:
+        release(root, options.version, dry_run=options.dry_run)
+    except ReleaseError as error:
+        sys.stderr.write(f"scripts/release: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

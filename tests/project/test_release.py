@@ -1,0 +1,122 @@
+"""scripts/release: the cut of the changelog, versions, and the states of a repository in which nothing is released."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import release
+
+from checkout import ROOT
+
+HEAD = "# Changelog\n\nIntroduction.\n\n"
+ENTRY = "### Added\n\n- A setting.\n"
+DATE = "2026-01-31"
+
+
+def test_unreleased_entries_become_the_version() -> None:
+    """The entries get the version and the date; an empty [Unreleased] section is left above them."""
+    older = "\n## [0.1.0] - 2026-01-01\n\n- The first.\n"
+    text = f"{HEAD}## [Unreleased]\n\n{ENTRY}{older}"
+    cut = release.cut_changelog(text, "0.2.0", DATE)
+    assert cut == f"{HEAD}## [Unreleased]\n\n## [0.2.0] - {DATE}\n\n{ENTRY}{older}"
+
+
+def test_a_prepared_section_gets_its_date() -> None:
+    """A section dated "unreleased" is released as it is."""
+    text = f"{HEAD}## [Unreleased]\n\n## [0.1.0] - unreleased\n\n{ENTRY}"
+    cut = release.cut_changelog(text, "0.1.0", DATE)
+    assert cut == f"{HEAD}## [Unreleased]\n\n## [0.1.0] - {DATE}\n\n{ENTRY}"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (HEAD, "has no section"),
+        ("## [Unreleased]\n", r"\[Unreleased\] of CHANGELOG.md is empty"),
+        ("## [Unreleased]\n\n### Added\n\n## [0.1.0] - 2026-01-01\n\n- One.\n", "is empty"),
+        ("## [Unreleased]\n\n- One.\n\n## [0.2.0] - 2026-01-01\n\n- One.\n", "0.2.0 is already in CHANGELOG.md"),
+        ("## [Unreleased]\n\n- One.\n\n## [0.2.0] - unreleased\n\n- One.\n", r"move them to \[0.2.0\]"),
+        ("## [Unreleased]\n\n## [0.2.0] - unreleased\n", r"\[0.2.0\] of CHANGELOG.md is empty"),
+    ],
+)
+def test_a_changelog_that_cannot_be_cut(text: str, error: str) -> None:
+    """Each state without something to release has its own error."""
+    with pytest.raises(release.ReleaseError, match=error):
+        release.cut_changelog(text, "0.2.0", DATE)
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "1.0.0rc1", "1.0.0.post1"])
+def test_versions(version: str) -> None:
+    """Final versions, candidates and corrections are accepted, the current one for the first release."""
+    assert release.parse_version(version, "0.1.0") == version
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [
+        ("next", "no version of PEP 440"),
+        ("", "no version of PEP 440"),
+        ("v0.2.0", "normal form; write 0.2.0"),
+        ("0.2.0-rc1", "normal form; write 0.2.0rc1"),
+        ("0.2.0+mine", "normal form; write 0.2.0"),
+        ("0.0.9", "older than 0.1.0"),
+    ],
+)
+def test_bad_versions(version: str, error: str) -> None:
+    """A version that is not one, is written differently, or is older is rejected."""
+    with pytest.raises(release.ReleaseError, match=error):
+        release.parse_version(version, "0.1.0")
+
+
+def test_only_the_version_of_the_project_is_set() -> None:
+    """Other lines with a version stay."""
+    text = '[project]\nversion = "0.1.0"\nrequires-python = ">=3.11"\n\n[tool.x]\nversion = "7"\n'
+    assert release.set_version("pyproject.toml", text, "0.2.0") == text.replace("0.1.0", "0.2.0")
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "openapi.yaml", "docker/kubernetes.yaml"])
+def test_every_file_with_the_version_has_the_same(name: str) -> None:
+    """Each file that states the version is found by its pattern, and states that of pyproject.toml."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert release.set_version(name, text, version) == text
+    assert release.set_version(name, text, "9.9.9") == text.replace(version, "9.9.9", 1)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Return a clean repository on main with a changelog and a project file."""
+    (tmp_path / "CHANGELOG.md").write_text(f"{HEAD}## [Unreleased]\n\n{ENTRY}", encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\n', encoding="utf-8")
+    release.git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    for name, value in {"user.name": "Tester", "user.email": "tester@localhost", "commit.gpgsign": "false"}.items():
+        release.git(tmp_path, "config", name, value)
+    release.git(tmp_path, "add", ".")
+    release.git(tmp_path, "commit", "--quiet", "--message", "First")
+    return tmp_path
+
+
+def test_a_clean_main_can_be_released(repository: Path) -> None:
+    """Nothing is wrong with it."""
+    release.check_repository(repository, "0.2.0")
+
+
+def test_repositories_that_are_not_released(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Changes, another branch and an existing tag end with exit code 1, an error, and an unchanged commit."""
+    commit = release.git(repository, "rev-parse", "HEAD")
+    for command, error in [
+        (("tag", "v0.2.0"), "tag v0.2.0 exists; choose another version"),
+        (("switch", "--quiet", "--create", "other"), "the branch is other; switch to main"),
+        (("rm", "--quiet", "--cached", "pyproject.toml"), "the tree has changes; commit or stash them"),
+    ]:
+        release.git(repository, *command)
+        assert release.main(["0.2.0"], repository) == 1
+        assert f"scripts/release: {error}" in capsys.readouterr().err
+    assert release.git(repository, "rev-parse", "HEAD") == commit
+
+
+def test_a_command_line_without_a_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the missing argument."""
+    with pytest.raises(SystemExit):
+        release.main([])
+    assert "version" in capsys.readouterr().err
