@@ -80,6 +80,22 @@ def test_hooks_of_others_are_pinned() -> None:
     assert all(hook["entry"].startswith((".venv/bin/", "scripts/")) for hook in local)
 
 
+@pytest.mark.parametrize("name", ["CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    """Every local link of a page for contributors has its file."""
+    links = re.findall(r"\]\(([^)\s#]+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert [link for link in links if not link.startswith("https://") and not (ROOT / link).exists()] == []
+
+
+def test_contributing_names_what_exists() -> None:
+    """CONTRIBUTING.md has a row for every script, and every path and test folder that it names exists."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(scripts/[\w-]+)` \|", text, re.MULTILINE)
+    assert rows == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "scripts").iterdir() if path.is_file())
+    paths = re.findall(r"(?<![\w/])(?:docs|gateway|providers|tests)/[\w./-]*\w", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_packages_are_typed() -> None:
     """Each package has the marker that the classifier `Typing :: Typed` promises, as an empty file."""
     assert "Typing :: Typed" in PYPROJECT["project"]["classifiers"]
