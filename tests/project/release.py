@@ -131,7 +131,7 @@ def make(worktree: Path, version: str, date: str, dist: Path) -> str:
         path = worktree / name
         path.write_text(set_version(name, path.read_text(encoding="utf-8"), version), encoding="utf-8")
     show(f"CHANGELOG.md: [{version}] - {date}", f"version {version} in {', '.join(_VERSION_LINES)}")
-    git(worktree, "commit", "--quiet", "--all", "--allow-empty", "--message", f"Release {version}")
+    git(worktree, "commit", "--quiet", "--all", "--message", f"Release {version}")
     time_s = git(worktree, "log", "-1", "--format=%ct")
     show(f"build with SOURCE_DATE_EPOCH={time_s} into {dist}")
     hatchling = str(Path(sys.executable).with_name("hatchling"))

@@ -8,6 +8,7 @@ has fewer than 150 lines). Every finding is one line: file, line, text found, re
 import argparse
 import ast
 import io
+import itertools
 import re
 import sys
 import tokenize
@@ -110,13 +111,24 @@ class Module:
     @cached_property
     def docstrings(self) -> list[Text]:
         """Docstrings of the module, its classes and its functions."""
-        found = []
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node, clean=False)
-                if text is not None:
-                    found.append(Text(self.name, node.body[0].lineno, text))
-        return found
+        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        nodes = (
+            node for node in ast.walk(self.tree) if isinstance(node, kinds) and ast.get_docstring(node) is not None
+        )
+        return [Text(self.name, node.body[0].lineno, ast.get_docstring(node, clean=False) or "") for node in nodes]
+
+    @cached_property
+    def attribute_docs(self) -> list[Text]:
+        """Strings after the attributes of a class, which document them."""
+        bodies = (node.body for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+        pairs = (pair for body in bodies for pair in itertools.pairwise(body))
+        return [
+            Text(self.name, text.lineno, ast.literal_eval(text.value))
+            for target, text in pairs
+            if isinstance(target, ast.Assign | ast.AnnAssign)
+            and isinstance(text, ast.Expr)
+            and isinstance(getattr(text.value, "value", None), str)
+        ]
 
     @cached_property
     def comments(self) -> list[Text]:
@@ -133,26 +145,21 @@ class Module:
 
 
 class Tree:
-    """The packages and pages below a root folder."""
+    """The packages, their modules and the pages below a root folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.packages = {
             name: [Module(root, path) for path in sorted((root / name).rglob("*.py"))] for name in PACKAGES
         }
-        paths = sorted({path for pattern in PAGES for path in root.glob(pattern)})
-        self.pages = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
-
-    @property
-    def modules(self) -> Iterator[Module]:
-        """All modules of all packages."""
-        return (module for modules in self.packages.values() for module in modules)
+        self.modules = [module for modules in self.packages.values() for module in modules]
+        pages = sorted({path for pattern in PAGES for path in root.glob(pattern)})
+        self.pages = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in pages}
 
     def prose(self) -> Iterator[Text]:
         """Docstrings, comments and the lines of pages, without code."""
         for module in self.modules:
-            yield from module.docstrings
-            yield from module.comments
+            yield from (*module.docstrings, *module.attribute_docs, *module.comments)
         for name, text in self.pages.items():
             fenced = False
             for number, line in enumerate(text.splitlines(), 1):
@@ -176,7 +183,7 @@ def check_classes(tree: Tree) -> Iterator[Finding]:
 
 def check_openings(tree: Tree) -> Iterator[Finding]:
     """Yield docstrings and entries of docstrings that begin with a question word."""
-    for text in (text for module in tree.modules for text in module.docstrings):
+    for text in (row for module in tree.modules for row in (*module.docstrings, *module.attribute_docs)):
         for offset, line in enumerate(text.text.splitlines()):
             stripped = line.strip()
             if offset == 0 and (match := _OPENING.match(stripped)):
@@ -215,19 +222,17 @@ RULES: Final[Mapping[str, Callable[[Tree], Iterator[Finding]]]] = {
 
 def figures(tree: Tree) -> Iterator[tuple[str, object]]:
     """Yield the figures that `--count` prints: name and value."""
-    docs = {name: text for name, text in tree.pages.items() if name.startswith("docs/") or name == "README.md"}
-    yield "words of README.md and docs", sum(len(text.split()) for text in docs.values())
-    yield (
-        "words of the other pages",
-        sum(len(text.split()) for text in tree.pages.values()) - sum(len(text.split()) for text in docs.values()),
-    )
+    words = {name: len(text.split()) for name, text in tree.pages.items()}
+    docs = sum(count for name, count in words.items() if name.startswith("docs/") or name == "README.md")
+    yield "words of README.md and docs", docs
+    yield "words of the other pages", sum(words.values()) - docs
     yield "words of docstrings", sum(len(row.text.split()) for module in tree.modules for row in module.docstrings)
     yield "words of comments", sum(len(row.text.split()) for module in tree.modules for row in module.comments)
     yield "docstrings", sum(len(module.docstrings) for module in tree.modules)
     for rule, check in RULES.items():
         yield f"findings of rule {rule}", sum(1 for _ in check(tree))
-    first = [row.text.lstrip() for module in tree.modules for row in module.docstrings]
-    yield "docstrings beginning with a question word", sum(1 for text in first if _QUESTION.match(text))
+    openings = [row.text.lstrip() for module in tree.modules for row in module.docstrings]
+    yield "docstrings beginning with a question word", sum(1 for text in openings if _QUESTION.match(text))
     for name, modules in tree.packages.items():
         yield f"lines of code in {name}", sum(len(module.source.splitlines()) for module in modules)
     classes = {name: Counter(node.name for row in rows for node in row.classes) for name, rows in tree.packages.items()}

@@ -36,7 +36,7 @@ def _jobs(name: str) -> dict[str, dict[str, Any]]:
 def test_files_fit_their_schemas(schema: str, files: list[Path]) -> None:
     """check-jsonschema's built-in schemas accept every file."""
     tool = Path(sys.executable).with_name("check-jsonschema")
-    command = [tool, "--builtin-schema", schema, *files]
+    command = [str(tool), "--builtin-schema", schema, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -92,7 +92,7 @@ def test_contributing_names_what_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(scripts/[\w-]+)` \|", text, re.MULTILINE)
     assert rows == sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "scripts").iterdir() if path.is_file())
-    paths = re.findall(r"(?<![\w/])(?:docs|gateway|providers|tests)/[\w./-]*\w", text)
+    paths = re.findall(r"(?<![\w/])(?:docs/[\w-]+\.\w+|(?:gateway|providers|tests)/[\w./-]*\w)", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 

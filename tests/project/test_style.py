@@ -80,6 +80,13 @@ def test_an_opening_of_an_entry_is_found(plant: Plant, entry: str) -> None:
     assert finding.startswith(f"gateway/send.py:5: entry {entry.split(':', maxsplit=1)[0]} begins with")
 
 
+def test_an_opening_of_an_attribute_is_found(plant: Plant) -> None:
+    """The string after an attribute is a docstring, too."""
+    text = 'class Limits:\n    """Bounds."""\n\n    delay_s: float = 1.0\n    """How long a client waits."""\n'
+    [finding] = findings(plant("gateway/limits.py", text), "openings")
+    assert finding.startswith("gateway/limits.py:5: docstring begins with 'How'")
+
+
 def test_a_question_word_within_a_sentence_is_not_an_opening(plant: Plant) -> None:
     """Only the first word counts, and only as a word of its own."""
     text = '"""Returns what is sent: how much."""\n\n\nclass Whole:\n    """Whole answers of one replica."""\n'
