@@ -147,10 +147,10 @@ class Module:
 class Tree:
     """The packages, their modules and the pages below a root folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, packages: Sequence[str] = PACKAGES) -> None:
         self.root = root
         self.packages = {
-            name: [Module(root, path) for path in sorted((root / name).rglob("*.py"))] for name in PACKAGES
+            name: [Module(root, path) for path in sorted((root / name).rglob("*.py"))] for name in packages
         }
         self.modules = [module for modules in self.packages.values() for module in modules]
         pages = sorted({path for pattern in PAGES for path in root.glob(pattern)})
@@ -249,14 +249,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/check-style", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[2], help="tree to check; default: this one")
     parser.add_argument("--only", metavar="RULES", help=f"rules to run, separated by commas: {','.join(RULES)}")
+    parser.add_argument("--packages", metavar="NAMES", default=",".join(PACKAGES), help="default: %(default)s")
     parser.add_argument("--count", action="store_true", help="print figures instead of findings; exit code 0")
     options = parser.parse_args(arguments)
     chosen = options.only.split(",") if options.only else list(RULES)
     if unknown := sorted({*chosen} - {*RULES}):
         parser.error(f"--only is {', '.join(unknown)}; write some of {', '.join(RULES)}, separated by commas")
-    if not any((options.root / name).is_dir() for name in PACKAGES):
-        parser.error(f"--root is {options.root}, which has none of the packages {', '.join(PACKAGES)}; name a checkout")
-    tree = Tree(options.root)
+    if not any((options.root / name).is_dir() for name in options.packages.split(",")):
+        parser.error(f"--root is {options.root}, which has none of the packages {options.packages}; name a checkout")
+    tree = Tree(options.root, options.packages.split(","))
     if options.count:
         sys.stdout.writelines(f"{name:44}{value}\n" for name, value in figures(tree))
         return 0

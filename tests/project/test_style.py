@@ -158,6 +158,7 @@ def test_exit_code_and_choice_of_rules(plant: Plant, capsys: pytest.CaptureFixtu
     root = str(plant("docs/guide.md", "The gateway is told.\n"))
     assert style.main(["--root", root, "--only", "classes,length"]) == 0
     assert style.main(["--root", root]) == 1
+    assert style.main(["--root", root, "--only", "openings", "--packages", "gateway"]) == 0
     assert "docs/guide.md:1: 'told'; write: configured, received" in capsys.readouterr().out
 
 
@@ -165,7 +166,10 @@ def test_exit_code_and_choice_of_rules(plant: Plant, capsys: pytest.CaptureFixtu
     ("arguments", "error"),
     [
         (["--only", "class"], "--only is class; write some of classes, openings, words, length"),
-        (["--root", "/nowhere"], "--root is /nowhere, which has none of the packages"),
+        (
+            ["--root", "/nowhere"],
+            "--root is /nowhere, which has none of the packages gateway,providers,streaming_bench; name",
+        ),
     ],
 )
 def test_mistakes_on_the_command_line(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
