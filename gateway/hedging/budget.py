@@ -1,11 +1,10 @@
-"""What a pool's hedges may cost: a share of the requests and, at the same time, of the prompt tokens or of the spend.
+"""The hedge budget of a pool: a share of its requests and, at the same time, of its prompt tokens or its cost.
 
-Owns both credit budgets, what a request earns them, and what a hedge is charged. It must not know whether a hedge is
-worth it, nor where requests go. A hedge has two costs: the prompt, once more, where the backup goes; and the rest of an
-answer, where cancelling does not stop the bill. Either of the two may be the one that is cancelled, so the dearer one
-counts.
+Owns both credit budgets: the credits that requests earn, and the charge for a hedge. Does not decide whether a hedge is
+worth sending, nor where requests go. A hedge has two costs: the prompt, sent once more to the backup; and the rest of
+an answer, if cancelling does not stop billing. Either attempt may be the cancelled one, so the dearer answer counts.
 
-Units: requests, tokens, money of the configuration's currency; now_s in seconds.
+Units: requests, tokens, money in the configuration's currency; now_s in seconds.
 """
 
 import enum
@@ -16,27 +15,27 @@ from gateway.limits.budget import CreditBudget
 from gateway.limits.prices import Prices
 from gateway.routing.replicas import Replica
 
-_CACHED_PRICE: Final = 0.1  # of a cached prompt token, unless prices are known: what the large providers charge
+_CACHED_PRICE: Final = 0.1  # of an uncached token, if no prices are configured: the large providers' price
 _FREE: Final = Prices(0.0, 0.0, 0.0)
 
 
 class BudgetUnit(enum.Enum):
-    """What the second budget counts."""
+    """Unit of the second budget; the value is the name in the settings."""
 
-    TOKENS = "tokens"  # prompt tokens, cached ones by their price
+    TOKENS = "tokens"  # prompt tokens; cached ones are weighted by their price
     COST = "cost"  # money
 
 
 class HedgeBudget:
-    """Both budgets of a pool.
+    """Both credit budgets of a pool.
 
     Args:
-        share: of the traffic, for hedges.
-        unit: what the second budget counts; money wants prices at every replica, one without counts as free.
+        share: hedges as a fraction of the traffic.
+        unit: unit of the second budget. `COST` needs prices for every replica; a replica without prices counts as free.
 
     Attributes:
-        requests: the budget of requests.
-        cost: the budget of prompt tokens or money.
+        requests: budget of requests.
+        cost: budget of prompt tokens or money.
     """
 
     __slots__ = ("cost", "requests", "unit")
@@ -47,27 +46,27 @@ class HedgeBudget:
         self.cost = CreditBudget(share)
 
     def earn_sent(self, replica: Replica, prompt_tokens: float, uncached: float, now_s: float, scale: float) -> None:
-        """A request that may be hedged is sent; scale from 0 to 1 slows what it earns."""
+        """Credit a sent request that may be hedged; `scale` (0 to 1) slows the earning."""
         self.requests.earn(now_s, 1.0, scale)
         if self.unit is BudgetUnit.TOKENS:
             self.cost.earn(now_s, uncached + _cached_weight(replica.prices) * (prompt_tokens - uncached), scale)
 
     def earn_spent(self, cost: float | None, now_s: float, scale: float) -> None:
-        """A request that may be hedged has got an answer, or some of it, for so much; None without prices."""
+        """Credit the cost of a full or partial answer to a request that may be hedged; None: no prices."""
         if cost is not None and self.unit is BudgetUnit.COST:
             self.cost.earn(now_s, cost, scale)
 
     def hedge_cost(
         self, asking: Replica, backup: Replica, prompt_tokens: float, uncached: float, answer_tokens: float
     ) -> float:
-        """What the second budget is charged for a hedge.
+        """Return the charge to the second budget for a hedge.
 
         Args:
-            asking: where the request waits.
-            backup: where it would go as well.
-            prompt_tokens: of the prompt.
-            uncached: of these, what the backup has to compute.
-            answer_tokens: how long the answer is expected to be.
+            asking: replica of the attempt that waits.
+            backup: replica of the hedge.
+            prompt_tokens: tokens of the prompt.
+            uncached: prompt tokens that the backup has to compute.
+            answer_tokens: expected length of the answer, in tokens.
         """
         going_on = [replica for replica in (asking, backup) if replica.bills_cancelled]
         if self.unit is BudgetUnit.TOKENS:
@@ -77,28 +76,28 @@ class HedgeBudget:
         return prompt + max(answers, default=0.0)
 
     def affords(self, cost: float, now_s: float) -> bool:
-        """Whether both budgets have room for a hedge."""
+        """Return True if both budgets can pay for a hedge."""
         return self.requests.affords(now_s) and self.cost.affords(now_s, cost)
 
     def reserve(self, cost: float, now_s: float) -> HedgeTickets:
-        """Take the credits of a hedge that is affordable."""
+        """Take the credits of a hedge that `affords` has approved."""
         request, volume = self.requests.reserve(now_s), self.cost.reserve(now_s, cost)
         assert request is not None
         assert volume is not None
         return HedgeTickets(request, volume)
 
     def settle(self, tickets: HedgeTickets) -> None:
-        """The hedge has cost what it was charged."""
+        """Charge the reserved credits of a hedge that was sent."""
         self.requests.settle(tickets.request, tickets.request.cost)
         self.cost.settle(tickets.cost, tickets.cost.cost)
 
     def release(self, tickets: HedgeTickets) -> None:
-        """The hedge has cost nothing: give everything back."""
+        """Give back the credits of a hedge that was not billed."""
         self.requests.release(tickets.request)
         self.cost.release(tickets.cost)
 
     def why_not(self, cost: float) -> str:
-        """What is left of what a hedge would cost, for people."""
+        """Describe the credits that are missing, for the log."""
         requests, left = self.requests.credit, self.cost.credit
         if self.unit is BudgetUnit.COST:
             return f"the budget has {requests:.1f} of 1 request and {left:.3g} of {cost:.3g} to spend"
@@ -106,7 +105,7 @@ class HedgeBudget:
 
 
 def _cached_weight(prices: Prices | None) -> float:
-    """What a cached prompt token counts, as a share of another one."""
+    """Return the weight of a cached prompt token relative to an uncached one."""
     if prices is None or prices.prompt <= 0:
         return _CACHED_PRICE
     return prices.cached_prompt / prices.prompt

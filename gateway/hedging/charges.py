@@ -1,11 +1,11 @@
-"""What each attempt of a request used, whether that is billed, and what it costs. Pure.
+"""Usage, billing and cost of each attempt of a request. Pure.
 
-Follows the column `bill` of `outcomes.OUTCOME_EFFECTS`, by one rule: what is not known is billed. A prompt counts as
-billed once it was sent, unless the upstream answered with an error or no connection was made. A cancelled attempt is
-billed for what it had generated, or, where cancelling does not stop the bill or may not, for the whole answer. Token
-counts that the replica reported are taken as they are; others are estimates, say so, and count no token as cached.
+Follows the column `bill` of `outcomes.OUTCOME_EFFECTS`; in doubt, tokens count as billed. A prompt is billed once it
+was sent, unless the upstream answered with an error or no connection was made. A cancelled attempt is billed for the
+tokens generated so far, or for the whole answer if cancelling does not (or may not) stop billing. Token counts that the
+replica reported are used unchanged; others are estimates, are marked as such, and count no token as cached.
 
-Units: tokens; money of the configuration's currency.
+Units: tokens; money in the configuration's currency.
 """
 
 import enum
@@ -21,35 +21,35 @@ from providers.base import Usage
 
 
 class Disposition(enum.Enum):
-    """Where an attempt stood when its request was over; the value is the metric and log label."""
+    """Role of an attempt's cost in its finished request; the value is the metric and log label."""
 
     __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     WINNER = "winner"  # its answer went out
-    LOSER = "loser"  # raced and lost, or a backup of a race that nobody won: the price of hedging
-    FAILED = "failed"  # it failed, before or after its answer had begun
-    ABANDONED = "abandoned"  # the client left, or the gateway stopped, before it had an answer
+    LOSER = "loser"  # lost its race, or was a backup in a race without a winner: the price of hedging
+    FAILED = "failed"  # failed, before or after its answer began
+    ABANDONED = "abandoned"  # the client disconnected, or the gateway stopped, before an answer
 
 
 class Billed(enum.Enum):
-    """How much of an attempt is billed."""
+    """Extent to which an attempt is billed."""
 
     NOTHING = "nothing"
-    USED = "used"  # what it used until it ended
-    WHOLE = "whole"  # cancelled, and billed as if it had gone on to the end
+    USED = "used"  # the usage up to its end
+    WHOLE = "whole"  # cancelled, and billed as if it had run to its end
 
 
 class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What one attempt is billed for.
+    """Billed usage and cost of one attempt.
 
     Attributes:
-        disposition: what for.
-        billed: how much of it; all counts are 0 where nothing is.
-        prompt_tokens: cached ones included.
-        cached_tokens: of these.
-        completion_tokens: reasoning included.
-        estimated: the replica did not report these counts, or not all of them.
-        cost: in money, None where the replica has no prices.
+        disposition: role of this cost in its request.
+        billed: extent of the billing; with `NOTHING`, all counts are 0.
+        prompt_tokens: prompt tokens, cached ones included.
+        cached_tokens: cached prompt tokens.
+        completion_tokens: generated tokens, reasoning included.
+        estimated: True if the replica did not report all of these counts.
+        cost: money; None if the replica has no prices.
     """
 
     disposition: Disposition
@@ -62,7 +62,7 @@ class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Chargeable(Protocol):
-    """What has to be known of an attempt."""
+    """The fields of an attempt that billing needs."""
 
     replica: Replica
     status: int | None
@@ -75,14 +75,14 @@ class Chargeable(Protocol):
 def charge(
     attempt: Chargeable, outcome: Outcome, disposition: Disposition, prompt_tokens: float, answer_tokens: float
 ) -> Charge:
-    """What one attempt is billed for.
+    """Compute the charge for one attempt.
 
     Args:
-        attempt: which one.
-        outcome: how it ended; an answer that is about to be complete counts as finished.
-        disposition: in its request.
-        prompt_tokens: of the prompt, as estimated.
-        answer_tokens: of the whole answer, as far as that can be known.
+        attempt: the attempt.
+        outcome: its outcome; an answer that is about to be complete counts as finished.
+        disposition: role of its cost in the request.
+        prompt_tokens: estimated tokens of the prompt.
+        answer_tokens: estimated tokens of the whole answer.
     """
     prices = attempt.replica.prices
     bill = OUTCOME_EFFECTS[outcome].bill
@@ -97,7 +97,7 @@ def charge(
     if prompt is None:
         prompt = round(prompt_tokens)
     if completion is None:
-        completion = attempt.events  # most servers send one event a token
+        completion = attempt.events  # most servers send one event per token
     if whole:
         completion = max(completion, round(answer_tokens))
     cost = None if prices is None else prices.cost(prompt, cached, completion)
@@ -106,17 +106,17 @@ def charge(
 
 
 def _accepted(attempt: Chargeable) -> bool:
-    """Whether a failed attempt's prompt may have been worked on."""
+    """Return True if the replica may have processed a failed attempt's prompt."""
     return attempt.error != "connect" and (attempt.status is None or attempt.status < 400)
 
 
 def disposition(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Disposition:
-    """Where an attempt stands that did not win.
+    """Return the disposition of an attempt that did not win.
 
     Args:
-        outcome: how it ended.
-        is_backup: it was a hedge.
-        is_won: another attempt of its request won.
+        outcome: outcome of the attempt.
+        is_backup: True for a hedge.
+        is_won: True if another attempt of the request won.
     """
     if outcome is Outcome.LOST:
         return Disposition.LOSER if is_backup or is_won else Disposition.FAILED
@@ -126,15 +126,15 @@ def disposition(outcome: Outcome, *, is_backup: bool, is_won: bool) -> Dispositi
 
 
 class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
-    """Charges of one disposition, added up.
+    """Sum of the charges with one disposition.
 
     Attributes:
-        attempts: how many.
-        prompt_tokens, cached_tokens, completion_tokens: billed, as in `Charge`.
-        estimated: attempts of which not all counts were reported.
-        billed_nothing, billed_whole: attempts that were billed so.
-        unpriced: attempts that were billed by a replica without prices.
-        cost: in money, of the others; None without any.
+        attempts: number of attempts.
+        prompt_tokens, cached_tokens, completion_tokens: billed tokens, as in `Charge`.
+        estimated: attempts whose replica did not report all counts.
+        billed_nothing, billed_whole: attempts that were not billed, and that were billed for the whole answer.
+        unpriced: billed attempts on replicas without prices.
+        cost: money, without the unpriced attempts; None if no attempt has a price.
     """
 
     attempts: int = 0
@@ -148,7 +148,7 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
     cost: float | None = None
 
     def add(self, charge: Charge) -> None:
-        """Add one attempt's."""
+        """Add one attempt's charge."""
         self.attempts += 1
         self.prompt_tokens += charge.prompt_tokens
         self.cached_tokens += charge.cached_tokens
@@ -166,7 +166,7 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
             self.unpriced += 1
 
     def merge(self, other: "ChargeTotal") -> None:
-        """Add another sum."""
+        """Add another total."""
         for name in self.__struct_fields__:
             value = getattr(other, name)
             if value is not None:
@@ -176,7 +176,7 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 def costs(charges: Iterable[Charge]) -> dict[Disposition, float]:
-    """Money for each disposition there is; empty where nothing has prices."""
+    """Return the cost per disposition; empty if no attempt has a price."""
     found: dict[Disposition, float] = {}
     for each in charges:
         if each.cost is not None:

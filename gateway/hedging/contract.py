@@ -1,4 +1,4 @@
-"""The words in which a race and a pool talk: what is known of a request, of an attempt, and what is decided. Pure data.
+"""Data exchanged between a race and a pool: facts of a request, views of an attempt, and hedge decisions. Pure data.
 
 Units: seconds of the loop's clock, tokens, bytes.
 """
@@ -18,20 +18,20 @@ from providers.base import Api
 
 
 class RequestFacts(msgspec.Struct, frozen=True):
-    """What a policy may know of a request.
+    """The facts of a request that a policy may use.
 
     Attributes:
-        prompt_tokens: estimated.
+        prompt_tokens: estimated tokens of the prompt.
         prompt_bytes: length of the raw prompt.
-        prefixes: hashes of its beginnings (`estimation.prefixes`).
-        text: what its text weighs before a model's own factors (`estimation.tokens`), None where nobody looked.
-        answer_tokens: bound on the answer, None when the client gave none.
-        hedge_off: why it may not be hedged, None when it may.
-        deadline_s: the client waits no longer than this, None when it did not say.
-        timed: its first content is a token; False where the answer comes as a whole, which says nothing of TTFT.
-        api: it may only go to replicas that serve this one; None: to all.
-        pinned: the replica that holds what the request goes on with; it is asked first. None: any will do.
-        coin: decides whether a late request is among those the budget can afford early.
+        prefixes: hashes of the prompt's prefixes (`estimation.prefixes`).
+        text: weight of the text before a model's own factors (`estimation.tokens`); None if the text was not weighed.
+        answer_tokens: limit on the answer's tokens; None if the client set none.
+        hedge_off: reason for which the request may not be hedged; None if it may be.
+        deadline_s: the client's own timeout; None if the client sent none.
+        timed: True if the first content is a token; False for an answer in one piece, which is no TTFT sample.
+        api: API that a replica must serve; None for any replica.
+        pinned: replica that holds the state this request continues from, tried first; None for any replica.
+        coin: random number in [0, 1) that selects the late requests which the budget can afford to hedge early.
     """
 
     prompt_tokens: float = 0.0
@@ -48,18 +48,18 @@ class RequestFacts(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct):
-    """What was thought of an attempt when it was sent.
+    """The pool's expectations for an attempt when it was sent.
 
     Attributes:
-        number: of this attempt, in its pool.
-        ttft_s: expected TTFT, None before anything was learned.
-        prompt_tokens: of the prompt, estimated.
-        uncached: prompt tokens the replica has to compute.
-        pending: prompt tokens it had been sent before and not answered.
-        timed: its first content is a token (`RequestFacts.timed`).
-        earns: its request earns credits for hedges.
-        tickets: what a hedge has paid with.
-        quota: what was reserved with the replica's quota, None without one.
+        number: number of this attempt in its pool.
+        ttft_s: expected TTFT; None before the first sample.
+        prompt_tokens: estimated tokens of the prompt.
+        uncached: prompt tokens that the replica has to compute.
+        pending: prompt tokens of earlier, unanswered attempts on the replica.
+        timed: True if the first content is a token (`RequestFacts.timed`).
+        earns: True if the request earns credits for hedges.
+        tickets: credits taken for this hedge; None if the attempt is no hedge.
+        quota: ticket of the replica's quota; None without a quota.
     """
 
     number: int
@@ -74,14 +74,14 @@ class Forecast(msgspec.Struct):
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):
-    """Credits one hedge has taken."""
+    """Credits taken for one hedge."""
 
     request: Ticket
     cost: Ticket
 
 
 class AttemptView(Chargeable, Protocol):
-    """What the pool may know of an attempt."""
+    """The fields of an attempt that a pool may read."""
 
     start_s: float
     headers_s: float | None
@@ -91,7 +91,7 @@ class AttemptView(Chargeable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hedge:
-    """Start a backup there; it is paid for."""
+    """Decision to start a backup; its credits are already reserved."""
 
     replica: Replica
     tickets: HedgeTickets
@@ -100,12 +100,12 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """No backup now.
+    """Decision against a backup, for now.
 
     Attributes:
-        reason: one of a closed set.
-        again_after_s: ask again then; infinite for never.
-        why: with numbers, for people.
+        reason: reason from a closed set.
+        again_after_s: delay before the next decision; infinite for never.
+        why: explanation with numbers, for the log.
     """
 
     reason: Denial

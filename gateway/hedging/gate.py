@@ -1,7 +1,7 @@
-"""Whether the backup that a timer asks for is worth sending and affordable, now.
+"""Decides, when a hedge timer fires, whether a backup is worth sending and affordable.
 
-Owns the decision and its reasons (hedging.md section 4, "on timer"). It must not know how the backup was chosen, and it
-takes no tickets: whoever acts on a `Allow` reserves them.
+Owns the decision and its reasons (hedging.md section 4, "on timer"). Does not choose the backup, and takes no credits:
+the caller reserves them after an `Allow`.
 
 Units: seconds.
 """
@@ -14,16 +14,16 @@ from gateway.estimation.survival import Survival
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Plan
 
-_OVERHEAD_S: Final = 0.05  # saving less than this is not worth a request,
-_OVERHEAD_BACKUPS: Final = 0.25  # but where servers answer in milliseconds, a quarter of a backup's time is enough
-_RETRY_WAITED: Final = 0.12  # of the time waited: six looks while the wait doubles
+_OVERHEAD_S: Final = 0.05  # a smaller saving is not worth a request,
+_OVERHEAD_BACKUPS: Final = 0.25  # but for servers that answer in milliseconds, a quarter of a backup's time is enough
+_RETRY_WAITED: Final = 0.12  # of the time waited: six decisions while the wait doubles
 
 Replica = TypeVar("Replica")
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingAttempt:
-    """A live attempt that has no first content yet."""
+    """A live attempt without a first content."""
 
     predicted_s: float
     waited_s: float
@@ -31,13 +31,13 @@ class WaitingAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Candidate(Generic[Replica]):
-    """Where a backup would go.
+    """A possible target of a backup.
 
     Attributes:
-        replica: whatever stands for it; handed back.
-        predicted_s: predicted time to first content there.
-        gain_min: gmin, the gain asked for as a multiple of predicted_s.
-        has_room: its quota has room for a hedge.
+        replica: any value that identifies the target; returned in `Allow`.
+        predicted_s: predicted TTFT of the target.
+        gain_min: gmin, the required gain as a multiple of predicted_s.
+        has_room: True if the target's quota has room for a hedge.
     """
 
     replica: Replica
@@ -51,8 +51,8 @@ class Allow(Generic[Replica]):
     """Send a backup now.
 
     Attributes:
-        replica: where to.
-        gain_s: what it is expected to save; None if the policy does not weigh that.
+        replica: target of the backup.
+        gain_s: expected saving; None if the policy does not compute one.
     """
 
     replica: Replica
@@ -61,13 +61,13 @@ class Allow(Generic[Replica]):
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """Send nothing now.
+    """Do not send a backup now.
 
     Attributes:
-        reason: why.
-        again_after_s: how long to wait before asking again.
-        gain_s: what a backup was expected to save; None if that was not weighed.
-        asked_s: what it would have had to save; None if that was not weighed.
+        reason: reason for the metric and the log.
+        again_after_s: delay before the next decision.
+        gain_s: expected saving of a backup; None if it was not computed.
+        asked_s: required saving of a backup; None if no gain was computed.
     """
 
     reason: Denial
@@ -88,12 +88,12 @@ def decide(
     """Decide on one backup for a request.
 
     Args:
-        candidate: where it would go.
-        asking: the attempt whose timer fired.
-        others: the other live attempts.
-        plan: the policy's; None while there is none, then nothing is weighed.
-        has_credit: the budgets can pay for it.
-        delay_s_min: hedge_delay_min, the least time between two looks.
+        candidate: target of the backup.
+        asking: attempt whose timer fired.
+        others: other live attempts of the request.
+        plan: the policy's plan; None if there is none yet, in which case gains are not computed.
+        has_credit: True if the budgets can pay for the hedge.
+        delay_s_min: hedge_delay_min, the shortest time between two decisions.
     """
     soon_s = max(delay_s_min, _RETRY_WAITED * asking.waited_s)
     gain_s = None

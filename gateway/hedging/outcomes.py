@@ -1,7 +1,7 @@
-"""What each way an attempt can end means: the one table behind samples, breakers, tokens and metrics.
+"""The ways an attempt can end, and one table with the effect of each on samples, breakers, tokens and metrics.
 
-An error is never a latency, a loser is censored and never a latency, and neither a loser nor anything the caller did
-counts against a replica. Pure data; `Outcome.value` is the metric and log label.
+An error is never a latency, a loser is censored and never a latency, and neither a loser nor a caller's error counts
+against a replica. Pure data; `Outcome.value` is the metric and log label.
 """
 
 import enum
@@ -9,43 +9,43 @@ from dataclasses import dataclass
 
 
 class Outcome(enum.Enum):
-    """How one attempt ended, as far as statistics care."""
+    """The end of one attempt, as statistics classify it."""
 
     __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     FINISHED = "finished"  # the winner, complete
     LOST = "lost"  # another attempt won
-    CLIENT_GONE = "client_gone"  # the client left
+    CLIENT_GONE = "client_gone"  # the client disconnected
     DRAINED = "drained"  # the gateway stopped
     TTFT_TIMEOUT = "ttft_timeout"  # no first content in time
     FAILED = "failed"  # 5xx, reset, empty stream, error frame, before content
     RATE_LIMITED = "rate_limited"  # 429
-    MISCONFIGURED = "misconfigured"  # upstream 401, 403, 404: ours, not the caller's
-    CLIENT_ERROR = "client_error"  # the caller's own 4xx
-    UNSUPPORTED = "unsupported"  # this upstream has no words for the request; another may have
-    MODEL_REFUSAL = "model_refusal"  # a policy answer
+    MISCONFIGURED = "misconfigured"  # upstream 401, 403, 404: the gateway's fault, not the caller's
+    CLIENT_ERROR = "client_error"  # a 4xx caused by the caller's request
+    UNSUPPORTED = "unsupported"  # this upstream's API cannot express the request; another replica's may
+    MODEL_REFUSAL = "model_refusal"  # the provider refused, by its content policy
     CUT = "cut"  # cut or stalled after content
 
 
 class Denial(enum.Enum):
-    """Why a late request was not hedged."""
+    """Reason for not hedging a late request."""
 
     BUDGET = "budget"
     QUOTA = "quota"
     LOW_GAIN = "low_gain"
-    OFF = "off"  # hedging is off for this request, model, key or everywhere
+    OFF = "off"  # hedging is off for this request, model or key, or everywhere
     NO_REPLICA = "no_replica"  # no other replica may be tried
 
 
 class Sample(enum.Enum):
-    """What the time without a first content says about the distribution of TTFT."""
+    """Use of the time without a first content as a sample of the TTFT distribution."""
 
     NONE = "none"
     CENSORED = "censored"
 
 
 class BreakerSignal(enum.Enum):
-    """What the breaker hears."""
+    """Signal to a replica's breaker."""
 
     NONE = "none"
     SUCCESS = "success"
@@ -55,9 +55,9 @@ class BreakerSignal(enum.Enum):
 
 
 class Bill(enum.Enum):
-    """What happens to reserved tokens."""
+    """Accounting of an attempt's reserved tokens."""
 
-    SETTLE = "settle"  # with the usage seen
+    SETTLE = "settle"  # with the usage received
     PROMPT = "prompt"  # the prompt was accepted
     CATALOG = "catalog"  # as the provider bills cancelled requests
     RELEASE = "release"
@@ -68,10 +68,10 @@ class OutcomeEffect:
     """One row of the table.
 
     Attributes:
-        sample: what an attempt that ended so *before* first content adds to the window. A first content is an
-            event at the moment it is seen, whatever follows.
-        breaker: the signal to the replica's breaker.
-        bill: what happens to its tokens.
+        sample: sample that an attempt adds to the window if it ended *before* first content. A first content is an
+            event at the moment it arrives, whatever follows.
+        breaker: signal to the replica's breaker.
+        bill: accounting of the reserved tokens.
     """
 
     sample: Sample

@@ -1,4 +1,4 @@
-"""How a pool hedges: the numbers of `hedge:` in the configuration, as the brain takes them. Pure data.
+"""The parameters of a pool's hedging: the settings of `hedge:`, converted for the policy. Pure data.
 
 Units: seconds; shares are fractions of 1.
 """
@@ -12,23 +12,23 @@ from gateway.routing.strategies import Crossing, Routing
 
 @dataclass(frozen=True, slots=True)
 class HedgeParameters:
-    """How a pool hedges.
+    """Parameters of a pool's hedging.
 
     Attributes:
-        policy: how it is decided when a first token is late.
-        budget: extra requests, and extra tokens or spend, as a share of the traffic that may be hedged.
-        budget_unit: whether it is prompt tokens or money that this is a share of, besides requests.
-        max_hedges: backups a request may have.
-        static_delay_s: for the policy `static`.
-        quantile: for the policy `quantile`.
-        hedge_delay_min_s: no hedge is considered earlier.
-        cold_start_delay_s: when one is considered while too little is known.
-        gain_min: what a backup must be expected to save, as a multiple of its own TTFT; None: by the replica's kind.
-        routing: how the replica of a primary is chosen; a backup's is always the one predicted fastest.
-        crossing: which later attempts of a request may leave the side of a boundary that it was sent to.
-        hedge_hidden_reasoning: hedge also where answers begin with reasoning that is not shown.
-        sampled_event: the event whose times the policy `quantile` learns from.
-        answered_by: the event after which no hedge of an attempt is considered.
+        policy: method that sets the delay of a backup.
+        budget: extra requests, and extra tokens or cost, as a share of the traffic that may be hedged.
+        budget_unit: unit of the second budget, beside requests: prompt tokens or money.
+        max_hedges: maximum number of backups per request.
+        static_delay_s: delay of the policy `static`.
+        quantile: quantile of the policy `quantile`.
+        hedge_delay_min_s: shortest delay of a hedge.
+        cold_start_delay_s: delay while there are too few samples.
+        gain_min: required gain of a backup, as a multiple of its own TTFT; None for the default of the replica's kind.
+        routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
+        crossing: later attempts of a request that may cross a boundary.
+        hedge_hidden_reasoning: True to hedge also models whose answers begin with reasoning that is not shown.
+        sampled_event: event whose times the policy `quantile` learns from.
+        answered_by: event after which an attempt is not hedged any more.
     """
 
     policy: Policy

@@ -1,7 +1,7 @@
-"""When a backup is started: a policy's plan, read by every request and made again now and then.
+"""Computes when to start a backup: a policy's plan, read by every request and renewed from time to time.
 
-Owns the choice of the delay (hedging.md section 4). It must not know whether a hedge is allowed when its time has come
-(gate.py), nor how the curve was learned. All policies give the same kind of plan, so the race knows none of them.
+Owns the choice of the delay (hedging.md section 4). Does not decide whether a hedge is allowed once its time has come
+(gate.py), and does not learn the curve. All policies produce the same kind of plan, so the race depends on none.
 
 Units: the adaptive plan's delays are multiples of the prediction; all others are seconds. Shares are fractions of 1.
 """
@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import RELATIVE_ACCURACY
 
-_DELAY_MIN: Final = 1.0  # a request that is not late is not hedged
+_DELAY_MIN: Final = 1.0  # a request within its prediction is not hedged
 _CANDIDATES_MAX: Final = 32  # delays tried; the gain is flat around its maximum
 _STEPS: Final = np.arange(_CANDIDATES_MAX)
 _LATE_MIN: Final = 1.5
-_LATE_MAX: Final = 8.0  # nobody waits for ever because of a coin, and a curve without a tail does not run away
-_LATE_SHARE: Final = 0.25  # of the budget: so few are this late that all of them can be afforded
-_SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; a little stays for their variance
-_DECAY: Final = 0.999  # a first hedge
+_LATE_MAX: Final = 8.0  # bounds the wait of requests that lose the coin toss, and of curves without a tail
+_LATE_SHARE: Final = 0.25  # of the budget: as few requests are this late, all can be afforded
+_SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is kept for their variance
+_DECAY: Final = 0.999  # of the counts with each first hedge
 _SHARE_MIN: Final = 1e-9  # below any survival that samples can show; keeps 0 out of a division
-_BIN_EDGE: Final = 1.0 + RELATIVE_ACCURACY  # a delay lies at the upper edge of a bin: all of the bin has had its chance
+_BIN_EDGE: Final = 1.0 + RELATIVE_ACCURACY  # a delay is the upper edge of a bin, after all waits in the bin
 
 
 class Policy(enum.Enum):
-    """How the delay of a backup is found; the value is the name in the settings and the metric label."""
+    """Method that sets the delay of a backup; the value is the name in the settings and the metric label."""
 
-    ADAPTIVE = "adaptive"  # from what has been learned and the budget, checked again by the gate
+    ADAPTIVE = "adaptive"  # from the learned curve and the budget, checked again by the gate
     QUANTILE = "quantile"  # a quantile of the replica's recent TTFT
     STATIC = "static"  # the configured delay
     OFF = "off"
@@ -41,8 +41,8 @@ class Policy(enum.Enum):
 class FirstEvent(enum.Enum):
     """The event that counts as an answer's first.
 
-    A gateway always uses `CONTENT`. `HEADERS` exists to measure what goes wrong with it, and for HTTP that is no stream
-    of tokens.
+    A gateway always uses `CONTENT`. `HEADERS` serves to measure the harm of hedging on headers, and HTTP responses that
+    are no token streams.
     """
 
     CONTENT = "content"
@@ -51,14 +51,15 @@ class FirstEvent(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request needs to know to arm its timer.
+    """The parameters from which a request sets its hedge timer.
 
     Attributes:
-        policy: who made it.
-        delay: when most late requests ask for a backup; infinite for never.
-        share: how many of them, decided by a coin; the others ask at `late`.
-        late: when whoever has no backup yet asks (again).
-        curve: what the gate weighs gains with; the delays are ratios to the prediction if and only if there is one.
+        policy: policy that made the plan.
+        delay: time of the first decision for a share of the late requests; infinite for never.
+        share: that share, drawn with a coin; the first decision for all others is at `late`.
+        late: time of the (next) decision for requests without a backup.
+        curve: survival curve from which the gate computes gains. With a curve, delays are multiples of the prediction;
+            with None, delays are seconds.
     """
 
     policy: Policy
@@ -68,23 +69,23 @@ class Plan:
     curve: Survival | None = None
 
     def delay_s(self, *, predicted_s: float, coin: float, delay_s_min: float) -> float:
-        """Seconds after its start at which an attempt's timer fires.
+        """Return the time from an attempt's start until its timer fires, in seconds.
 
         Args:
-            predicted_s: predicted time to first content of the attempt.
+            predicted_s: predicted TTFT of the attempt.
             coin: the request's random number in [0, 1).
-            delay_s_min: never earlier than this.
+            delay_s_min: minimum of the result.
         """
         delay = self.delay if coin < self.share else self.late
         return max(delay_s_min, delay if self.curve is None else delay * predicted_s)
 
     def late_s(self, predicted_s: float) -> float:
-        """Seconds after its start at which an attempt is so late that a coin no longer matters."""
+        """Return the time from an attempt's start after which its coin no longer matters, in seconds."""
         return self.late if self.curve is None else self.late * predicted_s
 
 
 def plan_fixed(policy: Policy, delay_s: float) -> Plan:
-    """A plan with one delay for all: quantile, static; `math.inf` for a policy that never hedges."""
+    """Make a plan with one delay for all requests (quantile, static); `math.inf` disables hedging."""
     return Plan(policy, delay_s, late=delay_s)
 
 
@@ -92,12 +93,12 @@ def plan_adaptive(curve: Survival, *, budget: float, first_share: float) -> Plan
     """Choose the delay that saves most under the budget: maximise min(1, B'/S(d)) * E[(x - d - y)+] over d >= 1.
 
     Args:
-        curve: of the ratios observed / predicted.
+        curve: survival of the ratios observed / predicted.
         budget: B, hedges per request; above 0.
-        first_share: B', what of it first hedges may use (`SecondHedges.first_share`); above 0.
+        first_share: B', the part of it for first hedges (`SecondHedges.first_share`); above 0.
     """
     first = int(curve.points.searchsorted(_DELAY_MIN, "right"))
-    # Once everyone who is left can be hedged, waiting longer only loses: the maximum is not behind that delay.
+    # Once all remaining requests can be hedged, a longer delay only loses: the maximum is not after that delay.
     picked = _spread(first, curve.first_at_most(first_share))
     delays = np.full(len(picked) + 1, _DELAY_MIN)
     delays[1:] = curve.points[picked] * _BIN_EDGE
@@ -112,7 +113,7 @@ def plan_adaptive(curve: Survival, *, budget: float, first_share: float) -> Plan
 
 
 def _spread(first: int, last: int) -> NDArray[np.int_]:
-    """Places from first to last, both included, evenly and not too many; none when last is before first."""
+    """Return evenly spaced indices from first to last, both included, at most 32; none if last < first."""
     if last - first < _CANDIDATES_MAX:
         return np.arange(first, last + 1)
     steps: NDArray[np.int_] = first + _STEPS * (last - first) // (_CANDIDATES_MAX - 1)
@@ -120,7 +121,7 @@ def _spread(first: int, last: int) -> NDArray[np.int_]:
 
 
 class SecondHedges:
-    """How often a first hedge is followed by a second one, learned from the last thousand."""
+    """Learns from the last thousand first hedges how often a second hedge follows."""
 
     __slots__ = ("_first", "_second")
 
@@ -129,7 +130,7 @@ class SecondHedges:
         self._second = 0.0
 
     def count(self, *, second: bool) -> None:
-        """A hedge was sent: the first of its request, or a later one."""
+        """Count a sent hedge: the first of its request, or a later one."""
         if second:
             self._second += 1.0
         else:
@@ -137,7 +138,7 @@ class SecondHedges:
             self._second *= _DECAY
 
     def first_share(self, budget: float, hedges_max: int) -> float:
-        """B': what first hedges may use of the budget, so that second ones are left their part."""
+        """Return B', the share of the budget for first hedges; the rest is for second hedges."""
         if hedges_max <= 1:
             return budget
         return _SECOND_RESERVE * budget / (1.0 + (self._second + 1.0) / (self._first + 10.0))

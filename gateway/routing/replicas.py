@@ -1,8 +1,8 @@
-"""A replica as routing sees it: who it is, what it is doing, and whether its breaker lets it be used. Pure.
+"""A replica as routing sees it: identity, load, and a circuit breaker. Pure.
 
-The breaker opens after consecutive failures, and closes again through one probe of real traffic; then the replica
-gets more and more of its share for a while. What counts as a failure is decided elsewhere
-(`gateway.hedging.outcomes`): never a loser, a client that left, or a caller's own error.
+The breaker opens after consecutive failures, and closes again after one successful probe with real traffic; then the
+replica's share of the traffic grows for a while. `gateway.hedging.outcomes` defines the failures: never a loser, a
+client disconnect, or a caller's own error.
 
 Units: seconds of the loop's clock.
 """
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from gateway.limits.prices import Prices
 from providers.base import Api, Endpoint, LimitReader
 
-FAILURES_TO_OPEN = 3  # in a row; one or two are weather
+FAILURES_TO_OPEN = 3  # consecutive; one or two are common
 OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
-OPEN_S_MAX = 15.0  # a replica that came back is used again within this time
-SLOW_START_S = 10.0  # a server that has just come back has cold caches and few connections
-_SLOW_START_MIN = 0.1  # of its share, at first
+OPEN_S_MAX = 15.0  # a recovered replica is used again within this time
+SLOW_START_S = 10.0  # a restarted server has cold caches and few connections
+_SLOW_START_MIN = 0.1  # initial fraction of its share
 
 
 class BreakerState(enum.Enum):
-    """What the breaker lets through; the value is the metric label."""
+    """State of a breaker; the value is the metric label."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -31,15 +31,15 @@ class BreakerState(enum.Enum):
 
 @dataclass(slots=True)
 class Breaker:
-    """Counts failures in a row of one replica.
+    """Counts consecutive failures of one replica.
 
     Attributes:
-        state: what it lets through.
-        failures: in a row.
-        wait_s: how long it stays open the next time.
-        open_until_s: no probe before.
-        cooling_until_s: nothing before (a 429 with its Retry-After).
-        closed_s: when it closed after having been open, infinitely long ago where it never was.
+        state: current state.
+        failures: consecutive failures.
+        wait_s: duration of the next open phase.
+        open_until_s: time before which no probe is sent.
+        cooling_until_s: time before which nothing is sent (a 429 with its Retry-After).
+        closed_s: time of the last return to closed; -inf if the breaker never opened.
     """
 
     state: BreakerState = BreakerState.CLOSED
@@ -50,7 +50,7 @@ class Breaker:
     closed_s: float = -math.inf
 
     def allows(self, now_s: float) -> bool:
-        """Whether a request may be sent; half-open lets one probe through."""
+        """Return True if a request may be sent; an open breaker admits one probe after its wait."""
         if now_s < self.cooling_until_s:
             return False
         if self.state is BreakerState.CLOSED:
@@ -58,20 +58,20 @@ class Breaker:
         return self.state is BreakerState.OPEN and now_s >= self.open_until_s
 
     def is_closed(self, now_s: float) -> bool:
-        """Whether the replica is healthy for certain: no probe is due, nobody told it to wait."""
+        """Return True if the replica is healthy: no probe is due and no cool-down runs."""
         return self.state is BreakerState.CLOSED and now_s >= self.cooling_until_s
 
     def on_sent(self, now_s: float) -> None:
-        """A request was sent; the first after the wait is the probe."""
+        """Record a sent request; the first after the wait is the probe."""
         if self.state is BreakerState.OPEN and now_s >= self.open_until_s:
             self.state = BreakerState.HALF_OPEN
 
     def share(self, now_s: float) -> float:
-        """How much of its share of primaries the replica gets: 1, less while it has just come back."""
+        """Return the fraction of its share of primaries that the replica gets: below 1 during slow start."""
         return max(_SLOW_START_MIN, min(1.0, (now_s - self.closed_s) / SLOW_START_S))
 
     def on_success(self, now_s: float) -> None:
-        """A content event or a complete answer came."""
+        """Record a content event or a complete answer."""
         if self.state is not BreakerState.CLOSED:
             self.closed_s = now_s
         self.state = BreakerState.CLOSED
@@ -79,7 +79,7 @@ class Breaker:
         self.wait_s = OPEN_S
 
     def on_failure(self, now_s: float) -> None:
-        """The replica failed."""
+        """Record a failure of the replica."""
         self.failures += 1
         if self.state is BreakerState.HALF_OPEN:
             self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
@@ -89,12 +89,12 @@ class Breaker:
         self.open_until_s = now_s + self.wait_s
 
     def trip(self, now_s: float) -> None:
-        """The replica cannot work until somebody mends it: open at once."""
+        """Open at once: the replica needs a repair before it can work."""
         self.failures = max(self.failures, FAILURES_TO_OPEN - 1)
         self.on_failure(now_s)
 
     def on_undecided(self, now_s: float) -> None:
-        """An attempt ended that says nothing about the replica: a probe that lost its race must not block the next."""
+        """Record an end without a verdict on the replica: a probe that lost its race must not block the next probe."""
         if self.state is BreakerState.HALF_OPEN:
             self.state = BreakerState.OPEN
             self.open_until_s = now_s
@@ -109,22 +109,22 @@ class Replica:
     """One endpoint of a pool.
 
     Attributes:
-        name: unique in its model.
-        endpoint: what an attempt opens.
-        quota: whoever counts its limits, None when nobody is known to.
-        boundary: region or vendor that a request must not leave (`gateway.routing.strategies.Crossing`).
-        gain_min: what a backup here must be expected to save, as a multiple of its own TTFT.
-        hedgeable: hedges may go here: cancelling stops the bill, or whoever configured it accepts the bill.
-        bills_cancelled: a cancelled request is billed as if it had gone on, or may be.
-        prices: of its tokens, None where they are not configured.
-        apis: in which it can be asked.
-        read_limits: reads the rate limits in a response's headers; None where none are stated.
-        counts_max_tokens: whoever counts its limits takes a request's whole `max_tokens` beforehand.
-        prefills: goes on with an answer whose beginning it is given.
-        batches: an engine of one's own: the streams it has under way slow each other down.
-        secrets: what no error of its may tell: its key, and the values of headers that are sent to it.
+        name: unique name in its model.
+        endpoint: endpoint that attempts open.
+        quota: name of the quota that counts its requests; None if none is configured.
+        boundary: region or vendor that a request must not leave (`gateway.routing.strategies.Crossing`); None if unset.
+        gain_min: required gain of a backup here, as a multiple of its own TTFT.
+        hedgeable: True if hedges may go here: cancelling stops billing, or the configuration accepts the bill.
+        bills_cancelled: True if a cancelled request is, or may be, billed as if it had run to its end.
+        prices: token prices; None if not configured.
+        apis: APIs that the replica serves, directly or by translation.
+        read_limits: reader of the rate limits in response headers; None if the provider sends none.
+        counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
+        prefills: True if the replica continues an answer from a given beginning.
+        batches: True for a self-hosted engine, whose concurrent streams slow each other down.
+        secrets: texts that its errors must not reveal: its key, and the values of headers sent to it.
         in_flight: attempts under way.
-        breaker: whether it may be used.
+        breaker: its circuit breaker.
     """
 
     name: str

@@ -1,12 +1,12 @@
-"""Which of many replicas are looked at for one decision, so that it costs the same for ten and for hundreds. Pure.
+"""Selects the replicas considered for one decision, so that a decision costs the same for ten and for hundreds. Pure.
 
-A small pool is looked at whole. Of a large one a group from a random place is, and the next group only where that has
-nothing to offer: the best of eight random ones is nearly as good as the best of all (Mitzenmacher, 2001), and many
-gateways do not send everything to the same replica at once. Groups are drawn from a fixed order that is unlike the
-configured one, because neighbours there share a rack and its faults. Whoever was last sent a prompt's beginning belongs
-to the first group, too, or no prefix cache would be found again.
+A small pool is considered whole. In a large pool, the decision starts with a group at a random position and takes the
+next group only if the first has no candidate: the best of eight random replicas is nearly as good as the best of all
+(Mitzenmacher, 2001), and many gateways do not send everything to the same replica at once. Groups follow a fixed
+shuffled order, because neighbours in the configured order may share a rack and its faults. The replica that last
+received a prompt's prefix is in the first group too; otherwise its prefix cache would not be found again.
 
-It must not know why a replica is chosen.
+Independent of the reason for which a replica is chosen.
 """
 
 import zlib
@@ -16,16 +16,16 @@ from typing import Final
 
 from gateway.routing.replicas import Replica
 
-WHOLE_MAX: Final = 16  # replicas of a pool that is looked at whole
+WHOLE_MAX: Final = 16  # largest pool that is considered whole
 _GROUP: Final = 8
-_HOLDERS_MAX: Final = 65_536  # prefixes of which it is known who had them last, about 100 bytes each
+_HOLDERS_MAX: Final = 65_536  # prefixes whose last replica is remembered, about 100 bytes each
 
 
 class Ring:
     """The replicas of one pool.
 
     Args:
-        replicas: in the configured order.
+        replicas: replicas in the configured order.
     """
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
@@ -35,14 +35,14 @@ class Ring:
         self._holders: OrderedDict[int, Replica] = OrderedDict()  # by prefix hash
 
     def random(self, rand: float, prefixes: Sequence[int] = ()) -> tuple[Iterator[Sequence[Replica]], float]:
-        """Groups to look at, one after the other; all of them together are the pool.
+        """Return groups of replicas to consider, in order; together they are the pool.
 
         Args:
-            rand: uniform in [0, 1).
-            prefixes: of the prompt, see `gateway.estimation.prefixes`.
+            rand: uniform random number in [0, 1).
+            prefixes: prefix hashes of the prompt, see `gateway.estimation.prefixes`.
 
         Returns:
-            The groups, and a random number that is uniform still, whatever the groups are.
+            The groups, and a random number that is uniform and independent of the groups.
         """
         if not self.is_large:
             return iter((self._replicas,)), rand
@@ -50,11 +50,11 @@ class Ring:
         return self._groups(self._shuffled, int(place), self._holder(prefixes)), place - int(place)
 
     def in_turn(self, turn: int) -> Iterator[Sequence[Replica]]:
-        """The same, from a place in the configured order on."""
+        """Return groups like `random`, starting at an index of the configured order."""
         return self._groups(self._replicas, turn, None) if self.is_large else iter((self._replicas,))
 
     def sent(self, replica: Replica, prefixes: Sequence[int]) -> None:
-        """A prompt with these prefixes was sent to a replica."""
+        """Record the replica that received a prompt with these prefixes."""
         if not self.is_large:
             return
         for link in prefixes:
@@ -64,7 +64,7 @@ class Ring:
             self._holders.popitem(last=False)
 
     def _holder(self, prefixes: Sequence[int]) -> Replica | None:
-        """Who was sent most of this prompt last."""
+        """Return the replica that last received the longest known prefix of this prompt."""
         return next((self._holders[link] for link in reversed(prefixes) if link in self._holders), None)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Which replica next: who may be used at all, and the choices that need no prediction. Pure.
+"""Filters the replicas that may be used, and picks one by the strategies that need no prediction. Pure.
 
 The power of two choices (Mitzenmacher, 2001): comparing two random candidates is nearly as good as comparing all, and
 does not send every gateway of a fleet to the same replica at once.
@@ -12,32 +12,32 @@ from typing import Final
 from gateway.routing.replicas import BreakerState, Replica
 
 _CLOSED: Final = BreakerState.CLOSED
-_LOAD_BOUND: Final = 1.25  # times the mean in flight: affinity ends there (Mirrokni et al., bounded loads)
+_LOAD_BOUND: Final = 1.25  # times the mean in flight: limit for affinity (Mirrokni et al., bounded loads)
 
 
 class Routing(enum.Enum):
-    """How the replica of a primary is chosen; the value is the name in the settings."""
+    """Strategy that picks a primary's replica; the value is the name in the settings."""
 
     PREDICTED = "predicted"  # lowest predicted TTFT
     LEAST_IN_FLIGHT = "least_in_flight"  # the less busy of two
     ROUND_ROBIN = "round_robin"
-    PREFIX_AFFINITY = "prefix_affinity"  # whoever holds most of the prompt, if it is not busier than others
+    PREFIX_AFFINITY = "prefix_affinity"  # most of the prompt cached, within a load limit
 
 
 class Crossing(enum.Enum):
-    """Which later attempts may leave the side that a request was sent to; the value is the name in the settings.
+    """The later attempts that may cross a boundary; the value is the name in the settings.
 
-    A side is all replicas with the same `boundary`. Those without one are a side of their own: nobody has said where
-    they are, so nothing may be assumed. Any replica may be the first.
+    A side is the set of all replicas with the same `boundary`. Replicas without one are a side of their own: their location
+    is unknown, so nothing may be assumed. A request's first attempt may go to any replica.
     """
 
     NEVER = "never"
-    FAILOVER = "failover"  # another attempt after a failure, fallbacks included; no hedge
+    FAILOVER = "failover"  # another attempt after a failure, fallbacks included; not a hedge
     ALWAYS = "always"
 
 
 def inside(replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Replica]:
-    """Replicas on a side that the request has been to; all of them while it has been nowhere."""
+    """Return the replicas on the sides of the tried ones; all replicas if none was tried."""
     if not tried:
         return list(replicas)
     sides = {replica.boundary for replica in tried}
@@ -45,44 +45,44 @@ def inside(replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Repl
 
 
 def reachable(replicas: Sequence[Replica], tried: Collection[Replica], crossing: Crossing) -> list[Replica]:
-    """Replicas that were not tried, on the sides a failover may go to, whatever their state."""
+    """Return the untried replicas that a failover may go to, in any breaker state."""
     reached = inside(replicas, tried) if crossing is Crossing.NEVER else replicas
     return [replica for replica in reached if replica not in tried]
 
 
 def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
-    """Those that their breaker lets a primary or failover through to."""
+    """Return the replicas whose breaker admits a primary or failover."""
     return [
         replica
         for replica in replicas
-        if ((breaker := replica.breaker).state is _CLOSED and now_s >= breaker.cooling_until_s)  # nearly always
+        if ((breaker := replica.breaker).state is _CLOSED and now_s >= breaker.cooling_until_s)  # usual case
         or breaker.allows(now_s)
     ]
 
 
 def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
-    """Those that were not told to wait, whatever else their breaker says."""
+    """Return the replicas without a cool-down, in any breaker state."""
     return [replica for replica in replicas if now_s >= replica.breaker.cooling_until_s]
 
 
 def backups(
     replicas: Sequence[Replica], tried: Collection[Replica], now_s: float, crossing: Crossing = Crossing.NEVER
 ) -> list[Replica]:
-    """Replicas a hedge may go to: not tried, healthy for certain, and let through by boundaries."""
+    """Return the replicas that a hedge may go to: untried, healthy, and within the boundaries."""
     reached = replicas if crossing is Crossing.ALWAYS else inside(replicas, tried)
     return [replica for replica in reached if replica not in tried and replica.breaker.is_closed(now_s)]
 
 
 def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Sequence[Replica], float]:
-    """The candidates without those that have just come back, as often as their slow start says.
+    """Return the candidates; in the share of requests that slow start withholds, only those not in slow start.
 
     Args:
-        candidates: not empty.
-        now_s: the time.
-        rand: uniform in [0, 1).
+        candidates: at least one replica.
+        now_s: current time.
+        rand: uniform random number in [0, 1).
 
     Returns:
-        At least one candidate, and a random number that is uniform still.
+        At least one candidate, and a random number that is still uniform.
     """
     share = min(replica.breaker.share(now_s) for replica in candidates)
     if share >= 1:
@@ -94,11 +94,11 @@ def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Se
 
 
 def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:
-    """The less busy of two random candidates; the first drawn where they are equal.
+    """Return the less busy of two random candidates; the first drawn on a tie.
 
     Args:
-        candidates: at least one.
-        rand: uniform in [0, 1).
+        candidates: at least one replica.
+        rand: uniform random number in [0, 1).
     """
     n = len(candidates)
     if n == 1:
@@ -112,15 +112,15 @@ def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:
 
 
 def in_turn(replicas: Sequence[Replica], candidates: Collection[Replica], turn: int) -> tuple[Replica, int]:
-    """The next candidate in the pool's order.
+    """Return the next candidate in the pool's order.
 
     Args:
-        replicas: the pool's.
+        replicas: all replicas of the pool.
         candidates: at least one of them.
-        turn: the index whose turn it is.
+        turn: index of the replica whose turn it is.
 
     Returns:
-        The replica, and whose turn is next.
+        The replica, and the index of the next turn.
     """
     n = len(replicas)
     index = next(i % n for i in range(turn, turn + n) if replicas[i % n] in candidates)
@@ -128,12 +128,12 @@ def in_turn(replicas: Sequence[Replica], candidates: Collection[Replica], turn: 
 
 
 def most_cached(candidates: Sequence[Replica], cached: Mapping[Replica, int], rand: float) -> Replica:
-    """Whoever holds most of the prompt among those not busier than 1.25 times the mean; the less busy of equals.
+    """Return the replica with most of the prompt cached within 1.25 times the mean load; on a tie, the less busy.
 
     Args:
-        candidates: at least one.
-        cached: how much of the prompt each is believed to hold.
-        rand: uniform in [0, 1).
+        candidates: at least one replica.
+        cached: amount of the prompt that each replica is believed to have cached.
+        rand: uniform random number in [0, 1).
     """
     mean = (sum(replica.in_flight for replica in candidates) + 1) / len(candidates)
     free = [replica for replica in candidates if replica.in_flight + 1 <= math.ceil(_LOAD_BOUND * mean)]
