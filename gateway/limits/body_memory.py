@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.limits.wait_estimator import WaitEstimator
 
-ARRIVING_MAX: Final = 1_000  # bodies waited for at a time; of each the server may hold 64 kB that are not taken yet
+ARRIVING_MAX: Final = 1_000  # concurrent bodies being received; for each, the server may hold 64 kB not yet counted
 
 
 class BodyMemory:

@@ -1,6 +1,7 @@
-"""One limit of a quota: a bucket that refills continuously, ours by counting and corrected by what responses say.
+"""One limit of a quota: a bucket that refills continuously, maintained by counting and corrected by response headers.
 
-It must not know who takes from it, nor how many limits a quota has. Units: requests and tokens; seconds of one clock.
+Independent of the requests that take from it, and of the quota's other limits. Units: requests and tokens; seconds of
+one clock.
 """
 
 import math
@@ -10,13 +11,13 @@ from typing import Final, NamedTuple
 from providers.base import RateLimit, Resource
 
 SHORT_S: Final = 60.0
-_UP_SHARE: Final = 0.25  # of its window is how long a bucket takes to believe that more is left than we counted,
-_UP_S_MAX: Final = 15.0  # and no longer than this
-_REFILL_S_MIN: Final = 1.0  # no bucket refills as a whole faster than this, whatever a header says
+_UP_SHARE: Final = 0.25  # of its window: time in which a bucket adopts a reading above its own count,
+_UP_S_MAX: Final = 15.0  # and the maximum of that time
+_REFILL_S_MIN: Final = 1.0  # shortest time for a full refill, whatever a header states
 
 
 class Spend(NamedTuple):
-    """What one request, or several, use of a quota."""
+    """Usage of a quota by one or more requests."""
 
     prompt: int
     answer: int
@@ -24,15 +25,15 @@ class Spend(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """Prompt and answer tokens together."""
         return self.prompt + self.answer
 
     def plus(self, other: "Spend") -> "Spend":
-        """Both together."""
+        """Return the sum."""
         return Spend(self.prompt + other.prompt, self.answer + other.answer, self.requests + other.requests)
 
     def minus(self, other: "Spend") -> "Spend":
-        """The difference."""
+        """Return the difference."""
         return Spend(self.prompt - other.prompt, self.answer - other.answer, self.requests - other.requests)
 
 
@@ -41,10 +42,10 @@ class Limit:
     """One configured limit.
 
     Attributes:
-        resource: what it counts.
-        amount: how many per window, above 0.
-        window_s: 60 for RPM and TPM, 86,400 for daily limits.
-        enforce: primaries, too, are refused at this limit.
+        resource: resource that is limited.
+        amount: amount per window, above 0.
+        window_s: length of the window: 60 for RPM and TPM, 86,400 for daily limits.
+        enforce: True if primaries, too, are rejected at this limit.
     """
 
     resource: Resource
@@ -55,14 +56,14 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """One bucket, for people: what a limit has left.
+    """Snapshot of one bucket for the admin address and metrics.
 
     Attributes:
-        resource, window_s, limit: which limit.
-        left: what is left of it; negative when more was sent than it allows.
-        observed: it stands for what responses say, not for the configuration.
-        enforce: primaries are refused when it is empty.
-        age_s: since the last response that stated it; None for a configured one.
+        resource, window_s, limit: the limit.
+        left: remaining amount; negative after more was sent than the limit allows.
+        observed: True if the limit comes from responses, False if from the configuration.
+        enforce: True if primaries are rejected while the bucket is empty.
+        age_s: time since the last response that stated the limit; None for a configured limit.
     """
 
     resource: Resource
@@ -75,15 +76,15 @@ class BucketState:
 
 
 class Bucket:
-    """A limit that refills continuously, full at first.
+    """A limit that refills continuously, initially full.
 
     Args:
-        limit: which.
-        is_observed: it stands for what responses say, not for the configuration.
+        limit: the limit.
+        is_observed: True if the limit comes from responses, False if from the configuration.
 
     Attributes:
-        stated: the limit as the last response stated it.
-        observed_by: number of the latest request whose answer has corrected it; 0 before.
+        stated: the limit in the last response.
+        observed_by: number of the latest request whose response corrected the bucket; 0 before the first.
     """
 
     __slots__ = (
@@ -114,7 +115,7 @@ class Bucket:
         self._full_at_s = -math.inf
 
     def cost(self, spend: Spend) -> int:
-        """What of it this bucket counts."""
+        """Return the part of a spend that this bucket counts."""
         if self.resource is Resource.REQUESTS:
             return spend.requests
         if self.resource is Resource.TOKENS:
@@ -122,10 +123,10 @@ class Bucket:
         return spend.prompt if self.resource is Resource.PROMPT_TOKENS else spend.answer
 
     def left(self, now_s: float) -> float:
-        """What is left now; negative when more was sent than it allows."""
+        """Return the remaining amount; negative after more was sent than the limit allows."""
         if now_s > self._now_s:
             left = self._left
-            if self._now_s < self._full_at_s:  # up to the stated reset at the pace that it implies
+            if self._now_s < self._full_at_s:  # until the stated reset, at the rate that it implies
                 until_s = min(now_s, self._full_at_s)
                 left += (until_s - self._now_s) * self._refill
                 self._now_s = until_s
@@ -135,7 +136,7 @@ class Bucket:
         return self._left
 
     def wait_s(self, cost: float, now_s: float) -> float:
-        """Seconds until so much is left, all of it for a cost above the limit; 0 when it is left now."""
+        """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now."""
         short = min(cost, self.amount) - self.left(now_s)
         if short <= 0:
             return 0.0
@@ -148,27 +149,27 @@ class Bucket:
         return short * self.window_s / self.amount
 
     def take(self, cost: float, now_s: float) -> None:
-        """Take what is used; a negative cost gives back."""
+        """Take `cost` from the bucket; a negative cost gives back."""
         self._left = min(self.amount, self.left(now_s) - cost)
 
     def drain(self, now_s: float) -> None:
-        """Whatever we counted, nothing is left."""
+        """Empty the bucket, whatever its own count."""
         self._left = min(0.0, self.left(now_s))
 
     def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None:
-        """Correct what is left by what the answer to a request states.
+        """Correct the remaining amount by the limits in a response.
 
-        The answer was written at some time between its request's arrival and its own. If at its arrival, requests that
-        we sent since are not in it, and what refilled since is not, either: the lower of both readings counts. Less
-        than we thought is believed at once, more only slowly: it may be an old figure, and our own count is fresh. The
-        answer to an earlier request than the latest that was heard says nothing new.
+        The provider computed them at some time between the arrival of the request and of its response. If it was at the
+        request's arrival, they exclude requests that were sent since then, and also the refill since then: the lower of
+        both readings counts. A reading below our own count is taken over at once, a higher one only gradually: it may
+        be old, and our own count is fresh. The response to an earlier request than the latest one read is ignored.
 
         Args:
-            stated: with `remaining` known and at most `self.stated`.
-            number: of the request.
-            waited_s: for its answer.
-            sent_since: what requests after that one may use.
-            now_s: when the answer came.
+            stated: limit with a known `remaining` of at most `self.stated`.
+            number: number of the request.
+            waited_s: time from the request to its response.
+            sent_since: maximum usage of requests sent after that one.
+            now_s: arrival time of the response.
         """
         if number < self.observed_by or stated.remaining is None:
             return
@@ -188,7 +189,7 @@ class Bucket:
             self._full_at_s = now_s + stated.reset_s
 
     def state(self, now_s: float) -> BucketState:
-        """For people."""
+        """Return a snapshot."""
         age_s = now_s - self._observed_s if self.is_observed else None
         left = self.left(now_s)
         return BucketState(self.resource, self.window_s, self.amount, left, self.is_observed, self.enforce, age_s)

@@ -1,8 +1,9 @@
-"""Credits that hedging may spend: earned from measured traffic, kept up to a cap, taken with tickets.
+"""Credit budgets of hedges and of retries: earned from measured traffic, kept up to a cap, taken with tickets.
 
-One class serves both budgets of a pool: requests (every cost is 1) and prompt tokens (a request earns by its weighted
-tokens, a hedge costs its uncached ones). It must not know what is bought, nor who asks. In any n requests the credits
-spent are at most share * (what these n weighed) + cap, plus what the last hedge overdrew (nothing where costs are 1).
+`CreditBudget` serves both budgets of a pool: requests (every cost is 1) and prompt tokens (a request earns by its
+weighted tokens, a hedge costs its uncached ones). Independent of the purpose of a cost and of its requests. In any n
+requests, at most share * (the weight of these n) + cap credits are spent, plus the overdraft of the last hedge (none if
+all costs are 1).
 
 Units: credits are requests or tokens; now_s in seconds.
 """
@@ -14,18 +15,18 @@ from typing import Final
 # hedging.md section 5
 _CAP_COSTS: Final = 3.0
 _CAP_ACCRUAL_S: Final = 6.0
-_OVERDRAW_SHARE: Final = 0.9  # of the cap; else a prompt longer than the cap could never be hedged
+_OVERDRAW_SHARE: Final = 0.9  # of the cap; without it, a prompt longer than the cap could never be hedged
 _MEAN_WEIGHT: Final = 0.02  # of a new cost in the mean cost: the last 50 requests
-# As Finagle's retry budget, with a lower floor: a fifth more requests double no load
+# Finagle's retry budget with a lower floor: a fifth more requests double no load
 _RETRY_SHARE: Final = 0.2
-_RETRIES_PER_S: Final = 1.0  # where there is little traffic
+_RETRIES_PER_S: Final = 1.0  # floor for low traffic
 _RETRIES_SAVED: Final = 10.0
 _RETRY_ACCRUAL_S: Final = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Credits taken for one hedge; it counts until it is settled or released, which has an effect once."""
+    """Credits taken for one hedge until the ticket is settled or released; only the first call has an effect."""
 
     cost: float
     is_open: bool = True
@@ -35,7 +36,7 @@ class CreditBudget:
     """A bucket of credits, half full at its first request.
 
     Args:
-        share: what may be spent of what the traffic weighs, 0.1 for ten per cent; 0 buys nothing.
+        share: fraction of the traffic's weight that may be spent, 0.1 for ten per cent; 0 grants no hedge.
     """
 
     __slots__ = ("_accrual", "_cost_mean", "_credit", "_now_s", "share")
@@ -44,25 +45,25 @@ class CreditBudget:
         self.share = share
         self._credit = 0.0
         self._cost_mean = 0.0
-        self._accrual = 0.0  # earnings fading with 6 s: in steady traffic, 6 s of accrual
+        self._accrual = 0.0  # earnings decaying with 6 s: in steady traffic, 6 s of accrual
         self._now_s = 0.0
 
     @property
     def credit(self) -> float:
-        """Credits left; negative while an overdraft is being paid."""
+        """Remaining credits; negative until an overdraft is repaid."""
         return self._credit
 
     @property
     def cap(self) -> float:
-        """The most it may keep, as of its last request or hedge: 3 mean costs and 6 s of accrual."""
+        """Maximum of `credit` as of the last request or hedge: 3 mean costs and 6 s of accrual."""
         return _CAP_COSTS * self._cost_mean + self._accrual
 
     def earn(self, now_s: float, cost: float = 1.0, scale: float = 1.0) -> None:
         """Credit one request that may be hedged.
 
         Args:
-            now_s: the time.
-            cost: what it weighs; 1 in a budget of requests.
+            now_s: current time.
+            cost: weight of the request; 1 in a budget of requests.
             scale: 0 to 1, slows the earning.
         """
         earned = self.share * cost * scale
@@ -80,9 +81,9 @@ class CreditBudget:
         self._credit = min(cap, credit)
 
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
-        """Take the credits of one hedge, or None if there are too few.
+        """Take the credits of one hedge; return None if there are too few.
 
-        A cost above 0.9 of the cap is granted at that much and overdraws; the debt is paid before anything else.
+        A cost above 0.9 of the cap is granted at that credit and overdraws; the debt is repaid before any other hedge.
         """
         if not self.affords(now_s, cost):
             return None
@@ -90,50 +91,50 @@ class CreditBudget:
         return Ticket(cost)
 
     def affords(self, now_s: float, cost: float = 1.0) -> bool:
-        """Whether `reserve` would grant a ticket."""
+        """Return True if `reserve` would grant a ticket."""
         self._fade(now_s)
         self._credit = min(self._credit, self.cap)
         return self._credit >= min(cost, _OVERDRAW_SHARE * self.cap) and (self._credit > 0 or cost <= 0)
 
     def settle(self, ticket: Ticket, cost: float) -> None:
-        """The hedge was sent and has cost this much: give back or charge the difference."""
+        """Charge the actual cost of a hedge that was sent, in place of the reserved one."""
         if ticket.is_open:
             ticket.is_open = False
             self._credit += ticket.cost - cost
 
     def release(self, ticket: Ticket) -> None:
-        """The hedge was not sent: give everything back."""
+        """Give back the credits of a hedge that was not sent."""
         self.settle(ticket, 0.0)
 
     def _fade(self, now_s: float) -> None:
-        """Bring the accrual up to now_s."""
+        """Decay the accrual to now_s."""
         if now_s > self._now_s:
             self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s
 
 
 class RetryBudget:
-    """Tries after failures, shared by all requests of a model: a fifth of the requests, and one a second.
+    """Budget of retries after failures, shared by all requests of a model: a fifth of the requests, and one per second.
 
-    In any n requests within t seconds there are at most 0.2 * n + t of them, and what was saved up before: ten, and
-    what the traffic of the last seconds has earned.
+    In any n requests within t seconds at most 0.2 * n + t retries are granted, plus the credits saved before: ten, and
+    those earned by the traffic of the last seconds.
     """
 
     __slots__ = ("_accrual", "_credit", "_now_s")
 
     def __init__(self) -> None:
         self._credit = _RETRIES_SAVED
-        self._accrual = 0.0  # earnings fading with 10 s
+        self._accrual = 0.0  # earnings decaying with 10 s
         self._now_s = -inf
 
     def earn(self, now_s: float) -> None:
-        """A request begins."""
+        """Credit a new request."""
         self._pass(now_s)
         self._accrual += _RETRY_SHARE
         self._credit += _RETRY_SHARE
 
     def take(self, now_s: float) -> bool:
-        """Take one try; False where none is left."""
+        """Take one retry; return False if none is left."""
         self._pass(now_s)
         if self._credit < 1.0:
             return False
@@ -141,7 +142,7 @@ class RetryBudget:
         return True
 
     def _pass(self, now_s: float) -> None:
-        """Bring everything up to now_s."""
+        """Update accrual and credit to now_s."""
         if now_s > self._now_s:
             elapsed_s = now_s - self._now_s
             self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)

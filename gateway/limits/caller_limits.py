@@ -1,7 +1,7 @@
-"""What one caller's key may use: requests and tokens a minute, and requests at a time. Pure.
+"""The limits of one caller's key: requests and tokens per minute, and concurrent requests. Pure.
 
-Tokens are reserved when a request enters (its prompt, and the answer it may get) and settled with what it has used. A
-limit a minute is a bucket that refills continuously and is full at first. It must not know keys, headers or models.
+Tokens are reserved when a request is admitted (its prompt, and the answer it may get) and settled with its usage. A
+limit per minute is a bucket that refills continuously and is initially full. Independent of keys, headers and models.
 
 Units: requests and tokens; now_s in seconds, of one clock.
 """
@@ -17,7 +17,7 @@ _WINDOW_S: Final = 60.0
 
 
 class Quantity(enum.Enum):
-    """What is limited; the value is the word in messages and headers."""
+    """A limited quantity; the value is the word in messages and headers."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
@@ -35,13 +35,13 @@ class CallerLimits:
 
 @dataclass(frozen=True, slots=True)
 class OverLimit:
-    """Why a request may not enter.
+    """Reason for rejecting a request.
 
     Attributes:
-        quantity: what there is too little of.
-        limit: how much there may be.
-        asked: how much this request needs.
-        wait_s: when it may enter; None: never, it is larger than the limit.
+        quantity: quantity that is exhausted.
+        limit: limit of that quantity.
+        asked: amount that this request needs.
+        wait_s: time until the request could be admitted; None if it exceeds the limit itself.
     """
 
     quantity: Quantity
@@ -52,13 +52,13 @@ class OverLimit:
 
 @dataclass(frozen=True, slots=True)
 class LimitStatus:
-    """What a limit a minute has left.
+    """Remaining amount of a limit per minute.
 
     Attributes:
-        quantity: what is limited.
-        limit: a minute.
-        remaining: at least 0.
-        reset_s: until all is there again.
+        quantity: limited quantity.
+        limit: amount per minute.
+        remaining: remaining amount, at least 0.
+        reset_s: time until the full limit is available.
     """
 
     quantity: Quantity
@@ -69,7 +69,7 @@ class LimitStatus:
 
 @dataclass(slots=True, eq=False)
 class CallerTicket:
-    """One request that has entered; it counts until it is given back, once."""
+    """One admitted request; it counts until it is settled or released, once."""
 
     tokens: float
     entered_s: float
@@ -77,13 +77,13 @@ class CallerTicket:
 
 
 class KeyLimiter:
-    """What one key uses.
+    """Usage of one key.
 
     Args:
-        limits: what it may use.
+        limits: limits of the key.
 
     Attributes:
-        in_flight: requests that have entered and not ended.
+        in_flight: requests admitted and not ended.
     """
 
     __slots__ = ("_requests", "_tokens", "_wait_estimator", "in_flight", "limits")
@@ -96,10 +96,10 @@ class KeyLimiter:
         self._wait_estimator = WaitEstimator(limits.concurrency or 1)
 
     def reserve(self, prompt_tokens: float, answer_tokens: float, now_s: float) -> CallerTicket | OverLimit:
-        """Let one request in, or say why not; one that is refused takes nothing.
+        """Admit one request, or return the reason for rejecting it; a rejected request takes nothing.
 
-        A request whose prompt alone is over the limit can never enter. One that is over it only with the answer it may
-        get waits for a full bucket: most answers are far shorter than they may be.
+        A request whose prompt alone exceeds the limit is never admitted. One that exceeds it only together with the
+        longest possible answer waits for a full bucket: most answers are far shorter than their limit.
         """
         limit = self.limits.concurrency
         if limit is not None and self.in_flight >= limit:
@@ -123,16 +123,16 @@ class KeyLimiter:
         return CallerTicket(tokens, now_s)
 
     def settle(self, ticket: CallerTicket, tokens: float, now_s: float) -> None:
-        """The request is over and has used so many tokens."""
+        """Record the usage of a request that has ended."""
         if self._close(ticket, tokens - ticket.tokens, 0.0, now_s):
             self._wait_estimator.ended(now_s - ticket.entered_s)
 
     def release(self, ticket: CallerTicket, now_s: float) -> None:
-        """The request was never sent to a replica: it costs nothing."""
+        """Give back everything taken by a request that was never sent to a replica."""
         self._close(ticket, -ticket.tokens, -1.0, now_s)
 
     def status(self, now_s: float) -> list[LimitStatus]:
-        """What its limits a minute have left."""
+        """Return the remaining amounts of the limits per minute."""
         rates = ((Quantity.REQUESTS, self._requests), (Quantity.TOKENS, self._tokens))
         return [
             LimitStatus(quantity, rate.limit, max(0, math.floor(rate.left(now_s))), rate.wait_s(rate.limit, now_s))
@@ -141,7 +141,7 @@ class KeyLimiter:
         ]
 
     def _close(self, ticket: CallerTicket, tokens: float, requests: float, now_s: float) -> bool:
-        """Take the difference to what was reserved; False where that was done before."""
+        """Take the difference to the reservation; return False if the ticket was closed before."""
         if not ticket.is_open:
             return False
         ticket.is_open = False
@@ -157,7 +157,7 @@ class KeyLimiter:
 
 
 class _Rate:
-    """A bucket of what is allowed a minute."""
+    """A bucket with a limit per minute."""
 
     __slots__ = ("_left", "_now_s", "limit")
 
@@ -167,7 +167,7 @@ class _Rate:
         self._now_s = -math.inf
 
     def left(self, now_s: float) -> float:
-        """What is left now; negative where more was used than had been reserved."""
+        """Return the remaining amount; negative if more was used than reserved."""
         if now_s > self._now_s:
             if self._left < self.limit:
                 self._left = min(float(self.limit), self._left + (now_s - self._now_s) * self.limit / _WINDOW_S)
@@ -175,10 +175,10 @@ class _Rate:
         return self._left
 
     def take(self, amount: float, now_s: float) -> None:
-        """Take what is used; a negative amount gives back."""
+        """Take `amount`; a negative amount gives back."""
         self._left = min(float(self.limit), self.left(now_s) - amount)
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """How long until so much is there, 0 when it is; a millionth is not waited for: floats do not add up."""
+        """Return the time until `amount` is available; a millionth of the limit counts as available (rounding)."""
         missing = amount - self.left(now_s)
         return missing * _WINDOW_S / self.limit if missing > 1e-6 * self.limit else 0.0

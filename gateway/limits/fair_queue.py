@@ -1,9 +1,9 @@
-"""Who may enter a model, who waits, and whose turn is next. Pure: it waits for nothing and knows no clock.
+"""Admits requests to a model up to a limit, queues more, and picks the next one. Pure: without waiting or a clock.
 
-So many requests at a time, and a bounded queue beyond that. Keys take turns by deficit round robin (Shreedhar and
-Varghese, 1995): each turn gives a key credit for `QUANTUM` tokens, and its requests go in their order as far as that
-reaches. So a key gets its share however much it or another asks. The same holds for places in the queue: when all are
-taken, whoever has most of them loses its newest to a key that has fewer.
+A limit on concurrent requests, with a bounded queue. Keys take turns by deficit round robin (Shreedhar and Varghese,
+1995): each turn gives a key credit for `QUANTUM` tokens, and its requests are admitted in order as far as its credit
+goes. So each key gets its share, whatever any key sends. The queue's capacity is shared in the same way: when the queue
+is full, the key with the most queued requests loses its newest one to a key that has fewer.
 
 Units: cost in tokens, prompt and expected answer together.
 """
@@ -14,16 +14,16 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from gateway.limits.wait_estimator import WaitEstimator
 
-QUANTUM: Final = 2_000.0  # a usual request: most turns let one through
-COST_MAX: Final = 16_000.0  # beyond this a request counts no more, so that a turn comes within eight rounds
+QUANTUM: Final = 2_000.0  # a usual request: most turns admit one
+COST_MAX: Final = 16_000.0  # cap of a request's cost, so that a turn comes within eight rounds
 
 
 class Waiter(Protocol):
-    """A request that wants to enter.
+    """A request to be admitted.
 
     Attributes:
-        key_name: whose.
-        cost: its size.
+        key_name: name of the caller's key.
+        cost: expected tokens.
     """
 
     key_name: str
@@ -35,22 +35,22 @@ W = TypeVar("W", bound=Waiter)
 
 @dataclass(slots=True)
 class _Lane(Generic[W]):
-    """The requests of one key that wait, oldest first, and what its turns have left."""
+    """The queued requests of one key, oldest first, and its unused credit."""
 
     waiting: dict[W, None] = field(default_factory=dict)
     credit: float = 0.0
 
 
 class FairQueue(Generic[W]):
-    """One model's entrance. Somebody waits only while every slot is taken.
+    """Admission to one model. Requests wait only while every slot is taken.
 
     Args:
-        slots: requests at a time.
-        waiting_max: requests that may wait.
+        slots: maximum number of concurrent requests.
+        waiting_max: maximum number of queued requests.
 
     Attributes:
         in_flight: slots taken.
-        waiting: requests that wait.
+        waiting: queued requests.
     """
 
     __slots__ = ("_lanes", "_wait_estimator", "in_flight", "slots", "waiting", "waiting_max")
@@ -71,7 +71,7 @@ class FairQueue(Generic[W]):
         return True
 
     def enqueue(self, request: W) -> W | None:
-        """Queue a request; returns the request that lost its place: this one, another one, or None."""
+        """Queue a request; return the request that has no place: this one, an evicted one, or None."""
         lost: W | None = None
         if self.waiting >= self.waiting_max:
             lost = self._loser(request)
@@ -83,20 +83,20 @@ class FairQueue(Generic[W]):
         return lost
 
     def remove(self, request: W) -> None:
-        """Wait no longer."""
+        """Remove a request from the queue."""
         lane = self._lanes[request.key_name]
         del lane.waiting[request]
         self.waiting -= 1
         if not lane.waiting:
-            del self._lanes[request.key_name]  # with its credit: who has nothing to send saves nothing up
+            del self._lanes[request.key_name]  # with its credit: an idle key saves nothing
 
     def release(self, held_s: float) -> W | None:
-        """Give a slot back that was held for so long; returns whose it is now, None when it is free."""
+        """Release a slot held for `held_s`; return the request that takes it over, or None."""
         self._wait_estimator.ended(held_s)
         return self.release_unused()
 
     def release_unused(self) -> W | None:
-        """The same for a slot that was not used."""
+        """Release a slot that was not used; return the request that takes it over, or None."""
         if not self.waiting:
             self.in_flight -= 1
             return None
@@ -105,15 +105,15 @@ class FairQueue(Generic[W]):
         return request
 
     def wait_s(self) -> float:
-        """How long until all who wait now, and one more, could enter."""
+        """Return the expected time until all queued requests, and one more, could be admitted."""
         return self._wait_estimator.wait_s(self.waiting + 1)
 
     def waiting_by_key(self) -> Mapping[str, int]:
-        """How many requests of each key wait."""
+        """Return the number of queued requests per key."""
         return {key_name: len(lane.waiting) for key_name, lane in self._lanes.items()}
 
     def _next(self) -> W:
-        """Whose turn it is; somebody waits."""
+        """Return the request whose turn it is; the queue must not be empty."""
         while True:
             key_name, lane = next(iter(self._lanes.items()))
             request = next(iter(lane.waiting))
@@ -122,10 +122,10 @@ class FairQueue(Generic[W]):
                 lane.credit -= cost
                 return request
             lane.credit += QUANTUM
-            self._lanes[key_name] = self._lanes.pop(key_name)  # behind all others
+            self._lanes[key_name] = self._lanes.pop(key_name)  # after all others
 
     def _loser(self, request: W) -> W:
-        """Who goes without a place: the newest of the longest lane, this request where its own is as long with it."""
+        """Return the newest request of the longest lane, or `request` if its own lane would be as long."""
         if not self._lanes:
             return request
         own = self._lanes.get(request.key_name)

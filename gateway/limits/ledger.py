@@ -1,8 +1,8 @@
-"""What a quota has left, as far as we know: a mirror of the provider's counting, with tickets for what is under way.
+"""The estimated state of a provider's quota: a mirror of the provider's counting, with tickets for requests under way.
 
-It binds hedges and advises primaries (docs/limits.md). It must not know headers, replicas or money; what is not known
-is unknown, never zero, and stops nothing. Configured and observed limits stand side by side and all of them must have
-room, so the lower one wins.
+Restricts hedges and advises primaries (docs/limits.md). Independent of headers, replicas and money; an unknown limit is
+unknown, never zero, and blocks nothing. Configured and observed limits coexist, and all of them must have room, so the
+lower one wins.
 
 Units: requests and tokens; now_s in seconds, of one clock; windows and resets in seconds.
 """
@@ -15,16 +15,16 @@ from typing import Final, NamedTuple
 from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, Spend
 from providers.base import RateLimit
 
-_KEEP: Final = 0.6  # of a bucket, which a hedge leaves for primaries
-_KEEP_LIMITED: Final = 0.8  # the same for a while after a 429: our mirror was wrong
+_KEEP: Final = 0.6  # of a bucket: reserved for primaries
+_KEEP_LIMITED: Final = 0.8  # the same after a 429, which shows that the mirror was wrong
 _LIMITED_S: Final = 300.0
-_KEEP_LONG: Final = 0.1  # of a bucket whose window is longer than a minute: most of a day's quota is there to be used
-_GUESS_S_MIN: Final = 1.0  # what a 429 without a time asks for, at least
-_GUESS_S_MAX: Final = 60.0  # and at most: then it is found out
+_KEEP_LONG: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
+_GUESS_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
+_GUESS_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
 
 
 class Totals(NamedTuple):
-    """Tokens so far, whole ones: reserved = settled + released + under_way, always."""
+    """Whole tokens since the start: reserved = settled + released + under_way, always."""
 
     reserved: int
     settled: int
@@ -32,20 +32,20 @@ class Totals(NamedTuple):
 
     @property
     def under_way(self) -> int:
-        """Reserved by requests that have not ended."""
+        """Tokens reserved by requests that have not ended."""
         return self.reserved - self.settled - self.released
 
 
 @dataclass(slots=True, eq=False)
 class QuotaTicket:
-    """One request under way and what was reserved for it; settled or released once.
+    """One request under way with its reservation; settled or released once.
 
     Attributes:
-        number: of this request at this quota.
-        spend: the tokens reserved.
-        sent_s: when it was sent.
-        sent_before: what had been reserved at this quota so far, this request included.
-        is_open: it has not ended.
+        number: number of this request at this quota.
+        spend: tokens reserved.
+        sent_s: time at which the request was sent.
+        sent_before: total reserved at this quota up to and including this request.
+        is_open: True until the request has ended.
     """
 
     number: int
@@ -56,10 +56,10 @@ class QuotaTicket:
 
 
 class Ledger:
-    """Mirrors one quota.
+    """Mirror of one quota.
 
     Args:
-        limits: the configured limits; without any, only what responses say counts.
+        limits: configured limits; without any, only the limits in responses count.
     """
 
     __slots__ = ("_buckets", "_cool_until_s", "_limited_s", "_released", "_reserved", "_sent", "_settled")
@@ -74,7 +74,7 @@ class Ledger:
     # tickets
 
     def reserve(self, spend: Spend, now_s: float) -> QuotaTicket:
-        """A request is being sent that may use so much; never refused, see `room_for_hedge` and `refuses`."""
+        """Reserve the usage of a request that is being sent; never rejects, see `room_for_hedge` and `refuses`."""
         for bucket in self._buckets:
             bucket.take(bucket.cost(spend), now_s)
         self._reserved += spend.tokens
@@ -82,7 +82,7 @@ class Ledger:
         return QuotaTicket(self._sent.requests, spend, now_s, self._sent)
 
     def settle(self, ticket: QuotaTicket, used: Spend, now_s: float) -> None:
-        """The request has ended and used so many tokens."""
+        """Replace the reservation of a request that has ended by its usage."""
         if self._close(ticket, used, now_s):
             beyond = max(0, used.tokens - ticket.spend.tokens)
             self._reserved += beyond
@@ -90,7 +90,7 @@ class Ledger:
             self._released += ticket.spend.tokens + beyond - used.tokens
 
     def release(self, ticket: QuotaTicket, now_s: float) -> None:
-        """The request has ended and was not counted by the provider."""
+        """Give back the reservation of a request that the provider did not count."""
         if self._close(ticket, Spend(0, 0, 0), now_s):
             self._released += ticket.spend.tokens
 
@@ -99,15 +99,15 @@ class Ledger:
         """Tokens reserved, settled and released since the start."""
         return Totals(self._reserved, self._settled, self._released)
 
-    # questions
+    # queries
 
     def room_for_hedge(self, spend: Spend, now_s: float) -> bool:
-        """Whether a hedge that may use so much leaves enough for primaries."""
+        """Return True if a hedge that may use `spend` leaves enough for primaries."""
         if self.cooling_s(now_s) > 0:
             return False
         limited = now_s < self._limited_s + _LIMITED_S
         if limited and not self._buckets:
-            return False  # a 429 is all that is known of this quota
+            return False  # nothing is known of this quota but a 429
         keep = _KEEP_LIMITED if limited else _KEEP
         return all(
             bucket.left(now_s) - bucket.cost(spend)
@@ -116,15 +116,15 @@ class Ledger:
         )
 
     def headroom(self, now_s: float) -> float:
-        """The smallest share that any bucket has left, at least 0; 1 if nothing is known."""
+        """Return the smallest remaining share of any bucket, at least 0; 1 if no limit is known."""
         return min((max(0.0, bucket.left(now_s) / bucket.amount) for bucket in self._buckets), default=1.0)
 
     def refuses(self, spend: Spend, now_s: float) -> bool:
-        """Whether even a primary may not be sent: in a cool-down, or at an enforced limit."""
+        """Return True if even a primary may not be sent: during a cool-down, or at an enforced limit."""
         return self.wait_s(spend, now_s) > 0
 
     def wait_s(self, spend: Spend, now_s: float) -> float:
-        """Seconds until a primary may be sent that may use so much; 0 when it may be sent now."""
+        """Return the seconds until a primary that may use `spend` may be sent; 0 for now."""
         wait_s = self.cooling_s(now_s)
         for bucket in self._buckets:
             if bucket.enforce:
@@ -132,27 +132,27 @@ class Ledger:
         return wait_s
 
     def cooling_s(self, now_s: float) -> float:
-        """Seconds until the cool-down is over; 0 when there is none."""
+        """Return the seconds until the cool-down ends; 0 without one."""
         return max(0.0, self._cool_until_s - now_s)
 
     def state(self, now_s: float) -> list[BucketState]:
-        """Every bucket, configured ones first."""
+        """Return a snapshot of every bucket, configured ones first."""
         return [bucket.state(now_s) for bucket in self._buckets]
 
-    # what the provider says
+    # provider's responses
 
     def cool_down(self, until_s: float) -> None:
-        """Send nothing until then; never shortens a cool-down."""
+        """Send nothing until `until_s`; never shortens a cool-down."""
         self._cool_until_s = max(self._cool_until_s, until_s)
 
     def rate_limited(self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None) -> None:
-        """The provider answered 429: all wait, and hedges keep their distance for 5 minutes.
+        """Record a 429: start a cool-down, and keep more of the quota from hedges for 5 minutes.
 
         Args:
-            ticket: of the request that was refused.
-            now_s: when the answer came.
-            retry_after_s: how long it asked to wait; None when it did not say. Then it is what the limits that the same
-                answer stated need to have room again, and nothing if it stated none.
+            ticket: ticket of the rejected request.
+            now_s: arrival time of the response.
+            retry_after_s: wait requested by the response; None if it had none. Then the cool-down lasts until the
+                limits in the same response have room again; a response without limits starts no cool-down.
         """
         self._limited_s = now_s
         guess_s = 0.0
@@ -160,19 +160,19 @@ class Ledger:
             if bucket.observed_by == ticket.number:
                 guess_s = max(guess_s, bucket.wait_s(bucket.cost(ticket.spend), now_s))
             elif bucket.window_s <= SHORT_S:
-                bucket.drain(now_s)  # one of them is used up, and nobody says which
+                bucket.drain(now_s)  # one of the limits is used up, and the response does not state which
         if retry_after_s is None and guess_s > 0:
             retry_after_s = min(max(guess_s, _GUESS_S_MIN), _GUESS_S_MAX)
         if retry_after_s is not None:
             self.cool_down(now_s + retry_after_s)
 
     def observe(self, ticket: QuotaTicket, limits: Sequence[RateLimit], now_s: float) -> None:
-        """Correct the mirror by what a response says; nonsense is ignored.
+        """Correct the mirror by the limits in a response; implausible values are ignored.
 
         Args:
-            ticket: of the request that was answered.
-            limits: what its answer states.
-            now_s: when it was received.
+            ticket: ticket of the answered request.
+            limits: limits in its response.
+            now_s: arrival time of the response.
         """
         sent_since, waited_s = self._sent.minus(ticket.sent_before), now_s - ticket.sent_s
         for stated in limits:
@@ -183,7 +183,7 @@ class Ledger:
     # inside
 
     def _observed(self, stated: RateLimit) -> Bucket | None:
-        """The bucket that stands for a limit as responses state it; None while the limit itself is unknown."""
+        """Return the bucket of a limit found in responses; None while the limit itself is unknown."""
         kin = [bucket for bucket in self._buckets if bucket.resource is stated.resource]
         known = next((bucket for bucket in kin if bucket.is_observed and bucket.window_s == stated.window_s), None)
         limit = stated.limit
@@ -192,7 +192,7 @@ class Ledger:
                 return known
             if not kin:
                 return None
-            limit = kin[0].amount * stated.window_s / kin[0].window_s  # a share of the configured one
+            limit = kin[0].amount * stated.window_s / kin[0].window_s  # scaled from the configured limit
         if known is None and stated.remaining is not None and 0 <= stated.remaining <= limit:
             known = Bucket(Limit(stated.resource, limit, stated.window_s), is_observed=True)
             self._buckets.append(known)
@@ -201,7 +201,7 @@ class Ledger:
         return known
 
     def _close(self, ticket: QuotaTicket, used: Spend, now_s: float) -> bool:
-        """Take the difference to what was reserved from every bucket that does not know better since."""
+        """Charge the difference to the reservation to every bucket that no later response has corrected."""
         if not ticket.is_open:
             return False
         ticket.is_open = False
@@ -213,11 +213,11 @@ class Ledger:
 
 
 class LedgerRegistry(Mapping[str, Ledger]):
-    """Every ledger by its quota's name.
+    """All ledgers by the name of their quota.
 
     Args:
-        configured: quotas that the configuration states limits of.
-        before: the ledgers of a configuration that this one follows; what is counted as before goes on with them.
+        configured: quotas with limits in the configuration.
+        previous: registry of the previous configuration; ledgers with unchanged limits are kept.
     """
 
     def __init__(self, configured: Mapping[str, Sequence[Limit]], previous: "LedgerRegistry | None" = None) -> None:
@@ -238,32 +238,32 @@ class LedgerRegistry(Mapping[str, Ledger]):
         return len(self._ledgers)
 
     def named(self, name: str) -> str:
-        """A quota that a replica names, whether or not its limits are configured."""
+        """Create the quota that a replica names, with or without configured limits, and return its name."""
         if name not in self._ledgers:
             self._ledgers[name] = self._made(name)
         return name
 
     def implied(self, base_url: str, host: str, key: str | None, model: str) -> str:
-        """The quota of a replica that names none.
+        """Return the name of the quota of a replica that names none.
 
         Args:
-            base_url: where it is.
-            host: of base_url, for the quota's name.
-            key: sent to it; never part of the name.
-            model: what it calls the model.
+            base_url: base URL of the replica.
+            host: host of base_url, for the quota's name.
+            key: API key of the replica; never part of the name.
+            model: the replica's name of the model.
         """
         counted = (base_url.rstrip("/"), key, model)
         if counted not in self._implied:
             name, number = f"{host}/{model}", 1
             taken = {*self._ledgers, *self._implied.values()}
-            while name in taken:  # another key, or a path of the same host
+            while name in taken:  # another key, or another path on the same host
                 number += 1
                 name = f"{host}/{model}#{number}"
             self._implied[counted] = name
         return self.named(self._implied[counted])
 
     def _made(self, name: str) -> Ledger:
-        """The ledger of before if its configured limits are the same, else a new one."""
+        """Return the previous ledger if its configured limits are unchanged, else a new one."""
         ledgers, configured = self._old
         limits = self._configured.get(name, ())
         return ledgers[name] if name in ledgers and configured.get(name, ()) == limits else Ledger(limits)

@@ -27,8 +27,8 @@ class Routing(enum.Enum):
 class Crossing(enum.Enum):
     """The later attempts that may cross a boundary; the value is the name in the settings.
 
-    A side is the set of all replicas with the same `boundary`. Replicas without one are a side of their own: their location
-    is unknown, so nothing may be assumed. A request's first attempt may go to any replica.
+    A side is the set of all replicas with the same `boundary`. Replicas without one are a side of their own: their
+    location is unknown, so nothing may be assumed. A request's first attempt may go to any replica.
     """
 
     NEVER = "never"
