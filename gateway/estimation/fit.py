@@ -1,21 +1,21 @@
-"""Least squares of relative errors with three coefficients, older samples weighing less.
+"""Least squares of relative errors with three coefficients and decaying weights.
 
-It minimises the sum of weight * ((x0 * c0 + x1 * c1 + x2 * c2) / y - 1)^2: a sample counts by how far off it is in
-proportion. It must not know what the columns mean. The normal equations are kept, not the samples.
+Minimises the sum of weight * ((x0 * c0 + x1 * c1 + x2 * c2) / y - 1)^2: the error of a sample is relative to its value.
+Independent of the meaning of the columns. Stores the normal equations, not the samples.
 """
 
 from typing import Final
 
-_DECAY: Final = 0.998  # of a sample's weight with each later one: the last 500 count
-_WEIGHT_MAX: Final = 1e9  # weights grow instead of all sums decaying, until they are scaled back
-_PIVOT_MIN: Final = 1e-9  # relative; below it columns are multiples of each other
-_ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # which coefficients are not 0, besides c0 alone
+_DECAY: Final = 0.998  # of a sample's weight with each later sample: the last 500 count
+_WEIGHT_MAX: Final = 1e9  # new weights grow instead of all sums decaying, until all are scaled back
+_PIVOT_MIN: Final = 1e-9  # relative; below it, columns are multiples of each other
+_ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # sets of nonzero coefficients, besides c0 alone
 
 Triple = tuple[float, float, float]
 
 
 class RelativeFit:
-    """The sums that three coefficients are solved from."""
+    """The sums from which three coefficients are solved."""
 
     __slots__ = ("_matrix", "_right", "_weight")
 
@@ -25,7 +25,7 @@ class RelativeFit:
         self._right = [0.0] * 3  # sums of weight * x / y
 
     def add(self, y: float, x0: float, x1: float, x2: float) -> None:
-        """Take one sample, y > 0."""
+        """Add one sample, y > 0."""
         matrix, right = self._matrix, self._right
         self._weight /= _DECAY
         x0, x1, x2 = x0 / y, x1 / y, x2 / y
@@ -45,7 +45,7 @@ class RelativeFit:
             self._weight = 1.0
 
     def solve_nonnegative(self) -> Triple:
-        """The best coefficients of which none is negative, by trying which of them are 0. Needs a sample with x0."""
+        """Return the best nonnegative coefficients, trying each set of zeros; needs one sample with x0."""
         right, rows = self._right, self._rows()
         best: Triple = (right[0] / rows[0][0], 0.0, 0.0)
         best_gain = best[0] * right[0]
@@ -60,7 +60,7 @@ class RelativeFit:
         return best
 
     def solve_near_one(self, samples: float) -> Triple:
-        """The best coefficients if so many of the newest samples speak for each of them being 1."""
+        """Return the best coefficients under a prior of 1 for each, with the weight of `samples` new samples."""
         prior = samples * self._weight
         rows = [
             [value + prior * (i == j) for j, value in enumerate(row)] + [self._right[i] + prior]
@@ -76,7 +76,7 @@ class RelativeFit:
 
 
 def _eliminate(rows: list[list[float]]) -> list[float] | None:
-    """Solve a small symmetric system, given as rows with the right side appended; None if it is singular."""
+    """Solve a small symmetric system of rows with the right side appended; None if it is singular."""
     pivots_min = [_PIVOT_MIN * row[i] for i, row in enumerate(rows)]
     for i, pivot_min in enumerate(pivots_min):
         row = rows[i]

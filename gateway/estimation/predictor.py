@@ -1,10 +1,10 @@
-"""What TTFT to expect from each replica of a pool: TTFT = level_r * (b + s * uncached + c * pending tokens).
+"""Predicts the TTFT of each replica of a pool: TTFT = level_r * (b + s * uncached + c * pending tokens).
 
-Owns the coefficients, fitted in relative terms and never negative, and the levels of the replicas, which follow each
-one through slow times (hedging.md section 3). It must not know which replica is chosen or when a hedge is sent; the
-ages of waiting attempts do not enter. Samples are appended on the hot path and folded in a batch at a time.
+Owns the coefficients, fitted to relative errors and never negative, and the levels of the replicas, which follow each
+replica's slow phases (hedging.md section 3). Does not choose replicas or time hedges; the ages of waiting attempts are
+no input. Samples are appended on the hot path and processed in batches.
 
-Units: seconds; tokens; a level is a factor, kept as its logarithm.
+Units: seconds; tokens; a level is a factor, stored as its logarithm.
 """
 
 import math
@@ -14,22 +14,22 @@ from typing import Final
 
 from gateway.estimation.fit import RelativeFit
 
-_ALONE: Final = 20  # samples whose median is b, with all levels 1: a squared error could not bear one tiny TTFT
-_RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall and says nothing about the law
+_ALONE: Final = 20  # first samples, whose median is b, with all levels 1: one tiny TTFT would dominate a squared error
+_RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
 _LEVEL_STEP: Final = 0.1
-_LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, as any late answer does
-_MANY: Final = 10  # samples of a replica in one batch: enough for their median, which is both quieter and quicker
-_MANY_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _MANY  # towards it, as so many single steps would go
-_LEVEL_FADE_S: Final = 30.0  # a level that nothing confirms drifts to 1
-_FOLD_S: Final = 0.5  # predictions lag behind the samples by this much at most
+_LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
+_MANY: Final = 10  # samples of a replica in one batch: enough for their median, which is less noisy and faster
+_MANY_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _MANY  # towards the median, as far as _MANY single steps
+_LEVEL_FADE_S: Final = 30.0  # time constant with which a level without samples decays to 1
+_FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
-_REFIT: Final = 8  # new samples worth a new fit; 500 count in it
+_REFIT: Final = 8  # new samples before the next fit; 500 count in it
 _TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
-_TOKENS_MIN: Final = 1.0  # less is what rounding leaves of a sum, and a time divided by it would be a law
+_TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
 
 
 class Predictor:
-    """Predicts the TTFT of one pool's replicas, which it knows by name from their first sample on."""
+    """Predicts the TTFT of one pool's replicas by their names; a replica exists from its first sample on."""
 
     __slots__ = (
         "_coefficients",
@@ -52,8 +52,8 @@ class Predictor:
         self._fit = RelativeFit()
         self._coefficients = (0.0, 0.0, 0.0)
         self._levels: dict[str, float] = {}  # logarithms
-        self._scales: dict[str, float] = {}  # the same as factors
-        self._median: float | None = None  # of them, once it was asked for
+        self._scales: dict[str, float] = {}  # the levels as factors
+        self._median: float | None = None  # of the factors; None until needed
         self._folded_s = -math.inf
 
     @property
@@ -63,30 +63,30 @@ class Predictor:
 
     @property
     def levels(self) -> dict[str, float]:
-        """Each replica's level as a factor; missing ones are 1."""
+        """Each replica's level as a factor; replicas without samples are missing and count as 1."""
         return dict(self._scales)
 
     @property
     def level_median(self) -> float:
-        """The middle level, 1 before there is one: how slow the fleet is against its own law."""
+        """Median of the levels, 1 before the first sample: the slowness of all replicas against the fit."""
         if self._median is None:
             self._median = statistics.median(self._scales.values()) if self._scales else 1.0
         return self._median
 
     def predict(self, replica: str, uncached: float, pending: float, now_s: float) -> float | None:
-        """Expected TTFT in seconds, or None before the pool's first sample.
+        """Return the expected TTFT in seconds, or None before the pool's first sample.
 
         Args:
-            replica: its name.
-            uncached: prompt tokens it has to compute.
-            pending: prompt tokens it has been sent and not yet answered, this request's not included.
-            now_s: the time.
+            replica: name of the replica.
+            uncached: prompt tokens that the replica has to compute.
+            pending: prompt tokens sent to the replica and not yet answered, without this request's.
+            now_s: current time.
         """
         predicted_s = self.predict_each(((replica, uncached, pending),), now_s)
         return None if predicted_s is None else predicted_s[0]
 
     def predict_each(self, asked: Iterable[tuple[str, float, float]], now_s: float) -> list[float] | None:
-        """The same of several replicas: each one's name, and its tokens uncached and pending."""
+        """Predict for several replicas, each given as (name, uncached, pending)."""
         if now_s >= self._folded_s + _FOLD_S or (self._raw and self._samples < _ALONE):
             self.fold(now_s)
         if not self._samples:
@@ -98,25 +98,25 @@ class Predictor:
         return found
 
     def add(self, replica: str, ttft_s: float, uncached: float, pending: float, now_s: float) -> None:
-        """Take a first content, with the tokens as they were when the attempt was sent."""
+        """Add a first content, with the tokens as of the time when the attempt was sent."""
         self._raw.append((replica, ttft_s, uncached, pending, True))
         if len(self._raw) >= _BUFFER_MAX:
             self.fold(now_s)
 
     def add_late(self, replica: str, waited_s: float, uncached: float, pending: float, now_s: float) -> None:
-        """Take an attempt that ended without a first content; if it was late by then, it moves the level."""
+        """Add an attempt that ended without a first content; if it was late, it raises the level."""
         self._raw.append((replica, waited_s, uncached, pending, False))
         if len(self._raw) >= _BUFFER_MAX:
             self.fold(now_s)
 
     def forget(self, replica: str) -> None:
-        """Drop what is known of a replica that is gone."""
+        """Drop the level of a removed replica."""
         self._levels.pop(replica, None)
         self._scales.pop(replica, None)
         self._median = None
 
     def fold(self, now_s: float) -> None:
-        """Let levels drift until now_s and take in what was appended; `predict` does it when it is due."""
+        """Decay the levels to now_s and process the appended samples; `predict` calls this when it is due."""
         if now_s > self._folded_s:
             fade = math.exp((self._folded_s - now_s) / _LEVEL_FADE_S)
             for replica in self._levels:
@@ -134,7 +134,7 @@ class Predictor:
         self._median = None
 
     def _begin(self) -> None:
-        """Take the first samples: b is their median; once there are enough they enter the fit, if they belong to it."""
+        """Process the first samples: b is their median; the 20th starts the fit, without outliers."""
         self._first += [(ttft_s, u, p) for _, ttft_s, u, p, is_event in self._raw if is_event]
         self._samples = len(self._first)
         if not self._first:
@@ -149,7 +149,7 @@ class Predictor:
             self._first.clear()
 
     def _take(self) -> None:
-        """Move levels and add to the fit, by the law and the levels as they were before the batch."""
+        """Update levels and fit, with residuals against the coefficients and levels from before the batch."""
         b, s, c = self._coefficients
         levels = self._levels
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
@@ -173,7 +173,7 @@ def _counted(tokens: float) -> float:
 
 
 def _level_move(residuals: list[float]) -> float:
-    """How far one replica's samples of a batch move its level."""
+    """Return the change of one replica's level from its samples in a batch."""
     if len(residuals) >= _MANY:
         return _MANY_STEP * statistics.median(residuals)
     moved = 0.0

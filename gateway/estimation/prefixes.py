@@ -1,8 +1,8 @@
-"""Which beginnings of prompts a replica is believed to hold in its prefix cache.
+"""Estimates the prompt prefixes in a replica's prefix cache.
 
-A prompt is its raw bytes, cut at fixed places; each place is known by a hash of everything before it, so two prompts
-share a hash as far as they share their bytes. It must not know how tokens are counted: a share of the bytes stands for
-the same share of the tokens. A hash that collides costs a wrong prediction, nothing else.
+A prompt is cut into blocks of its raw bytes at fixed positions; each position is identified by a hash of all bytes
+before it, so two prompts share hashes as far as they share bytes. Independent of token counts: a share of the bytes
+counts as the same share of the tokens. A hash collision causes a wrong prediction, nothing else.
 
 Units: bytes; now_s in seconds.
 """
@@ -12,13 +12,12 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import Final
 
-_BLOCK_BYTES: Final = 512  # about 128 tokens: what providers count cached prompts in
-_GROWTH: Final = 16  # later blocks are a sixteenth of what is before them: 6 % off at most, few blocks for long prompts
-_PROMPT_BYTES_MAX: Final = 512 * 1024  # hashed at most; a longer prompt is new behind it
+_BLOCK_BYTES: Final = 512  # about 128 tokens: the unit in which providers count cached prompts
+_GROWTH: Final = 16  # later blocks are a sixteenth of all before them: at most 6 % off, few blocks for long prompts
+_PROMPT_BYTES_MAX: Final = 512 * 1024  # maximum that is hashed; the rest of a longer prompt counts as uncached
 
 
 def _ends() -> tuple[int, ...]:
-    """Where prompts are cut; the same places for all of them."""
     ends = [_BLOCK_BYTES]
     while ends[-1] < _PROMPT_BYTES_MAX:
         ends.append(ends[-1] + max(_BLOCK_BYTES, ends[-1] // _GROWTH))
@@ -29,10 +28,10 @@ _ENDS: Final = _ends()
 
 
 def prefix_hashes(prompt: bytes) -> tuple[int, ...]:
-    """One hash for each cut within the prompt, of everything before it; empty below 512 bytes.
+    """Return one hash for each cut within the prompt, of all bytes before it; empty below 512 bytes.
 
     Args:
-        prompt: the raw bytes of the messages, in the order in which the model reads them.
+        prompt: raw bytes of the messages, in the order in which the model reads them.
     """
     hashes: list[int] = []
     link = start = 0
@@ -46,11 +45,11 @@ def prefix_hashes(prompt: bytes) -> tuple[int, ...]:
 
 
 class PrefixMemory:
-    """The prefixes one replica has seen lately.
+    """The prefixes that one replica received recently.
 
     Args:
-        hashes_max: hashes kept, about 100 bytes each; the least recently used ones go first.
-        keep_s: a prefix unused for so long is no longer believed cached.
+        hashes_max: maximum number of hashes, about 100 bytes each; the least recently used ones are evicted first.
+        keep_s: time after its last use at which a prefix counts as evicted from the replica's cache.
     """
 
     __slots__ = ("_hashes_max", "_keep_s", "_used_s")
@@ -61,16 +60,16 @@ class PrefixMemory:
         self._used_s: OrderedDict[int, float] = OrderedDict()  # least recently used first
 
     def cached_bytes(self, hashes: tuple[int, ...], now_s: float) -> int:
-        """How much of a prompt's beginning is believed cached, given its prefix hashes."""
+        """Return the length of the prompt's prefix that is probably cached, from its prefix hashes."""
         oldest_s = now_s - self._keep_s
-        # Whoever uses a hash uses all before it, and these are forgotten later: so the known ones come first.
+        # A use of a hash is a use of all before it, and these are evicted later: so the known ones come first.
         known = bisect_left(hashes, x=True, key=lambda link: self._used_s.get(link, -math.inf) < oldest_s)
         return _ENDS[known - 1] if known else 0
 
     def remember(self, hashes: tuple[int, ...], now_s: float) -> None:
-        """The replica has been sent a prompt with these hashes."""
+        """Record that the replica received a prompt with these hashes."""
         used_s = self._used_s
-        for link in reversed(hashes):  # the longest prefix first: the first to be forgotten
+        for link in reversed(hashes):  # longest prefix first: it is evicted first
             used_s[link] = now_s
             used_s.move_to_end(link)
         while len(used_s) > self._hashes_max:
@@ -78,5 +77,5 @@ class PrefixMemory:
 
 
 def uncached_tokens(tokens: float, prompt_bytes: int, cached_bytes: int) -> float:
-    """Tokens a replica has to compute: the prompt's tokens, less the share whose bytes are cached."""
+    """Return the tokens that a replica has to compute: the prompt's, less the share of its cached bytes."""
     return tokens * (1.0 - min(1.0, cached_bytes / prompt_bytes)) if prompt_bytes else tokens

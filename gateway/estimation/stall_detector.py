@@ -1,8 +1,8 @@
-"""The attempts that wait at one replica, and whether it has stopped answering.
+"""Detects from the attempts that wait at one replica that the replica has stopped answering.
 
-Losers never touch a breaker, so this is what notices a replica that holds requests without failing them (hedging.md
-section 4, "Suspect"). It must not know the other replicas: whoever sees that all are suspect ignores it. An answer with
-an error is the breaker's business, not this one's.
+A loser sends no signal to the breaker, so this detects a replica that holds requests without failing them (hedging.md
+section 4, "Suspect"). Independent of other replicas: if all are suspect, the caller ignores the result. Responses with
+an error concern the breaker, not this detector.
 
 Units: seconds.
 """
@@ -11,67 +11,67 @@ import math
 from itertools import islice
 from typing import Final
 
-_LATE_PREDICTIONS: Final = 3.0  # two in a row at 1.5 fired a thousand times a run on healthy fleets
+_LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
 _LATE_MIN_S: Final = 1.0
-_LATE_MAX: Final = 3  # late attempts without a first content between them
+_LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
 _PROBE_EVERY_S: Final = 5.0
-_LOOKED_AT: Final = 8  # oldest waiting attempts: a bound on the work per question
+_LOOKED_AT: Final = 8  # oldest waiting attempts: bounds the work per call
 
 
 class StallDetector:
-    """One replica's attempts without a first content; attempts are known by a number of the caller's choice."""
+    """One replica's attempts without a first content, identified by numbers of the caller's choice."""
 
     __slots__ = ("_answered_s", "_late", "_probe_s", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[float, float, float]] = {}  # (due, late from, sent), oldest first
-        self._late = 0  # attempts given up late since the last first content
+        self._late = 0  # late attempts given up since the last first content
         self._answered_s = -math.inf
         self._probe_s = -math.inf
 
     def sent(self, attempt: int, predicted_s: float, now_s: float) -> None:
-        """An attempt was sent."""
+        """Add an attempt that was sent."""
         late_after_s = _LATE_PREDICTIONS * predicted_s
         late_s = now_s + (max(_LATE_MIN_S, late_after_s))
         self._waiting[attempt] = (now_s + predicted_s, late_s, now_s)
 
     def first_content(self, attempt: int, now_s: float) -> None:
-        """The replica answers, so it is not suspect; who is late by now no longer counts against it."""
+        """Clear the suspicion: attempts that are late by now no longer count."""
         self._waiting.pop(attempt, None)
         self._late = 0
         self._answered_s = now_s
 
     def given_up(self, attempt: int, now_s: float) -> None:
-        """An attempt was cancelled or timed out without a first content."""
+        """Remove an attempt that was cancelled or timed out without a first content."""
         wait = self._waiting.pop(attempt, None)
         if wait is not None and self._answered_s < wait[1] <= now_s:
             self._late += 1
 
     def failed(self, attempt: int) -> None:
-        """An attempt ended with an error."""
+        """Remove an attempt that ended with an error."""
         self._waiting.pop(attempt, None)
 
     def is_suspect(self, now_s: float) -> bool:
-        """Whether three attempts are, or were, late with no first content between them."""
+        """Return True if three attempts are, or were, late with no first content between them."""
         late = self._late
         if late < _LATE_MAX <= late + len(self._waiting):
             for _, late_s, sent_s in islice(self._waiting.values(), _LOOKED_AT):
                 if sent_s > now_s - _LATE_MIN_S:
-                    break  # neither it nor a younger one can be late
+                    break  # neither this attempt nor a younger one can be late
                 late += self._answered_s < late_s <= now_s
         return late >= _LATE_MAX
 
     def take_probe(self, now_s: float) -> bool:
-        """Whether a suspect replica may be sent a primary now; the next one may then follow in 5 s."""
+        """Return True if a suspect replica may get a primary now; the next probe may follow in 5 s."""
         if now_s < self._probe_s:
             return False
         self._probe_s = now_s + _PROBE_EVERY_S
         return True
 
     def overdue_s(self, now_s: float) -> float:
-        """How far the most overdue of the oldest attempts is past its prediction; 0 when none is.
+        """Return the time since the earliest missed prediction among the oldest attempts; 0 if none is missed.
 
-        It may steer the choice of primaries; it must not enter the predictions that scale timers.
+        May influence the choice of primaries, but not the predictions that scale timers.
         """
         if not self._waiting:
             return 0.0

@@ -1,11 +1,11 @@
-"""How long waits last when many of them were given up: the Kaplan-Meier curve over a histogram, and gains under it.
+"""Kaplan-Meier survival curve of waits, some of them given up, over a histogram; and a backup's gains under it.
 
-A wait x and a backup's wait y are independent draws from the same curve, in units of their own predictions. It must not
-know what a hedge costs or when one is started. A wait that was given up says only "longer than this": what the largest
-observation leaves open cannot be estimated and sits at twice that observation, so that a tail which is always hedged,
-hence always censored, does not erase itself.
+A wait x and a backup's wait y are independent draws from the same curve, in units of their own predictions. Independent
+of the cost and the timing of hedges. A wait that was given up shows only that it is longer than its observation: the
+mass after the largest observation cannot be estimated and is placed at twice that observation. Otherwise a tail that is
+always hedged, hence always censored, would disappear from the curve.
 
-Units: ratios (observed / predicted) on the curve; seconds where an argument says so.
+Units: ratios (observed / predicted) on the curve; seconds for arguments ending in `_s`.
 """
 
 from typing import Final
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gateway.estimation.window import Bins
 
 _UNKNOWN_AT: Final = 2.0  # times the largest observation (hedging.md section 4)
-_ALL: Final = np.ones(1)  # of the waits last longer than nothing
-_ROUNDING: Final = 1e-9  # of a product of thousands of factors, when it is compared with a share
+_ALL: Final = np.ones(1)  # S before the first point
+_ROUNDING: Final = 1e-9  # rounding error of a product of thousands of factors, when it is compared with a share
 
 Floats = NDArray[np.float64]
 
@@ -26,20 +26,20 @@ class Survival:
     """S(d) = P(x > d), estimated by the product limit; immutable.
 
     Args:
-        bins: a histogram with at least one sample; an event comes before a censored wait in the same bin.
+        bins: histogram with at least one sample; in a bin, events come before censored waits.
 
     Attributes:
-        points: where the mass sits, ascending; the last one is made up if the longest waits were given up.
+        points: positions of the mass, ascending; the last one is artificial if the longest waits were given up.
         mass: probability at each point; sums to 1.
-        survival: S just behind each point; ends with 0.
-        observed_max: the largest observation, censored or not; nothing is known beyond.
+        survival: S just after each point; ends with 0.
+        observed_max: largest observation, censored or not; the curve is unknown beyond it.
         mean: E[x].
     """
 
     __slots__ = ("_below", "_below_sum", "mass", "mean", "observed_max", "points", "survival")
 
     def __init__(self, bins: Bins) -> None:
-        # A plan is made in passing, while a request waits: methods and slices, since numpy's functions cost a multiple.
+        # A request waits while a plan is made: methods and slices cost a fraction of numpy's functions.
         at_risk = (bins.events + bins.censored)[::-1].cumsum()[::-1]
         survival = (1.0 - bins.events / at_risk).cumprod()
         points = bins.values
@@ -58,34 +58,34 @@ class Survival:
         self.mean = float(self._below_sum[-1])
 
     def at(self, delay: float) -> float:
-        """S(delay), the share of waits that last longer."""
+        """Return S(delay), the share of waits that last longer."""
         index = int(self.points.searchsorted(delay, "right"))
         return float(self.survival[index - 1]) if index else 1.0
 
     def quantile(self, q: float) -> float | None:
-        """What a share q of the waits do not exceed; None where too many were given up before that could be seen."""
+        """Return the q-quantile of the waits; None if censored waits hide it."""
         point = float(self.points[self.first_at_most(1.0 - q + _ROUNDING)])
         return point if point <= self.observed_max else None
 
     def first_at_most(self, share: float) -> int:
-        """Index of the first point behind which S <= share."""
+        """Return the index of the first point after which S <= share."""
         return int((-self.survival).searchsorted(-share))
 
     def gains(self, delays: Floats) -> Floats:
-        """E[(x - delay - y)+] for each delay: what a backup sent then saves per request, the ones not late included."""
+        """Return E[(x - delay - y)+] for each delay: the mean saving, over all requests, by a backup sent then."""
         late = int(self.points.searchsorted(delays.min(), "right"))
         left = self.points[late:] - delays[:, np.newaxis]
         return self._saved(left) @ self.mass[late:]
 
     def gain_s(self, *, predicted_s: float, waited_s: float, backup_s: float) -> float:
-        """E[(x * predicted - waited - y * backup)+ | x > waited / predicted], seconds saved by a backup sent now.
+        """Return E[(x * predicted - waited - y * backup)+ | x > waited / predicted]: seconds saved by a backup now.
 
-        Beyond the largest observation, where the curve says nothing, a wait is expected to last as long again.
+        Beyond the largest observation, where the curve is unknown, a wait is expected to last as long again.
 
         Args:
-            predicted_s: what was predicted for the attempt that waits.
-            waited_s: how long it has waited.
-            backup_s: what is predicted for the backup.
+            predicted_s: predicted TTFT of the waiting attempt.
+            waited_s: time for which it has waited.
+            backup_s: predicted TTFT of the backup.
         """
         waited = waited_s / predicted_s
         if waited >= self.observed_max:
@@ -96,6 +96,6 @@ class Survival:
         return float(self._saved(left) @ mass / mass.sum()) * backup_s
 
     def _saved(self, left: Floats) -> Floats:
-        """E[(t - y)+] for each t."""
+        """Return E[(t - y)+] for each t."""
         below = self.points.searchsorted(left, "right")
         return left * self._below[below] - self._below_sum[below]

@@ -1,13 +1,13 @@
-"""How many tokens a prompt has, without a vocabulary: weights on pairs of neighbouring bytes, scaled by reported usage.
+"""Estimates the tokens of a prompt without a vocabulary: weights of pairs of adjacent bytes, scaled by reported usage.
 
-A tokenizer's count is close to a sum over what the text is made of: starts of words and numbers, humps in camelCase,
-punctuation, runs of spaces, characters by script. All of these show in two neighbouring bytes, so one table look-up a
-pair adds them up. Words, marks (digits, punctuation, humps) and wide characters are summed apart, because tokenizers
-differ in each; three factors a model, learned from reported usage, scale them. It must not know the request's format
-beyond JSON strings.
+A tokenizer's count is close to a sum over features of the text: starts of words and numbers, humps in camelCase,
+punctuation, runs of spaces, characters by script. Each feature shows in two adjacent bytes, so one table look-up per
+pair adds them up. Words, marks (digits, punctuation, humps) and wide characters have separate sums, because tokenizers
+differ in each; three factors per model, learned from reported usage, scale them. Independent of the request's format
+except for JSON strings.
 
 Units: tokens, bytes. The weights were fitted to the mean of four tokenizers of 100,000 to 200,000 entries on technical
-prose, code, JSON and CJK texts; other scripts are further off until usage has been reported.
+prose, code, JSON and CJK texts; errors for other scripts are larger until usage has been reported.
 """
 
 from typing import Final, NamedTuple
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from gateway.estimation.fit import RelativeFit
 
-_SAMPLE_BYTES: Final = 8_192  # a longer text is judged by so many of its bytes,
-_PIECES: Final = 16  # taken in so many places
+_SAMPLE_BYTES: Final = 8_192  # number of bytes sampled from a longer text,
+_PIECES: Final = 16  # in this number of pieces
 _IMAGE: Final = b";base64,"
-_IMAGE_TOKENS: Final = 800.0  # providers count an image by its tiles, not by the text that carries it
+_IMAGE_TOKENS: Final = 800.0  # providers count an image by its tiles, not by the length of its data
 _IMAGES_MAX: Final = 32
-_OUTLIER: Final = 3.0  # times the estimate: a hidden prompt or an image, not the tokenizer
-_PRIOR: Final = 1.0  # reports that speak for a factor of 1
+_OUTLIER: Final = 3.0  # times the estimate: caused by a hidden prompt or an image, not by the tokenizer
+_PRIOR: Final = 1.0  # weight of the prior factor 1, in reports
 _REFIT: Final = 8  # reports between two fits, after the first eight
-_LEARNED: Final = 1_000  # reports after which only some are taken
+_LEARNED: Final = 1_000  # reports after which only one in eight is used
 _FACTOR_MIN: Final = 0.3
 _FACTOR_MAX: Final = 3.0
 
@@ -51,7 +51,7 @@ _FOUR: Final = np.r_[0xF0:0x100]  # emoji
 
 
 class TextTokens(NamedTuple):
-    """What a text weighs before a model's factors: its words, its marks and its wide characters."""
+    """Weight of a text before a model's factors: words, marks and wide characters."""
 
     words: float
     marks: float
@@ -59,7 +59,7 @@ class TextTokens(NamedTuple):
 
 
 class TokenScale:
-    """One model's tokenizer, as a factor for each part, learned from the usage it reports."""
+    """The factors of one model's tokenizer, learned from the usage it reports."""
 
     __slots__ = ("_fit", "_offered", "_reports", "factors")
 
@@ -70,15 +70,15 @@ class TokenScale:
         self._reports = 0
 
     def tokens(self, text: TextTokens) -> float:
-        """Prompt tokens to expect."""
+        """Return the expected prompt tokens."""
         factors = self.factors
         return factors.words * text.words + factors.marks * text.marks + factors.wide * text.wide
 
     def learn(self, text: TextTokens, prompt_tokens: int) -> None:
-        """Take the prompt tokens that the upstream reported for a text."""
+        """Learn from the prompt tokens that the upstream reported for a text."""
         self._offered += 1
         if self._reports > _LEARNED and self._offered % _REFIT:
-            return  # a tokenizer does not change: one report in eight is enough to notice another model behind the name
+            return  # tokenizers do not change: one report in eight detects a new model under the name
         expected = self.tokens(text)
         if not expected / _OUTLIER <= prompt_tokens <= expected * _OUTLIER or not prompt_tokens:
             return
@@ -92,7 +92,7 @@ class TokenScale:
 def text_tokens(body: bytes) -> TextTokens:
     """Weigh the raw bytes of JSON that holds a prompt: the messages, and the tools if there are any.
 
-    At most 8 kB are looked at; what is longer is judged by 16 pieces. Inline images count as 800 tokens each.
+    Reads at most 8 kB; a longer text is sampled in 16 pieces. Inline images count as 800 tokens each.
     """
     images = 0
     if _IMAGE in body:
@@ -101,7 +101,7 @@ def text_tokens(body: bytes) -> TextTokens:
     if length > _SAMPLE_BYTES:
         piece, gap = _SAMPLE_BYTES // _PIECES, length // _PIECES
         body = b"".join([body[start : start + piece] for start in range(0, gap * _PIECES, gap)])
-    factor = 2.0 * length / max(1, len(body))  # every second pair is looked at
+    factor = 2.0 * length / max(1, len(body))  # every second pair is read
     if b"\\u" in body and body.isascii():
         body = body.decode("raw_unicode_escape", "replace").encode("utf-8", "surrogatepass")
     lanes = int(np.add.reduce(_WEIGHTS.take(np.frombuffer(body, _PAIR, len(body) // 2))))
@@ -111,7 +111,7 @@ def text_tokens(body: bytes) -> TextTokens:
 
 
 def _without_images(body: bytes) -> tuple[bytes, int]:
-    """Cut the data of inline images out of a body; only the first 32 are looked for."""
+    """Cut the data of inline images out of a body; searches for the first 32 only."""
     kept = []
     start = images = 0
     while images < _IMAGES_MAX and (found := body.find(_IMAGE, start)) >= 0:
@@ -124,13 +124,13 @@ def _without_images(body: bytes) -> tuple[bytes, int]:
 
 
 def _weights() -> NDArray[np.int64]:
-    """What each pair weighs, by first byte + 256 * second byte, its three parts side by side in one integer."""
+    """Build the table of pair weights, by first byte + 256 * second byte, three parts packed in one integer."""
     table = np.zeros((3, 256, 256))  # [part, second byte, first byte]
     words, marks, wide = table
     words[:, _LETTERS] += 0.02
     words[np.ix_(_LETTERS, np.setdiff1d(np.r_[:256], np.r_[_LETTERS, _TWO]))] += 0.66  # a word starts
     words[:, _SPACE] += 0.29
-    words[_SPACE, _SPACE] -= 0.27  # the next word takes one of them along, the others are merged
+    words[_SPACE, _SPACE] -= 0.27  # the next word's token includes one space, the others are merged
     marks[:, _DIGITS] += 0.2
     marks[np.ix_(_DIGITS, np.setdiff1d(np.r_[:128], _DIGITS))] += 1.49  # a number starts
     marks[np.ix_(_UPPER, _LOWER)] += 1.38  # a hump

@@ -1,11 +1,11 @@
-"""The recent samples of one population: a ring of time slices, each with two DDSketches, events and censored samples.
+"""The recent samples of one population: a ring of time slices with a DDSketch each of events and of censored samples.
 
 Events are waits that ended with a first content; censored samples are waits that were given up (losers, disconnects),
-of which only "longer than this" is known. The only importer of ddsketch. It must not know what the samples mean:
-ratios observed / predicted and plain seconds both fit. A sample is held raw until its slice is read or 256 have
-gathered, because an append costs a fifth of a sketch add; closed slices keep bare counts.
+of which only a lower bound is known. The only importer of ddsketch. Independent of the meaning of the samples: ratios
+observed / predicted and plain seconds both fit. Samples are buffered until their slice is read or holds 256, because an
+append costs a fifth of a sketch add; closed slices keep only counts.
 
-Units: samples as the caller has them, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as seconds); now_s in seconds.
+Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as seconds); now_s in seconds.
 """
 
 import math
@@ -27,17 +27,17 @@ _MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
 _KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
 _KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
 _VALUES: Final = np.array([_MAPPING.value(key) for key in range(_KEY_MIN, _KEY_MAX + 1)])
-_RAW_MAX: Final = 256  # samples held raw before they are folded into a sketch: 8 kB at most
+_RAW_MAX: Final = 256  # samples buffered before they are added to a sketch: 8 kB at most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bins:
-    """A window's samples as a histogram; only bins that hold something, ascending.
+    """A window's samples as a histogram of nonempty bins, ascending.
 
     Attributes:
-        values: what stands for each bin, within RELATIVE_ACCURACY of every sample in it.
-        events: how many waits ended in each bin.
-        censored: how many waits were given up in each bin.
+        values: representative of each bin, within RELATIVE_ACCURACY of every sample in it.
+        events: number of waits that ended in each bin.
+        censored: number of waits that were given up in each bin.
     """
 
     values: NDArray[np.float64]
@@ -46,13 +46,13 @@ class Bins:
 
 
 class Window:
-    """What has been seen lately: the last `reach_s` seconds or `samples_min` samples, whichever reaches further back.
+    """The samples of the last `reach_s` seconds or the last `samples_min` samples, whichever reaches further back.
 
     Args:
-        slice_s: a slice is closed once it is this old and holds a tenth of samples_min, so that there are never more
-            than about a dozen, however rare the samples are.
-        reach_s: a closed slice older than this expires, but only while the rest still holds samples_min.
-        samples_min: events and censored samples together.
+        slice_s: age at which a slice is closed, if it holds a tenth of samples_min; so there are at most about a dozen
+            slices, however rare samples are.
+        reach_s: age at which a closed slice expires, if the others still hold samples_min.
+        samples_min: minimum number of samples, events and censored ones together.
     """
 
     __slots__ = ("_closed", "_due_s", "_open", "_reach_s", "_samples_min", "_slice_s")
@@ -66,29 +66,29 @@ class Window:
         self._due_s = -math.inf
 
     def add_event(self, x: float, now_s: float) -> None:
-        """Take a wait that ended after x."""
+        """Add a wait that ended after x."""
         if now_s >= self._due_s:
             self._roll(now_s)
         self._open[0].add(x)
 
     def add_censored(self, x: float, now_s: float) -> None:
-        """Take a wait that was given up after x."""
+        """Add a wait that was given up after x."""
         if now_s >= self._due_s:
             self._roll(now_s)
         self._open[1].add(x)
 
     def event_count(self, now_s: float) -> int:
-        """How many events the window holds."""
+        """Return the number of events in the window."""
         self._expire(now_s)
         return self._open[0].count + sum(slice_.event_count for slice_ in self._closed)
 
     def count(self, now_s: float) -> int:
-        """How many samples the window holds, events and censored ones together."""
+        """Return the number of samples in the window, events and censored ones together."""
         self._expire(now_s)
         return self._held()
 
     def quantile(self, q: float, now_s: float) -> float | None:
-        """The q-quantile of the events within RELATIVE_ACCURACY, by DDSketch's rule for ranks; None without events."""
+        """Return the events' q-quantile within RELATIVE_ACCURACY, by DDSketch's rank rule; None without events."""
         cumulated = np.cumsum(self._merged(now_s)[0])
         total = cumulated[-1]
         if not total:
@@ -96,7 +96,7 @@ class Window:
         return float(_VALUES[np.searchsorted(cumulated, q * (total - 1), side="right")])
 
     def bins(self, now_s: float) -> Bins:
-        """All of it as one histogram, for estimates of survival."""
+        """Return the window as one histogram, for survival estimates."""
         events, censored = self._merged(now_s)
         filled = (events + censored).nonzero()[0]
         return Bins(_VALUES[filled], events[filled], censored[filled])
@@ -105,7 +105,7 @@ class Window:
         return self._open[0].count + self._open[1].count + sum(slice_.count for slice_ in self._closed)
 
     def _roll(self, now_s: float) -> None:
-        """The open slice is old enough: close it, or give it more time while it holds little."""
+        """Close the open slice when it is due, or extend it while it holds few samples."""
         events, censored = self._open
         if events.count + censored.count >= max(1, self._samples_min // 10):
             self._closed.append(_Slice(self._due_s, events, censored))
@@ -114,14 +114,13 @@ class Window:
         self._due_s = now_s + self._slice_s
 
     def _expire(self, now_s: float) -> None:
-        """Drop the oldest slices while they are out of reach and the rest is enough."""
         closed = self._closed
         spare = self._held() - self._samples_min
         while closed and closed[0].end_s <= now_s - self._reach_s and closed[0].count <= spare:
             spare -= closed.popleft().count
 
     def _merged(self, now_s: float) -> NDArray[np.float64]:
-        """Two rows, events and censored, over every key of the mapping's range."""
+        """Return two rows, events and censored, over all keys of the mapping's range."""
         self._expire(now_s)
         total = np.zeros((2, len(_VALUES)))
         for slice_ in self._closed:
@@ -133,7 +132,7 @@ class Window:
 
 
 class _Tally:
-    """Samples of one kind in the open slice; the sketch is made when there is something to fold into it."""
+    """Samples of one kind in the open slice; the sketch is created with its first sample."""
 
     __slots__ = ("_raw", "_sketch", "_store", "count")
 
@@ -152,7 +151,6 @@ class _Tally:
             self._fold()
 
     def counts(self) -> "_Counts":
-        """Everything so far, per bin."""
         self._fold()
         return _counts_of(self._store)
 
@@ -180,7 +178,7 @@ class _Counts:
 
 
 class _Slice:
-    """A closed slice; all its samples came before end_s."""
+    """A closed slice; all its samples are from before end_s."""
 
     __slots__ = ("censored", "count", "end_s", "event_count", "events")
 
@@ -193,7 +191,7 @@ class _Slice:
 
 
 def _counts_of(store: DenseStore) -> _Counts:
-    """The counts in a sketch's store: the one place that relies on how ddsketch lays out its bins."""
+    """Return the counts in a sketch's store; the only code that depends on ddsketch's bin layout."""
     if not store.count:
         return _Counts(0, np.zeros(0, dtype=np.float32))
     filled = store.bins[store.min_key - store.offset : store.max_key - store.offset + 1]
