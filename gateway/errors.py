@@ -1,25 +1,25 @@
-"""Errors a client can get; each knows its HTTP status and its OpenAI type, code and param.
+"""Errors that a client can receive, each with its HTTP status and its OpenAI type, code and param.
 
     GatewayError
-    +-- BadRequest            400  what was sent cannot be served
+    +-- BadRequest            400  the request cannot be served
     |   +-- BodyTooLarge      413
     |   +-- UnknownModel      404
     |   +-- UnknownRoute      404
-    |   +-- UnsupportedApi    404  the model is here, but not in the API it was asked in
+    |   +-- UnsupportedApi    404  the model exists, but does not support the request's API
     |   +-- MethodNotAllowed  405
-    |   +-- ReloadFailed     422  on the admin address: the new configuration cannot be used
-    +-- Unauthorized          401  no key, or a wrong one
+    |   +-- ReloadFailed      422  on the admin address: the new configuration cannot be used
+    +-- Unauthorized          401  no API key, or an unknown one
     +-- Forbidden             403
     |   +-- ModelNotAllowed   403  the key may not use this model
-    +-- RateLimited           429  every upstream was told to wait
-    +-- RequestTimeout            408  the request body did not arrive in time
-    +-- OverKeyLimit          429  the key has used up what it may
+    +-- RateLimited           429  every upstream is rate-limited
+    +-- RequestTimeout        408  the request body did not arrive in time
+    +-- OverKeyLimit          429  the key is at one of its limits
     +-- UpstreamFailed        the upstream's own status (4xx, 429, 5xx), 502 or 504
-    +-- Overloaded            503  a model or the gateway has all it can take
+    +-- Overloaded            503  a model or the gateway is at its limit
     +-- ShuttingDown          503  the gateway drains
     +-- Internal              500
 
-Never answers with `{"detail": ...}`: SDKs lose code, type and param with it. Units: seconds.
+Never answers with `{"detail": ...}`: SDKs would lose code, type and param. Units: seconds.
 """
 
 import math
@@ -30,18 +30,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class GatewayError(Exception):
-    """An error with its HTTP answer.
+    """An error with its HTTP response.
 
     Args:
-        message: what was found, where, and what to do.
-        param: the request field at fault, None when there is none.
-        code: overrides the class's code.
+        message: `<what> is <state>; <action>`.
+        param: request field that caused the error; None if no field did.
+        code: code in place of the class's code; None for the class's code.
     """
 
     status = 500
     kind = "server_error"
     code: str | None = None
-    closes = False  # the rest of the request is not read, so the connection cannot be used again
+    closes = False  # the rest of the request is not read, so the connection cannot be reused
     retry_after_s: float | None = None
     should_retry: bool | None = None
     extra_headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -54,12 +54,12 @@ class GatewayError(Exception):
             self.code = code
 
     def body(self) -> bytes:
-        """The OpenAI error object as JSON."""
+        """Return the OpenAI error object as JSON."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return _encode({"error": error})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Response headers that go with it."""
+        """Return the response headers of the error."""
         headers = list(self.extra_headers)
         if self.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after_s)))
@@ -71,7 +71,7 @@ class GatewayError(Exception):
         return headers
 
     def event(self) -> bytes:
-        """The same as the last event of a stream that already began."""
+        """Return the error as the last event of a stream that has already begun."""
         return b"data: " + self.body() + b"\n\n"
 
 
@@ -83,7 +83,7 @@ class BadRequest(GatewayError):
 
 
 class BodyTooLarge(BadRequest):
-    """The body is over the limit."""
+    """The request body exceeds the limit."""
 
     status = 413
     closes = True
@@ -91,21 +91,21 @@ class BodyTooLarge(BadRequest):
 
 
 class UnknownModel(BadRequest):
-    """No such model."""
+    """The model does not exist."""
 
     status = 404
     code = "model_not_found"
 
 
 class UnknownRoute(BadRequest):
-    """No such path."""
+    """The path does not exist."""
 
     status = 404
     code = "unknown_url"
 
 
 class UnsupportedApi(BadRequest):
-    """No replica of the model can serve this API."""
+    """No replica of the model supports this API."""
 
     status = 404
     code = "unsupported_api"
@@ -115,7 +115,7 @@ class UnsupportedApi(BadRequest):
 
 
 class MethodNotAllowed(BadRequest):
-    """The path exists, the method does not."""
+    """The path does not support the method."""
 
     status = 405
     code = "method_not_allowed"
@@ -126,7 +126,7 @@ class MethodNotAllowed(BadRequest):
 
 
 class Unauthorized(GatewayError):
-    """No key, or one that is not known."""
+    """The API key is missing or unknown."""
 
     status = 401
     kind = "authentication_error"
@@ -143,11 +143,11 @@ class Forbidden(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """Nothing may be sent to any upstream for a while.
+    """Every upstream is rate-limited.
 
     Args:
-        message: why.
-        retry_after_s: how long, None when that is not known.
+        message: message for the client.
+        retry_after_s: time until a retry; None if unknown.
     """
 
     status = 429
@@ -167,7 +167,7 @@ class ModelNotAllowed(Forbidden):
 
 
 class ReloadFailed(BadRequest):
-    """The configuration was read again and cannot be used; the one in force goes on."""
+    """The new configuration cannot be used; the current one stays in force."""
 
     status = 422
     code = "config_refused"
@@ -183,7 +183,7 @@ class RequestTimeout(GatewayError):
 
 
 class OverKeyLimit(GatewayError):
-    """The caller's key has used up one of its own limits."""
+    """The caller's key is at one of its own limits."""
 
     status = 429
     kind = "rate_limit_error"
@@ -193,11 +193,11 @@ class OverKeyLimit(GatewayError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         if retry_after_s is None:
-            self.should_retry = False  # it will not fit later either
+            self.should_retry = False  # a retry will not fit either
 
 
 class Overloaded(GatewayError):
-    """No room for this request: in a model's queue, or for its body."""
+    """The model's queue or the memory for request bodies is full."""
 
     status = 503
     code = "overloaded"
@@ -209,7 +209,7 @@ class Overloaded(GatewayError):
 
 
 class ShuttingDown(GatewayError):
-    """The gateway is draining and this stream outlived the drain."""
+    """The gateway is draining, and this stream lasted longer than the drain."""
 
     status = 503
     kind = "server_error"
@@ -217,15 +217,15 @@ class ShuttingDown(GatewayError):
 
 
 class Internal(GatewayError):
-    """A bug of ours; details are in the log, never in the answer."""
+    """A bug in the gateway; details are in the log, never in the response."""
 
     code = "internal_error"
 
 
 class UpstreamFailed(GatewayError):
-    """Every upstream attempt failed, or the answer was cut; carries the upstream's own words and status."""
+    """Every upstream attempt failed, or the answer was cut; has the upstream's own message and status."""
 
-    def __init__(  # the fields are those of the OpenAI error object
+    def __init__(  # the fields of the OpenAI error object
         self,
         message: str,
         *,

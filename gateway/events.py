@@ -1,7 +1,7 @@
-"""What happens in the core, as frozen values; metrics, log lines and the event feed subscribe to them.
+"""The events of the core as frozen values, for metrics, log lines and the event feed.
 
-The core knows only `Listener`. The hot path emits one event per request, `RequestEnded`; the others are rare.
-No event carries a prompt, an answer, an upstream's error text or a secret.
+The core depends on `Listener` only. The hot path emits one event per request, `RequestEnded`; other events are rare. No
+event contains a prompt, an answer, an upstream's error text or a secret.
 
 Units: seconds (`at_s` on the loop's clock), tokens.
 """
@@ -18,53 +18,53 @@ from providers.base import Api, Usage
 
 
 class Role(enum.Enum):
-    """Why an attempt was started; the value is the metric label."""
+    """Reason for which an attempt was started; the value is the metric label."""
 
     __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     PRIMARY = "primary"
     BACKUP = "backup"  # a hedge: the primary is late
-    FAILOVER = "failover"  # an attempt before it failed
-    RECOVERY = "recovery"  # the stream that the client reads broke
+    FAILOVER = "failover"  # an earlier attempt failed
+    RECOVERY = "recovery"  # the stream to the client broke
 
 
 class Result(enum.Enum):
-    """How the race went, for the header `x-ttft-result` and metrics."""
+    """Result of a race, for the header `x-ttft-result` and metrics."""
 
     __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
-    PRIMARY = "primary"  # nothing was raced, the answer came from the primary (or a failover)
+    PRIMARY = "primary"  # no race: the answer came from the primary (or a failover)
     BACKUP_WON = "backup_won"
     BACKUP_LOST = "backup_lost"
-    DENIED = "denied"  # it was late, and a hedge was denied
+    DENIED = "denied"  # the request was late, and a hedge was denied
 
 
 class RecoveryKind(enum.Enum):
-    """How a broken stream is carried on; the value is the metric label."""
+    """Method of continuing a broken stream; the value is the metric label."""
 
-    CONTINUE = "continue"  # from where it broke
-    REPLAY = "replay"  # asked again, and what the client has is skipped
+    CONTINUE = "continue"  # from the point where it broke
+    REPLAY = "replay"  # requested again; the tokens that the client has are skipped
 
 
 class RecoveryResult(enum.Enum):
-    """What came of it; the value is the metric label."""
+    """Result of a recovery; the value is the metric label."""
 
-    RECOVERED = "recovered"  # the client reads on
-    DIVERGED = "diverged"  # the other replica said something else
-    FAILED = "failed"  # it failed, too
-    ABANDONED = "abandoned"  # the client left meanwhile, or the gateway stopped
+    RECOVERED = "recovered"  # the stream to the client continued
+    DIVERGED = "diverged"  # the other replica's answer differed
+    FAILED = "failed"  # the other replica failed too
+    ABANDONED = "abandoned"  # the client disconnected meanwhile, or the gateway stopped
 
 
 class RecoveryReport(msgspec.Struct, frozen=True):
-    """One attempt to carry a broken stream on.
+    """One attempt to continue a broken stream.
 
     Attributes:
-        kind: how.
-        result: what came of it.
-        replica: which was asked.
-        tokens: how many the client had had, about.
-        gap_s: from the last event before the break until the stream went on, or the attempt was over.
-        tokens_again: what was asked for a second time, prompt and answer, about: paid twice.
+        kind: method.
+        result: result.
+        replica: name of the replica.
+        tokens: approximate number of tokens that the client had received.
+        gap_s: time from the last event before the break until the stream continued, or the attempt ended.
+        tokens_again: approximate number of prompt and answer tokens requested, and paid, a second time.
     """
 
     kind: RecoveryKind
@@ -76,24 +76,24 @@ class RecoveryReport(msgspec.Struct, frozen=True):
 
 
 class AttemptReport(msgspec.Struct, frozen=True):
-    """One upstream attempt, after it ended.
+    """One upstream attempt, after its end.
 
     Attributes:
-        replica: its name in the configuration.
-        role: why it was started.
-        start_s: when it was sent, after the request's start.
-        headers_s: response headers after its own start (TTFB), None when none came.
-        content_s: first content after its own start (TTFT), None when none came.
-        end_s: its end after its own start.
-        outcome: how it ended.
-        status: the upstream's HTTP status, None when none came.
-        error: label of the failure (`UpstreamError.label`), None when there was none.
-        upstream_request_id: the upstream's own id, None when it gave none.
-        usage: token counts it reported, None when it did not.
-        charge: what it is billed for.
-        reason: why it was started, with numbers, for people.
-        predicted_s: the TTFT that was expected of it, None before anything was learned.
-        hedge_after_s: a hedge was to be considered so long after its start, None for never.
+        replica: name in the configuration.
+        role: reason for which it was started.
+        start_s: start after the request's arrival.
+        headers_s: response headers after the attempt's start (TTFB); None if none arrived.
+        content_s: first content after the attempt's start (TTFT); None if none arrived.
+        end_s: end after the attempt's start.
+        outcome: outcome.
+        status: HTTP status of the upstream; None if none arrived.
+        error: label of the failure (`UpstreamError.label`); None without one.
+        upstream_request_id: the upstream's request id; None if it sent none.
+        usage: reported token counts; None if it reported none.
+        charge: billed usage.
+        reason: reason for its start, with numbers, for the log.
+        predicted_s: expected TTFT; None before the first sample.
+        hedge_after_s: time from the attempt's start until a hedge was to be considered; None for never.
     """
 
     replica: str
@@ -114,32 +114,32 @@ class AttemptReport(msgspec.Struct, frozen=True):
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
-    """One client request is over; emitted exactly once for each that reached a replica.
+    """The end of one client request; emitted exactly once for each request that reached a replica.
 
     Attributes:
         at_s: loop time of the end.
-        request_id: our id.
-        key_name: name of the caller's key, "anonymous" without one.
+        request_id: the gateway's request id.
+        key_name: name of the caller's key; "anonymous" without one.
         model: public model name.
-        api: which API.
-        streaming: whether the client asked for a stream.
-        status: final HTTP status as metrics count it: a failure after an early 200 is counted by its own status.
-        error: label of the final error, None when the answer was complete, "client_gone" when the client left.
-        result: how the race went.
-        winner: replica whose answer went out, None when none did.
-        attempts: all upstream attempts in the order they were sent.
+        api: API of the request.
+        streaming: True if the client requested a stream.
+        status: final HTTP status as metrics count it: a failure after an early 200 counts by its own status.
+        error: label of the final error; None for a complete answer, "client_gone" after a disconnect.
+        result: result of the race.
+        winner: replica that produced the answer; None without an answer.
+        attempts: all upstream attempts in the order of their start.
         denials: distinct reasons for which a hedge was denied, in order.
-        denied_why: the last denial with its numbers, for people; None without one.
-        never_hedged: why no hedge was to be considered at any time, None where one was.
-        queued_s: how long it waited for its turn in the model's queue.
-        gateway_s: time from the request's arrival until the first attempt was sent, without that wait.
-        ttft_s: arrival to first content at the gateway, None when there was none.
-        total_s: arrival to the end.
-        usage: the winner's token counts, None when it did not report them.
-        events: content events forwarded; of a stream that broke for good, those before it broke.
+        denied_why: explanation of the last denial with numbers, for the log; None without a denial.
+        never_hedged: reason for which no hedge could be considered at any time; None if one could.
+        queued_s: time in the model's queue.
+        gateway_s: time from the request's arrival until the start of the first attempt, without queued_s.
+        ttft_s: time from the request's arrival to first content at the gateway; None without content.
+        total_s: time from the request's arrival to its end.
+        usage: the winner's token counts; None if it reported none.
+        events: content events forwarded; of a stream that broke and was not recovered, those before it broke.
         malformed: malformed events skipped.
         beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
-        recoveries: how its stream was carried on where it broke, each attempt.
+        recoveries: every attempt to continue its broken stream.
     """
 
     at_s: float
@@ -169,16 +169,16 @@ class RequestEnded(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RequestRejected:
-    """A request was answered with an error by the gateway itself and reached no replica.
+    """The gateway answered a request with an error itself; the request reached no replica.
 
     Attributes:
-        at_s: when.
-        request_id: our id.
-        key_name: name of the caller's key, None where it was not known yet.
-        status: of the answer; 499 where the client left its place in a queue.
-        code: of the error.
-        model: public model name, None where it was not known yet.
-        queued_s: how long it had waited for its turn.
+        at_s: loop time of the response.
+        request_id: the gateway's request id.
+        key_name: name of the caller's key; None if it was not identified yet.
+        status: status of the response; 499 if the client disconnected while queued.
+        code: code of the error.
+        model: public model name; None if it was not identified yet.
+        queued_s: time in the model's queue.
     """
 
     at_s: float
@@ -192,7 +192,7 @@ class RequestRejected:
 
 @dataclass(frozen=True, slots=True)
 class HedgeFired:
-    """A backup was started."""
+    """The start of a backup."""
 
     at_s: float
     request_id: str
@@ -204,7 +204,7 @@ class HedgeFired:
 
 @dataclass(frozen=True, slots=True)
 class HedgeDenied:
-    """A late request was not hedged, this time."""
+    """A decision against hedging a late request; a later decision may allow it."""
 
     at_s: float
     request_id: str
@@ -215,7 +215,7 @@ class HedgeDenied:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """An attempt failed before or after first content."""
+    """The failure of an attempt, before or after first content."""
 
     at_s: float
     request_id: str
@@ -228,7 +228,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class BreakerChanged:
-    """A replica's breaker moved."""
+    """A change of state of a replica's breaker."""
 
     at_s: float
     model: str
@@ -238,7 +238,7 @@ class BreakerChanged:
 
 @dataclass(frozen=True, slots=True)
 class HedgingSwitched:
-    """The on-call switch was used; model None means everywhere."""
+    """A use of the on-call switch; `model` is None for all models."""
 
     at_s: float
     model: str | None
@@ -247,13 +247,14 @@ class HedgingSwitched:
 
 @dataclass(frozen=True, slots=True)
 class ConfigReloaded:
-    """The configuration was read again; with an error nothing has changed.
+    """A reload of the configuration; with an error nothing has changed.
 
     Attributes:
-        models: served now.
-        kept: replicas that are as they were, and have kept what is known of them.
-        new: the others.
-        error: why it was refused, None when it was not; quotes no secret.
+        at_s: loop time of the reload.
+        models: number of models served now.
+        kept: number of unchanged replicas, which keep their learned state.
+        new: number of other replicas.
+        error: reason for the rejection; None if the reload succeeded. Contains no secret.
     """
 
     at_s: float
@@ -265,16 +266,16 @@ class ConfigReloaded:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFailed:
-    """A part of the brain or an observer raised; the request went on without it."""
+    """An exception in a policy or an observer; the request continued without it."""
 
     at_s: float
     component: str
-    error: str  # type of the exception only
+    error: str  # the exception's type only
 
 
 @dataclass(frozen=True, slots=True)
 class ParamsDropped:
-    """A request went to a replica without these fields, which its API has no words for (`drop_params`)."""
+    """A request was sent without these fields, which the replica's API does not support (`drop_params`)."""
 
     at_s: float
     model: str

@@ -1,13 +1,13 @@
-"""Which version this is: the installed distribution's, or that of a checkout that is not installed.
+"""Version of the installed distribution.
 
-Apart from everything else so that `ttft-gateway version` loads nothing. No units.
+A separate module, so that `ttft-gateway version` loads nothing else. No units.
 """
 
 from importlib.metadata import PackageNotFoundError, version
 
 
 def gateway_version() -> str:
-    """The version as the distribution states it; "0.0.0" where none is installed."""
+    """Return the version of the distribution; "0.0.0" if none is installed."""
     try:
         return version("ttft-gateway")
     except PackageNotFoundError:

@@ -107,7 +107,6 @@ class CreditBudget:
         self.settle(ticket, 0.0)
 
     def _fade(self, now_s: float) -> None:
-        """Decay the accrual to now_s."""
         if now_s > self._now_s:
             self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s
@@ -142,7 +141,6 @@ class RetryBudget:
         return True
 
     def _pass(self, now_s: float) -> None:
-        """Update accrual and credit to now_s."""
         if now_s > self._now_s:
             elapsed_s = now_s - self._now_s
             self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)

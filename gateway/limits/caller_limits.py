@@ -175,7 +175,6 @@ class _Rate:
         return self._left
 
     def take(self, amount: float, now_s: float) -> None:
-        """Take `amount`; a negative amount gives back."""
         self._left = min(float(self.limit), self.left(now_s) - amount)
 
     def wait_s(self, amount: float, now_s: float) -> float:

@@ -180,7 +180,7 @@ class Ledger:
             if bucket is not None and stated.remaining is not None and 0 <= stated.remaining <= bucket.stated:
                 bucket.observe(stated, ticket.number, waited_s, bucket.cost(sent_since), now_s)
 
-    # inside
+    # internals
 
     def _observed(self, stated: RateLimit) -> Bucket | None:
         """Return the bucket of a limit found in responses; None while the limit itself is unknown."""

@@ -1,6 +1,6 @@
-"""Pictures of the pools for scrapes and for people: what is known, what was learned, what may be spent.
+"""Snapshots of the pools for scrapes and the admin address: state, learned parameters and budgets.
 
-Reads pools, changes nothing. Units: seconds in `PoolState`, milliseconds in what people read.
+Reads pools, changes nothing. Units: seconds in `PoolState`, milliseconds in the admin address's JSON.
 """
 
 import math
@@ -26,7 +26,7 @@ _CURVE_POINTS = 32
 
 
 def pool_state(model: str, pool: Pool, now_s: float) -> Iterator[PoolState | None]:
-    """A picture for metrics, after a None for each replica: nobody has to work at it at a stretch."""
+    """Yield a snapshot for metrics, after a None for each replica so that the reader can pause between them."""
     replicas = []
     for replica in pool.replicas:
         replicas.append(_replica_state(pool, replica, now_s))
@@ -44,7 +44,7 @@ def pool_state(model: str, pool: Pool, now_s: float) -> Iterator[PoolState | Non
 
 
 def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dict[str, object]:
-    """A picture for people, of one model, with the estimates at these quantiles; none for the usual ones."""
+    """Return a readable snapshot of one model, with estimates at these quantiles; none for the default ones."""
     quantiles = quantiles or _QUANTILES
     return {"model": model.name, "pools": [_describe_pool(pool, now_s, quantiles) for pool in model.pools]}
 
@@ -52,7 +52,7 @@ def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dic
 def admission_state(
     fair_queues: Mapping[str, FairQueue[Any]], key_limiters: Mapping[str, KeyLimiter], memory: BodyMemory, now_s: float
 ) -> AdmissionState:
-    """A picture of who is let in, for metrics and people; by names of models and of keys."""
+    """Return a snapshot of admission for metrics and the admin address, by names of models and keys."""
     models = tuple(
         ModelAdmission(name, gate.slots, gate.in_flight, gate.waiting, gate.waiting_max, gate.waiting_by_key())
         for name, gate in fair_queues.items()
@@ -122,7 +122,7 @@ def _budget(budget: CreditBudget, digits: int) -> dict[str, float]:
 
 
 def _describe_plan(plan: Plan | None) -> dict[str, object] | None:
-    """The plan in the units people think in: `x` is a multiple of the predicted TTFT."""
+    """Describe a plan in readable units: `x` is a multiple of the predicted TTFT."""
     if plan is None or not math.isfinite(plan.delay):
         return None
     if plan.curve is None:
@@ -157,7 +157,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
 
 
 def _seen(window: Window, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
-    """Quantiles of the waits that ended, in milliseconds, with the number of samples they rest on."""
+    """Return quantiles of the waits that ended, in milliseconds, with their number of samples."""
     found: dict[str, object] = {"samples": window.event_count(now_s)}
     for q in quantiles:
         value = window.quantile(q, now_s)
@@ -166,7 +166,7 @@ def _seen(window: Window, now_s: float, quantiles: Sequence[float]) -> dict[str,
 
 
 def _estimates(window: Window, now_s: float, quantiles: Sequence[float], unit: float) -> dict[str, object]:
-    """Kaplan-Meier's estimates, which know that those given up would have taken longer, and what they rest on."""
+    """Return Kaplan-Meier estimates, which account for the waits given up, and their numbers of samples."""
     events, count = window.event_count(now_s), window.count(now_s)
     curve = Survival(window.bins(now_s)) if count else None
     found: dict[str, object] = {"samples": events, "given_up": count - events}
@@ -177,5 +177,5 @@ def _estimates(window: Window, now_s: float, quantiles: Sequence[float], unit: f
 
 
 def _name(q: float) -> str:
-    """p97 for 0.97, p99.9 for 0.999."""
+    """Name a quantile: p97 for 0.97, p99.9 for 0.999."""
     return f"p{100 * q:.12g}"

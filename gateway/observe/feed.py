@@ -1,8 +1,7 @@
-"""The event feed: everything that happens, as server-sent events for whoever is watching.
+"""The event feed: every event as a server-sent event for its subscribers.
 
-Owns the subscribers and their queues. A subscriber that is too slow loses the oldest events and is told how many; it
-never slows the gateway. It must not know who watches or how the bytes travel. Without subscribers an event costs
-nothing.
+Owns the subscribers and their queues. A subscriber that is too slow loses the oldest events and receives their number;
+it never slows the gateway. Independent of the subscribers' transport. Without subscribers an event costs nothing.
 
 Units: events; seconds inside them, as the core emits them.
 """
@@ -17,14 +16,14 @@ import msgspec
 from gateway.events import Event
 
 _SUBSCRIBERS_MAX = 16
-_QUEUE_MAX = 1_000  # events, shared by all who wait for them: about 1 MB
+_QUEUE_MAX = 1_000  # events per subscriber; their bytes are shared: about 1 MB
 
 _NAMES = {kind: re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower() for kind in get_args(Event)}
 _encode = msgspec.json.Encoder().encode
 
 
 class Subscription:
-    """One subscriber's queue; iterating gives whole server-sent events, all that have gathered at a time."""
+    """One subscriber's queue; iteration returns all queued events at once, as complete server-sent events."""
 
     def __init__(self) -> None:
         self._queue: deque[bytes] = deque(maxlen=_QUEUE_MAX)
@@ -33,13 +32,13 @@ class Subscription:
         self._closed = False
 
     def put(self, event: bytes) -> None:
-        """Add an event, in place of the oldest if there is no room."""
+        """Add an event, in place of the oldest if the queue is full."""
         self._dropped += len(self._queue) == _QUEUE_MAX
         self._queue.append(event)
         self._wake.set()
 
     def close(self) -> None:
-        """End at once."""
+        """End the iteration at once."""
         self._closed = True
         self._wake.set()
 
@@ -60,21 +59,21 @@ class Subscription:
 
 
 class Feed:
-    """Hands events to its subscribers."""
+    """Passes events to its subscribers."""
 
     def __init__(self) -> None:
         self._subscriptions: list[Subscription] = []
         self._closed = False
 
     def on_event(self, event: Event) -> None:
-        """Pass an event on (a `gateway.events.Listener`)."""
+        """Pass an event to every subscriber (a `gateway.events.Listener`)."""
         if self._subscriptions:
             written = _sse(_NAMES[type(event)], _encode(event))
             for subscription in self._subscriptions:
                 subscription.put(written)
 
     def join(self) -> Subscription | None:
-        """A new subscription, to be given back with `leave`; None when there are too many."""
+        """Return a new subscription, to be returned with `leave`; None if there are too many."""
         if len(self._subscriptions) >= _SUBSCRIBERS_MAX:
             return None
         subscription = Subscription()
@@ -84,16 +83,16 @@ class Feed:
         return subscription
 
     def leave(self, subscription: Subscription) -> None:
-        """Forget a subscription."""
+        """Remove a subscription."""
         self._subscriptions.remove(subscription)
 
     def close(self) -> None:
-        """End every subscription now, and later ones at once."""
+        """End all subscriptions now, and later ones at once."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.close()
 
 
 def _sse(name: str, data: bytes) -> bytes:
-    """One event; JSON has no line end in it."""
+    """Encode one event; JSON contains no line break."""
     return b"event: %s\r\ndata: %s\r\n\r\n" % (name.encode(), data)

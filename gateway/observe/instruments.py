@@ -1,8 +1,8 @@
-"""Counters and histograms: what they are and which there are.
+"""Counters and histograms: their implementation, and the list of them.
 
-Plain numbers of the loop's thread, not prometheus_client's: one observation of its histograms costs a third of what is
-tallied for a whole request. They must not know which event feeds them (gateway.observe.recorder) nor how a scrape is
-written (gateway.observe.metrics). docs/metrics.md describes each, and which names are OpenTelemetry's.
+Plain numbers of the event loop's thread instead of prometheus_client's: one observation of its histograms costs a third
+of all counting for a request. Independent of the events that feed them (gateway.observe.recorder) and of the scrape
+format (gateway.observe.metrics). docs/metrics.md describes each, and which names are OpenTelemetry's.
 
 Units: seconds, tokens, attempts.
 """
@@ -14,23 +14,23 @@ from typing import Generic, Protocol, TypeVar
 
 MODEL, OPERATION, REPLICA = "gen_ai_request_model", "gen_ai_operation_name", "replica"
 
-# The conventions' buckets; TTFT goes on to the longest wait for a first content, durations to the total timeout.
+# OpenTelemetry's buckets; TTFT extended to the longest wait for a first content, durations to the total timeout.
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 120.0)
 _DURATION_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 600.0)
 _PER_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
 _QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few: there are many replicas
+_ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few buckets: there are many replicas
 
 Line = tuple[str, dict[str, str], float]
 """Sample name, labels, value."""
 
 
 class Series(Protocol):
-    """One series."""
+    """One series of a metric."""
 
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
-        """What a scrape shows of it."""
+        """Return the samples for a scrape."""
 
 
 class Counter:
@@ -49,7 +49,7 @@ class Histogram:
     """One series of a histogram.
 
     Args:
-        bounds: upper bounds of the buckets, rising; a value at a bound is within it.
+        bounds: upper bounds of the buckets, rising; a value equal to a bound is in its bucket.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum")
@@ -65,7 +65,7 @@ class Histogram:
         self._sum += value
 
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
-        counts, total = self._counts.copy(), self._sum  # of one moment: a scrape may pause between two lines
+        counts, total = self._counts.copy(), self._sum  # a consistent copy: a scrape may pause between two lines
         seen = 0
         for bound, count in zip(_written(self._bounds), counts, strict=True):
             seen += count
@@ -76,7 +76,7 @@ class Histogram:
 
 @cache
 def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Bounds as label values; the sets above are all there are."""
+    """Return bounds as label values; cached, because there are only the sets above."""
     return (*map(repr, bounds), "+Inf")
 
 
@@ -87,8 +87,8 @@ class Family(Generic[T]):
     """A metric with its series.
 
     Attributes:
-        name: without the `_total` of a counter.
-        text: what it means, in a line.
+        name: name without a counter's `_total`.
+        text: help text, one line.
         kind: "counter" or "histogram".
     """
 
@@ -99,14 +99,14 @@ class Family(Generic[T]):
         self._series: dict[tuple[str, ...], T] = {}
 
     def at(self, *values: str) -> T:
-        """The series with these label values, made when first used."""
+        """Return the series with these label values, created on first use."""
         found = self._series.get(values)
         if found is None:
             found = self._series[values] = self._make()
         return found
 
     def lines(self) -> Iterator[Line]:
-        """All series; ones that are made meanwhile are left for the next scrape."""
+        """Return the samples of all series; a series created meanwhile is in the next scrape."""
         for values, tally in list(self._series.items()):
             yield from tally.lines(self.name, dict(zip(self._labels, values, strict=True)))
 
@@ -164,5 +164,5 @@ class Instruments:
         )
 
     def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:
-        """All of them."""
+        """Return all metrics."""
         return iter(vars(self).values())

@@ -1,8 +1,8 @@
 """The log: one line for each request, and one for each rare event, as JSON or as text for a terminal.
 
-Owns what stands in a line (docs/logs.md) and reads the wall clock. It must not know where lines go: it hands them to
-a function that takes them or refuses. Never logged: prompts, answers, texts of upstream errors, keys (events do not
-carry them). Values from outside are cut, and cannot break a line or steer a terminal.
+Owns the fields of a line (docs/logs.md) and reads the wall clock. Independent of the output: a function takes each line
+or rejects it. Never logged: prompts, answers, texts of upstream errors, keys (events do not contain them). Values from
+outside are truncated, and cannot break a line or control a terminal.
 
 Units: milliseconds in lines, from the events' seconds.
 """
@@ -42,8 +42,8 @@ from providers.base import Api, Usage
 LogFormat = Literal["json", "text", "auto"]
 Level = Literal["info", "warning", "error"]
 
-_LABEL_CHARS_MAX = 200  # of ids and error codes, which may be an upstream's own
-_PART_SILENCE_S = 60.0  # a part that keeps failing is told once in this time
+_LABEL_CHARS_MAX = 200  # length of ids and error codes, which may come from an upstream
+_PART_SILENCE_S = 60.0  # a component that keeps failing is logged once in this time
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
 _RARE: dict[type[Event], tuple[str, Level]] = {
@@ -54,11 +54,11 @@ _RARE: dict[type[Event], tuple[str, Level]] = {
     ConfigReloaded: ("config_reloaded", "warning"),
     ComponentFailed: ("component_failed", "error"),
 }
-_SUMMED_UP: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # in their request's line
+_SUMMED_UP: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
 
 
 class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
-    """One attempt in a request's line; what is None or empty is left out."""
+    """One attempt in a request's line; None and empty fields are omitted."""
 
     replica: str
     role: Role
@@ -78,7 +78,7 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class RecoveryLine(msgspec.Struct, gc=False):
-    """One attempt to carry on a stream that broke, in a request's line."""
+    """One attempt to continue a broken stream, in a request's line."""
 
     kind: RecoveryKind
     result: RecoveryResult
@@ -89,7 +89,7 @@ class RecoveryLine(msgspec.Struct, gc=False):
 
 
 class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
-    """A request's line; what is None, empty or zero by default is left out."""
+    """A request's line; fields that are None, empty, or zero by default are omitted."""
 
     time: datetime
     level: Level
@@ -126,9 +126,10 @@ class RequestLog:
     """Turns events into lines.
 
     Args:
-        write: takes a line with its newline; False when it had no room. Lines lost so are counted and told later.
-        text: lines for people instead of JSON.
-        now: the wall clock, in UTC.
+        write: function that takes a line with its newline; returns False if it has no room. Lines lost in this way are
+            counted, and reported later.
+        text: True for text lines instead of JSON.
+        now: wall clock, in UTC.
     """
 
     def __init__(
@@ -142,10 +143,10 @@ class RequestLog:
         self._text = text
         self._now = now
         self._lost = 0
-        self._failed_parts: dict[str, tuple[float, int]] = {}  # part -> when it was told last, failures since
+        self._failed_parts: dict[str, tuple[float, int]] = {}  # component -> time of its last line, failures since then
 
     def on_event(self, event: Event) -> None:
-        """Write the event's line, if it has one (a `gateway.events.Listener`)."""
+        """Write the event's line, if there is one (a `gateway.events.Listener`)."""
         if isinstance(event, RequestEnded):
             line = _request_line(event, self._now())
             self._put(_request_text(line).encode() if self._text else _encode(line))
@@ -164,10 +165,10 @@ class RequestLog:
         self._put(self._rare(name, level, fields))
 
     def _put(self, line: bytes) -> None:
-        """Hand out a line, and first the news of lines lost before it."""
+        """Write a line, after a report of lines lost before it."""
         if self._lost and self._write(self._rare("lines_lost", "warning", {"lines": self._lost}) + b"\n"):
             self._lost = 0
-        if self._text or b"\x7f" in line or not line.isascii():  # JSON has escaped all other control characters
+        if self._text or b"\x7f" in line or not line.isascii():  # JSON escapes all other control characters
             line = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
         if not self._write(line + b"\n"):
             self._lost += 1
@@ -181,7 +182,7 @@ class RequestLog:
 
 
 def wants_text(log_format: LogFormat, fd: int) -> bool:
-    """Whether lines are for people: `auto` says so on a terminal."""
+    """Return True if lines are text; `auto` chooses text on a terminal."""
     return log_format == "text" or (log_format == "auto" and os.isatty(fd))
 
 
@@ -237,12 +238,12 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
 
 
 def _is_plain(charge: Charge) -> bool:
-    """The reported usage says it all."""
+    """Return True if the reported usage is the whole charge."""
     return charge.disposition is Disposition.WINNER and charge.cost is None and not charge.estimated
 
 
 def _request_text(line: RequestLine) -> str:
-    """For people: what happened first, then each attempt."""
+    """Format a request's line as text: the result first, then each attempt."""
     words = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
     if line.ttft_ms is not None:
         words.append(f"ttft={line.ttft_ms:g}ms")
@@ -295,7 +296,7 @@ def _attempt_text(attempt: AttemptLine) -> str:
 
 
 def _fields(event: Event) -> dict[str, object]:
-    """A rare event's fields as a line names them."""
+    """Return a rare event's fields under their names in the log."""
     fields: dict[str, object] = msgspec.to_builtins(event)
     del fields["at_s"]
     if isinstance(event, RequestRejected):
@@ -317,7 +318,7 @@ def _cut(label: str | None) -> str | None:
 
 
 def _ms(seconds: float) -> float:
-    """To the microsecond; quicker than round()."""
+    """Convert to milliseconds, rounded to the microsecond; faster than round()."""
     return int(seconds * 1e6 + 0.5) / 1e3
 
 

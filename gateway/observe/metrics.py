@@ -1,9 +1,9 @@
-"""Metrics: the tallies of what happened and the state at scrape time, as Prometheus text.
+"""Renders counters, histograms and the state at scrape time as Prometheus text.
 
-The only importer of prometheus_client, which writes the text. Writing it takes 7 us a line, so it is done in slices
-with a turn of the loop between them, never long enough to be seen in a stream. docs/metrics.md describes each metric.
+The only importer of prometheus_client, which formats the text. Formatting takes 7 us a line, so it is done in slices
+with a turn of the event loop between them, too short to delay a stream visibly. docs/metrics.md describes each metric.
 
-Units: seconds; gauges say what they count.
+Units: seconds; the help text of a gauge names its unit.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ _MODEL_GAUGES: tuple[tuple[str, str, Callable[[ModelAdmission], float]], ...] = 
 
 
 class Metrics:
-    """Tallies events and writes them out.
+    """Counts events and renders all metrics.
 
     Args:
-        state: read at each scrape, for the gauges,
-        admission: likewise.
+        state: source of the pools' state, read at each scrape.
+        admission: source of the admission state, read at each scrape.
 
     Attributes:
-        on_event: tallies one event (a `gateway.events.Listener`).
+        on_event: counts one event (a `gateway.events.Listener`).
     """
 
     def __init__(self, state: StateSource, admission: AdmissionSource = AdmissionState) -> None:
@@ -69,13 +69,13 @@ class Metrics:
         self.on_event = Recorder(self._instruments).on_event
 
     async def render(self) -> bytes:
-        """Everything as text of content type `CONTENT_TYPE`."""
+        """Return all metrics as text of content type `CONTENT_TYPE`."""
         pools = await read_pools(self._state)
         written: list[bytes] = []
         name, header_bytes = "", 0
         for piece in self._pieces(pools):
             text = generate_latest(_Only(piece))
-            if piece.name == name:  # the family goes on; its header stands above
+            if piece.name == name:  # another slice of the same metric: its header is already written
                 text = text[header_bytes:]
             else:
                 name = piece.name
@@ -85,7 +85,7 @@ class Metrics:
         return b"".join(written)
 
     def _pieces(self, pools: list[PoolState]) -> Iterator[Metric]:
-        """Every family in slices, those of one family in a row."""
+        """Yield every metric in slices, those of one metric in sequence."""
         for family in self._instruments.families():
             yield from _sliced(family.name, family.text, family.kind, family.lines())
         for name, text, read_pool in _POOL_GAUGES:
@@ -120,7 +120,7 @@ def _model_lines(name: str, read: Callable[[ModelAdmission], float], admission: 
 
 
 def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[Metric]:
-    """The lines in slices; at least one, so that a metric without series yet shows its name and meaning."""
+    """Yield the lines in slices; at least one, so that a metric without series shows its name and help text."""
     metric = Metric(name, text, kind)
     for line in lines:
         if len(metric.samples) >= _SLICE_LINES:
@@ -132,10 +132,9 @@ def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _Only:
-    """One metric where prometheus_client asks for a registry."""
+    """One metric, with the interface of a registry that prometheus_client expects."""
 
     metric: Metric
 
     def collect(self) -> list[Metric]:
-        """All there is."""
         return [self.metric]

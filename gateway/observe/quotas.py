@@ -1,4 +1,4 @@
-"""Quotas as scrapes and people see them: one picture of each ledger, in state, in gauges and in words.
+"""Quotas for scrapes and the admin address: a snapshot of each ledger, as state, as gauges and as JSON.
 
 Reads ledgers, changes nothing. Units: seconds, requests, tokens.
 """
@@ -14,7 +14,7 @@ COOLING = "ttft_gateway_quota_cooling_seconds"
 
 
 def quota_states(pool: Pool, now_s: float) -> tuple[QuotaState, ...]:
-    """Every quota of a pool's replicas, once."""
+    """Return each quota of a pool's replicas once."""
     ledgers = {replica.quota or "": ledger for replica, ledger in pool.quotas.of.items()}
     return tuple(
         QuotaState(
@@ -41,7 +41,7 @@ def quota_states(pool: Pool, now_s: float) -> tuple[QuotaState, ...]:
 
 
 def describe_quota(quota: QuotaState) -> dict[str, object]:
-    """For people."""
+    """Return a readable description for the admin address."""
     return {
         "quota": quota.quota,
         "cooling_s": round(quota.cooling_s, 3),
@@ -62,7 +62,7 @@ def describe_quota(quota: QuotaState) -> dict[str, object]:
 
 
 def left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
-    """The share left of each quota's resource: of several limits on it, the one with the least."""
+    """Yield the remaining share of each quota's resource: the smallest, if several limits apply."""
     for quota in _once(pools):
         shares: dict[str, float] = {}
         for limit in quota.limits:
@@ -72,11 +72,10 @@ def left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
 
 
 def cooling_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
-    """How long each quota is left alone."""
+    """Yield the remaining cool-down of each quota."""
     for quota in _once(pools):
         yield COOLING, {"quota": quota.quota}, quota.cooling_s
 
 
 def _once(pools: Iterable[PoolState]) -> list[QuotaState]:
-    """Each quota once, however many pools share it."""
     return list({quota.quota: quota for pool in pools for quota in pool.quotas}.values())

@@ -1,7 +1,7 @@
-"""Feeds the tallies from events: which event, and which attempt, adds to what.
+"""Feeds the counters and histograms from events.
 
 Runs once for every request, so the series of a model and of its replicas are looked up once. Every label value comes
-from the configuration or from a closed set: errors may carry an upstream's own code, which becomes one word.
+from the configuration or from a closed set: errors may carry an upstream's own code, which is replaced by one word.
 
 Units: seconds, tokens.
 """
@@ -26,16 +26,16 @@ from gateway.observe.instruments import Counter, Histogram, Instruments
 from providers.base import Api, Usage
 from providers.errors import UpstreamError
 
-_OPERATIONS = {  # the conventions' own words
+_OPERATIONS = {  # OpenTelemetry's names
     Api.CHAT: "chat",
     Api.COMPLETIONS: "text_completion",
     Api.RESPONSES: "chat",
     Api.MESSAGES: "chat",
     Api.EMBEDDINGS: "embeddings",
 }
-_OTHER = "_OTHER"  # the conventions' word for an error outside of the closed set
-_CODES_MAX = 64  # the gateway has fewer of its own; this holds should one ever be made from what a client sent
-_GIVEN_CODES = (  # where an error is raised; the rest stand in the error classes
+_OTHER = "_OTHER"  # OpenTelemetry's name for an error outside of the closed set
+_CODES_MAX = 64  # the gateway has fewer; bounds the labels if a code ever contains a client's input
+_GIVEN_CODES = (  # codes set where an error is raised; the rest are in the error classes
     "client_gone",
     "upstream_cut",
     "upstream_empty",
@@ -43,7 +43,7 @@ _GIVEN_CODES = (  # where an error is raised; the rest stand in the error classe
     "upstream_misconfigured",
     "upstream_protocol_error",
     "upstream_timeout",
-    # what providers send most
+    # the providers' most frequent codes
     "content_filter",
     "context_length_exceeded",
     "insufficient_quota",
@@ -55,7 +55,7 @@ _GIVEN_CODES = (  # where an error is raised; the rest stand in the error classe
 
 
 class Recorder:
-    """Feeds the tallies from events, with every series of a model looked up once."""
+    """Feeds the counters and histograms from events, with the series of each model looked up once."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
@@ -63,7 +63,7 @@ class Recorder:
         self._codes: set[str | None] = set()
 
     def on_event(self, event: Event) -> None:
-        """Tally one event (a `gateway.events.Listener`)."""
+        """Count one event (a `gateway.events.Listener`)."""
         if isinstance(event, RequestEnded):
             key = (event.model, event.api)
             series = self._models.get(key)
@@ -85,8 +85,6 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class _EndSeries:
-    """What a request adds to that ended in one way."""
-
     requests: Counter
     duration: Histogram
     ttft: Histogram
@@ -106,7 +104,6 @@ class _ModelSeries:
         self._replicas: dict[str, _ReplicaSeries] = {}
 
     def record(self, event: RequestEnded) -> None:
-        """Tally one request."""
         end = self._end(event)
         end.requests.value += 1
         end.duration.observe(event.total_s)
@@ -165,7 +162,6 @@ class _ReplicaSeries:
         self._charges: dict[Disposition, _ChargeSeries] = {}
 
     def record(self, attempt: AttemptReport) -> None:
-        """Tally one attempt."""
         key = (attempt.role, attempt.outcome)
         count = self._attempts.get(key)
         if count is None:
@@ -201,8 +197,6 @@ class _ReplicaSeries:
 
 
 class _ChargeSeries:
-    """What is billed for attempts on one replica that have one disposition, whichever the API."""
-
     __slots__ = ("_cached", "_completion", "_instruments", "_labels", "_prompt")
 
     def __init__(self, instruments: Instruments, labels: tuple[str, str, str]) -> None:
@@ -213,7 +207,6 @@ class _ChargeSeries:
         self._completion = instruments.billed.at(*labels, "completion")
 
     def record(self, charge: Charge) -> None:
-        """Tally one attempt's."""
         self._prompt.value += charge.prompt_tokens - charge.cached_tokens
         self._cached.value += charge.cached_tokens
         self._completion.value += charge.completion_tokens
@@ -222,17 +215,17 @@ class _ChargeSeries:
 
 
 def _hedge_result(backup: AttemptReport, winner: str | None) -> str:
-    """Won, lost, failed, or abandoned before the race was decided."""
+    """Return won, lost, failed, or abandoned (before the race was decided)."""
     if backup.outcome is Outcome.LOST:
         return "lost"
-    if backup.replica == winner or backup.outcome is Outcome.CUT:  # another one may have carried its answer on
+    if backup.replica == winner or backup.outcome is Outcome.CUT:  # another replica may have continued its answer
         return "won"
     return "abandoned" if backup.outcome in (Outcome.CLIENT_GONE, Outcome.DRAINED) else "failed"
 
 
 @cache
 def _known_errors() -> frozenset[str]:
-    """Every label and code that an error class declares, and the given ones."""
+    """Return every label and code of an error class, and _GIVEN_CODES."""
     found = set(_GIVEN_CODES)
     kinds: list[type[GatewayError | UpstreamError]] = [GatewayError, UpstreamError]
     while kinds:

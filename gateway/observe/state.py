@@ -1,6 +1,6 @@
-"""The state of the gateway as scrapes and the admin address read it: frozen pictures taken on demand.
+"""The state of the gateway for scrapes and the admin address: frozen snapshots, taken on demand.
 
-Owns the shapes and the pace of reading; whoever owns the pools takes the pictures. It must not know who looks at them.
+Owns the data classes and the pace of reading; the owner of the pools takes the snapshots. Independent of their readers.
 
 Units: seconds; budget levels in credits (one credit is one hedge).
 """
@@ -9,23 +9,23 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-_SLICE_PARTS = 8  # read between two turns of the loop, about 1 ms: each works out the quantiles of a replica
+_SLICE_PARTS = 8  # parts read between two turns of the event loop, about 1 ms: each computes the quantiles of a replica
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """One replica.
+    """Snapshot of one replica.
 
     Attributes:
-        replica: its name, unique in its model.
+        replica: unique name in its model.
         in_flight: attempts under way.
         breaker: "closed", "half_open" or "open".
-        samples: first contents in its recent window, which the quantiles come from.
-        suspect: it stopped answering and gets no primaries but probes.
-        hedge_delay_s: an attempt there that has no first content after this is considered for a hedge, None where
-            there is no hedging. Under a policy that predicts, the delay for an empty prompt.
-        ttfb_p50_s, ttfb_p99_s: response headers in the recent window, None without samples.
-        ttft_p50_s, ttft_p99_s: first content in the recent window, None without samples.
+        samples: number of first contents in the recent window, from which the quantiles come.
+        suspect: True if it stopped answering and gets only probes as primaries.
+        hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
+            hedging. Under a policy that predicts, the delay for an empty prompt.
+        ttfb_p50_s, ttfb_p99_s: time to response headers in the recent window; None without samples.
+        ttft_p50_s, ttft_p99_s: time to first content in the recent window; None without samples.
     """
 
     replica: str
@@ -42,16 +42,16 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """One limit of a quota.
+    """Snapshot of one limit of a quota.
 
     Attributes:
-        resource: what it counts: "requests", "tokens", "prompt_tokens" or "answer_tokens".
-        window_s: per how much time.
-        limit: how many per window.
-        left: of it, as far as we know; negative when more was sent than it allows.
-        observed: responses state it; else it is configured.
-        enforced: primaries are refused when it is used up.
-        age_s: since a response stated it, None for a configured one.
+        resource: limited resource: "requests", "tokens", "prompt_tokens" or "answer_tokens".
+        window_s: length of the limit's window.
+        limit: amount per window.
+        left: estimated remaining amount; negative after more was sent than the limit allows.
+        observed: True if the limit comes from responses, False if from the configuration.
+        enforced: True if primaries are rejected once the limit is used up.
+        age_s: time since a response stated the limit; None for a configured limit.
     """
 
     resource: str
@@ -65,13 +65,13 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
-    """One quota as the ledger has it.
+    """Snapshot of one quota's ledger.
 
     Attributes:
-        quota: its name.
-        cooling_s: nothing is sent for so long, 0.0 without a cool-down.
-        limits: those known.
-        reserved, settled, released: tokens since the start; what is under way is reserved and neither of the others.
+        quota: name of the quota.
+        cooling_s: remaining cool-down; 0.0 without one.
+        limits: known limits.
+        reserved, settled, released: tokens since the start; tokens under way are in `reserved` only.
     """
 
     quota: str
@@ -84,17 +84,17 @@ class QuotaState:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """One pool of a model.
+    """Snapshot of one pool of a model.
 
     Attributes:
         model: public model name.
-        pool: its name, unique in its model.
-        policy: the hedging policy in force.
-        hedging_on: what the switches say for it.
-        budget_level: credits left, negative while an overdraft is being paid.
-        budget_cap: the most credits it may keep.
-        replicas: its replicas.
-        quotas: of its replicas; other pools may share them.
+        pool: unique name in its model.
+        policy: active hedging policy.
+        hedging_on: True if the switches allow hedging.
+        budget_level: remaining credits; negative until an overdraft is repaid.
+        budget_cap: maximum credits.
+        replicas: replicas of the pool.
+        quotas: quotas of its replicas; other pools may share them.
     """
 
     model: str
@@ -109,15 +109,15 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class ModelAdmission:
-    """A model with a bound on requests at a time.
+    """Snapshot of a model with a concurrency limit.
 
     Attributes:
         model: public model name.
-        concurrency: requests it takes at a time.
-        in_flight: how many it has.
-        waiting: how many wait for their turn.
-        waiting_max: how many may.
-        waiting_by_key: those that wait, by the names of their keys.
+        concurrency: maximum concurrent requests.
+        in_flight: concurrent requests.
+        waiting: queued requests.
+        waiting_max: maximum queued requests.
+        waiting_by_key: queued requests by the name of their key.
     """
 
     model: str
@@ -130,14 +130,14 @@ class ModelAdmission:
 
 @dataclass(frozen=True, slots=True)
 class KeyAdmission:
-    """A key with limits; what is left is None where nothing is limited.
+    """Snapshot of a key with limits.
 
     Attributes:
-        key: its name.
-        in_flight: requests under way or waiting.
-        concurrency: how many there may be, None for any number.
-        requests_left: of its requests a minute.
-        tokens_left: of its tokens a minute.
+        key: name of the key.
+        in_flight: requests under way or queued.
+        concurrency: maximum of in_flight; None for no limit.
+        requests_left: remaining requests per minute; None for no limit.
+        tokens_left: remaining tokens per minute; None for no limit.
     """
 
     key: str
@@ -149,7 +149,7 @@ class KeyAdmission:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionState:
-    """Who is let in: models and keys that have limits, and the memory for request bodies."""
+    """Snapshot of the models and keys that have limits, and of the memory for request bodies."""
 
     models: tuple[ModelAdmission, ...] = ()
     keys: tuple[KeyAdmission, ...] = ()
@@ -165,7 +165,7 @@ StateSource = Callable[[], Iterable[PoolState | None]]
 
 
 async def read_pools(source: StateSource) -> list[PoolState]:
-    """Read every pool without holding up the loop for long."""
+    """Read the state of every pool, in slices that do not block the event loop for long."""
     pools: list[PoolState] = []
     for number, part in enumerate(source()):
         if part is not None:

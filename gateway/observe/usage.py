@@ -1,7 +1,7 @@
-"""Who has used what: tokens and money by caller's key and model, since the gateway was started.
+"""Usage since the start of the gateway: tokens and cost by caller's key and model.
 
-Keys and models come from the configuration, so the table is as small as that. It counts what the metrics count, from
-the same events, and must not know who asks. Units: requests, tokens, money of the configuration's currency.
+Keys and models come from the configuration, which bounds the table. Counts the same as the metrics, from the same
+events. Units: requests, tokens, money in the configuration's currency.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,13 @@ from gateway.hedging.charges import ChargeTotal, Disposition
 
 
 class UsageRow(msgspec.Struct, omit_defaults=True):
-    """What one key has asked of one model; attempts of each disposition are left out where there were none.
+    """Usage of one model by one key; dispositions without attempts are None.
 
     Attributes:
-        requests: that reached a replica.
-        key: name of the caller's key, None in the total.
-        model: public model name, None in the total.
+        requests: number of requests that reached a replica.
+        key: name of the caller's key; None in the total.
+        model: public model name; None in the total.
+        winner, loser, failed, abandoned: charges with this disposition.
     """
 
     requests: int
@@ -33,7 +34,7 @@ class UsageRow(msgspec.Struct, omit_defaults=True):
 
 
 class UsageReport(msgspec.Struct):
-    """The rows that were asked for, and all of these together."""
+    """The selected rows, and their total."""
 
     since: datetime
     total: UsageRow
@@ -41,10 +42,10 @@ class UsageReport(msgspec.Struct):
 
 
 class UsageTable:
-    """Adds up every request that has ended.
+    """Adds up all requests that have ended.
 
     Args:
-        now: the wall clock, in UTC.
+        now: wall clock, in UTC.
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -70,7 +71,7 @@ class UsageTable:
             found.add(attempt.charge)
 
     def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
-        """What was used so far by one key or all of them, of one model or all of them."""
+        """Return the usage of one key or all keys, on one model or all models."""
         places = [place for place in sorted(self._sums) if key in (None, place[0]) and model in (None, place[1])]
         total: dict[Disposition, ChargeTotal] = {}
         for place in places:
@@ -81,7 +82,7 @@ class UsageTable:
 
 
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:
-    """A row as it is shown: what a cost leaves out stands beside one, not where there are no prices."""
+    """Build a row; the number of unpriced attempts is shown only beside a cost."""
     shown = {
         disposition.value: each if each.cost is not None else replace(each, unpriced=0)
         for disposition, each in sums.items()
