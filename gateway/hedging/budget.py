@@ -100,8 +100,10 @@ class HedgeBudget:
         """Describe the credits that are missing, for the log."""
         requests, left = self.requests.credit, self.cost.credit
         if self.unit is BudgetUnit.COST:
-            return f"the budget has {requests:.1f} of 1 request and {left:.3g} of {cost:.3g} to spend"
-        return f"the budget has {requests:.1f} of 1 request and {left:.0f} of {cost:.0f} tokens"
+            second = f"cost {left:.3g} ({cost:.3g} needed)"
+        else:
+            second = f"{left:.0f} tokens ({cost:.0f} needed)"
+        return f"the hedge budget is too low: {requests:.1f} requests (1 needed), {second}"
 
 
 def _cached_weight(prices: Prices | None) -> float:

@@ -125,42 +125,67 @@ class Instruments:
     def __init__(self) -> None:
         call, attempt = (OPERATION, MODEL), (MODEL, REPLICA)
         self.ttft = _histogram(
-            "gen_ai_server_time_to_first_token_seconds", "Arrival to first content", _TTFT_S, *call, "result"
+            "gen_ai_server_time_to_first_token_seconds", "Time from arrival to first content", _TTFT_S, *call, "result"
         )
         self.duration = _histogram(
-            "gen_ai_server_request_duration_seconds", "Arrival to the end", _DURATION_S, *call, "error_type"
+            "gen_ai_server_request_duration_seconds",
+            "Time from arrival to the end of the response",
+            _DURATION_S,
+            *call,
+            "error_type",
         )
         self.per_token = _histogram(
-            "gen_ai_server_time_per_output_token_seconds", "Mean time per token after the first", _PER_TOKEN_S, *call
+            "gen_ai_server_time_per_output_token_seconds",
+            "Mean time per output token after the first",
+            _PER_TOKEN_S,
+            *call,
         )
-        self.overhead = _histogram("ttft_gateway_overhead_seconds", "Arrival to the first attempt sent", _OVERHEAD_S)
+        self.overhead = _histogram(
+            "ttft_gateway_overhead_seconds",
+            "Time from arrival to the first attempt, without the time in a queue",
+            _OVERHEAD_S,
+        )
         self.requests = _counter(
             "ttft_gateway_requests", "Requests that reached a replica", *call, "status_class", "error_type", "result"
         )
-        self.rejected = _counter("ttft_gateway_rejected_requests", "Requests rejected by the gateway itself", "code")
-        self.queue = _histogram("ttft_gateway_queue_seconds", "Wait for a turn, where one waited", _QUEUE_S, MODEL)
-        self.malformed = _counter("ttft_gateway_malformed_events", "Malformed upstream events skipped", MODEL)
-        self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
-        self.hedges = _counter("ttft_gateway_hedges", "Backups ended", MODEL, "result")
-        self.denials = _counter("ttft_gateway_hedges_denied", "Late requests denied a hedge", MODEL, "reason")
-        self.recoveries = _counter(
-            "ttft_gateway_recoveries", "Attempts to carry on a stream that broke", MODEL, "kind", "result"
+        self.rejected = _counter("ttft_gateway_rejected_requests", "Requests rejected by the gateway", "code")
+        self.queue = _histogram(
+            "ttft_gateway_queue_seconds", "Time in the model's queue, of queued requests", _QUEUE_S, MODEL
         )
-        self.attempts = _counter("ttft_gateway_attempts", "Upstream attempts ended", *attempt, "role", "outcome")
-        self.headers = _histogram("ttft_gateway_attempt_headers_seconds", "Sent to headers", _ATTEMPT_S, *attempt)
-        self.content = _histogram("ttft_gateway_attempt_content_seconds", "Sent to first content", _ATTEMPT_S, *attempt)
+        self.malformed = _counter("ttft_gateway_malformed_events", "Malformed upstream events that were skipped", MODEL)
+        self.hedges_fired = _counter("ttft_gateway_hedges_fired", "Backups started", MODEL)
+        self.hedges = _counter("ttft_gateway_hedges", "Backups that have ended", MODEL, "result")
+        self.denials = _counter("ttft_gateway_hedges_denied", "Late requests that were denied a hedge", MODEL, "reason")
+        self.recoveries = _counter(
+            "ttft_gateway_recoveries", "Attempts to continue a broken stream", MODEL, "kind", "result"
+        )
+        self.attempts = _counter(
+            "ttft_gateway_attempts", "Upstream attempts that have ended", *attempt, "role", "outcome"
+        )
+        self.headers = _histogram(
+            "ttft_gateway_attempt_headers_seconds",
+            "Time from an attempt's start to its response headers",
+            _ATTEMPT_S,
+            *attempt,
+        )
+        self.content = _histogram(
+            "ttft_gateway_attempt_content_seconds",
+            "Time from an attempt's start to its first content",
+            _ATTEMPT_S,
+            *attempt,
+        )
         self.wasted = _counter("ttft_gateway_wasted_attempts", "Attempts that lost their race", *attempt)
-        self.wasted_s = _counter("ttft_gateway_wasted_seconds", "Time spent by attempts that lost", *attempt)
+        self.wasted_s = _counter("ttft_gateway_wasted_seconds", "Time spent by attempts that lost their race", *attempt)
         usage = "gen_ai_client_inference_usage"
-        self.input = _counter(f"{usage}_input_tokens", "Prompt tokens, cached ones too", *call, REPLICA)
+        self.input = _counter(f"{usage}_input_tokens", "Prompt tokens, including cached ones", *call, REPLICA)
         self.cached = _counter(f"{usage}_cache_read_input_tokens", "Cached prompt tokens", *call, REPLICA)
-        self.output = _counter(f"{usage}_output_tokens", "Completion tokens, reasoning too", *call, REPLICA)
+        self.output = _counter(f"{usage}_output_tokens", "Completion tokens, including reasoning", *call, REPLICA)
         self.reasoning = _counter(f"{usage}_reasoning_output_tokens", "Reasoning tokens", *call, REPLICA)
         billed = (*attempt, "disposition")
-        self.billed = _counter("ttft_gateway_billed_tokens", "Tokens billed, or likely to be", *billed, "token")
-        self.cost = _counter("ttft_gateway_cost", "Money for these, where prices are configured", *billed)
+        self.billed = _counter("ttft_gateway_billed_tokens", "Tokens that are, or may be, billed", *billed, "token")
+        self.cost = _counter("ttft_gateway_cost", "Cost of the billed tokens, on replicas with prices", *billed)
         self.component_failures = _counter(
-            "ttft_gateway_component_failures", "Components that raised and were bypassed", "component"
+            "ttft_gateway_component_failures", "Exceptions in components, which were bypassed", "component"
         )
 
     def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:

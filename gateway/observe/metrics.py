@@ -33,21 +33,29 @@ _SLICE_LINES = 64  # about 1 ms
 _BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
 
 _POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolState], float]], ...] = (
-    ("ttft_gateway_hedging_on", "1 where the switches allow hedging", lambda pool: float(pool.hedging_on)),
+    ("ttft_gateway_hedging_on", "1 if the switches allow hedging", lambda pool: float(pool.hedging_on)),
     ("ttft_gateway_budget_credits", "Hedges that the budget allows now", lambda pool: pool.budget_level),
-    ("ttft_gateway_budget_credits_max", "Most credits the budget keeps", lambda pool: pool.budget_cap),
+    ("ttft_gateway_budget_credits_max", "Maximum credits of the budget", lambda pool: pool.budget_cap),
 )
 _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], ...] = (
     ("ttft_gateway_in_flight", "Attempts under way", lambda replica: replica.in_flight),
-    ("ttft_gateway_breaker_state", "0 closed, 1 half open, 2 open", lambda replica: _BREAKER_LEVELS[replica.breaker]),
-    ("ttft_gateway_suspect", "1 where a replica stopped answering", lambda replica: float(replica.suspect)),
-    ("ttft_gateway_hedge_delay_seconds", "Wait before a hedge is considered", lambda replica: replica.hedge_delay_s),
+    (
+        "ttft_gateway_breaker_state",
+        "Breaker: 0 closed, 1 half open, 2 open",
+        lambda replica: _BREAKER_LEVELS[replica.breaker],
+    ),
+    ("ttft_gateway_suspect", "1 if the replica has stopped answering", lambda replica: float(replica.suspect)),
+    (
+        "ttft_gateway_hedge_delay_seconds",
+        "Time without content before a hedge is considered",
+        lambda replica: replica.hedge_delay_s,
+    ),
 )
 
 
 _MODEL_GAUGES: tuple[tuple[str, str, Callable[[ModelAdmission], float]], ...] = (
-    ("ttft_gateway_admitted", "Requests under way, of models with a bound", lambda model: model.in_flight),
-    ("ttft_gateway_queue_length", "Requests that wait for their turn", lambda model: model.waiting),
+    ("ttft_gateway_admitted", "Requests under way, for models with a concurrency limit", lambda model: model.in_flight),
+    ("ttft_gateway_queue_length", "Requests in the model's queue", lambda model: model.waiting),
 )
 
 
@@ -92,13 +100,15 @@ class Metrics:
             yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
         for name, text, read_replica in _REPLICA_GAUGES:
             yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
-        yield from _sliced(LEFT, "Share of a rate limit that is left", "gauge", left_lines(pools))
+        yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
         yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
         admission = self._admission()
         for name, text, read_model in _MODEL_GAUGES:
             yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))
         name = "ttft_gateway_request_body_bytes"
-        yield from _sliced(name, "Request bodies held", "gauge", iter([(name, {}, float(admission.body_bytes))]))
+        yield from _sliced(
+            name, "Bytes of buffered request bodies", "gauge", iter([(name, {}, float(admission.body_bytes))])
+        )
 
 
 def _pool_lines(name: str, read: Callable[[PoolState], float], pools: list[PoolState]) -> Iterator[Line]:

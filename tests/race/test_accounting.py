@@ -134,7 +134,7 @@ def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
     slow = (Scripted(reporting(0.5)), Scripted(reporting(0.01)))
     told = run_race(*slow, hedge=hedge, prepare=priced(), facts=FACTS)
     assert (told.report.result, told.report.denials) == (Result.DENIED, (Denial.BUDGET,))
-    assert told.report.denied_why == "the budget has 2.5 of 1 request and 0 of 0.002 to spend"
+    assert told.report.denied_why == "the hedge budget is too low: 2.5 requests (1 needed), cost 0 (0.002 needed)"
     earned = told.pools[0].budget.cost
     assert earned.credit == 1.5 * PRICES.cost(1010, 0, 50) + PRICES.cost(1010, 0, 50)
 
