@@ -55,8 +55,8 @@ class RelativeFit:
                 continue
             gain = sum(c * right[i] for c, i in zip(solution, active, strict=True))
             if gain > best_gain * (1.0 + _PIVOT_MIN):  # more than rounding
-                found = dict(zip(active, solution, strict=True))
-                best_gain, best = gain, (found.get(0, 0.0), found.get(1, 0.0), found.get(2, 0.0))
+                coefficients = dict(zip(active, solution, strict=True))
+                best_gain, best = gain, (coefficients.get(0, 0.0), coefficients.get(1, 0.0), coefficients.get(2, 0.0))
         return best
 
     def solve_near_one(self, samples: float) -> Triple:

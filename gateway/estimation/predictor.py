@@ -14,12 +14,12 @@ from typing import Final
 
 from gateway.estimation.fit import RelativeFit
 
-_ALONE: Final = 20  # first samples, whose median is b, with all levels 1: one tiny TTFT would dominate a squared error
+_FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
 _LEVEL_STEP: Final = 0.1
 _LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
-_MANY: Final = 10  # samples of a replica in one batch: enough for their median, which is less noisy and faster
-_MANY_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _MANY  # towards the median, as far as _MANY single steps
+_BATCH_MEDIAN_MIN: Final = 10  # samples of a replica in one batch: their median is less noisy and faster
+_BATCH_MEDIAN_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _BATCH_MEDIAN_MIN  # as far as that many single steps
 _LEVEL_FADE_S: Final = 30.0  # time constant with which a level without samples decays to 1
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
@@ -85,17 +85,17 @@ class Predictor:
         predicted_s = self.predict_each(((replica, uncached, pending),), now_s)
         return None if predicted_s is None else predicted_s[0]
 
-    def predict_each(self, asked: Iterable[tuple[str, float, float]], now_s: float) -> list[float] | None:
+    def predict_each(self, candidates: Iterable[tuple[str, float, float]], now_s: float) -> list[float] | None:
         """Predict for several replicas, each given as (name, uncached, pending)."""
-        if now_s >= self._folded_s + _FOLD_S or (self._raw and self._samples < _ALONE):
+        if now_s >= self._folded_s + _FOLD_S or (self._raw and self._samples < _FIRST_SAMPLES):
             self.fold(now_s)
         if not self._samples:
             return None
-        (b, s, c), scale_of, found = self._coefficients, self._scales.get, []
-        for replica, uncached, pending in asked:
+        (b, s, c), scale_of, predictions = self._coefficients, self._scales.get, []
+        for replica, uncached, pending in candidates:
             predicted_s = scale_of(replica, 1.0) * (b + s * uncached + c * pending)
-            found.append(max(_TTFT_MIN_S, predicted_s))
-        return found
+            predictions.append(max(_TTFT_MIN_S, predicted_s))
+        return predictions
 
     def add(self, replica: str, ttft_s: float, uncached: float, pending: float, now_s: float) -> None:
         """Add a first content, with the tokens as of the time when the attempt was sent."""
@@ -122,10 +122,10 @@ class Predictor:
             for replica in self._levels:
                 self._levels[replica] *= fade
             self._folded_s = now_s
-        if self._raw and self._samples < _ALONE:
-            self._begin()
+        if self._raw and self._samples < _FIRST_SAMPLES:
+            self._add_first()
         elif self._raw:
-            self._take()
+            self._add_batch()
         self._raw.clear()
         if self._unfitted >= _REFIT:
             self._coefficients = self._fit.solve_nonnegative()
@@ -133,7 +133,7 @@ class Predictor:
         self._scales = {replica: math.exp(level) for replica, level in self._levels.items()}
         self._median = None
 
-    def _begin(self) -> None:
+    def _add_first(self) -> None:
         """Process the first samples: b is their median; the 20th starts the fit, without outliers."""
         self._first += [(ttft_s, u, p) for _, ttft_s, u, p, is_event in self._raw if is_event]
         self._samples = len(self._first)
@@ -141,14 +141,14 @@ class Predictor:
             return
         b = max(_TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in self._first))
         self._coefficients = (b, 0.0, 0.0)
-        if self._samples >= _ALONE:
+        if self._samples >= _FIRST_SAMPLES:
             for ttft_s, u, p in self._first:
                 y = max(_TTFT_MIN_S, ttft_s)
                 if abs(math.log(y / b)) <= _RESIDUAL_MAX:
                     self._fit.add(y, 1.0, _counted(u), _counted(p))
             self._first.clear()
 
-    def _take(self) -> None:
+    def _add_batch(self) -> None:
         """Update levels and fit, with residuals against the coefficients and levels from before the batch."""
         b, s, c = self._coefficients
         levels = self._levels
@@ -174,8 +174,8 @@ def _counted(tokens: float) -> float:
 
 def _level_move(residuals: list[float]) -> float:
     """Return the change of one replica's level from its samples in a batch."""
-    if len(residuals) >= _MANY:
-        return _MANY_STEP * statistics.median(residuals)
+    if len(residuals) >= _BATCH_MEDIAN_MIN:
+        return _BATCH_MEDIAN_STEP * statistics.median(residuals)
     moved = 0.0
     for residual in residuals:
         moved += _LEVEL_STEP * min(_LEVEL_CLIP, max(-_LEVEL_CLIP, residual - moved))

@@ -34,12 +34,12 @@ def prefix_hashes(prompt: bytes) -> tuple[int, ...]:
         prompt: raw bytes of the messages, in the order in which the model reads them.
     """
     hashes: list[int] = []
-    link = start = 0
+    prefix_hash = start = 0
     for end in _ENDS:
         if end > len(prompt):
             break
-        link = hash((link, prompt[start:end]))
-        hashes.append(link)
+        prefix_hash = hash((prefix_hash, prompt[start:end]))
+        hashes.append(prefix_hash)
         start = end
     return tuple(hashes)
 
@@ -63,15 +63,15 @@ class PrefixMemory:
         """Return the length of the prompt's prefix that is probably cached, from its prefix hashes."""
         oldest_s = now_s - self._keep_s
         # A use of a hash is a use of all before it, and these are evicted later: so the known ones come first.
-        known = bisect_left(hashes, x=True, key=lambda link: self._used_s.get(link, -math.inf) < oldest_s)
+        known = bisect_left(hashes, x=True, key=lambda prefix_hash: self._used_s.get(prefix_hash, -math.inf) < oldest_s)
         return _ENDS[known - 1] if known else 0
 
     def remember(self, hashes: tuple[int, ...], now_s: float) -> None:
         """Record that the replica received a prompt with these hashes."""
         used_s = self._used_s
-        for link in reversed(hashes):  # longest prefix first: it is evicted first
-            used_s[link] = now_s
-            used_s.move_to_end(link)
+        for prefix_hash in reversed(hashes):  # longest prefix first: it is evicted first
+            used_s[prefix_hash] = now_s
+            used_s.move_to_end(prefix_hash)
         while len(used_s) > self._hashes_max:
             used_s.popitem(last=False)
 

@@ -15,7 +15,7 @@ _LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times 
 _LATE_MIN_S: Final = 1.0
 _LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
 _PROBE_EVERY_S: Final = 5.0
-_LOOKED_AT: Final = 8  # oldest waiting attempts: bounds the work per call
+_OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
 
 
 class StallDetector:
@@ -55,7 +55,7 @@ class StallDetector:
         """Return True if three attempts are, or were, late with no first content between them."""
         late = self._late
         if late < _LATE_MAX <= late + len(self._waiting):
-            for _, late_s, sent_s in islice(self._waiting.values(), _LOOKED_AT):
+            for _, late_s, sent_s in islice(self._waiting.values(), _OLDEST_MAX):
                 if sent_s > now_s - _LATE_MIN_S:
                     break  # neither this attempt nor a younger one can be late
                 late += self._answered_s < late_s <= now_s
@@ -75,5 +75,5 @@ class StallDetector:
         """
         if not self._waiting:
             return 0.0
-        due_s, _, _ = min(islice(self._waiting.values(), _LOOKED_AT))
+        due_s, _, _ = min(islice(self._waiting.values(), _OLDEST_MAX))
         return now_s - due_s if now_s > due_s else 0.0

@@ -73,9 +73,9 @@ class Survival:
 
     def gains(self, delays: Floats) -> Floats:
         """Return E[(x - delay - y)+] for each delay: the mean saving, over all requests, by a backup sent then."""
-        late = int(self.points.searchsorted(delays.min(), "right"))
-        left = self.points[late:] - delays[:, np.newaxis]
-        return self._saved(left) @ self.mass[late:]
+        first_late = int(self.points.searchsorted(delays.min(), "right"))
+        remaining = self.points[first_late:] - delays[:, np.newaxis]
+        return self._saved(remaining) @ self.mass[first_late:]
 
     def gain_s(self, *, predicted_s: float, waited_s: float, backup_s: float) -> float:
         """Return E[(x * predicted - waited - y * backup)+ | x > waited / predicted]: seconds saved by a backup now.
@@ -90,12 +90,12 @@ class Survival:
         waited = waited_s / predicted_s
         if waited >= self.observed_max:
             return waited_s - self.mean * backup_s
-        late = int(self.points.searchsorted(waited, "right"))
-        left = (self.points[late:] * predicted_s - waited_s) / backup_s
-        mass = self.mass[late:]
-        return float(self._saved(left) @ mass / mass.sum()) * backup_s
+        first_late = int(self.points.searchsorted(waited, "right"))
+        remaining = (self.points[first_late:] * predicted_s - waited_s) / backup_s
+        mass = self.mass[first_late:]
+        return float(self._saved(remaining) @ mass / mass.sum()) * backup_s
 
-    def _saved(self, left: Floats) -> Floats:
+    def _saved(self, remaining: Floats) -> Floats:
         """Return E[(t - y)+] for each t."""
-        below = self.points.searchsorted(left, "right")
-        return left * self._below[below] - self._below_sum[below]
+        index = self.points.searchsorted(remaining, "right")
+        return remaining * self._below[index] - self._below_sum[index]

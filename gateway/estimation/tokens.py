@@ -23,9 +23,9 @@ _IMAGE: Final = b";base64,"
 _IMAGE_TOKENS: Final = 800.0  # providers count an image by its tiles, not by the length of its data
 _IMAGES_MAX: Final = 32
 _OUTLIER: Final = 3.0  # times the estimate: caused by a hidden prompt or an image, not by the tokenizer
-_PRIOR: Final = 1.0  # weight of the prior factor 1, in reports
+_PRIOR_REPORTS: Final = 1.0  # weight of the prior factor 1, in reports
 _REFIT: Final = 8  # reports between two fits, after the first eight
-_LEARNED: Final = 1_000  # reports after which only one in eight is used
+_LEARNED_REPORTS: Final = 1_000  # reports after which only one in eight is used
 _FACTOR_MIN: Final = 0.3
 _FACTOR_MAX: Final = 3.0
 
@@ -42,12 +42,12 @@ _DIGITS: Final = np.r_[48:58]
 _SPACE: Final = np.array([32])
 _ESCAPE: Final = np.array([92])
 _PUNCTUATION: Final = np.setdiff1d(np.r_[:128], np.r_[_LETTERS, _DIGITS, _SPACE, _ESCAPE])
-_TWO: Final = np.r_[0xC0:0xE0]  # first bytes of two: Latin with accents, Greek, Cyrillic, Hebrew, Arabic
+_TWO_BYTE: Final = np.r_[0xC0:0xE0]  # first bytes of two: Latin with accents, Greek, Cyrillic, Hebrew, Arabic
 _KANA: Final = np.array([0xE3])
 _HAN: Final = np.r_[0xE4:0xEA]
 _HANGUL: Final = np.r_[0xEA:0xEE]
-_THREE: Final = np.array([0xE0, 0xE1, 0xE2, 0xEE, 0xEF])  # Indic, Thai, typographic punctuation, full width
-_FOUR: Final = np.r_[0xF0:0x100]  # emoji
+_THREE_BYTE: Final = np.array([0xE0, 0xE1, 0xE2, 0xEE, 0xEF])  # Indic, Thai, typographic punctuation, full width
+_FOUR_BYTE: Final = np.r_[0xF0:0x100]  # emoji
 
 
 class TextTokens(NamedTuple):
@@ -77,7 +77,7 @@ class TokenScale:
     def learn(self, text: TextTokens, prompt_tokens: int) -> None:
         """Learn from the prompt tokens that the upstream reported for a text."""
         self._offered += 1
-        if self._reports > _LEARNED and self._offered % _REFIT:
+        if self._reports > _LEARNED_REPORTS and self._offered % _REFIT:
             return  # tokenizers do not change: one report in eight detects a new model under the name
         expected = self.tokens(text)
         if not expected / _OUTLIER <= prompt_tokens <= expected * _OUTLIER or not prompt_tokens:
@@ -85,8 +85,8 @@ class TokenScale:
         self._fit.add(float(prompt_tokens), *text)
         self._reports += 1
         if self._reports <= _REFIT or self._reports % _REFIT == 0:
-            found = self._fit.solve_near_one(_PRIOR)
-            self.factors = TextTokens(*(min(_FACTOR_MAX, max(_FACTOR_MIN, factor)) for factor in found))
+            fitted = self._fit.solve_near_one(_PRIOR_REPORTS)
+            self.factors = TextTokens(*(min(_FACTOR_MAX, max(_FACTOR_MIN, factor)) for factor in fitted))
 
 
 def text_tokens(body: bytes) -> TextTokens:
@@ -114,10 +114,10 @@ def _without_images(body: bytes) -> tuple[bytes, int]:
     """Cut the data of inline images out of a body; searches for the first 32 only."""
     kept = []
     start = images = 0
-    while images < _IMAGES_MAX and (found := body.find(_IMAGE, start)) >= 0:
+    while images < _IMAGES_MAX and (position := body.find(_IMAGE, start)) >= 0:
         images += 1
-        kept.append(body[start:found])
-        end = body.find(b'"', found)
+        kept.append(body[start:position])
+        end = body.find(b'"', position)
         start = end if end >= 0 else len(body)
     kept.append(body[start:])
     return b"".join(kept), images
@@ -128,7 +128,7 @@ def _weights() -> NDArray[np.int64]:
     table = np.zeros((3, 256, 256))  # [part, second byte, first byte]
     words, marks, wide = table
     words[:, _LETTERS] += 0.02
-    words[np.ix_(_LETTERS, np.setdiff1d(np.r_[:256], np.r_[_LETTERS, _TWO]))] += 0.66  # a word starts
+    words[np.ix_(_LETTERS, np.setdiff1d(np.r_[:256], np.r_[_LETTERS, _TWO_BYTE]))] += 0.66  # a word starts
     words[:, _SPACE] += 0.29
     words[_SPACE, _SPACE] -= 0.27  # the next word's token includes one space, the others are merged
     marks[:, _DIGITS] += 0.2
@@ -139,11 +139,11 @@ def _weights() -> NDArray[np.int64]:
     marks[np.ix_(_PUNCTUATION, _PUNCTUATION)] -= 0.63  # runs are merged
     marks[_SPACE, _PUNCTUATION] += 0.1
     marks[:, _ESCAPE] += 0.12
-    for weight, group in ((0.78, _KANA), (0.94, _HAN), (0.88, _HANGUL), (0.59, _THREE), (2.5, _FOUR)):
+    for weight, group in ((0.78, _KANA), (0.94, _HAN), (0.88, _HANGUL), (0.59, _THREE_BYTE), (2.5, _FOUR_BYTE)):
         wide[:, group] += weight
     # Every second pair of a two-byte script may begin alike, so both of its bytes count half.
-    wide[:, _TWO] += 0.2
-    wide[_TWO, :] += 0.2
+    wide[:, _TWO_BYTE] += 0.2
+    wide[_TWO_BYTE, :] += 0.2
     units = np.rint(table * _UNIT).astype(np.int64)
     return np.asarray(units[0] | units[1] << _LANE_BITS | units[2] << 2 * _LANE_BITS).reshape(-1)
 

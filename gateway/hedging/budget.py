@@ -57,22 +57,22 @@ class HedgeBudget:
             self.cost.earn(now_s, cost, scale)
 
     def hedge_cost(
-        self, asking: Replica, backup: Replica, prompt_tokens: float, uncached: float, answer_tokens: float
+        self, current: Replica, backup: Replica, prompt_tokens: float, uncached: float, answer_tokens: float
     ) -> float:
         """Return the charge to the second budget for a hedge.
 
         Args:
-            asking: replica of the attempt that waits.
+            current: replica of the attempt that waits.
             backup: replica of the hedge.
             prompt_tokens: tokens of the prompt.
             uncached: prompt tokens that the backup has to compute.
             answer_tokens: expected length of the answer, in tokens.
         """
-        going_on = [replica for replica in (asking, backup) if replica.bills_cancelled]
+        billed_on = [replica for replica in (current, backup) if replica.bills_cancelled]
         if self.unit is BudgetUnit.TOKENS:
-            return uncached + (answer_tokens if going_on else 0.0)
+            return uncached + (answer_tokens if billed_on else 0.0)
         prompt = (backup.prices or _FREE).cost(prompt_tokens, prompt_tokens - uncached, 0.0)
-        answers = [(replica.prices or _FREE).cost(0.0, 0.0, answer_tokens) for replica in going_on]
+        answers = [(replica.prices or _FREE).cost(0.0, 0.0, answer_tokens) for replica in billed_on]
         return prompt + max(answers, default=0.0)
 
     def affords(self, cost: float, now_s: float) -> bool:
@@ -81,10 +81,10 @@ class HedgeBudget:
 
     def reserve(self, cost: float, now_s: float) -> HedgeTickets:
         """Take the credits of a hedge that `affords` has approved."""
-        request, volume = self.requests.reserve(now_s), self.cost.reserve(now_s, cost)
-        assert request is not None
-        assert volume is not None
-        return HedgeTickets(request, volume)
+        request_ticket, cost_ticket = self.requests.reserve(now_s), self.cost.reserve(now_s, cost)
+        assert request_ticket is not None
+        assert cost_ticket is not None
+        return HedgeTickets(request_ticket, cost_ticket)
 
     def settle(self, tickets: HedgeTickets) -> None:
         """Charge the reserved credits of a hedge that was sent."""
@@ -98,12 +98,12 @@ class HedgeBudget:
 
     def why_not(self, cost: float) -> str:
         """Describe the credits that are missing, for the log."""
-        requests, left = self.requests.credit, self.cost.credit
+        requests_left, cost_left = self.requests.credit, self.cost.credit
         if self.unit is BudgetUnit.COST:
-            second = f"cost {left:.3g} ({cost:.3g} needed)"
+            second = f"cost {cost_left:.3g} ({cost:.3g} needed)"
         else:
-            second = f"{left:.0f} tokens ({cost:.0f} needed)"
-        return f"the hedge budget is too low: {requests:.1f} requests (1 needed), {second}"
+            second = f"{cost_left:.0f} tokens ({cost:.0f} needed)"
+        return f"the hedge budget is too low: {requests_left:.1f} requests (1 needed), {second}"
 
 
 def _cached_weight(prices: Prices | None) -> float:

@@ -177,8 +177,8 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
 
 def costs(charges: Iterable[Charge]) -> dict[Disposition, float]:
     """Return the cost per disposition; empty if no attempt has a price."""
-    found: dict[Disposition, float] = {}
-    for each in charges:
-        if each.cost is not None:
-            found[each.disposition] = money(found.get(each.disposition, 0.0) + each.cost)
-    return found
+    totals: dict[Disposition, float] = {}
+    for charged in charges:
+        if charged.cost is not None:
+            totals[charged.disposition] = money(totals.get(charged.disposition, 0.0) + charged.cost)
+    return totals

@@ -95,20 +95,20 @@ def decide(
         has_credit: True if the budgets can pay for the hedge.
         delay_s_min: hedge_delay_min, the shortest time between two decisions.
     """
-    soon_s = max(delay_s_min, _RETRY_WAITED * asking.waited_s)
+    recheck_s = max(delay_s_min, _RETRY_WAITED * asking.waited_s)
     gain_s = None
     if plan is not None and plan.curve is not None:
         gain_s = min(_gain_s(plan.curve, attempt, candidate) for attempt in (asking, *others))
         overhead_s = min(_OVERHEAD_S, _OVERHEAD_BACKUPS * candidate.predicted_s)
         asked_s = overhead_s + candidate.gain_min * candidate.predicted_s
         if gain_s < asked_s:
-            return Deny(Denial.LOW_GAIN, soon_s, gain_s, asked_s)
+            return Deny(Denial.LOW_GAIN, recheck_s, gain_s, asked_s)
     if not candidate.has_room:
-        return Deny(Denial.QUOTA, soon_s, gain_s)
+        return Deny(Denial.QUOTA, recheck_s, gain_s)
     if not has_credit:
         late_s = plan.late_s(asking.predicted_s) if plan is not None else 0.0
-        again_s = late_s - asking.waited_s if asking.waited_s < late_s else asking.waited_s
-        return Deny(Denial.BUDGET, max(delay_s_min, again_s), gain_s)
+        remaining_s = late_s - asking.waited_s if asking.waited_s < late_s else asking.waited_s
+        return Deny(Denial.BUDGET, max(delay_s_min, remaining_s), gain_s)
     return Allow(candidate.replica, gain_s)
 
 

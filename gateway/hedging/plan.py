@@ -99,16 +99,16 @@ def plan_adaptive(curve: Survival, *, budget: float, first_share: float) -> Plan
     """
     first = int(curve.points.searchsorted(_DELAY_MIN, "right"))
     # Once all remaining requests can be hedged, a longer delay only loses: the maximum is not after that delay.
-    picked = _spread(first, curve.first_at_most(first_share))
-    delays = np.full(len(picked) + 1, _DELAY_MIN)
-    delays[1:] = curve.points[picked] * _BIN_EDGE
+    indices = _spread(first, curve.first_at_most(first_share))
+    delays = np.full(len(indices) + 1, _DELAY_MIN)
+    delays[1:] = curve.points[indices] * _BIN_EDGE
     late_shares = np.full(len(delays), curve.at(_DELAY_MIN))
-    late_shares[1:] = curve.survival[picked]
+    late_shares[1:] = curve.survival[indices]
     shares = np.minimum(1.0, first_share / np.maximum(late_shares, _SHARE_MIN))
     best = int((shares * curve.gains(delays)).argmax())
     delay = float(delays[best])
-    rare = float(curve.points[curve.first_at_most(_LATE_SHARE * budget)]) * _BIN_EDGE
-    late = max(_LATE_MIN * delay, min(_LATE_MAX * delay, rare))
+    late_delay = float(curve.points[curve.first_at_most(_LATE_SHARE * budget)]) * _BIN_EDGE
+    late = max(_LATE_MIN * delay, min(_LATE_MAX * delay, late_delay))
     return Plan(Policy.ADAPTIVE, delay, float(shares[best]), late, curve)
 
 

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from providers.base import RateLimit, Resource
 
 SHORT_S: Final = 60.0
-_UP_SHARE: Final = 0.25  # of its window: time in which a bucket adopts a reading above its own count,
-_UP_S_MAX: Final = 15.0  # and the maximum of that time
+_RISE_SHARE: Final = 0.25  # of its window: time in which a bucket adopts a reading above its own count,
+_RISE_S_MAX: Final = 15.0  # and the maximum of that time
 _REFILL_S_MIN: Final = 1.0  # shortest time for a full refill, whatever a header states
 
 
@@ -137,16 +137,16 @@ class Bucket:
 
     def wait_s(self, cost: float, now_s: float) -> float:
         """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now."""
-        short = min(cost, self.amount) - self.left(now_s)
-        if short <= 0:
+        missing = min(cost, self.amount) - self.left(now_s)
+        if missing <= 0:
             return 0.0
-        soon_s = self._full_at_s - now_s
-        if soon_s > 0:
-            by_then = soon_s * self._refill
-            if by_then >= short:
-                return short / self._refill
-            return soon_s + (short - by_then) * self.window_s / self.amount
-        return short * self.window_s / self.amount
+        to_reset_s = self._full_at_s - now_s
+        if to_reset_s > 0:
+            refilled = to_reset_s * self._refill
+            if refilled >= missing:
+                return missing / self._refill
+            return to_reset_s + (missing - refilled) * self.window_s / self.amount
+        return missing * self.window_s / self.amount
 
     def take(self, cost: float, now_s: float) -> None:
         """Take `cost` from the bucket; a negative cost gives back."""
@@ -174,13 +174,13 @@ class Bucket:
         if number < self.observed_by or stated.remaining is None:
             return
         self.amount = self.stated
-        pace = self.amount / self.window_s
-        ours = min(self.left(now_s), self.amount)
-        theirs = stated.remaining + min(0.0, pace * waited_s - sent_since)
-        if theirs > ours and self.observed_by:
-            up_s = min(_UP_SHARE * self.window_s, _UP_S_MAX)
-            theirs = ours + (theirs - ours) * min(1.0, (now_s - self._observed_s) / up_s)
-        self._left = theirs
+        rate = self.amount / self.window_s
+        counted_left = min(self.left(now_s), self.amount)
+        stated_left = stated.remaining + min(0.0, rate * waited_s - sent_since)
+        if stated_left > counted_left and self.observed_by:
+            rise_s = min(_RISE_SHARE * self.window_s, _RISE_S_MAX)
+            stated_left = counted_left + (stated_left - counted_left) * min(1.0, (now_s - self._observed_s) / rise_s)
+        self._left = stated_left
         self._observed_s = now_s
         self.observed_by = number
         self._full_at_s = -math.inf

@@ -72,15 +72,15 @@ class FairQueue(Generic[W]):
 
     def enqueue(self, request: W) -> W | None:
         """Queue a request; return the request that has no place: this one, an evicted one, or None."""
-        lost: W | None = None
+        evicted: W | None = None
         if self.waiting >= self.waiting_max:
-            lost = self._loser(request)
-            if lost is request:
-                return lost
-            self.remove(lost)
+            evicted = self._pick_evicted(request)
+            if evicted is request:
+                return evicted
+            self.remove(evicted)
         self._lanes.setdefault(request.key_name, _Lane()).waiting[request] = None
         self.waiting += 1
-        return lost
+        return evicted
 
     def remove(self, request: W) -> None:
         """Remove a request from the queue."""
@@ -124,7 +124,7 @@ class FairQueue(Generic[W]):
             lane.credit += QUANTUM
             self._lanes[key_name] = self._lanes.pop(key_name)  # after all others
 
-    def _loser(self, request: W) -> W:
+    def _pick_evicted(self, request: W) -> W:
         """Return the newest request of the longest lane, or `request` if its own lane would be as long."""
         if not self._lanes:
             return request

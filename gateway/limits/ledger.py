@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, Spend
 from providers.base import RateLimit
 
-_KEEP: Final = 0.6  # of a bucket: reserved for primaries
-_KEEP_LIMITED: Final = 0.8  # the same after a 429, which shows that the mirror was wrong
+_KEPT_SHARE: Final = 0.6  # of a bucket: reserved for primaries
+_KEPT_SHARE_AFTER_429: Final = 0.8  # the same after a 429, which shows that the mirror was wrong
 _LIMITED_S: Final = 300.0
-_KEEP_LONG: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
+_KEPT_SHARE_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
 _GUESS_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
 _GUESS_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
 
@@ -84,10 +84,10 @@ class Ledger:
     def settle(self, ticket: QuotaTicket, used: Spend, now_s: float) -> None:
         """Replace the reservation of a request that has ended by its usage."""
         if self._close(ticket, used, now_s):
-            beyond = max(0, used.tokens - ticket.spend.tokens)
-            self._reserved += beyond
+            excess = max(0, used.tokens - ticket.spend.tokens)
+            self._reserved += excess
             self._settled += used.tokens
-            self._released += ticket.spend.tokens + beyond - used.tokens
+            self._released += ticket.spend.tokens + excess - used.tokens
 
     def release(self, ticket: QuotaTicket, now_s: float) -> None:
         """Give back the reservation of a request that the provider did not count."""
@@ -108,10 +108,10 @@ class Ledger:
         limited = now_s < self._limited_s + _LIMITED_S
         if limited and not self._buckets:
             return False  # nothing is known of this quota but a 429
-        keep = _KEEP_LIMITED if limited else _KEEP
+        kept_share = _KEPT_SHARE_AFTER_429 if limited else _KEPT_SHARE
         return all(
             bucket.left(now_s) - bucket.cost(spend)
-            >= bucket.amount * (keep if bucket.window_s <= SHORT_S else _KEEP_LONG)
+            >= bucket.amount * (kept_share if bucket.window_s <= SHORT_S else _KEPT_SHARE_LONG_WINDOW)
             for bucket in self._buckets
         )
 
@@ -184,15 +184,18 @@ class Ledger:
 
     def _observed(self, stated: RateLimit) -> Bucket | None:
         """Return the bucket of a limit found in responses; None while the limit itself is unknown."""
-        kin = [bucket for bucket in self._buckets if bucket.resource is stated.resource]
-        known = next((bucket for bucket in kin if bucket.is_observed and bucket.window_s == stated.window_s), None)
+        same_resource = [bucket for bucket in self._buckets if bucket.resource is stated.resource]
+        known = next(
+            (bucket for bucket in same_resource if bucket.is_observed and bucket.window_s == stated.window_s), None
+        )
         limit = stated.limit
         if limit is None or not 0 < limit < math.inf:
             if known is not None:
                 return known
-            if not kin:
+            if not same_resource:
                 return None
-            limit = kin[0].amount * stated.window_s / kin[0].window_s  # scaled from the configured limit
+            # scaled from the configured limit
+            limit = same_resource[0].amount * stated.window_s / same_resource[0].window_s
         if known is None and stated.remaining is not None and 0 <= stated.remaining <= limit:
             known = Bucket(Limit(stated.resource, limit, stated.window_s), is_observed=True)
             self._buckets.append(known)
@@ -205,10 +208,10 @@ class Ledger:
         if not ticket.is_open:
             return False
         ticket.is_open = False
-        more = used.minus(ticket.spend)
+        difference = used.minus(ticket.spend)
         for bucket in self._buckets:
             if bucket.observed_by < ticket.number:
-                bucket.take(bucket.cost(more), now_s)
+                bucket.take(bucket.cost(difference), now_s)
         return True
 
 
@@ -222,10 +225,10 @@ class LedgerRegistry(Mapping[str, Ledger]):
 
     def __init__(self, configured: Mapping[str, Sequence[Limit]], previous: "LedgerRegistry | None" = None) -> None:
         self._configured = {name: tuple(limits) for name, limits in configured.items()}
-        self._old: tuple[dict[str, Ledger], dict[str, tuple[Limit, ...]]] = ({}, {})
+        self._previous: tuple[dict[str, Ledger], dict[str, tuple[Limit, ...]]] = ({}, {})
         if previous is not None:
-            self._old = (previous._ledgers, previous._configured)
-        self._ledgers: dict[str, Ledger] = {name: self._made(name) for name in configured}
+            self._previous = (previous._ledgers, previous._configured)
+        self._ledgers: dict[str, Ledger] = {name: self._create(name) for name in configured}
         self._implied: dict[tuple[str, str | None, str], str] = {} if previous is None else dict(previous._implied)
 
     def __getitem__(self, name: str) -> Ledger:
@@ -240,7 +243,7 @@ class LedgerRegistry(Mapping[str, Ledger]):
     def named(self, name: str) -> str:
         """Create the quota that a replica names, with or without configured limits, and return its name."""
         if name not in self._ledgers:
-            self._ledgers[name] = self._made(name)
+            self._ledgers[name] = self._create(name)
         return name
 
     def implied(self, base_url: str, host: str, key: str | None, model: str) -> str:
@@ -252,18 +255,18 @@ class LedgerRegistry(Mapping[str, Ledger]):
             key: API key of the replica; never part of the name.
             model: the replica's name of the model.
         """
-        counted = (base_url.rstrip("/"), key, model)
-        if counted not in self._implied:
+        identity = (base_url.rstrip("/"), key, model)
+        if identity not in self._implied:
             name, number = f"{host}/{model}", 1
             taken = {*self._ledgers, *self._implied.values()}
             while name in taken:  # another key, or another path on the same host
                 number += 1
                 name = f"{host}/{model}#{number}"
-            self._implied[counted] = name
-        return self.named(self._implied[counted])
+            self._implied[identity] = name
+        return self.named(self._implied[identity])
 
-    def _made(self, name: str) -> Ledger:
+    def _create(self, name: str) -> Ledger:
         """Return the previous ledger if its configured limits are unchanged, else a new one."""
-        ledgers, configured = self._old
+        ledgers, configured = self._previous
         limits = self._configured.get(name, ())
         return ledgers[name] if name in ledgers and configured.get(name, ()) == limits else Ledger(limits)

@@ -9,7 +9,7 @@ Units: seconds; amounts are slots or bytes.
 
 from typing import Final
 
-_KEEP: Final = 0.95  # of the past at each release: the last 20 count
+_DECAY: Final = 0.95  # of the past at each release: the last 20 count
 _UNKNOWN_S: Final = 5.0  # reported before the first release: a chat answer's usual duration
 _WAIT_S_MIN: Final = 0.1  # retrying sooner would only be rejected again
 _WAIT_S_MAX: Final = 60.0  # a longer wait is a guess, and OpenAI's SDKs ignore longer waits in a header
@@ -31,8 +31,8 @@ class WaitEstimator:
 
     def ended(self, held_s: float, amount: float = 1.0) -> None:
         """Record the release of `amount` after `held_s`."""
-        self._amount = _KEEP * self._amount + amount
-        self._amount_s = _KEEP * self._amount_s + amount * held_s
+        self._amount = _DECAY * self._amount + amount
+        self._amount_s = _DECAY * self._amount_s + amount * held_s
 
     def wait_s(self, amount: float = 1.0) -> float:
         """Return the expected time until `amount` is released, with all capacity taken."""

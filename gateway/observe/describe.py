@@ -54,8 +54,15 @@ def admission_state(
 ) -> AdmissionState:
     """Return a snapshot of admission for metrics and the admin address, by names of models and keys."""
     models = tuple(
-        ModelAdmission(name, gate.slots, gate.in_flight, gate.waiting, gate.waiting_max, gate.waiting_by_key())
-        for name, gate in fair_queues.items()
+        ModelAdmission(
+            name,
+            fair_queue.slots,
+            fair_queue.in_flight,
+            fair_queue.waiting,
+            fair_queue.waiting_max,
+            fair_queue.waiting_by_key(),
+        )
+        for name, fair_queue in fair_queues.items()
     )
     keys = tuple(_key_admission(name, limiter, now_s) for name, limiter in key_limiters.items())
     return AdmissionState(models, keys, memory.held, memory.bytes_max, memory.arriving)
@@ -128,12 +135,12 @@ def _describe_plan(plan: Plan | None) -> dict[str, object] | None:
     if plan.curve is None:
         return {"hedge_after_ms": round(1000 * plan.delay, 3)}
     last = plan.curve.first_at_most(0.0)
-    picked = sorted({round(i * last / (_CURVE_POINTS - 1)) for i in range(_CURVE_POINTS)})
+    indices = sorted({round(i * last / (_CURVE_POINTS - 1)) for i in range(_CURVE_POINTS)})
     return {
         "hedge_after_x": round(plan.delay, 3),
         "share_hedged_then": round(plan.share, 4),
         "late_after_x": round(plan.late, 3),
-        "survival": [[round(float(plan.curve.points[i]), 3), round(float(plan.curve.survival[i]), 5)] for i in picked],
+        "survival": [[round(float(plan.curve.points[i]), 3), round(float(plan.curve.survival[i]), 5)] for i in indices],
     }
 
 
@@ -150,32 +157,32 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
         "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),
         "hedge_delay_ms": None if delay_s is None else round(1000 * delay_s, 3),
-        "ttft_ms": _seen(ttft, now_s, quantiles),
+        "ttft_ms": _quantiles_ms(ttft, now_s, quantiles),
         "ttft_estimate_ms": _estimates(ttft, now_s, quantiles, 1000.0),
-        "headers_ms": _seen(learning.ttfb[replica.name], now_s, quantiles),
+        "headers_ms": _quantiles_ms(learning.ttfb[replica.name], now_s, quantiles),
     }
 
 
-def _seen(window: Window, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
+def _quantiles_ms(window: Window, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
     """Return quantiles of the waits that ended, in milliseconds, with their number of samples."""
-    found: dict[str, object] = {"samples": window.event_count(now_s)}
+    row: dict[str, object] = {"samples": window.event_count(now_s)}
     for q in quantiles:
         value = window.quantile(q, now_s)
-        found[_name(q)] = None if value is None else round(1000 * value, 3)
-    return found
+        row[_quantile_name(q)] = None if value is None else round(1000 * value, 3)
+    return row
 
 
-def _estimates(window: Window, now_s: float, quantiles: Sequence[float], unit: float) -> dict[str, object]:
+def _estimates(window: Window, now_s: float, quantiles: Sequence[float], factor: float) -> dict[str, object]:
     """Return Kaplan-Meier estimates, which account for the waits given up, and their numbers of samples."""
     events, count = window.event_count(now_s), window.count(now_s)
     curve = Survival(window.bins(now_s)) if count else None
-    found: dict[str, object] = {"samples": events, "given_up": count - events}
+    row: dict[str, object] = {"samples": events, "given_up": count - events}
     for q in quantiles:
         value = None if curve is None else curve.quantile(q)
-        found[_name(q)] = None if value is None else round(unit * value, 3)
-    return found
+        row[_quantile_name(q)] = None if value is None else round(factor * value, 3)
+    return row
 
 
-def _name(q: float) -> str:
+def _quantile_name(q: float) -> str:
     """Name a quantile: p97 for 0.97, p99.9 for 0.999."""
     return f"p{100 * q:.12g}"

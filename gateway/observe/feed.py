@@ -68,9 +68,9 @@ class Feed:
     def on_event(self, event: Event) -> None:
         """Pass an event to every subscriber (a `gateway.events.Listener`)."""
         if self._subscriptions:
-            written = _sse(_NAMES[type(event)], _encode(event))
+            encoded = _sse(_NAMES[type(event)], _encode(event))
             for subscription in self._subscriptions:
-                subscription.put(written)
+                subscription.put(encoded)
 
     def join(self) -> Subscription | None:
         """Return a new subscription, to be returned with `leave`; None if there are too many."""

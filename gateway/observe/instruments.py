@@ -66,16 +66,16 @@ class Histogram:
 
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
         counts, total = self._counts.copy(), self._sum  # a consistent copy: a scrape may pause between two lines
-        seen = 0
-        for bound, count in zip(_written(self._bounds), counts, strict=True):
-            seen += count
-            yield f"{name}_bucket", {**labels, "le": bound}, seen
-        yield f"{name}_count", labels, seen
+        cumulated = 0
+        for bound, count in zip(_bound_labels(self._bounds), counts, strict=True):
+            cumulated += count
+            yield f"{name}_bucket", {**labels, "le": bound}, cumulated
+        yield f"{name}_count", labels, cumulated
         yield f"{name}_sum", labels, total
 
 
 @cache
-def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
+def _bound_labels(bounds: tuple[float, ...]) -> tuple[str, ...]:
     """Return bounds as label values; cached, because there are only the sets above."""
     return (*map(repr, bounds), "+Inf")
 
@@ -100,15 +100,15 @@ class Family(Generic[T]):
 
     def at(self, *values: str) -> T:
         """Return the series with these label values, created on first use."""
-        found = self._series.get(values)
-        if found is None:
-            found = self._series[values] = self._make()
-        return found
+        series = self._series.get(values)
+        if series is None:
+            series = self._series[values] = self._make()
+        return series
 
     def lines(self) -> Iterator[Line]:
         """Return the samples of all series; a series created meanwhile is in the next scrape."""
-        for values, tally in list(self._series.items()):
-            yield from tally.lines(self.name, dict(zip(self._labels, values, strict=True)))
+        for values, series in list(self._series.items()):
+            yield from series.lines(self.name, dict(zip(self._labels, values, strict=True)))
 
 
 def _counter(name: str, text: str, *labels: str) -> Family[Counter]:

@@ -43,10 +43,10 @@ LogFormat = Literal["json", "text", "auto"]
 Level = Literal["info", "warning", "error"]
 
 _LABEL_CHARS_MAX = 200  # length of ids and error codes, which may come from an upstream
-_PART_SILENCE_S = 60.0  # a component that keeps failing is logged once in this time
+_COMPONENT_SILENCE_S = 60.0  # a component that keeps failing is logged once in this time
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
-_RARE: dict[type[Event], tuple[str, Level]] = {
+_RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     RequestRejected: ("request_rejected", "info"),
     BreakerChanged: ("breaker_changed", "warning"),
     HedgingSwitched: ("hedging_switched", "warning"),
@@ -54,7 +54,7 @@ _RARE: dict[type[Event], tuple[str, Level]] = {
     ConfigReloaded: ("config_reloaded", "warning"),
     ComponentFailed: ("component_failed", "error"),
 }
-_SUMMED_UP: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
+_IN_REQUEST_LINE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
 
 
 class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
@@ -143,7 +143,8 @@ class RequestLog:
         self._text = text
         self._now = now
         self._lost = 0
-        self._failed_parts: dict[str, tuple[float, int]] = {}  # component -> time of its last line, failures since then
+        # component -> time of its last line, failures since then
+        self._failed_components: dict[str, tuple[float, int]] = {}
 
     def on_event(self, event: Event) -> None:
         """Write the event's line, if there is one (a `gateway.events.Listener`)."""
@@ -151,33 +152,33 @@ class RequestLog:
             line = _request_line(event, self._now())
             self._put(_request_text(line).encode() if self._text else _encode(line))
             return
-        if isinstance(event, _SUMMED_UP):
+        if isinstance(event, _IN_REQUEST_LINE):
             return
-        name, level = _RARE[type(event)]
+        name, level = _RARE_EVENTS[type(event)]
         fields = _fields(event)
         if isinstance(event, ComponentFailed):
-            told_at_s, more = self._failed_parts.get(event.component, (-math.inf, 0))
-            if event.at_s < told_at_s + _PART_SILENCE_S:
-                self._failed_parts[event.component] = (told_at_s, more + 1)
+            logged_at_s, repeats = self._failed_components.get(event.component, (-math.inf, 0))
+            if event.at_s < logged_at_s + _COMPONENT_SILENCE_S:
+                self._failed_components[event.component] = (logged_at_s, repeats + 1)
                 return
-            self._failed_parts[event.component] = (event.at_s, 0)
-            fields["more"] = more
-        self._put(self._rare(name, level, fields))
+            self._failed_components[event.component] = (event.at_s, 0)
+            fields["more"] = repeats
+        self._put(self._rare_line(name, level, fields))
 
     def _put(self, line: bytes) -> None:
         """Write a line, after a report of lines lost before it."""
-        if self._lost and self._write(self._rare("lines_lost", "warning", {"lines": self._lost}) + b"\n"):
+        if self._lost and self._write(self._rare_line("lines_lost", "warning", {"lines": self._lost}) + b"\n"):
             self._lost = 0
         if self._text or b"\x7f" in line or not line.isascii():  # JSON escapes all other control characters
             line = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
         if not self._write(line + b"\n"):
             self._lost += 1
 
-    def _rare(self, name: str, level: Level, fields: dict[str, object]) -> bytes:
+    def _rare_line(self, name: str, level: Level, fields: dict[str, object]) -> bytes:
         now = self._now()
         if self._text:
-            said = (f"{key}={value}" for key, value in fields.items() if value is not None)
-            return " ".join((_clock(now), level, name, *said)).encode()
+            pairs = (f"{key}={value}" for key, value in fields.items() if value is not None)
+            return " ".join((_clock(now), level, name, *pairs)).encode()
         return _encode({"time": now, "level": level, "event": name, **fields})
 
 
@@ -204,7 +205,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         [_attempt_line(attempt) for attempt in event.attempts],
         _ms_or_none(event.ttft_s),
         event.winner,
-        _cut(event.error),
+        _truncated(event.error),
         event.denials,
         event.denied_why,
         event.malformed,
@@ -229,41 +230,41 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
         _ms_or_none(attempt.content_s),
         attempt.status,
         attempt.error,
-        _cut(attempt.upstream_request_id),
+        _truncated(attempt.upstream_request_id),
         attempt.usage,
         _ms_or_none(attempt.predicted_s),
         _ms_or_none(attempt.hedge_after_s),
-        None if _is_plain(attempt.charge) else attempt.charge,
+        None if _is_usage_only(attempt.charge) else attempt.charge,
     )
 
 
-def _is_plain(charge: Charge) -> bool:
+def _is_usage_only(charge: Charge) -> bool:
     """Return True if the reported usage is the whole charge."""
     return charge.disposition is Disposition.WINNER and charge.cost is None and not charge.estimated
 
 
 def _request_text(line: RequestLine) -> str:
     """Format a request's line as text: the result first, then each attempt."""
-    words = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
+    parts = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
     if line.ttft_ms is not None:
-        words.append(f"ttft={line.ttft_ms:g}ms")
+        parts.append(f"ttft={line.ttft_ms:g}ms")
     if line.queued_ms is not None:
-        words.append(f"queued={line.queued_ms:g}ms")
-    words += [f"key={line.key}", f"id={line.request_id}"]
+        parts.append(f"queued={line.queued_ms:g}ms")
+    parts += [f"key={line.key}", f"id={line.request_id}"]
     if line.error is not None:
-        words.append(f"error={line.error}")
+        parts.append(f"error={line.error}")
     if line.denials:
-        words.append("denied=" + ",".join(denial.value for denial in line.denials))
+        parts.append("denied=" + ",".join(denial.value for denial in line.denials))
     if line.denied_why is not None:
-        words.append(f"({line.denied_why})")
+        parts.append(f"({line.denied_why})")
     if line.beyond_boundary:
-        words.append("beyond_boundary=" + ",".join(line.beyond_boundary))
+        parts.append("beyond_boundary=" + ",".join(line.beyond_boundary))
     if line.never_hedged is not None:
-        words.append(f"never_hedged={line.never_hedged.value}")
-    words += [f"{disposition.value}={cost:.6g}" for disposition, cost in line.cost.items()]
-    words += [_recovery_text(recovery) for recovery in line.recoveries]
-    words += [_attempt_text(attempt) for attempt in line.attempts]
-    return " ".join(words)
+        parts.append(f"never_hedged={line.never_hedged.value}")
+    parts += [f"{disposition.value}={cost:.6g}" for disposition, cost in line.cost.items()]
+    parts += [_recovery_text(recovery) for recovery in line.recoveries]
+    parts += [_attempt_text(attempt) for attempt in line.attempts]
+    return " ".join(parts)
 
 
 def _recovery_line(recovery: RecoveryReport) -> RecoveryLine:
@@ -278,21 +279,21 @@ def _recovery_line(recovery: RecoveryReport) -> RecoveryLine:
 
 
 def _recovery_text(recovery: RecoveryLine) -> str:
-    said = f"{recovery.kind.value}:{recovery.result.value}"
-    return f"recovery={said} (after {recovery.after_tokens} tokens, gap {recovery.gap_ms:g}ms)"
+    recovered = f"{recovery.kind.value}:{recovery.result.value}"
+    return f"recovery={recovered} (after {recovery.after_tokens} tokens, gap {recovery.gap_ms:g}ms)"
 
 
 def _attempt_text(attempt: AttemptLine) -> str:
-    words = [f"| {attempt.replica} {attempt.role.value} {attempt.outcome.value}"]
+    parts = [f"| {attempt.replica} {attempt.role.value} {attempt.outcome.value}"]
     if attempt.ttft_ms is not None:
-        words.append(f"ttft={attempt.ttft_ms:g}ms")
+        parts.append(f"ttft={attempt.ttft_ms:g}ms")
     if attempt.expected_ms is not None:
-        words.append(f"expected={attempt.expected_ms:g}ms")
+        parts.append(f"expected={attempt.expected_ms:g}ms")
     if attempt.hedge_after_ms is not None:
-        words.append(f"hedge_after={attempt.hedge_after_ms:g}ms")
+        parts.append(f"hedge_after={attempt.hedge_after_ms:g}ms")
     if attempt.error is not None:
-        words.append(f"error={attempt.error}")
-    return " ".join((*words, f"{attempt.end_ms:g}ms ({attempt.reason})"))
+        parts.append(f"error={attempt.error}")
+    return " ".join((*parts, f"{attempt.end_ms:g}ms ({attempt.reason})"))
 
 
 def _fields(event: Event) -> dict[str, object]:
@@ -313,7 +314,7 @@ def _clock(now: datetime) -> str:
     return now.isoformat(sep=" ", timespec="milliseconds")[:23]
 
 
-def _cut(label: str | None) -> str | None:
+def _truncated(label: str | None) -> str | None:
     return label if label is None else label[:_LABEL_CHARS_MAX]
 
 

@@ -79,20 +79,20 @@ class Metrics:
     async def render(self) -> bytes:
         """Return all metrics as text of content type `CONTENT_TYPE`."""
         pools = await read_pools(self._state)
-        written: list[bytes] = []
+        chunks: list[bytes] = []
         name, header_bytes = "", 0
-        for piece in self._pieces(pools):
-            text = generate_latest(_Only(piece))
-            if piece.name == name:  # another slice of the same metric: its header is already written
+        for metric in self._slices(pools):
+            text = generate_latest(_SingleMetric(metric))
+            if metric.name == name:  # another slice of the same metric: its header is already written
                 text = text[header_bytes:]
             else:
-                name = piece.name
-                header_bytes = len(generate_latest(_Only(Metric(name, piece.documentation, piece.type))))
-            written.append(text)
+                name = metric.name
+                header_bytes = len(generate_latest(_SingleMetric(Metric(name, metric.documentation, metric.type))))
+            chunks.append(text)
             await asyncio.sleep(0)
-        return b"".join(written)
+        return b"".join(chunks)
 
-    def _pieces(self, pools: list[PoolState]) -> Iterator[Metric]:
+    def _slices(self, pools: list[PoolState]) -> Iterator[Metric]:
         """Yield every metric in slices, those of one metric in sequence."""
         for family in self._instruments.families():
             yield from _sliced(family.name, family.text, family.kind, family.lines())
@@ -141,7 +141,7 @@ def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[
 
 
 @dataclass(frozen=True, slots=True)
-class _Only:
+class _SingleMetric:
     """One metric, with the interface of a registry that prometheus_client expects."""
 
     metric: Metric

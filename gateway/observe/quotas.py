@@ -63,7 +63,7 @@ def describe_quota(quota: QuotaState) -> dict[str, object]:
 
 def left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
     """Yield the remaining share of each quota's resource: the smallest, if several limits apply."""
-    for quota in _once(pools):
+    for quota in _distinct(pools):
         shares: dict[str, float] = {}
         for limit in quota.limits:
             shares[limit.resource] = min(shares.get(limit.resource, 1.0), max(0.0, limit.left / limit.limit))
@@ -73,9 +73,9 @@ def left_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
 
 def cooling_lines(pools: Iterable[PoolState]) -> Iterator[Line]:
     """Yield the remaining cool-down of each quota."""
-    for quota in _once(pools):
+    for quota in _distinct(pools):
         yield COOLING, {"quota": quota.quota}, quota.cooling_s
 
 
-def _once(pools: Iterable[PoolState]) -> list[QuotaState]:
+def _distinct(pools: Iterable[PoolState]) -> list[QuotaState]:
     return list({quota.quota: quota for pool in pools for quota in pool.quotas}.values())

@@ -35,7 +35,7 @@ _OPERATIONS = {  # OpenTelemetry's names
 }
 _OTHER = "_OTHER"  # OpenTelemetry's name for an error outside of the closed set
 _CODES_MAX = 64  # the gateway has fewer; bounds the labels if a code ever contains a client's input
-_GIVEN_CODES = (  # codes set where an error is raised; the rest are in the error classes
+_RAISED_CODES = (  # codes set where an error is raised; the rest are in the error classes
     "client_gone",
     "upstream_cut",
     "upstream_empty",
@@ -93,18 +93,18 @@ class _EndSeries:
 class _ModelSeries:
     """The series of one model under one API."""
 
-    __slots__ = ("_call", "_ends", "_instruments", "_overhead", "_per_token", "_replicas")
+    __slots__ = ("_call", "_instruments", "_overhead", "_per_token", "_replicas", "_series_by_end")
 
     def __init__(self, instruments: Instruments, model: str, operation: str) -> None:
         self._instruments = instruments
         self._call = (operation, model)
         self._overhead = instruments.overhead.at()
         self._per_token = instruments.per_token.at(operation, model)
-        self._ends: dict[tuple[int, str, Result], _EndSeries] = {}
+        self._series_by_end: dict[tuple[int, str, Result], _EndSeries] = {}
         self._replicas: dict[str, _ReplicaSeries] = {}
 
     def record(self, event: RequestEnded) -> None:
-        end = self._end(event)
+        end = self._end_series(event)
         end.requests.value += 1
         end.duration.observe(event.total_s)
         self._overhead.observe(event.gateway_s)
@@ -125,22 +125,22 @@ class _ModelSeries:
         for reason in event.denials:
             self._instruments.denials.at(self._call[1], reason.value).value += 1
         for recovery in event.recoveries:
-            words = (recovery.kind.value, recovery.result.value)
-            self._instruments.recoveries.at(self._call[1], *words).value += 1
+            labels = (recovery.kind.value, recovery.result.value)
+            self._instruments.recoveries.at(self._call[1], *labels).value += 1
         if event.queued_s:
             self._instruments.queue.at(event.model).observe(event.queued_s)
         if event.malformed:
             self._instruments.malformed.at(self._call[1]).value += event.malformed
 
-    def _end(self, event: RequestEnded) -> _EndSeries:
+    def _end_series(self, event: RequestEnded) -> _EndSeries:
         error = event.error or ""
         if error and error not in _known_errors():
             error = _OTHER
         key = (event.status // 100, error, event.result)
-        end = self._ends.get(key)
+        end = self._series_by_end.get(key)
         if end is None:
             result = event.result.value
-            end = self._ends[key] = _EndSeries(
+            end = self._series_by_end[key] = _EndSeries(
                 self._instruments.requests.at(*self._call, f"{key[0]}xx", error, result),
                 self._instruments.duration.at(*self._call, error),
                 self._instruments.ttft.at(*self._call, result),
@@ -226,12 +226,12 @@ def _hedge_result(backup: AttemptReport, winner: str | None) -> str:
 @cache
 def _known_errors() -> frozenset[str]:
     """Return every label and code of an error class, and _GIVEN_CODES."""
-    found = set(_GIVEN_CODES)
-    kinds: list[type[GatewayError | UpstreamError]] = [GatewayError, UpstreamError]
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        label = kind.label if issubclass(kind, UpstreamError) else kind.code
+    known = set(_RAISED_CODES)
+    classes: list[type[GatewayError | UpstreamError]] = [GatewayError, UpstreamError]
+    while classes:
+        error_class = classes.pop()
+        classes += error_class.__subclasses__()
+        label = error_class.label if issubclass(error_class, UpstreamError) else error_class.code
         if label is not None:
-            found.add(label)
-    return frozenset(found)
+            known.add(label)
+    return frozenset(known)

@@ -167,9 +167,9 @@ StateSource = Callable[[], Iterable[PoolState | None]]
 async def read_pools(source: StateSource) -> list[PoolState]:
     """Read the state of every pool, in slices that do not block the event loop for long."""
     pools: list[PoolState] = []
-    for number, part in enumerate(source()):
-        if part is not None:
-            pools.append(part)
+    for number, pool in enumerate(source()):
+        if pool is not None:
+            pools.append(pool)
         if number % _SLICE_PARTS == _SLICE_PARTS - 1:
             await asyncio.sleep(0)
     return pools

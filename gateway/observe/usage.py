@@ -51,40 +51,44 @@ class UsageTable:
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._since = now()
         self._requests: dict[tuple[str, str], int] = {}
-        self._sums: dict[tuple[str, str], dict[Disposition, ChargeTotal]] = {}
+        self._totals: dict[tuple[str, str], dict[Disposition, ChargeTotal]] = {}
 
     def on_event(self, event: Event) -> None:
         """Add one request (a `gateway.events.Listener`)."""
         if not isinstance(event, RequestEnded):
             return
-        place = (event.key_name, event.model)
-        sums = self._sums.get(place)
-        if sums is None:
-            sums = self._sums[place] = {}
-            self._requests[place] = 0
-        self._requests[place] += 1
+        row_key = (event.key_name, event.model)
+        totals = self._totals.get(row_key)
+        if totals is None:
+            totals = self._totals[row_key] = {}
+            self._requests[row_key] = 0
+        self._requests[row_key] += 1
         for attempt in event.attempts:
             disposition = attempt.charge.disposition
-            found = sums.get(disposition)
-            if found is None:
-                found = sums[disposition] = ChargeTotal()
-            found.add(attempt.charge)
+            total = totals.get(disposition)
+            if total is None:
+                total = totals[disposition] = ChargeTotal()
+            total.add(attempt.charge)
 
     def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
         """Return the usage of one key or all keys, on one model or all models."""
-        places = [place for place in sorted(self._sums) if key in (None, place[0]) and model in (None, place[1])]
+        row_keys = [
+            (key_name, name)
+            for key_name, name in sorted(self._totals)
+            if key in (None, key_name) and model in (None, name)
+        ]
         total: dict[Disposition, ChargeTotal] = {}
-        for place in places:
-            for disposition, each in self._sums[place].items():
-                total.setdefault(disposition, ChargeTotal()).merge(each)
-        rows = [_row(*place, self._requests[place], self._sums[place]) for place in places]
+        for row_key in row_keys:
+            for disposition, subtotal in self._totals[row_key].items():
+                total.setdefault(disposition, ChargeTotal()).merge(subtotal)
+        rows = [_row(*row_key, self._requests[row_key], self._totals[row_key]) for row_key in row_keys]
         return UsageReport(self._since, _row(None, None, sum(row.requests for row in rows), total), rows)
 
 
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:
     """Build a row; the number of unpriced attempts is shown only beside a cost."""
     shown = {
-        disposition.value: each if each.cost is not None else replace(each, unpriced=0)
-        for disposition, each in sums.items()
+        disposition.value: total if total.cost is not None else replace(total, unpriced=0)
+        for disposition, total in sums.items()
     }
     return UsageRow(requests, key, model, **shown)

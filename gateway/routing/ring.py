@@ -46,8 +46,8 @@ class Ring:
         """
         if not self.is_large:
             return iter((self._replicas,)), rand
-        place = rand * len(self._shuffled)
-        return self._groups(self._shuffled, int(place), self._holder(prefixes)), place - int(place)
+        position = rand * len(self._shuffled)
+        return self._groups(self._shuffled, int(position), self._holder(prefixes)), position - int(position)
 
     def in_turn(self, turn: int) -> Iterator[Sequence[Replica]]:
         """Return groups like `random`, starting at an index of the configured order."""
@@ -57,21 +57,23 @@ class Ring:
         """Record the replica that received a prompt with these prefixes."""
         if not self.is_large:
             return
-        for link in prefixes:
-            self._holders[link] = replica
-            self._holders.move_to_end(link)
+        for prefix in prefixes:
+            self._holders[prefix] = replica
+            self._holders.move_to_end(prefix)
         while len(self._holders) > _HOLDERS_MAX:
             self._holders.popitem(last=False)
 
     def _holder(self, prefixes: Sequence[int]) -> Replica | None:
         """Return the replica that last received the longest known prefix of this prompt."""
-        return next((self._holders[link] for link in reversed(prefixes) if link in self._holders), None)
+        return next((self._holders[prefix] for prefix in reversed(prefixes) if prefix in self._holders), None)
 
     @staticmethod
     def _groups(ring: Sequence[Replica], start: int, first: Replica | None) -> Iterator[Sequence[Replica]]:
-        turned = range(start, start + len(ring), _GROUP)
-        for at in turned:
-            group = [ring[number % len(ring)] for number in range(at, min(at + _GROUP, start + len(ring)))]
-            if first is not None and at == start and first not in group:
+        starts = range(start, start + len(ring), _GROUP)
+        for group_start in starts:
+            group = [
+                ring[index % len(ring)] for index in range(group_start, min(group_start + _GROUP, start + len(ring)))
+            ]
+            if first is not None and group_start == start and first not in group:
                 group.append(first)
             yield group

@@ -46,8 +46,8 @@ def inside(replicas: Sequence[Replica], tried: Collection[Replica]) -> list[Repl
 
 def reachable(replicas: Sequence[Replica], tried: Collection[Replica], crossing: Crossing) -> list[Replica]:
     """Return the untried replicas that a failover may go to, in any breaker state."""
-    reached = inside(replicas, tried) if crossing is Crossing.NEVER else replicas
-    return [replica for replica in reached if replica not in tried]
+    allowed = inside(replicas, tried) if crossing is Crossing.NEVER else replicas
+    return [replica for replica in allowed if replica not in tried]
 
 
 def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
@@ -69,8 +69,8 @@ def backups(
     replicas: Sequence[Replica], tried: Collection[Replica], now_s: float, crossing: Crossing = Crossing.NEVER
 ) -> list[Replica]:
     """Return the replicas that a hedge may go to: untried, healthy, and within the boundaries."""
-    reached = replicas if crossing is Crossing.ALWAYS else inside(replicas, tried)
-    return [replica for replica in reached if replica not in tried and replica.breaker.is_closed(now_s)]
+    allowed = replicas if crossing is Crossing.ALWAYS else inside(replicas, tried)
+    return [replica for replica in allowed if replica not in tried and replica.breaker.is_closed(now_s)]
 
 
 def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Sequence[Replica], float]:

@@ -253,7 +253,7 @@ def test_slices_make_the_whole() -> None:
     """The text made in slices is byte for byte what generate_latest writes of the same families at once."""
     metrics = busy_metrics()
     families: dict[str, Metric] = {}
-    for piece in metrics._pieces([pool(f"model-{number}") for number in range(50)]):
+    for piece in metrics._slices([pool(f"model-{number}") for number in range(50)]):
         whole = families.setdefault(piece.name, Metric(piece.name, piece.documentation, piece.type))
         whole.samples += piece.samples
     text = run_virtual(metrics.render())
@@ -264,7 +264,7 @@ def test_slices_make_the_whole() -> None:
 def test_every_slice_is_short() -> None:
     """No more than a slice is written between two turns of the loop."""
     metrics = busy_metrics()
-    pieces = list(metrics._pieces([]))
+    pieces = list(metrics._slices([]))
     assert max(len(piece.samples) for piece in pieces) == metrics_module._SLICE_LINES
 
     async def turns_of_a_scrape() -> int:
@@ -314,7 +314,7 @@ def test_every_metric_is_documented() -> None:
         family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
         for family in Instruments().families()
     }
-    for piece in Metrics(list, lambda: ADMISSION)._pieces([pool("llama")]):
+    for piece in Metrics(list, lambda: ADMISSION)._slices([pool("llama")]):
         if piece.type == "gauge":
             exported[piece.name] = ("gauge", set(piece.samples[0].labels))
     assert documented == exported
