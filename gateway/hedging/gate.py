@@ -107,8 +107,8 @@ def decide(
         return Deny(Denial.QUOTA, recheck_s, gain_s)
     if not has_credit:
         late_s = plan.late_s(asking.predicted_s) if plan is not None else 0.0
-        remaining_s = late_s - asking.waited_s if asking.waited_s < late_s else asking.waited_s
-        return Deny(Denial.BUDGET, max(delay_s_min, remaining_s), gain_s)
+        next_s = late_s - asking.waited_s if asking.waited_s < late_s else asking.waited_s
+        return Deny(Denial.BUDGET, max(delay_s_min, next_s), gain_s)
     return Allow(candidate.replica, gain_s)
 
 

@@ -22,7 +22,7 @@ _CANDIDATES_MAX: Final = 32  # delays tried; the gain is flat around its maximum
 _STEPS: Final = np.arange(_CANDIDATES_MAX)
 _LATE_MIN: Final = 1.5
 _LATE_MAX: Final = 8.0  # bounds the wait of requests that lose the coin toss, and of curves without a tail
-_LATE_SHARE: Final = 0.25  # of the budget: as few requests are this late, all can be afforded
+_LATE_SHARE: Final = 0.25  # of the budget: so few requests are later than this that all can be afforded
 _SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is kept for their variance
 _DECAY: Final = 0.999  # of the counts with each first hedge
 _SHARE_MIN: Final = 1e-9  # below any survival that samples can show; keeps 0 out of a division
@@ -55,8 +55,8 @@ class Plan:
 
     Attributes:
         policy: policy that made the plan.
-        delay: time of the first decision for a share of the late requests; infinite for never.
-        share: that share, drawn with a coin; the first decision for all others is at `late`.
+        delay: time of the first decision for the fraction `share` of late requests; infinite for never.
+        share: fraction of late requests, drawn with a coin; the first decision for all others is at `late`.
         late: time of the (next) decision for requests without a backup.
         curve: survival curve from which the gate computes gains. With a curve, delays are multiples of the prediction;
             with None, delays are seconds.

@@ -38,19 +38,19 @@ from scripted import Scripted, ScriptedStream, Step, answer, status
 COMPLETE = b"<role>ab<stop><done>"
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "%s"}]}'
 LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429, retry_after_s=0.5), answer(0.05)
-MOODS = (LATE, QUICK, FAILING, LIMITED)
+SCRIPTS = (LATE, QUICK, FAILING, LIMITED)
 BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
 WARM_UP = 60  # requests, so that there is a plan
 
 
-class Moody(Scripted):
-    """The first attempt of a request is as `mood` says, every other one is quick."""
+class FlakyEndpoint(Scripted):
+    """The first attempt of a request is as `script` says, every other one is quick."""
 
-    mood: list[Step] = QUICK
+    script: list[Step] = QUICK
 
     def open(self, call: Call, sink: Sink) -> ScriptedStream:
-        """Play the mood once."""
-        self.scripts, Moody.mood = (Moody.mood,), QUICK
+        """Play the script once."""
+        self.scripts, FlakyEndpoint.script = (FlakyEndpoint.script,), QUICK
         return super().open(call, sink)
 
 
@@ -72,7 +72,7 @@ def functions(room: ModuleType) -> Iterator[tuple[object, str, FunctionType]]:
                 )
 
 
-def places(owner: object, name: str, function: FunctionType) -> list[object]:
+def call_sites(owner: object, name: str, function: FunctionType) -> list[object]:
     """Where a function is called from: its class, or every module that has imported it."""
     if inspect.isclass(owner):
         return [owner]
@@ -80,26 +80,26 @@ def places(owner: object, name: str, function: FunctionType) -> list[object]:
     return [module for module in modules if getattr(module, name, None) is function]
 
 
-class House:
+class GatewayUnderTest:
     """Routes over a pool of three with a quota, two hedges allowed, and everything it told."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup, routing: Routing) -> None:
         self.events: list[Event] = []
         ledgers = {"quota": Ledger([Limit(Resource.TOKENS, 1e9, 60.0)])}
-        replicas = [Replica(name, Moody(QUICK), "quota") for name in "abc"]
+        replicas = [Replica(name, FlakyEndpoint(QUICK), "quota") for name in "abc"]
         settings = default_hedging(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], default_timeouts())
         runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
         bodies = BodyReader(1_000_000, 10.0, BodyMemory(1_000_000_000), runtime)
-        accounts = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9))}
-        admission = Admission(accounts, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, runtime)
+        limiters = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9))}
+        admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
         serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, limits)
         self.routes = RacedRoutes(serving, client_apis(), runtime, tasks)
 
-    async def ask(self, text: str, mood: list[Step] = QUICK) -> bytes:
+    async def ask(self, text: str, script: list[Step] = QUICK) -> bytes:
         """One request's answer."""
-        Moody.mood = mood
+        FlakyEndpoint.script = script
         inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         inbox.put_nowait({"type": "http.request", "body": BODY % text.encode(), "more_body": False})
         sent: list[dict[str, Any]] = []
@@ -115,15 +115,15 @@ class House:
         return b"".join(message["body"] for message in sent[1:])
 
 
-async def besiege(chosen: Sequence[tuple[object, str, FunctionType]], routing: Routing) -> set[str]:
+async def inject_faults(targets: Sequence[tuple[object, str, FunctionType]], routing: Routing) -> set[str]:
     """Break one function after the other, with requests that are late, fail and are quick; returns who has raised."""
     raised: set[str] = set()
     async with asyncio.TaskGroup() as tasks:
-        house = House(asyncio.get_running_loop(), tasks, routing)
+        gateway = GatewayUnderTest(asyncio.get_running_loop(), tasks, routing)
         for n in range(WARM_UP):
-            assert await house.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
-        assert not any(isinstance(event, ComponentFailed) for event in house.events)
-        for owner, name, function in chosen:
+            assert await gateway.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
+        assert not any(isinstance(event, ComponentFailed) for event in gateway.events)
+        for owner, name, function in targets:
             label = f"{getattr(owner, '__name__', '')}.{name}"
 
             def broken(*_args: object, _label: str = label, **_named: object) -> None:
@@ -131,11 +131,11 @@ async def besiege(chosen: Sequence[tuple[object, str, FunctionType]], routing: R
                 raise ZeroDivisionError
 
             with pytest.MonkeyPatch.context() as patch:
-                for place in places(owner, name, function):
-                    patch.setattr(place, name, broken)
-                for mood in MOODS[:2] if name in BOUNDARIES else MOODS:
-                    got = await house.ask(f"{label} {'long ' * 300}", mood)
-                    assert got == COMPLETE, label
+                for call_site in call_sites(owner, name, function):
+                    patch.setattr(call_site, name, broken)
+                for script in SCRIPTS[:2] if name in BOUNDARIES else SCRIPTS:
+                    body = await gateway.ask(f"{label} {'long ' * 300}", script)
+                    assert body == COMPLETE, label
                     await asyncio.sleep(1.0)  # a plan may be due again
     return raised
 
@@ -144,6 +144,6 @@ async def besiege(chosen: Sequence[tuple[object, str, FunctionType]], routing: R
 @pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
 def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
     """Whatever function of a pure room raises, for ever, every client gets the whole answer of one replica."""
-    chosen = list(functions(room))
-    raised = run_virtual(besiege(chosen, choice))
-    assert len(raised) >= 0.4 * len(chosen)  # the others are for people, or for what does not happen here
+    targets = list(functions(room))
+    raised = run_virtual(inject_faults(targets, choice))
+    assert len(raised) >= 0.4 * len(targets)  # the others are for people, or for what does not happen here

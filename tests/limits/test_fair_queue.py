@@ -94,8 +94,8 @@ class GateMachine(RuleBasedStateMachine):
         assert self.gate.in_flight == len(self.inside) <= self.SLOTS
         assert self.gate.waiting == len(self.queue) <= self.PLACES
         assert not self.queue or len(self.inside) == self.SLOTS
-        told = self.gate.waiting_by_key()
-        assert told == {name: count for name in "abc" if (count := sum(r.key_name == name for r in self.queue))}
+        counts = self.gate.waiting_by_key()
+        assert counts == {name: count for name in "abc" if (count := sum(r.key_name == name for r in self.queue))}
 
     def teardown(self) -> None:
         """When all have ended every slot is free again: nobody was left waiting."""

@@ -222,8 +222,8 @@ def test_lost_lines_are_told() -> None:
     lines.room = 1
     lines.of(REQUEST, REQUEST, REQUEST)
     lines.room = 10
-    told = lines.of(REQUEST, REQUEST)
-    assert [(line["event"], line.get("lines")) for line in told] == [
+    result = lines.of(REQUEST, REQUEST)
+    assert [(line["event"], line.get("lines")) for line in result] == [
         ("request", None),
         ("lines_lost", 2),
         ("request", None),

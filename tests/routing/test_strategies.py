@@ -92,13 +92,13 @@ def test_boundaries(tried: list[Replica], crossing: Crossing, failovers: str, he
 
 def test_open_breakers_are_for_the_desperate_and_a_wait_is_for_nobody() -> None:
     """An open breaker keeps a replica out until nothing else is left; one that was told to wait is left alone."""
-    well, shut, told = (Replica(name, Scripted()) for name in ("well", "shut", "told"))
-    shut.breaker.trip(0.0)
-    told.breaker.cool_down(10.0)
-    assert usable([well, shut, told], 1.0) == [well]
-    assert uncooled([well, shut, told], 1.0) == [well, shut]
-    assert usable([well, shut, told], 11.0) == [well, shut, told]
-    assert backups([well, shut, told], [], 11.0) == [well, told]  # a hedge is no probe
+    healthy, opened, cooling = (Replica(name, Scripted()) for name in ("healthy", "opened", "cooling"))
+    opened.breaker.trip(0.0)
+    cooling.breaker.cool_down(10.0)
+    assert usable([healthy, opened, cooling], 1.0) == [healthy]
+    assert uncooled([healthy, opened, cooling], 1.0) == [healthy, opened]
+    assert usable([healthy, opened, cooling], 11.0) == [healthy, opened, cooling]
+    assert backups([healthy, opened, cooling], [], 11.0) == [healthy, cooling]  # a hedge is no probe
 
 
 @given(st.integers(0, 12), st.integers(1, 3))
