@@ -59,9 +59,6 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     """One attempt to continue a broken stream.
 
     Attributes:
-        kind: method.
-        result: result.
-        replica: name of the replica.
         tokens: approximate number of tokens that the client had received.
         gap_s: time from the last event before the break until the stream continued, or the attempt ended.
         tokens_again: approximate number of prompt and answer tokens requested, and paid, a second time.
@@ -85,7 +82,6 @@ class AttemptReport(msgspec.Struct, frozen=True):
         headers_s: response headers after the attempt's start (TTFB); None if none arrived.
         content_s: first content after the attempt's start (TTFT); None if none arrived.
         end_s: end after the attempt's start.
-        outcome: outcome.
         status: HTTP status of the upstream; None if none arrived.
         error: label of the failure (`UpstreamError.label`); None without one.
         upstream_request_id: the upstream's request id; None if it sent none.
@@ -117,15 +113,11 @@ class RequestEnded(msgspec.Struct, frozen=True):
     """The end of one client request; emitted exactly once for each request that reached a replica.
 
     Attributes:
-        at_s: loop time of the end.
-        request_id: the gateway's request id.
         key_name: name of the caller's key; "anonymous" without one.
         model: public model name.
-        api: API of the request.
         streaming: True if the client requested a stream.
         status: final HTTP status as metrics count it: a failure after an early 200 counts by its own status.
         error: label of the final error; None for a complete answer, "client_gone" after a disconnect.
-        result: result of the race.
         winner: replica that produced the answer; None without an answer.
         attempts: all upstream attempts in the order of their start.
         denials: distinct reasons for which a hedge was denied, in order.
@@ -172,11 +164,8 @@ class RequestRejected:
     """The gateway answered a request with an error itself; the request reached no replica.
 
     Attributes:
-        at_s: loop time of the response.
-        request_id: the gateway's request id.
         key_name: name of the caller's key; None if it was not identified yet.
         status: status of the response; 499 if the client disconnected while queued.
-        code: code of the error.
         model: public model name; None if it was not identified yet.
         queued_s: time in the model's queue.
     """
@@ -250,7 +239,6 @@ class ConfigReloaded:
     """A reload of the configuration; with an error nothing has changed.
 
     Attributes:
-        at_s: loop time of the reload.
         models: number of models served now.
         kept: number of unchanged replicas, which keep their learned state.
         new: number of other replicas.

@@ -77,10 +77,8 @@ class Predictor:
         """Return the expected TTFT in seconds, or None before the pool's first sample.
 
         Args:
-            replica: name of the replica.
             uncached: prompt tokens that the replica has to compute.
             pending: prompt tokens sent to the replica and not yet answered, without this request's.
-            now_s: current time.
         """
         predicted_s = self.predict_each(((replica, uncached, pending),), now_s)
         return None if predicted_s is None else predicted_s[0]

@@ -78,7 +78,6 @@ def charge(
     """Compute the charge for one attempt.
 
     Args:
-        attempt: the attempt.
         outcome: its outcome; an answer that is about to be complete counts as finished.
         disposition: role of its cost in the request.
         prompt_tokens: estimated tokens of the prompt.

@@ -88,7 +88,6 @@ def decide(
     """Decide on one backup for a request.
 
     Args:
-        candidate: target of the backup.
         asking: attempt whose timer fired.
         others: other live attempts of the request.
         plan: the policy's plan; None if there is none yet, in which case gains are not computed.

@@ -20,7 +20,6 @@ class HedgeParameters:
         budget_unit: unit of the second budget, beside requests: prompt tokens or money.
         max_hedges: maximum number of backups per request.
         static_delay_s: delay of the policy `static`.
-        quantile: quantile of the policy `quantile`.
         hedge_delay_min_s: shortest delay of a hedge.
         cold_start_delay_s: delay while there are too few samples.
         gain_min: required gain of a backup, as a multiple of its own TTFT; None for the default of the replica's kind.

@@ -54,7 +54,6 @@ class Plan:
     """The parameters from which a request sets its hedge timer.
 
     Attributes:
-        policy: policy that made the plan.
         delay: time of the first decision for the fraction `share` of late requests; infinite for never.
         share: fraction of late requests, drawn with a coin; the first decision for all others is at `late`.
         late: time of the (next) decision for requests without a backup.

@@ -62,7 +62,6 @@ class CreditBudget:
         """Credit one request that may be hedged.
 
         Args:
-            now_s: current time.
             cost: weight of the request; 1 in a budget of requests.
             scale: 0 to 1, slows the earning.
         """

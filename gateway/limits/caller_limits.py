@@ -79,9 +79,6 @@ class CallerTicket:
 class KeyLimiter:
     """Usage of one key.
 
-    Args:
-        limits: limits of the key.
-
     Attributes:
         in_flight: requests admitted and not ended.
     """

@@ -22,7 +22,6 @@ class Waiter(Protocol):
     """A request to be admitted.
 
     Attributes:
-        key_name: name of the caller's key.
         cost: expected tokens.
     """
 

@@ -18,7 +18,6 @@ class ReplicaState:
 
     Attributes:
         replica: unique name in its model.
-        in_flight: attempts under way.
         breaker: "closed", "half_open" or "open".
         samples: number of first contents in the recent window, from which the quantiles come.
         suspect: True if it stopped answering and gets only probes as primaries.
@@ -68,7 +67,6 @@ class QuotaState:
     """Snapshot of one quota's ledger.
 
     Attributes:
-        quota: name of the quota.
         cooling_s: remaining cool-down; 0.0 without one.
         limits: known limits.
         reserved, settled, released: tokens since the start; tokens under way are in `reserved` only.
@@ -93,7 +91,6 @@ class PoolState:
         hedging_on: True if the switches allow hedging.
         budget_level: remaining credits; negative until an overdraft is repaid.
         budget_cap: maximum credits.
-        replicas: replicas of the pool.
         quotas: quotas of its replicas; other pools may share them.
     """
 
@@ -133,7 +130,6 @@ class KeyAdmission:
     """Snapshot of a key with limits.
 
     Attributes:
-        key: name of the key.
         in_flight: requests under way or queued.
         concurrency: maximum of in_flight; None for no limit.
         requests_left: remaining requests per minute; None for no limit.

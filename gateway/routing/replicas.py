@@ -34,7 +34,6 @@ class Breaker:
     """Counts consecutive failures of one replica.
 
     Attributes:
-        state: current state.
         failures: consecutive failures.
         wait_s: duration of the next open phase.
         open_until_s: time before which no probe is sent.
@@ -123,8 +122,6 @@ class Replica:
         prefills: True if the replica continues an answer from a given beginning.
         batches: True for a self-hosted engine, whose concurrent streams slow each other down.
         secrets: texts that its errors must not reveal: its key, and the values of headers sent to it.
-        in_flight: attempts under way.
-        breaker: its circuit breaker.
     """
 
     name: str

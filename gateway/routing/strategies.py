@@ -78,7 +78,6 @@ def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Se
 
     Args:
         candidates: at least one replica.
-        now_s: current time.
         rand: uniform random number in [0, 1).
 
     Returns:
