@@ -21,7 +21,7 @@ def filled(samples: list[Row]) -> RelativeFit:
 
 
 def error(samples: list[Row], coefficients: tuple[float, float, float]) -> float:
-    """What is minimised, with weights by age."""
+    """The minimised error, with weights by age."""
     return sum(
         0.998**age * (sum(x * c for x, c in zip(xs, coefficients, strict=True)) / y - 1.0) ** 2
         for age, (y, *xs) in enumerate(reversed(samples))
@@ -49,12 +49,12 @@ def test_exact_data_are_found_exactly() -> None:
 
 
 def test_a_column_that_never_moves_is_left_to_the_first() -> None:
-    """When a column is a multiple of the first, or always 0, the first one takes all."""
+    """If a column is a multiple of the first, or always 0, the first one takes the whole coefficient."""
     assert filled([(0.5, 1.0, 700.0, 0.0)] * 30).solve_nonnegative() == pytest.approx((0.5, 0.0, 0.0))
 
 
 def test_a_negative_influence_is_zero() -> None:
-    """Where more of a column makes y smaller, its coefficient is 0."""
+    """If more of a column makes y smaller, its coefficient is 0."""
     samples = [(1.0 - 1e-4 * u, 1.0, u, 0.0) for u in (0.0, 1_000.0, 2_000.0, 3_000.0)]
     b, s, c = filled(samples).solve_nonnegative()
     assert 0.7 < b < 1.0

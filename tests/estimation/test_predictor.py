@@ -12,10 +12,10 @@ from gateway.estimation.predictor import Predictor
 LAW = (0.18, 1 / 16_000, 1 / 10_000)
 
 
-def taught(
+def trained(
     samples: int, *, noise: float = 0.0, levels: dict[str, float] | None = None, law: tuple[float, float, float] = LAW
 ) -> Predictor:
-    """A predictor that has seen so many samples of a law, one every 50 ms, the last one at samples / 20 s."""
+    """Build a predictor from `samples` samples of a law, one every 50 ms, the last one at samples / 20 s."""
     rng = np.random.default_rng(5)
     predictor = Predictor()
     replicas = levels or {"a": 1.0}
@@ -60,12 +60,12 @@ def test_the_first_samples_fit_b_only() -> None:
 
 def test_it_finds_the_law() -> None:
     """Without noise the coefficients are those that made the samples."""
-    assert taught(600).coefficients == pytest.approx(LAW, rel=0.02)
+    assert trained(600).coefficients == pytest.approx(LAW, rel=0.02)
 
 
 def test_it_finds_the_law_through_noise_and_levels() -> None:
     """With noise of 30 % and replicas at 1 and 2, predictions are within 15 % of the typical TTFT on both."""
-    predictor = taught(2_000, noise=0.3, levels={"a": 1.0, "b": 2.0})
+    predictor = trained(2_000, noise=0.3, levels={"a": 1.0, "b": 2.0})
     for uncached, pending in ((200.0, 0.0), (2_000.0, 0.0), (2_000.0, 3_000.0), (8_000.0, 0.0)):
         typical_s = LAW[0] + LAW[1] * uncached + LAW[2] * pending
         assert predicted(predictor, "a", uncached, pending, 100.0) == pytest.approx(typical_s, rel=0.15)
@@ -74,7 +74,7 @@ def test_it_finds_the_law_through_noise_and_levels() -> None:
 
 @given(st.lists(st.tuples(st.floats(1e-4, 1e3), st.floats(0, 1e5), st.floats(0, 1e5)), min_size=1, max_size=120))
 def test_coefficients_are_never_negative(samples: list[tuple[float, float, float]]) -> None:
-    """Whatever the samples: no coefficient below 0, and every prediction is positive and finite."""
+    """For any samples, no coefficient is below 0, and every prediction is positive and finite."""
     predictor = Predictor()
     for n, (ttft_s, uncached, pending) in enumerate(samples):
         predictor.add("a", ttft_s, uncached, pending, float(n))
@@ -85,8 +85,8 @@ def test_coefficients_are_never_negative(samples: list[tuple[float, float, float
 
 
 def test_a_straggler_moves_the_level_little_and_the_fit_not_at_all() -> None:
-    """What is e^1.4 off does not enter the fit; the level moves by 0.03 at most."""
-    predictor = taught(600)
+    """A sample that is off by e^1.4 does not enter the fit, and moves the level by at most 0.03."""
+    predictor = trained(600)
     before = predictor.coefficients
     level = math.log(predictor.levels["a"])
     for _ in range(8):
@@ -98,7 +98,7 @@ def test_a_straggler_moves_the_level_little_and_the_fit_not_at_all() -> None:
 
 def test_a_slow_replica_is_followed_within_fifty_samples() -> None:
     """A replica that becomes three times slower is predicted so, the other one stays."""
-    predictor = taught(600, levels={"a": 1.0, "b": 1.0})
+    predictor = trained(600, levels={"a": 1.0, "b": 1.0})
     for n in range(100):
         predictor.add("ab"[n % 2], 0.18 * (3.0 if n % 2 else 1.0), 0.0, 0.0, 30.0 + n / 20)
         predictor.fold(30.0 + n / 20)
@@ -109,7 +109,7 @@ def test_a_slow_replica_is_followed_within_fifty_samples() -> None:
 
 def test_many_samples_at_once_are_followed_by_their_median() -> None:
     """A batch of many moves a level most of the way to their median: at once if all are slow, hardly for stragglers."""
-    predictor = taught(600)
+    predictor = trained(600)
     level = math.log(predictor.levels["a"])
     for n in range(20):
         predictor.add("a", 60.0 if n % 4 == 0 else 0.18, 0.0, 0.0, 30.0)
@@ -123,7 +123,7 @@ def test_many_samples_at_once_are_followed_by_their_median() -> None:
 
 def test_an_unconfirmed_level_drifts_to_one() -> None:
     """Without samples the logarithm of a level falls by e in 30 s."""
-    predictor = taught(1_000, levels={"a": 1.0, "b": 2.0})
+    predictor = trained(1_000, levels={"a": 1.0, "b": 2.0})
     before = math.log(predictor.levels["b"])
     predictor.fold(50.0 + 30.0)
     assert math.log(predictor.levels["b"]) == pytest.approx(before / math.e)
@@ -131,17 +131,17 @@ def test_an_unconfirmed_level_drifts_to_one() -> None:
     assert predictor.levels["b"] == pytest.approx(1.0, abs=1e-6)
 
 
-def test_a_prediction_is_fresh_although_nobody_folds() -> None:
+def test_a_prediction_is_fresh_without_a_call_of_fold() -> None:
     """A prediction after a long silence already contains the drift."""
-    predictor = taught(1_000, levels={"a": 1.0, "b": 2.0})
+    predictor = trained(1_000, levels={"a": 1.0, "b": 2.0})
     b = predictor.coefficients[0]
     assert predicted(predictor, "b", 0.0, 0.0, 1_000.0) == pytest.approx(b, rel=1e-3)
 
 
 @pytest.mark.parametrize(("waited_s", "moves"), [(0.05, False), (1.0, True)])
 def test_an_attempt_without_content_counts_only_if_late(waited_s: float, *, moves: bool) -> None:
-    """A loser cancelled early says nothing; cancelled late it moves the level up, and never enters the fit."""
-    predictor = taught(600)
+    """A loser cancelled early changes nothing; cancelled late, it raises the level, and never enters the fit."""
+    predictor = trained(600)
     before = predictor.coefficients, predictor.levels["a"]
     for _ in range(10):
         predictor.add_late("a", waited_s, 0.0, 0.0, 30.0)
@@ -152,8 +152,8 @@ def test_an_attempt_without_content_counts_only_if_late(waited_s: float, *, move
 
 
 def test_the_scale_belongs_to_b_alone() -> None:
-    """When all replicas become five times slower, levels carry it first and b takes it over."""
-    predictor = taught(1_000, levels={"a": 1.0, "b": 1.0}, law=(0.1, 0.0, 0.0))
+    """If all replicas become five times slower, the levels follow first, then b takes over."""
+    predictor = trained(1_000, levels={"a": 1.0, "b": 1.0}, law=(0.1, 0.0, 0.0))
     for n in range(4_000):
         predictor.add("ab"[n % 2], 0.5, 100.0, 0.0, 50.0 + n / 20)
         predictor.fold(50.0 + n / 20)
@@ -173,8 +173,8 @@ def test_the_buffer_is_bounded() -> None:
 
 
 def test_weights_stay_finite() -> None:
-    """A hundred thousand samples leave the fit exact: old weights are scaled back in time."""
-    predictor = taught(0)
+    """The fit is exact after a hundred thousand samples: old weights are scaled back in time."""
+    predictor = trained(0)
     for n in range(100_000):
         predictor.add("a", 0.2 if n % 2 else 0.4, 0.0 if n % 2 else 2_000.0, 0.0, 0.0)
     b, s, _ = predictor.coefficients
@@ -184,7 +184,7 @@ def test_weights_stay_finite() -> None:
 
 def test_a_forgotten_replica_starts_at_one() -> None:
     """Forgetting drops the level only."""
-    predictor = taught(1_000, levels={"a": 1.0, "b": 2.0})
+    predictor = trained(1_000, levels={"a": 1.0, "b": 2.0})
     predictor.forget("b")
     assert "b" not in predictor.levels
     assert predicted(predictor, "b", 0.0, 0.0, 50.0) == pytest.approx(predictor.coefficients[0])

@@ -12,7 +12,7 @@ seeds = st.integers(0, 2**32)
 
 
 def text(seed: int, length: int) -> bytes:
-    """So many bytes that no other seed has."""
+    """Random bytes that no other seed produces."""
     return (b"%d;" % seed * (length // 2 + 1))[:length]
 
 
@@ -42,7 +42,7 @@ def test_a_conversation_that_goes_on_is_cached_up_to_its_new_turn() -> None:
 
 
 def test_a_change_at_the_start_shares_nothing() -> None:
-    """A hash stands for all bytes before it, not for its own block."""
+    """A hash identifies all bytes before it, not only its own block."""
     memory = PrefixMemory()
     memory.remember(prefix_hashes(b"a" + text(1, 20_000)), 0.0)
     assert cached(memory, b"b" + text(1, 20_000)) == 0

@@ -21,7 +21,7 @@ def three_waiting(predicted_s: float = 0.5) -> StallDetector:
     ("predicted_s", "suspect_at_s"), [(0.5, 1.7), (0.1, 1.2), (10.0, 30.2)], ids=["3x", "1 s at least", "3x of long"]
 )
 def test_three_waiting_late_make_it_suspect(predicted_s: float, suspect_at_s: float) -> None:
-    """When the third one is later than 3 times its prediction and than 1 s, and not before."""
+    """A replica is suspect once the third attempt is later than 3 times its prediction and than 1 s."""
     waits = three_waiting(predicted_s)
     assert not waits.is_suspect(suspect_at_s - 0.01)
     assert waits.is_suspect(suspect_at_s + 0.01)
@@ -38,7 +38,7 @@ def test_given_up_late_counts_like_waiting() -> None:
 
 
 def test_given_up_early_does_not_count() -> None:
-    """Cancelled before it was late, an attempt says nothing."""
+    """An attempt cancelled before it was late does not count."""
     waits = three_waiting()
     waits.given_up(0, 1.0)
     assert not waits.is_suspect(100.0)
@@ -52,7 +52,7 @@ def test_an_error_does_not_count() -> None:
 
 
 def test_one_first_content_clears_it() -> None:
-    """A first content clears the count, and whoever was late by then does not count any more."""
+    """A first content clears the count, and attempts that were late by then no longer count."""
     waits = three_waiting()
     waits.given_up(0, 2.0)
     waits.sent(3, 0.5, 2.0)
@@ -101,7 +101,7 @@ def test_one_probe_per_five_seconds() -> None:
 
 
 def test_overdue_is_the_most_overdue() -> None:
-    """The age beyond the prediction, of whoever is furthest past it; 0 when nobody is."""
+    """overdue_s is the age beyond the prediction of the most overdue attempt; 0 without one."""
     waits = StallDetector()
     assert waits.overdue_s(5.0) == 0.0
     waits.sent(0, 10.0, 0.0)

@@ -34,7 +34,7 @@ def exact_survival(values: list[Sample], t: float) -> float:
 
 @given(samples)
 def test_it_equals_the_exact_product_limit(values: list[Sample]) -> None:
-    """Behind every observation S is the exact estimator's, and in front of it too: only the place is off by 1 %."""
+    """S equals the exact estimator's before and after every observation; only the positions are off by 1 %."""
     curve = curve_of(values)
     largest = max(x for x, _ in values)
     for x, _ in values:
@@ -57,7 +57,7 @@ def test_it_is_a_distribution(values: list[Sample]) -> None:
 
 @given(samples)
 def test_mass_that_cannot_be_estimated_sits_at_twice_the_largest_observation(values: list[Sample]) -> None:
-    """What the events leave open lies at twice the largest observation, whether that one ended or was given up."""
+    """Mass beyond the events is at twice the largest observation, an event or a wait given up."""
     curve = curve_of(values)
     largest = max(x for x, _ in values)
     left = exact_survival(values, largest)
@@ -71,7 +71,7 @@ def test_mass_that_cannot_be_estimated_sits_at_twice_the_largest_observation(val
 
 @given(st.lists(st.integers(-40, 80).map(lambda k: 1.05**k), min_size=1, max_size=60), st.floats(0.0, 1.0))
 def test_what_comes_after_giving_up_is_not_used(times: list[float], cut: float) -> None:
-    """If all waits are given up at one time, S is right up to it and keeps what is left behind it."""
+    """If all waits are given up at one time, S is exact up to it, and its mass after it is kept."""
     limit = sorted(times)[int(cut * (len(times) - 1))] * 1.025  # between the steps
     curve = curve_of([(min(x, limit), x <= limit) for x in times])
     left = sum(x > limit for x in times) / len(times)
@@ -83,8 +83,8 @@ def test_what_comes_after_giving_up_is_not_used(times: list[float], cut: float) 
 
 
 @given(samples, st.lists(st.floats(0.001, 0.1), max_size=20))
-def test_a_wait_given_up_before_the_first_event_says_nothing(values: list[Sample], early: list[float]) -> None:
-    """Adding waits that were given up before anything ended leaves the curve as it is."""
+def test_a_wait_given_up_before_the_first_event_changes_nothing(values: list[Sample], early: list[float]) -> None:
+    """Adding waits that were given up before the first event does not change the curve."""
     curve = curve_of(values)
     more = curve_of([*values, *((x, False) for x in early)])
     for x, _ in values:
@@ -92,7 +92,7 @@ def test_a_wait_given_up_before_the_first_event_says_nothing(values: list[Sample
 
 
 def test_a_fully_hedged_tail_does_not_erase_itself() -> None:
-    """With every slow wait given up at 2, their share stays in the curve, behind what was seen."""
+    """With every slow wait given up at 2, their share stays in the curve, after the observations."""
     curve = curve_of([(1.0, True)] * 80 + [(2.0, False)] * 20)
     assert curve.at(3.9) == pytest.approx(0.2)
     assert curve.points[-1] == pytest.approx(4.0, rel=0.01)
@@ -153,7 +153,7 @@ def test_a_quantile_is_the_first_time_that_few_enough_outlast(values: list[Sampl
 
 
 def test_the_first_point_at_most_a_share() -> None:
-    """first_at_most gives the first point behind which no more than that share is left."""
+    """first_at_most returns the first point after which at most that share is left."""
     curve = curve_of([(float(n), True) for n in range(1, 11)])
     assert curve.points[curve.first_at_most(0.25)] == pytest.approx(8.0, rel=0.01)
     assert curve.points[curve.first_at_most(1.0)] == pytest.approx(1.0, rel=0.01)

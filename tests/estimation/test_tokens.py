@@ -120,7 +120,7 @@ def test_inline_images_are_not_read_as_text() -> None:
 
 @given(st.binary(max_size=600) | st.text(max_size=300).map(lambda text: json.dumps(text).encode()))
 def test_any_bytes_have_an_estimate(body: bytes) -> None:
-    """Whatever the bytes: no error, nothing negative, and not more than four tokens a byte."""
+    """For any bytes there is no error, nothing negative, and at most four tokens a byte."""
     text = text_tokens(body)
     assert min(text) >= 0.0
     assert sum(text) <= 4.0 * len(body) + 800.0 * body.count(b";base64,")
@@ -167,7 +167,7 @@ def test_outliers_and_nonsense_are_left_out() -> None:
 
 
 def test_one_report_counts_half() -> None:
-    """The first report stands against one that would say 1."""
+    """The first report has the same weight as the prior of 1."""
     scale = TokenScale()
     scale.learn(TextTokens(1_000.0, 0.0, 0.0), 2_000)
     assert scale.factors == pytest.approx((1.2, 1.0, 1.0), rel=0.01)

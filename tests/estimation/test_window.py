@@ -1,4 +1,4 @@
-"""The window: what DDSketch would say of the same samples, reaching back far enough and not further."""
+"""The window: equal to one DDSketch of the same samples, and reaching back far enough and no further."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ samples = st.floats(SAMPLE_MIN * 1.1, SAMPLE_MAX / 1.1)
 
 @given(st.lists(st.tuples(samples, st.booleans()), min_size=1, max_size=700), st.floats(0.0, 1.0))
 def test_quantiles_are_those_of_one_sketch(values: list[tuple[float, bool]], q: float) -> None:
-    """However the samples are spread over slices, a quantile is what get_quantile_value says of all events."""
+    """For any distribution over slices, a quantile equals get_quantile_value of all events."""
     window = Window(reach_s=1e9)
     sketch = DDSketch(RELATIVE_ACCURACY)
     for n, (x, is_event) in enumerate(values):
@@ -80,7 +80,7 @@ def test_it_never_holds_less_than_the_last_hundred(gaps_s: list[float]) -> None:
 
 
 def test_rare_samples_make_few_slices() -> None:
-    """One sample a minute for a day leaves no more than a dozen slices behind."""
+    """One sample a minute for a day makes at most a dozen slices."""
     window = Window()
     for n in range(1_440):
         window.add_event(1.0, n * 60.0)
@@ -98,7 +98,7 @@ def test_nonsense_is_clamped(x: float, kept: float) -> None:
     assert window.quantile(0.5, 0.0) == pytest.approx(kept, rel=0.01)
 
 
-def test_an_empty_window_says_so() -> None:
+def test_an_empty_window_has_no_quantile() -> None:
     """Without samples there is no quantile, no bin and no count; censored samples alone give no quantile."""
     window = Window()
     assert window.quantile(0.5, 0.0) is None

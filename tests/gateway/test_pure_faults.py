@@ -44,7 +44,7 @@ WARM_UP = 60  # requests, so that there is a plan
 
 
 class FlakyEndpoint(Scripted):
-    """The first attempt of a request is as `script` says, every other one is quick."""
+    """Plays `script` for the first attempt of a request, and a quick answer for every other one."""
 
     script: list[Step] = QUICK
 
@@ -55,7 +55,7 @@ class FlakyEndpoint(Scripted):
 
 
 def functions(room: ModuleType) -> Iterator[tuple[object, str, FunctionType]]:
-    """Whatever has a body in a room: where it is found, its name, itself."""
+    """Yield every function with a body in a package: its owner, its name, itself."""
     for info in pkgutil.iter_modules(room.__path__):
         module = import_module(f"{room.__name__}.{info.name}")
         own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
@@ -73,7 +73,7 @@ def functions(room: ModuleType) -> Iterator[tuple[object, str, FunctionType]]:
 
 
 def call_sites(owner: object, name: str, function: FunctionType) -> list[object]:
-    """Where a function is called from: its class, or every module that has imported it."""
+    """Return the objects through which a function is called: its class, or every module that imports it."""
     if inspect.isclass(owner):
         return [owner]
     modules = [module for key, module in sys.modules.items() if key.split(".")[0] == "gateway"]
@@ -81,7 +81,7 @@ def call_sites(owner: object, name: str, function: FunctionType) -> list[object]
 
 
 class GatewayUnderTest:
-    """Routes over a pool of three with a quota, two hedges allowed, and everything it told."""
+    """Routes over a pool of three replicas with a quota, two hedges allowed, and all emitted events."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup, routing: Routing) -> None:
         self.events: list[Event] = []
@@ -116,7 +116,7 @@ class GatewayUnderTest:
 
 
 async def inject_faults(targets: Sequence[tuple[object, str, FunctionType]], routing: Routing) -> set[str]:
-    """Break one function after the other, with requests that are late, fail and are quick; returns who has raised."""
+    """Break one function after the other during late, failing and quick requests; return the functions that raised."""
     raised: set[str] = set()
     async with asyncio.TaskGroup() as tasks:
         gateway = GatewayUnderTest(asyncio.get_running_loop(), tasks, routing)
@@ -143,7 +143,7 @@ async def inject_faults(targets: Sequence[tuple[object, str, FunctionType]], rou
 @pytest.mark.parametrize("room", [estimation, limits, routing, hedging, pool], ids=lambda room: room.__name__)
 @pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
 def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
-    """Whatever function of a pure room raises, for ever, every client gets the whole answer of one replica."""
+    """With any pure function raising on every call, every client gets the whole answer of one replica."""
     targets = list(functions(room))
     raised = run_virtual(inject_faults(targets, choice))
-    assert len(raised) >= 0.4 * len(targets)  # the others are for people, or for what does not happen here
+    assert len(raised) >= 0.4 * len(targets)  # the others serve the admin address, or cases that do not occur here

@@ -1,4 +1,4 @@
-"""What each way an attempt can end is billed as: the table, and what it adds up to."""
+"""Billing of each way an attempt can end: the table, and its totals."""
 
 from dataclasses import dataclass, field
 
@@ -47,7 +47,7 @@ CASES = [
     (Outcome.DRAINED, Ended(events=7), Billed.USED, (900, 0, 7, True)),
     (Outcome.TTFT_TIMEOUT, Ended(), Billed.USED, PROMPT_ONLY),
     (Outcome.CUT, Ended(events=7, error="cut"), Billed.USED, (900, 0, 7, True)),
-    # failed before any content: the prompt, unless nobody can have worked on it
+    # failed before any content: the prompt, unless it cannot have been processed
     (Outcome.FAILED, Ended(error="empty"), Billed.USED, PROMPT_ONLY),
     (Outcome.FAILED, Ended(error="error_frame"), Billed.USED, PROMPT_ONLY),
     (Outcome.FAILED, Ended(status=None, error="cut"), Billed.USED, PROMPT_ONLY),
@@ -92,7 +92,7 @@ def test_where_cancelling_does_not_stop_the_bill_the_whole_answer_is_billed(outc
 
 
 def test_a_complete_answer_is_billed_as_it_is_wherever_it_came_from() -> None:
-    """Where cancelling does not stop the bill, an answer that was complete anyway costs what it has, also unused."""
+    """If cancelling does not stop billing, a complete answer costs its own tokens, also when unused."""
     goes_on = Replica("a", Scripted(), bills_cancelled=True)
     for outcome, ended in (
         (Outcome.FINISHED, Ended(replica=goes_on, usage=USAGE)),
@@ -126,7 +126,7 @@ def test_without_prices_there_are_tokens_and_no_money() -> None:
     ],
 )
 def test_disposition(outcome: Outcome, is_backup: bool, is_won: bool, expected: Disposition) -> None:
-    """Racing costs what losers cost, and backups that nobody was to have; failures and departures are apart."""
+    """Losers, and backups of a race without a winner, are the cost of racing; failures and disconnects are not."""
     assert disposition(outcome, is_backup=is_backup, is_won=is_won) is expected
 
 

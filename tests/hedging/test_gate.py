@@ -1,4 +1,4 @@
-"""The gate: each denial with its reason and its next look, and a hedge only when all of them pass."""
+"""The gate: each denial with its reason and its next decision, and a hedge only if all conditions hold."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def ask(
     plan: Plan | None = PLAN,
     others: tuple[WaitingAttempt, ...] = (),
 ) -> Allow[str] | Deny:
-    """One question to the gate, with everything in favour of a hedge unless told."""
+    """Ask the gate for one decision; the defaults favour a hedge."""
     return decide(
         Candidate("b", backup_s, gain_min, has_room),
         asking=WaitingAttempt(predicted_s, waited_s),
@@ -109,7 +109,7 @@ def test_no_credit(waited_s: float, again_s: float) -> None:
 
 
 def test_reasons_come_in_order() -> None:
-    """What would not pay is denied for that, whatever else is missing; quota comes before budget."""
+    """A low gain is the first reason for a denial, then the quota, then the budget."""
     assert [
         decision.reason
         for decision in (

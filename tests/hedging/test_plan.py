@@ -25,7 +25,7 @@ def curve_of(values: list[Sample]) -> Survival:
 
 
 def objective(curve: Survival, delays: Floats, share: float) -> list[float]:
-    """What hedging at each delay saves per request, by hedging.md section 4."""
+    """Saving per request of hedging at each delay, by hedging.md section 4."""
     left = [max(curve.at(float(delay)), 1e-12) for delay in delays]
     return [min(1.0, share / s) * float(g) for s, g in zip(left, curve.gains(delays), strict=True)]
 
@@ -64,7 +64,7 @@ def test_delay_share_and_late_are_in_bounds(values: list[Sample], budget: float,
 
 
 def test_a_clean_tail_is_hedged_just_behind_the_body() -> None:
-    """With 5 % of stragglers at 10 and a budget of 10 %, everyone who is past the body is hedged."""
+    """With 5 % of stragglers at 10 and a budget of 10 %, every request that is past the body is hedged."""
     rng = np.random.default_rng(1)
     body = [(float(x), True) for x in rng.normal(1.0, 0.1, 950)]
     plan = plan_adaptive(curve_of(body + [(10.0, True)] * 50), budget=0.1, first_share=0.1)

@@ -1,4 +1,4 @@
-"""One bucket against what responses say of it: late, out of order, old, missing, or about somebody else's use."""
+"""One bucket with responses that are late, out of order, old, incomplete, or that include other clients' usage."""
 
 import math
 import random
@@ -13,31 +13,31 @@ LIMIT = 600.0
 
 
 def bucket(remaining: float, reset_s: float | None = None, waited_s: float = 0.0, sent_since: float = 0.0) -> Bucket:
-    """A limit on requests that was first heard of at time 0."""
+    """A limit on requests, first observed at time 0."""
     fresh = Bucket(Limit(Resource.REQUESTS, LIMIT), is_observed=True)
-    fresh.observe(said(remaining, reset_s), 1, waited_s, sent_since, 0.0)
+    fresh.observe(stated(remaining, reset_s), 1, waited_s, sent_since, 0.0)
     return fresh
 
 
-def said(remaining: float | None, reset_s: float | None = None) -> RateLimit:
-    """What a response says of it."""
+def stated(remaining: float | None, reset_s: float | None = None) -> RateLimit:
+    """The limit in a response."""
     return RateLimit(Resource.REQUESTS, 60.0, LIMIT, remaining, reset_s)
 
 
 def test_less_than_we_thought_is_believed_at_once() -> None:
-    """Somebody else uses the quota: the provider's count replaces ours."""
+    """If other clients use the quota, the provider's count replaces ours."""
     known = bucket(500.0)
-    known.observe(said(100.0), 2, 0.0, 0.0, 1.0)
+    known.observe(stated(100.0), 2, 0.0, 0.0, 1.0)
     assert known.left(1.0) == 100.0
 
 
 def test_more_than_we_thought_is_believed_in_a_quarter_of_the_window() -> None:
-    """One answer may be old; when answers have said so for 15 s it is so, and one after a long silence counts whole."""
+    """A higher reading may be old: it is adopted over 15 s of responses, and at once after a long silence."""
     known = bucket(0.0)
-    known.observe(said(500.0), 2, 0.0, 0.0, 1.5)
+    known.observe(stated(500.0), 2, 0.0, 0.0, 1.5)
     assert known.left(1.5) == pytest.approx(15.0 + (500.0 - 15.0) / 10)
     other = bucket(0.0)
-    other.observe(said(500.0), 2, 0.0, 0.0, 15.0)
+    other.observe(stated(500.0), 2, 0.0, 0.0, 15.0)
     assert other.left(15.0) == 500.0
 
 
@@ -51,11 +51,11 @@ def test_refill_while_an_answer_was_on_its_way_is_not_counted_twice() -> None:
     assert bucket(500.0, waited_s=20.0).left(0.0) == 500.0
 
 
-def test_an_answer_to_an_earlier_request_says_nothing_new() -> None:
+def test_a_response_to_an_earlier_request_is_ignored() -> None:
     """Answers that come out of order do not bring old figures back."""
     known = bucket(300.0)
-    known.observe(said(200.0), 5, 0.0, 0.0, 1.0)
-    known.observe(said(100.0), 4, 1.0, 0.0, 1.0)
+    known.observe(stated(200.0), 5, 0.0, 0.0, 1.0)
+    known.observe(stated(100.0), 4, 1.0, 0.0, 1.0)
     assert known.left(1.0) == 200.0
 
 
@@ -102,10 +102,10 @@ def test_a_limit_that_shrinks_takes_what_is_left_with_it() -> None:
 @pytest.mark.parametrize("error", [0.8, 1.0, 1.3])  # our estimates of tokens against what the provider counts
 @pytest.mark.parametrize("lag_s", [0.0, 5.0])
 def test_the_mirror_does_not_drift(others: float, error: float, lag_s: float) -> None:
-    """After 10 minutes at 90 % of a quota it is within 15 % of the limit of the provider's own count, on average.
+    """After 10 minutes at 90 % of a quota, the mirror's mean error is within 15 % of the limit.
 
-    Whoever else uses it, however wrong our own counting is, and also where answers state old figures; and it errs on
-    the careful side by more than on the other.
+    For any usage by other clients, any error of our own counting, and also with old readings in responses; it errs more
+    on the careful side than on the other.
     """
     rng = random.Random(7)
     limit, now_s, errors = 60_000.0, 0.0, []

@@ -144,7 +144,7 @@ def test_a_slow_fleet_earns_slower() -> None:
 
 @given(st.lists(st.sampled_from(["settle", "release", "more"]), min_size=1, max_size=5))
 def test_a_ticket_is_settled_once(ends: list[str]) -> None:
-    """Whatever is called after the first settle or release of a ticket changes nothing: credits never leak."""
+    """Any call after the first settle or release of a ticket changes nothing: credits never leak."""
     budget = CreditBudget(0.1)
     budget.earn(0.0, cost=1_000.0)
     before = budget.credit
@@ -160,7 +160,7 @@ def test_a_ticket_is_settled_once(ends: list[str]) -> None:
 
 
 def test_a_released_ticket_cannot_lift_the_credit_above_the_cap() -> None:
-    """What comes back late is cut at the cap like everything else."""
+    """Credits that come back late are cut at the cap like all others."""
     budget = CreditBudget(0.1)
     budget.earn(0.0)
     ticket = budget.reserve(0.0)
@@ -174,7 +174,7 @@ def test_a_released_ticket_cannot_lift_the_credit_above_the_cap() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 3)), max_size=200))
 def test_retries_are_a_share_of_the_requests(arrivals: list[tuple[float, int]]) -> None:
-    """Whatever fails, tries after failures are at most 0.2 a request, one a second, and ten."""
+    """For any failures, retries are at most 0.2 a request, one a second, and ten."""
     budget, now_s, taken = RetryBudget(), 0.0, 0
     for number, (gap_s, failures) in enumerate(arrivals):
         now_s += gap_s

@@ -1,4 +1,4 @@
-"""What one key may use: never over a limit, an honest wait, and nothing taken that is not given back or used."""
+"""Limits of one key: never exceeded, with an exact wait, and each reservation is used or given back."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ STEPS = st.lists(
 def test_no_minute_has_more_than_its_limit_and_a_full_bucket(
     steps: list[tuple[float, float, float, float]], requests: int, tokens: int
 ) -> None:
-    """From any start on: requests <= limit * (1 + minutes), and tokens likewise, where none uses more than it took."""
+    """From any start, requests <= limit * (1 + minutes); tokens too, if no request uses more than reserved."""
     account, now_s = KeyLimiter(CallerLimits(requests, tokens)), 0.0
     entered: list[tuple[float, float]] = []
     for gap_s, prompt, answer, share in steps:
@@ -35,7 +35,7 @@ def test_no_minute_has_more_than_its_limit_and_a_full_bucket(
 
 @given(STEPS, st.integers(1, 30), st.integers(100, 1_000))
 def test_the_wait_is_honest(steps: list[tuple[float, float, float, float]], requests: int, tokens: int) -> None:
-    """Who comes back when it was told is let in if nobody was before; a little earlier it is not."""
+    """A request that returns after its wait is admitted if none came before; a little earlier it is not."""
     account, now_s = KeyLimiter(CallerLimits(requests, tokens)), 0.0
     for gap_s, prompt, answer, share in steps:
         now_s += gap_s
@@ -66,7 +66,7 @@ def test_a_refusal_takes_nothing() -> None:
 
 
 def test_what_was_never_sent_costs_nothing() -> None:
-    """A ticket that is released leaves everything as it was."""
+    """Releasing a ticket restores the previous state."""
     account = KeyLimiter(CallerLimits(10, 1_000, 5))
     before = account.status(0.0)
     ticket = entered(account, 100.0, 300.0)
@@ -89,7 +89,7 @@ def test_it_is_settled_with_what_was_used() -> None:
 
 
 def test_requests_at_a_time() -> None:
-    """So many and no more, one more for each that ends; the wait is how long one takes, shared by them."""
+    """At most `concurrency` requests are admitted, one more per end; the wait is one's duration / concurrency."""
     account = KeyLimiter(CallerLimits(concurrency=2))
     tickets = [entered(account), entered(account)]
     assert account.reserve(0.0, 0.0, 1.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 5.0)
@@ -99,7 +99,7 @@ def test_requests_at_a_time() -> None:
 
 
 def test_a_prompt_over_the_limit_never_fits_and_an_answer_may() -> None:
-    """A prompt alone over the limit is refused for good; with its answer it waits for a full bucket and no more."""
+    """A prompt over the limit is always rejected; one over it only with its answer waits for a full bucket."""
     account = KeyLimiter(CallerLimits(tokens_per_min=100))
     assert account.reserve(101.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 100, 101, None)
     entered(account, 50.0, 1e6)
@@ -108,8 +108,8 @@ def test_a_prompt_over_the_limit_never_fits_and_an_answer_may() -> None:
     assert refused.wait_s == pytest.approx(60.0)
 
 
-def test_the_longer_wait_is_told() -> None:
-    """Where both limits are in the way, coming back for the nearer one would be in vain."""
+def test_the_longer_wait_is_reported() -> None:
+    """If both limits are exhausted, the longer wait is reported: the shorter one would be in vain."""
     account = KeyLimiter(CallerLimits(requests_per_min=60, tokens_per_min=60))
     for _ in range(60):
         entered(account, 1.0)

@@ -1,4 +1,4 @@
-"""The ledger: tickets that add up, hedges that leave room, and what is unknown stops nothing."""
+"""The ledger: tickets that add up, hedges that keep room for primaries, and unknown limits that block nothing."""
 
 import math
 
@@ -16,12 +16,12 @@ DAY_S = 86_400.0
 
 
 def tokens(count: int) -> Spend:
-    """A request with a prompt of so many tokens and no answer."""
+    """A request with a prompt of this many tokens and no answer."""
     return Spend(count, 0)
 
 
 def left(ledger: Ledger, now_s: float) -> list[float]:
-    """What each bucket has left."""
+    """Remaining amount of each bucket."""
     return [bucket.left for bucket in ledger.state(now_s)]
 
 
@@ -32,7 +32,7 @@ def stated(
     reset_s: float | None = None,
     window_s: float = 60.0,
 ) -> list[RateLimit]:
-    """What a response states, of one limit."""
+    """One limit in a response."""
     return [RateLimit(resource, window_s, limit, remaining, reset_s)]
 
 
@@ -43,7 +43,7 @@ def answered(ledger: Ledger, limits: list[RateLimit], now_s: float) -> QuotaTick
     return ticket
 
 
-def test_nothing_known_stops_nothing() -> None:
+def test_unknown_limits_block_nothing() -> None:
     """Without limits there is room for everything, and all of it is left."""
     ledger = Ledger()
     ledger.settle(ledger.reserve(tokens(10**9), 0.0), tokens(10**9), 0.0)
@@ -72,7 +72,7 @@ def test_prompt_and_answer_can_be_counted_apart() -> None:
 
 
 def test_settling_corrects_the_reservation() -> None:
-    """What was not used comes back, what was used beyond it is taken; the request stays counted."""
+    """Unused tokens are given back, additional ones are taken; the request stays counted."""
     ledger = Ledger([RPM, TPM])
     less, more = ledger.reserve(tokens(6_000), 0.0), ledger.reserve(tokens(6_000), 0.0)
     ledger.settle(less, tokens(1_000), 0.0)
@@ -136,7 +136,7 @@ def test_reserved_is_settled_plus_released(steps: list[tuple[str, int, int]]) ->
     ],
 )
 def test_a_hedge_leaves_room_for_primaries(limit: Limit, taken: int, count: int, *, has_room: bool) -> None:
-    """A hedge leaves 60 % of each bucket with a window up to a minute, 10 % of longer ones."""
+    """60 % of each bucket with a window up to a minute, and 10 % of longer ones, are kept from hedges."""
     ledger = Ledger([limit])
     if taken:
         ledger.reserve(tokens(taken), 0.0)
@@ -164,8 +164,8 @@ def test_after_a_429_hedges_keep_their_distance() -> None:
     assert ledger.room_for_hedge(tokens(12_001), 300.0)
 
 
-def test_a_429_says_that_nothing_is_left() -> None:
-    """Whatever we counted: short buckets are empty, a day's is not, and a limit the answer states is as stated."""
+def test_a_429_empties_short_buckets() -> None:
+    """After a 429 short buckets are empty, a day's is not, and a limit in the same response is as stated."""
     ledger = Ledger([RPM, TPM, Limit(Resource.REQUESTS, 10_000.0, DAY_S)])
     ledger.rate_limited(ledger.reserve(tokens(1_000), 0.0), 0.0)
     assert left(ledger, 0.0) == [0.0, 0.0, 9_999.0]
@@ -176,7 +176,7 @@ def test_a_429_says_that_nothing_is_left() -> None:
 
 
 def test_a_429_is_all_that_may_be_known() -> None:
-    """Where no limit is known a 429 stops hedges for 5 minutes."""
+    """Without known limits, a 429 stops hedges for 5 minutes."""
     ledger = Ledger()
     ledger.rate_limited(ledger.reserve(tokens(1), 0.0), 0.0)
     assert not ledger.room_for_hedge(tokens(1), 299.0)
@@ -184,7 +184,7 @@ def test_a_429_is_all_that_may_be_known() -> None:
 
 
 def test_a_429_without_a_time_and_without_limits_does_not_cool_down() -> None:
-    """How long to wait then is somebody else's decision."""
+    """The length of the wait is then the caller's decision."""
     ledger = Ledger([RPM])
     ledger.rate_limited(ledger.reserve(tokens(1), 0.0), 0.0)
     assert ledger.cooling_s(0.0) == 0.0
@@ -219,7 +219,7 @@ def test_a_cool_down_is_never_shortened() -> None:
 
 
 def test_only_an_enforced_limit_refuses_primaries() -> None:
-    """A primary is advised by headroom, and refused only where the limit says so, until there is room."""
+    """Primaries are advised by headroom, and rejected only at an enforced limit, until it has room."""
     for enforce in (False, True):
         ledger = Ledger([Limit(Resource.TOKENS, 1_000.0, enforce=enforce)])
         ledger.reserve(tokens(900), 0.0)

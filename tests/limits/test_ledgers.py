@@ -1,4 +1,4 @@
-"""Which replicas are counted together."""
+"""Names of quotas: the replicas that share a ledger."""
 
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import LedgerRegistry

@@ -1,4 +1,4 @@
-"""What tokens cost."""
+"""Cost of tokens."""
 
 import pytest
 
@@ -26,5 +26,5 @@ def test_prices_are_per_million_and_cached_tokens_have_their_own(
 
 
 def test_sums_of_money_have_no_noise() -> None:
-    """What adds up in tenths of a cent is shown so: 0.1 + 0.2 is 0.3."""
+    """Sums of tenths of a cent have no rounding noise: 0.1 + 0.2 is 0.3."""
     assert money(0.1 + 0.2) == 0.3

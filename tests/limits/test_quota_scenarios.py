@@ -1,4 +1,4 @@
-"""Quotas under load, in small: hedging costs nobody a 429, and every token that was reserved is accounted for."""
+"""Quotas under load, in small: hedging causes no 429, and every reserved token is accounted for."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from streaming_bench.simulation.provider_quota import LimitHeaders
 
 
 @pytest.mark.parametrize(("headers", "others"), [(LimitHeaders.EXACT, 0.0), (LimitHeaders.STALE, 0.5)])
-def test_hedging_costs_nobody_a_429(headers: LimitHeaders, others: float) -> None:
+def test_hedging_causes_no_429(headers: LimitHeaders, others: float) -> None:
     """With quotas at 1.12 times the traffic no hedge gets a 429, and primaries no more of them than without hedging."""
     seen = refused(headers, others=others, requests=800, seed=101)
     hedged, off = seen["adaptive"], seen["off"]
@@ -18,7 +18,7 @@ def test_hedging_costs_nobody_a_429(headers: LimitHeaders, others: float) -> Non
 
 
 def test_a_quota_that_is_overdrawn_is_left_to_primaries() -> None:
-    """Where somebody else takes so much that primaries are refused, hedges keep away."""
+    """If other clients take so much that primaries are rejected, hedges stop."""
     seen = refused(LimitHeaders.EXACT, others=0.5, headroom=0.5, requests=800, seed=101)
     assert seen["off"].primaries + seen["off"].failed > 100
     assert seen["adaptive"].hedges == 0

@@ -1,4 +1,4 @@
-"""How long it takes until what is taken comes back."""
+"""Expected time until capacity is released."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_what_is_large_counts_more() -> None:
 
 
 @pytest.mark.parametrize(("held_s", "expected_s"), [(1e-9, 0.1), (1e9, 60.0)])
-def test_it_says_nothing_absurd(held_s: float, expected_s: float) -> None:
+def test_the_wait_is_bounded(held_s: float, expected_s: float) -> None:
     """However quick or slow they were, the wait is between 0.1 s and a minute."""
     turnover = WaitEstimator(1)
     turnover.ended(held_s)

@@ -27,12 +27,12 @@ def picture(*quantiles: float) -> dict[str, Any]:
 
 
 def near(actual: float, expected: float) -> bool:
-    """Within the accuracy of a sketch, whose values stand for bins that are 2 % wide."""
+    """Compare within the accuracy of a sketch, whose bins are 2 % wide."""
     return abs(actual - expected) <= 0.021 * expected
 
 
 def test_estimates_at_any_quantile() -> None:
-    """What was seen ignores the waits that were given up, the estimate counts them; both say what they rest on."""
+    """Quantiles ignore the waits that were given up, estimates count them; both include their numbers of samples."""
     found = picture(0.5, 0.75)
     replica = found["replicas"][0]
     seen, estimate, ratio = replica["ttft_ms"], replica["ttft_estimate_ms"], found["ttft_x"]
@@ -44,7 +44,7 @@ def test_estimates_at_any_quantile() -> None:
     assert near(ratio["p75"], 7.5)
 
 
-def test_what_cannot_be_known_is_not_estimated() -> None:
+def test_unknown_quantiles_are_not_estimated() -> None:
     """Beyond what was seen of the longest waits there is no figure, nor where nothing was seen; never a made-up one."""
     pool = Pool("m", [Replica(name, Scripted(answer(0.1))) for name in "ab"], default_hedging())
     pool.learning.add_content("a", 0.1, 1.0, 0.0)
@@ -62,7 +62,7 @@ def test_the_usual_quantiles() -> None:
     assert "p99.9" in picture(0.999)["ttft_x"]
 
 
-def test_a_quota_tells_what_is_left_and_how_that_is_known() -> None:
+def test_a_quota_shows_its_remaining_amount_and_the_source() -> None:
     """Configured and stated limits, the cool-down and the tokens under way, for people and for metrics."""
     ledger = Ledger([Limit(Resource.REQUESTS, 60.0, enforce=True)])
     pool = Pool(

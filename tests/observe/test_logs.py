@@ -1,4 +1,4 @@
-"""What stands in a log line, that it stays one line, and that writing it never waits for whoever reads."""
+"""Fields of a log line, one line each, written without waiting for a reader."""
 
 import fcntl
 import os
@@ -74,7 +74,7 @@ class Lines:
 
 
 def test_request_line() -> None:
-    """A request's line says who asked, what each attempt did and why, in milliseconds, and nothing that is absent."""
+    """A request's line has its caller, each attempt and its reason, in milliseconds, without absent values."""
     usage = {"prompt_tokens": 100, "completion_tokens": 11, "cached_tokens": 40, "reasoning_tokens": 5}
     (line,) = Lines().of(replace(HEDGED, denials=(Denial.QUOTA,)))
     assert line == {
@@ -127,7 +127,7 @@ def test_request_line() -> None:
     }
 
 
-def test_money_is_told_where_it_is_known() -> None:
+def test_costs_are_logged_where_prices_are_known() -> None:
     """With prices each attempt's line has its cost, and the request's what the winner and the losers cost."""
     loser = replace(LOSER, charge=replace(LOSER.charge, cost=0.25))
     backup = replace(BACKUP, charge=replace(BACKUP.charge, cost=0.5))
@@ -154,8 +154,8 @@ def test_text_line() -> None:
     assert breaker == b"2026-03-01 12:30:15.250 warning breaker_changed model=llama replica=a state=open\n"
 
 
-def test_a_request_that_could_not_be_hedged_says_why() -> None:
-    """Where no delay was armed its line says what forbade it, as JSON and for people."""
+def test_a_request_that_could_not_be_hedged_has_the_reason() -> None:
+    """If no hedge timer was set, the line has the reason, as JSON and as text."""
     alone = replace(REQUEST, never_hedged=Denial.NO_REPLICA)
     assert Lines().of(alone)[0]["never_hedged"] == "no_replica"
     lines = Lines(text=True)
@@ -164,7 +164,7 @@ def test_a_request_that_could_not_be_hedged_says_why() -> None:
 
 
 def test_recoveries() -> None:
-    """A stream that was carried on says how, where, after how much, how long that took and what was paid twice."""
+    """A recovered stream's line has the method, the replica, the tokens before, the gap, and the tokens paid twice."""
     report = RecoveryReport(RecoveryKind.REPLAY, RecoveryResult.RECOVERED, "b", 40, 0.75, 140)
     (line,) = Lines().of(replace(REQUEST, recoveries=(report,)))
     assert line["recoveries"] == [
@@ -186,7 +186,7 @@ def test_recoveries() -> None:
     ("status", "level"), [(200, "info"), (404, "info"), (499, "info"), (429, "warning"), (502, "error")]
 )
 def test_level(status: int, level: str) -> None:
-    """What is wrong on our side is an error, being rate-limited a warning, the caller's own doing neither."""
+    """A failure on our side is an error, a rate limit a warning, a caller's own error neither."""
     assert Lines().of(replace(REQUEST, status=status))[0]["level"] == level
 
 
@@ -204,7 +204,7 @@ def test_rare_events() -> None:
     ]
 
 
-def test_failing_part_is_told_once_a_minute() -> None:
+def test_a_failing_component_is_logged_once_a_minute() -> None:
     """A part that fails for every request costs one line a minute, with the number of failures in between."""
     failures = [ComponentFailed(float(second), "plan", "ValueError") for second in range(130)]
     lines = Lines().of(*failures, ComponentFailed(130.0, "routing", "KeyError"))
@@ -216,8 +216,8 @@ def test_failing_part_is_told_once_a_minute() -> None:
     ]
 
 
-def test_lost_lines_are_told() -> None:
-    """Lines for which there was no room are counted, and the number is told as soon as there is room again."""
+def test_lost_lines_are_reported() -> None:
+    """Lines without room are counted, and their number is logged as soon as there is room again."""
     lines = Lines()
     lines.room = 1
     lines.of(REQUEST, REQUEST, REQUEST)
@@ -236,7 +236,7 @@ AWKWARD = st.text() | st.text("\n\r\x00\x1b\x7f\x85\u2028\u2029\u202e\u061c\u206
 
 @given(AWKWARD, AWKWARD, AWKWARD)
 def test_nothing_breaks_a_line(upstream_id: str, error: str, model: str) -> None:
-    """Whatever a value holds, the line is one line, steers no terminal, and JSON gives the value back."""
+    """For any value, the line stays one line, controls no terminal, and its JSON decodes to the value."""
     attempt = replace(PRIMARY, upstream_request_id=upstream_id, error=error)
     event = replace(REQUEST, model=model, error=error, attempts=(attempt,))
     for text in (False, True):
@@ -300,7 +300,7 @@ def test_lines_come_out_in_order(pipe: tuple[int, int]) -> None:
 
 
 def test_stopped_reader_costs_lines_only(pipe: tuple[int, int]) -> None:
-    """When nobody reads, lines over the bound are refused at once; those taken come out whole later."""
+    """With a stopped reader, lines above the limit are rejected at once; those taken are written whole later."""
     reading, writing = pipe
     bound, taken = 300_000, []
     writer = LineWriter(writing, buffer_bytes_max=bound)
@@ -326,7 +326,7 @@ def test_descriptor_made_non_blocking_by_others(pipe: tuple[int, int]) -> None:
 
 
 def test_broken_descriptor_ends_quietly() -> None:
-    """When the reader has gone for good, lines vanish and nothing else happens."""
+    """If the reader is gone for good, lines vanish and nothing else happens."""
     reading, writing = os.pipe()
     os.close(reading)
     writer = LineWriter(writing)

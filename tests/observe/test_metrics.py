@@ -1,4 +1,4 @@
-"""What events do to the tallies, and that a scrape says so: complete, in slices, with closed labels."""
+"""Effect of events on metrics, and the scrape: complete, in slices, with closed labels."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
 
 
 class Scrape:
-    """What a scrape of these events says."""
+    """The parsed scrape after these events."""
 
     def __init__(self, *events: Event, models: Sequence[str] = ()) -> None:
         metrics = Metrics(lambda: map(pool, models))
@@ -204,8 +204,8 @@ def test_component_failures() -> None:
     }
 
 
-def test_gauges_say_what_is_now() -> None:
-    """Gauges are read from the state at scrape time; what a replica does not know is left out."""
+def test_gauges_show_the_current_state() -> None:
+    """Gauges are read from the state at scrape time; unknown values of a replica are omitted."""
     scrape = Scrape(models=["llama"])
     assert scrape["ttft_gateway_budget_credits", {"gen_ai_request_model": "llama", "pool": "llama"}] == 2.5
     assert scrape["ttft_gateway_budget_credits_max", {"gen_ai_request_model": "llama", "pool": "llama"}] == 4
@@ -217,7 +217,7 @@ def test_gauges_say_what_is_now() -> None:
 
 
 def test_a_shared_quota_is_shown_once() -> None:
-    """Whatever pools share it, a quota has one series a resource, of the limit with the least left, and a cool-down."""
+    """A quota shared by pools has one series per resource, of the limit with the least left, and a cool-down."""
     text = Scrape(models=["llama", "other"]).text
     assert [line for line in text.splitlines() if line.startswith("ttft_gateway_quota")] == [
         'ttft_gateway_quota_left_share{quota="main",resource="tokens"} 0.1',

@@ -1,10 +1,10 @@
-"""Who holds which kept answer."""
+"""Replicas of stored answers."""
 
 from gateway.routing.affinity import Affinity
 
 
 def test_the_least_recently_used_id_is_forgotten_first() -> None:
-    """What was learned or asked for lately stays, up to the bound."""
+    """Recently added or queried ids stay, up to the limit."""
     affinity = Affinity(kept_max=2)
     affinity.learn("r1", "a")
     affinity.learn("r2", "b")
@@ -14,7 +14,7 @@ def test_the_least_recently_used_id_is_forgotten_first() -> None:
 
 
 def test_the_latest_replica_counts() -> None:
-    """An id that comes again belongs to whoever gave it last."""
+    """A repeated id belongs to the replica that produced it last."""
     affinity = Affinity()
     affinity.learn("r1", "a")
     affinity.learn("r1", "b")

@@ -6,7 +6,7 @@ CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.H
 
 
 def failed(times: int) -> Breaker:
-    """A breaker after so many failures in a row, at time 0."""
+    """A breaker after this many consecutive failures, at time 0."""
     breaker = Breaker()
     for _ in range(times):
         breaker.on_failure(0.0)
@@ -31,7 +31,7 @@ def test_one_probe_at_a_time() -> None:
     breaker.on_sent(OPEN_S)
     assert breaker.state is HALF_OPEN
     assert not breaker.allows(OPEN_S)
-    breaker.on_undecided(OPEN_S + 1)  # a probe that lost its race or whose client left
+    breaker.on_undecided(OPEN_S + 1)  # a probe that lost its race or whose client disconnected
     assert breaker.allows(OPEN_S + 1)
 
 
@@ -50,7 +50,7 @@ def test_failed_probes_wait_longer_but_never_for_long() -> None:
 
 
 def test_what_cannot_work_opens_it_at_once() -> None:
-    """A refused key needs no second opinion, and is looked at again like any failure."""
+    """One rejected key opens the breaker, which is probed again as after any failure."""
     breaker = Breaker()
     breaker.trip(0.0)
     assert breaker.state is OPEN

@@ -17,13 +17,13 @@ from scripted import Scripted
 
 
 def fleet(size: int) -> list[Replica]:
-    """So many replicas."""
+    """This many replicas."""
     return [Replica(f"r{number}", Scripted()) for number in range(size)]
 
 
 @given(size=st.integers(1, 60), rand=st.floats(0, 1, exclude_max=True))
 def test_groups_are_the_pool(size: int, rand: float) -> None:
-    """Whatever the random number, each replica is in one group; a small pool is one group in its own order."""
+    """For any random number, each replica is in one group; a small pool is one group in its own order."""
     replicas = fleet(size)
     groups, left = Ring(replicas).random(rand)
     seen = [replica for group in groups for replica in group]
@@ -41,7 +41,7 @@ def test_the_first_group_is_anybody() -> None:
 
 
 def test_a_cached_prompt_is_found_again() -> None:
-    """Whoever was sent the longest known beginning of a prompt last is looked at first, wherever it stands."""
+    """The last replica of the longest known prefix is in the first group, wherever it is in the ring."""
     replicas = fleet(100)
     ring = Ring(replicas)
     ring.sent(replicas[3], (1, 2))
@@ -53,7 +53,7 @@ def test_a_cached_prompt_is_found_again() -> None:
 
 @pytest.mark.parametrize("routing", list(Routing))
 def test_the_only_one_left_is_found(routing: Routing) -> None:
-    """Where all but one of many may not be used, that one is, at the first and at every later attempt."""
+    """If all but one of many replicas are unusable, that one is found, at the first and at every later attempt."""
     replicas = fleet(100)
     pool = Pool("m", replicas, default_hedging(policy=Policy.OFF, routing=routing))
     for replica in replicas:

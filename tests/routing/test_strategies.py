@@ -1,4 +1,4 @@
-"""Who may be chosen at all, and choices without prediction: its turn, the less busy one, who holds the prompt."""
+"""Usable replicas, and choices without prediction: in turn, least in flight, most of the prompt cached."""
 
 import hypothesis.strategies as st
 import pytest
@@ -22,7 +22,7 @@ RANDS = st.floats(0.0, 1.0, exclude_max=True)
 
 
 def fleet(*in_flight: int) -> list[Replica]:
-    """Replicas with so many requests under way."""
+    """Replicas with this many requests under way each."""
     return [Replica(f"replica-{i}", Scripted(), in_flight=busy) for i, busy in enumerate(in_flight)]
 
 
@@ -35,7 +35,7 @@ def test_each_has_its_turn() -> None:
     assert chosen == replicas * 2
 
 
-def test_who_may_not_be_used_is_passed_over() -> None:
+def test_unusable_replicas_are_skipped() -> None:
     """A turn goes to the next candidate, and the one after it is next."""
     a, b, c = replicas = fleet(0, 0, 0)
     assert in_turn(replicas, [a, c], 1) == (c, 0)
@@ -53,7 +53,7 @@ def test_the_busiest_is_never_the_better_of_two(in_flight: list[int], rand: floa
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 3)), min_size=1, max_size=6), RANDS)
 def test_affinity_is_bounded(state: list[tuple[int, int]], rand: float) -> None:
-    """Whoever holds most is chosen, unless it is busier than 1.25 times the mean; then the best of the others."""
+    """The replica with most of the prompt is chosen, unless its load is over 1.25 times the mean."""
     candidates = fleet(*(busy for busy, _ in state))
     cached = {replica: held for replica, (_, held) in zip(candidates, state, strict=True)}
     chosen = most_cached(candidates, cached, rand)
@@ -90,8 +90,8 @@ def test_boundaries(tried: list[Replica], crossing: Crossing, failovers: str, he
     assert [replica.name for replica in backups(replicas, tried, 0.0, crossing)] == hedges.split()
 
 
-def test_open_breakers_are_for_the_desperate_and_a_wait_is_for_nobody() -> None:
-    """An open breaker keeps a replica out until nothing else is left; one that was told to wait is left alone."""
+def test_open_breakers_are_a_last_resort_and_cool_downs_are_kept() -> None:
+    """An open breaker excludes a replica until no other is usable; a cool-down excludes it always."""
     healthy, opened, cooling = (Replica(name, Scripted()) for name in ("healthy", "opened", "cooling"))
     opened.breaker.trip(0.0)
     cooling.breaker.cool_down(10.0)
