@@ -143,7 +143,7 @@ class Predictor:
             for ttft_s, u, p in self._first:
                 y = max(_TTFT_MIN_S, ttft_s)
                 if abs(math.log(y / b)) <= _RESIDUAL_MAX:
-                    self._fit.add(y, 1.0, _counted(u), _counted(p))
+                    self._fit.add(y, 1.0, _without_rounding_noise(u), _without_rounding_noise(p))
             self._first.clear()
 
     def _add_batch(self) -> None:
@@ -159,14 +159,19 @@ class Predictor:
             if is_event or residual > 0.0:
                 residuals.setdefault(replica, []).append(residual)
             if is_event and abs(residual) <= _RESIDUAL_MAX:
-                self._fit.add(y * math.exp(level_mean - level), 1.0, _counted(uncached), _counted(pending))
+                self._fit.add(
+                    y * math.exp(level_mean - level),
+                    1.0,
+                    _without_rounding_noise(uncached),
+                    _without_rounding_noise(pending),
+                )
                 self._samples += 1
                 self._unfitted += 1
         for replica, values in residuals.items():
             levels[replica] += _level_move(values)
 
 
-def _counted(tokens: float) -> float:
+def _without_rounding_noise(tokens: float) -> float:
     return tokens if tokens >= _TOKENS_MIN else 0.0
 
 

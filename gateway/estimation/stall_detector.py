@@ -43,8 +43,8 @@ class StallDetector:
 
     def given_up(self, attempt: int, now_s: float) -> None:
         """Remove an attempt that was cancelled or timed out without a first content."""
-        wait = self._waiting.pop(attempt, None)
-        if wait is not None and self._answered_s < wait[1] <= now_s:
+        waiting_attempt = self._waiting.pop(attempt, None)
+        if waiting_attempt is not None and self._answered_s < waiting_attempt[1] <= now_s:
             self._late += 1
 
     def failed(self, attempt: int) -> None:

@@ -85,7 +85,7 @@ class Window:
     def count(self, now_s: float) -> int:
         """Return the number of samples in the window, events and censored ones together."""
         self._expire(now_s)
-        return self._held()
+        return self._sample_count()
 
     def quantile(self, q: float, now_s: float) -> float | None:
         """Return the events' q-quantile within RELATIVE_ACCURACY, by DDSketch's rank rule; None without events."""
@@ -101,7 +101,7 @@ class Window:
         filled = (events + censored).nonzero()[0]
         return Bins(_VALUES[filled], events[filled], censored[filled])
 
-    def _held(self) -> int:
+    def _sample_count(self) -> int:
         return self._open[0].count + self._open[1].count + sum(slice_.count for slice_ in self._closed)
 
     def _roll(self, now_s: float) -> None:
@@ -115,7 +115,7 @@ class Window:
 
     def _expire(self, now_s: float) -> None:
         closed = self._closed
-        spare = self._held() - self._samples_min
+        spare = self._sample_count() - self._samples_min
         while closed and closed[0].end_s <= now_s - self._reach_s and closed[0].count <= spare:
             spare -= closed.popleft().count
 

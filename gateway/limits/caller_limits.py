@@ -102,19 +102,19 @@ class KeyLimiter:
         if limit is not None and self.in_flight >= limit:
             return OverLimit(Quantity.CONCURRENCY, limit, self.in_flight + 1, self._wait_estimator.wait_s())
         tokens = prompt_tokens + answer_tokens
-        requests_s = tokens_s = 0.0
+        requests_wait_s = tokens_wait_s = 0.0
         if self._requests is not None:
-            requests_s = self._requests.wait_s(1.0, now_s)
+            requests_wait_s = self._requests.wait_s(1.0, now_s)
         if self._tokens is not None:
             limit = self._tokens.limit
             if prompt_tokens > limit:
                 return OverLimit(Quantity.TOKENS, limit, math.ceil(prompt_tokens), None)
             tokens = min(tokens, limit)
-            tokens_s = self._tokens.wait_s(tokens, now_s)
-            if tokens_s > requests_s:
-                return OverLimit(Quantity.TOKENS, limit, math.ceil(tokens), tokens_s)
-        if self._requests is not None and requests_s > 0:
-            return OverLimit(Quantity.REQUESTS, self._requests.limit, 1, requests_s)
+            tokens_wait_s = self._tokens.wait_s(tokens, now_s)
+            if tokens_wait_s > requests_wait_s:
+                return OverLimit(Quantity.TOKENS, limit, math.ceil(tokens), tokens_wait_s)
+        if self._requests is not None and requests_wait_s > 0:
+            return OverLimit(Quantity.REQUESTS, self._requests.limit, 1, requests_wait_s)
         self._take(tokens, 1.0, now_s)
         self.in_flight += 1
         return CallerTicket(tokens, now_s)

@@ -19,8 +19,8 @@ _KEPT_SHARE: Final = 0.6  # of a bucket: reserved for primaries
 _KEPT_SHARE_AFTER_429: Final = 0.8  # the same after a 429, which shows that the mirror was wrong
 _LIMITED_S: Final = 300.0
 _KEPT_SHARE_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
-_GUESS_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
-_GUESS_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
+_ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
+_ESTIMATED_S_MAX: Final = 60.0  # and its maximum: the next request will test the limit
 
 
 class Totals(NamedTuple):
@@ -155,14 +155,14 @@ class Ledger:
                 limits in the same response have room again; a response without limits starts no cool-down.
         """
         self._limited_s = now_s
-        guess_s = 0.0
+        estimated_s = 0.0
         for bucket in self._buckets:
             if bucket.observed_by == ticket.number:
-                guess_s = max(guess_s, bucket.wait_s(bucket.cost(ticket.spend), now_s))
+                estimated_s = max(estimated_s, bucket.wait_s(bucket.cost(ticket.spend), now_s))
             elif bucket.window_s <= SHORT_S:
                 bucket.drain(now_s)  # one of the limits is used up, and the response does not state which
-        if retry_after_s is None and guess_s > 0:
-            retry_after_s = min(max(guess_s, _GUESS_S_MIN), _GUESS_S_MAX)
+        if retry_after_s is None and estimated_s > 0:
+            retry_after_s = min(max(estimated_s, _ESTIMATED_S_MIN), _ESTIMATED_S_MAX)
         if retry_after_s is not None:
             self.cool_down(now_s + retry_after_s)
 
