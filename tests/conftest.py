@@ -7,9 +7,11 @@ from run to run, which finds more.
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from blocking import forbid_blocking_calls
+from sentences import FOLDER, UPDATE, Sentences
 
 forbid_blocking_calls()
 if (
@@ -20,3 +22,20 @@ if (
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes the snapshots of sentences."""
+    parser.addoption(UPDATE, action="store_true", help="write tests/snapshots anew and run nothing else")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep only the tests that write snapshots where these are to be written."""
+    if config.getoption(UPDATE):
+        items[:] = [item for item in items if "sentences" in getattr(item, "fixturenames", ())]
+
+
+@pytest.fixture
+def sentences(request: pytest.FixtureRequest) -> Sentences:
+    """Compare sentences with tests/snapshots, or write them there."""
+    return Sentences(FOLDER, update=request.config.getoption(UPDATE))

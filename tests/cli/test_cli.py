@@ -12,6 +12,7 @@ from checkout import ROOT
 from gateway.__main__ import foreign_providers, main
 from gateway.cli.parser import ExitCode, options, parse, parsers
 from gateway.cli.terminal import coloured
+from sentences import Sentences
 
 DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 CONFIG = """
@@ -40,35 +41,41 @@ def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["srve"], "no command srve; did you mean serve?"),
-        (["zzz"], "no command zzz; there are: serve, demo, check-config, "),
-        (["serve", "--modle", "x"], "no option --modle; did you mean --model?"),
-        (["serve", "--modle=x"], "no option --modle; did you mean --model?"),
-        (["demo", "--trafic"], "no option --trafic; did you mean --traffic?"),
-        (["demo", "--zzz"], "no option --zzz; there are: --help, --traffic"),
-        (["check-config", "a.yaml", "b.yaml"], "b.yaml is one argument too many"),
-        (["demo", "--port", "80800"], "80800 is no port; write a number from 0"),
-        (["demo", "--port", "-1"], "--port"),
-        (["demo", "--seconds", "0"], "0 is no length of time"),
-        (["demo", "--seconds", "inf"], "inf is no length of time"),
-        (["serve", "--model", "llama"], "--model needs at least one replica: --replica http://"),
-        (["serve", "--replica", "http://a"], "--replica goes with --model NAME"),
-        (["serve", "--config", "a.yaml", "--listen", "127.0.0.1:1"], "--listen goes with --model NAME"),
-        (["serve", "--config", "a.yaml", "--model", "m", "--replica", "http://a"], "exclude each other"),
-        ([], "a command is missing; there are: serve, demo, "),
-        (["--verson"], "no option --verson; did you mean --version?"),
-        (["-x"], "no option -x; there are: --help, --version"),
-        (["--config", "a.yaml"], "--config stands before a command; options follow it: ttft-gateway serve --config"),
-    ],
-)
-def test_what_cannot_be_understood(capsys: pytest.CaptureFixture[str], argv: list[str], said: str) -> None:
-    """A mistake on the command line ends with code 2, says what to type instead, and where help is."""
-    text = refusal(capsys, *argv)
-    assert said in text
-    assert "--help" in text
+MISTAKES: dict[str, tuple[str, ...]] = {  # command line -> names that its message must contain
+    "srve": ("srve", "serve"),
+    "zzz": ("zzz", "serve", "demo", "check-config"),
+    "serve --modle x": ("--modle", "--model"),
+    "serve --modle=x": ("--modle", "--model"),
+    "demo --trafic": ("--trafic", "--traffic"),
+    "demo --zzz": ("--zzz", "--help", "--traffic"),
+    "check-config a.yaml b.yaml": ("b.yaml",),
+    "demo --port 80800": ("--port", "80800", "0"),
+    "demo --port -1": ("--port",),
+    "demo --seconds 0": ("--seconds", "0"),
+    "demo --seconds inf": ("--seconds", "inf"),
+    "serve --model llama": ("--model", "--replica http://"),
+    "serve --replica http://a": ("--replica", "--model NAME"),
+    "serve --config a.yaml --listen 127.0.0.1:1": ("--listen", "--model NAME"),
+    "serve --config a.yaml --model m --replica http://a": ("--config", "--model"),
+    "": ("serve", "demo"),
+    "--verson": ("--verson", "--version"),
+    "-x": ("-x", "--help", "--version"),
+    "--config a.yaml": ("--config", "ttft-gateway serve --config"),
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_on_the_command_line_ends_with_code_2(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    """A mistake on the command line ends with code 2, names what was found and what fits, and where help is."""
+    text = refusal(capsys, *line.split())
+    assert [word for word in (*MISTAKES[line], "--help") if word not in text] == []
+
+
+def test_sentences(capsys: pytest.CaptureFixture[str], sentences: Sentences) -> None:
+    """The message of each mistake is the one in the snapshot."""
+    sentences.check(
+        "command_line", {f"ttft-gateway {line}".strip(): refusal(capsys, *line.split()).strip() for line in MISTAKES}
+    )
 
 
 @pytest.mark.parametrize("name", list(parsers()[1]))

@@ -1,5 +1,6 @@
-"""The configuration file as a whole: what is loaded, and what each typical mistake is told, word for word."""
+"""The configuration file as a whole: values that are loaded, and the place of each typical mistake."""
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config.errors import ConfigError
+from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.loader import from_replicas, load, masked
 from gateway.config.settings import Settings, sections
-from providers.catalog import CATALOG
+from sentences import Sentences
 
 ENV = {"KEY": "k-1", "OTHER_KEY": "k-2", "EMPTY": "", "PLAIN": "10.0.0.1:8000/v1", "BARE": "15"}
 
@@ -35,18 +36,16 @@ def loaded(folder: Path, text: str) -> Settings:
     return load(file, ENV)
 
 
-def told(folder: Path, text: str) -> list[str]:
-    """What a file with this text is told, without the folder."""
+def problems(folder: Path, text: str) -> tuple[ConfigProblem, ...]:
+    """The problems of a file with this text."""
     with pytest.raises(ConfigError) as caught:
         loaded(folder, text)
-    return str(caught.value).replace(f"{folder}/", "").split("\n")
+    return caught.value.problems
 
 
+_LIST = (Path(__file__).parent / "config_mistakes.txt").read_text(encoding="utf-8")
 MISTAKES = {
-    name: (text, message)
-    for name, text, message in re.findall(
-        r"^== (.*)\n((?:.*\n)*?)=> (.*)$", (Path(__file__).parent / "config_mistakes.txt").read_text(), re.MULTILINE
-    )
+    name: (text, place) for name, text, place in re.findall(r"^== (.*)\n((?:.*\n)*?)=> (.*)$", _LIST, re.MULTILINE)
 }
 
 
@@ -63,14 +62,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_mistake_of_the_list_is_read() -> None:
     """No entry of the list is skipped for its form."""
-    assert len(MISTAKES) == (Path(__file__).parent / "config_mistakes.txt").read_text().count("\n== ")
+    assert len(MISTAKES) == _LIST.count("\n== ")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_where_and_what_to_write_instead(mistake: str, folder: Path) -> None:
-    """A typical mistake gives exactly one message, and it names the place, what was found, and what to write."""
-    text, message = MISTAKES[mistake]
-    assert told(folder, text) == [message.replace("{kinds}", ", ".join(sorted(CATALOG)))]
+def test_a_mistake_has_one_problem_with_its_place(mistake: str, folder: Path) -> None:
+    """A typical mistake gives exactly one problem, with its line, column and setting."""
+    text, place = MISTAKES[mistake]
+    found = [f"{problem.line}:{problem.column} {problem.path}".strip() for problem in problems(folder, text)]
+    assert found == [place]
 
 
 def test_all_mistakes_are_told_at_once(folder: Path) -> None:
@@ -84,51 +84,84 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
         "  - {name: a, kind: vllm, base_url: http://h:1/v1, api_key: ${NONE}}\n"
         "  - {name: a, kind: vlm, base_url: h:1}\n"
     )
-    assert [message.split(": ")[:2] for message in told(folder, text)] == [
-        ["gateway.yaml:1:1", "listen"],
-        ["gateway.yaml:2:1", "drain_timeout"],
-        ["gateway.yaml:6:52", "models[0].replicas[0].api_key"],
-        ["gateway.yaml:7:6", "models[0].replicas[1].name"],
-        ["gateway.yaml:7:15", "models[0].replicas[1].kind"],
-        ["gateway.yaml:7:26", "models[0].replicas[1].base_url"],
+    assert [(problem.line, problem.column, problem.path) for problem in problems(folder, text)] == [
+        (1, 1, "listen"),
+        (2, 1, "drain_timeout"),
+        (6, 52, "models[0].replicas[0].api_key"),
+        (7, 6, "models[0].replicas[1].name"),
+        (7, 15, "models[0].replicas[1].kind"),
+        (7, 26, "models[0].replicas[1].base_url"),
     ]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "there is no such file"),
-        (b"\xff\xfe", "this is not UTF-8 text"),
-        (b"#" * 1_000_001, "it is larger than 1,000,000 bytes; is it the right file?"),
-    ],
-    ids=["missing", "not UTF-8", "too large"],
-)
-def test_a_file_that_cannot_be_read_is_named(content: bytes | None, message: str, tmp_path: Path) -> None:
-    """A file that is missing, too large or no text is a ConfigError that names it, and no traceback."""
-    file = tmp_path / "gateway.yaml"
+UNREADABLE = {"missing": None, "not UTF-8": b"\xff\xfe", "too large": b"#" * 1_000_001}
+
+
+def _unreadable(content: bytes | None, file: Path) -> ConfigError:
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         load(file, {})
-    assert str(caught.value) == f"{file}: {message}"
+    return caught.value
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    """A file that is missing, too large or no text is one problem of that file."""
+    file = tmp_path / "gateway.yaml"
+    [problem] = _unreadable(UNREADABLE[name], file).problems
+    assert (problem.source, problem.line, problem.path) == (str(file), None, "")
 
 
 def test_a_directory_is_named(tmp_path: Path) -> None:
-    """A directory in place of the file is a ConfigError that says so."""
-    with pytest.raises(ConfigError, match="this is a directory; name the file in it"):
-        load(tmp_path, {})
+    """A directory in place of the file is one problem of that directory."""
+    [problem] = _unreadable(None, tmp_path).problems
+    assert (problem.source, problem.line, problem.path) == (str(tmp_path), None, "")
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:1", "'[::]:1'", "gateway:1", "127.0.0.1:1", "'[::1]:1'", "localhost:1"])
-@pytest.mark.parametrize("anonymous", ["true", "false", "no", "0", "off", "'true'", "${NO:-false}", "yes", "1", "''"])
-@pytest.mark.parametrize("keys", ["[]", "{}", "[{name: a, key: x}]"])
-def test_nobody_is_served_without_a_key_by_accident(listen: str, anonymous: str, keys: str, folder: Path) -> None:
-    """However it is written: what loads has keys, or says that it serves anybody, or serves this machine only."""
+LISTEN = ["0.0.0.0:1", "'[::]:1'", "gateway:1", "127.0.0.1:1", "'[::1]:1'", "localhost:1"]
+ANONYMOUS = ["true", "false", "no", "0", "off", "'true'", "${NO:-false}", "yes", "1", "''"]
+
+
+@given(
+    listen=st.sampled_from(LISTEN),
+    anonymous=st.sampled_from(ANONYMOUS),
+    keys=st.sampled_from(["[]", "{}", "[{name: a, key: x}]"]),
+)
+def test_nobody_is_served_without_a_key_by_accident(
+    tmp_path_factory: pytest.TempPathFactory, listen: str, anonymous: str, keys: str
+) -> None:
+    """Settings that load have keys, or allow anonymous callers by name, or listen on loopback only."""
+    text = MODELS + f"listen: {listen}\nallow_anonymous: {anonymous}\nkeys: {keys}\n"
     try:
-        got = loaded(folder, MODELS + f"listen: {listen}\nallow_anonymous: {anonymous}\nkeys: {keys}\n")
+        got = loaded(tmp_path_factory.getbasetemp(), text)
     except ConfigError:
         return
     assert got.keys or got.allow_anonymous or got.listen.loopback
+
+
+@pytest.mark.parametrize(
+    ("listen", "anonymous", "keys", "loads"),
+    [
+        ("0.0.0.0:1", "false", "[]", False),
+        ("'[::]:1'", "false", "[]", False),
+        ("gateway:1", "false", "[]", False),
+        ("0.0.0.0:1", "${NO:-false}", "[]", False),
+        ("0.0.0.0:1", "1", "[]", False),
+        ("0.0.0.0:1", "''", "[]", False),
+        ("0.0.0.0:1", "'true'", "[]", True),
+        ("0.0.0.0:1", "true", "[]", True),
+        ("0.0.0.0:1", "false", "[{name: a, key: x}]", True),
+        ("127.0.0.1:1", "false", "[]", True),
+        ("'[::1]:1'", "false", "[]", True),
+        ("localhost:1", "false", "[]", True),
+    ],
+)
+def test_an_address_without_keys(listen: str, anonymous: str, keys: str, folder: Path, *, loads: bool) -> None:
+    """An address that others can reach needs keys, or `allow_anonymous: true` itself."""
+    text = MODELS + f"listen: {listen}\nallow_anonymous: {anonymous}\nkeys: {keys}\n"
+    with contextlib.nullcontext() if loads else pytest.raises(ConfigError):
+        loaded(folder, text)
 
 
 def test_secrets_come_from_variables_and_files(folder: Path) -> None:
@@ -227,59 +260,45 @@ def test_the_command_line_can_set_other_things() -> None:
     assert others == {"listen": "127.0.0.1:0", "hedge": {"policy": "off"}}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"urls": ["http://h:1", "h:1"]},
-            '--replica 2: found "h:1", but a base_url begins with http:// or https://; write http://h:1/v1',
-        ),
-        (
-            {"urls": []},
-            "--replica: at least one is needed; write `--replica http://10.0.0.1:8000/v1`",
-        ),
-        (
-            {"kind": ""},
-            f'--kind: found "", but there is no such kind; write one of {", ".join(sorted(CATALOG))}',
-        ),
-        (
-            {"model": 1},
-            "--model: found the number 1, but text is expected here; write it in quotes",
-        ),
-        (
-            {"others": {"listen": "here"}},
-            (
-                '--listen: found "here", but an address is host:port; '
-                "write for example 127.0.0.1:8080, 0.0.0.0:8080 or '[::1]:8080'"
-            ),
-        ),
-        (
-            {"others": {"listen": "0.0.0.0:81"}},
-            (
-                "--listen: found 0.0.0.0:81, but without keys only this machine may call; write `keys` in a "
-                "configuration file, or write `--listen 127.0.0.1:81`, or, to serve anybody who can reach it, "
-                "`--allow-anonymous`"
-            ),
-        ),
-        (
-            {"others": {"listen": "127.0.0.1:81", "admin_listen": "127.0.0.1:81"}},
-            (
-                "--admin-listen: --listen and --admin-listen are both on port 81; "
-                "give each its own, or write `--admin-listen off`"
-            ),
-        ),
-        (
-            {"others": {"drain_timeout": 5}},
-            "settings: drain_timeout: found the number 5, but a duration needs a unit (ms, s, m or h); write 5ms or 5s",
-        ),
-    ],
-    ids=["URL", "none", "kind", "model", "address", "no keys", "one port", "other"],
-)
-def test_a_mistake_on_the_command_line_names_the_option(options: dict[str, Any], message: str) -> None:
-    """A mistake on the command line is told with its option, once."""
+OPTIONS: dict[str, tuple[dict[str, Any], str, str]] = {  # arguments -> source and path of the problem
+    "URL": ({"urls": ["http://h:1", "h:1"]}, "--replica 2", ""),
+    "none": ({"urls": []}, "--replica", ""),
+    "kind": ({"kind": ""}, "--kind", ""),
+    "model": ({"model": 1}, "--model", ""),
+    "address": ({"others": {"listen": "here"}}, "--listen", ""),
+    "no keys": ({"others": {"listen": "0.0.0.0:81"}}, "--listen", ""),
+    "one port": ({"others": {"listen": "127.0.0.1:81", "admin_listen": "127.0.0.1:81"}}, "--admin-listen", ""),
+    "other": ({"others": {"drain_timeout": 5}}, "settings", "drain_timeout"),
+}
+
+
+def _option_problem(options: dict[str, Any]) -> ConfigProblem:
     with pytest.raises(ConfigError) as caught:
         from_replicas(**{"model": "m", "urls": ["http://h:1", "http://h:2"], "kind": "vllm", **options})
-    assert str(caught.value) == message
+    [problem] = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_mistake_on_the_command_line_names_the_option(name: str) -> None:
+    """A mistake on the command line is one problem with its option."""
+    options, source, path = OPTIONS[name]
+    problem = _option_problem(options)
+    assert (problem.source, problem.path) == (source, path)
+
+
+def test_sentences(folder: Path, tmp_path: Path, sentences: Sentences) -> None:
+    """The message of each mistake is the one in the snapshot."""
+    files = {name: "\n".join(map(str, problems(folder, text))) for name, (text, _) in MISTAKES.items()}
+    unreadable = {name: _unreadable(content, tmp_path / "gateway.yaml") for name, content in UNREADABLE.items()}
+    unreadable["directory"] = _unreadable(None, tmp_path)
+    rows = (
+        {f"file: {name}": text for name, text in files.items()}
+        | {f"unreadable: {name}": str(error) for name, error in unreadable.items()}
+        | {f"option: {name}": str(_option_problem(options)) for name, (options, *_) in OPTIONS.items()}
+    )
+    cut = re.compile("|".join(re.escape(f"{path}{end}") for path in (folder, tmp_path) for end in ("/", "")))
+    sentences.check("config", {name: cut.sub("", text) for name, text in rows.items()})
 
 
 KEYS = [str(field.alias) for section in sections().values() for field in section.model_fields.values()]

@@ -9,8 +9,6 @@ from providers.base import Api, Headers
 
 BOUNDS = NumberLimits(n_max=16, max_tokens_max=1000)
 MESSAGES = '"messages":[{"role":"user","content":"hi"}]'
-EXAMPLE = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
-NOT_JSON = "the body is not valid JSON: "
 
 
 def read(body: bytes | str, api: Api = Api.CHAT, headers: Headers = ()) -> Inbound:

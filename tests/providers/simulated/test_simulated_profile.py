@@ -7,6 +7,7 @@ import pytest
 from checkout import DOCS
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import KEYS, Episode, Profile, ProfileError, parse_profile, show_profile
+from sentences import Sentences
 
 EVERYTHING: dict[str, object] = {
     "ttft": "lognormal:15ms,3ms | 20% lognormal:200ms,25ms",
@@ -55,35 +56,45 @@ def test_partial_change_keeps_the_rest() -> None:
     assert show_profile(profile) == {**EVERYTHING, "stall": "off", "slots": 2}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tfft": "1s"}, "the key 'tfft' is unknown; write one of ttft, stall"),
-        ({"ttft": "20"}, "ttft: '20' is not a duration; write a duration"),
-        ({"ttft": 20}, "ttft: 20 is not a duration; write a duration"),
-        ({"headers": "late"}, "headers: 'late' is unknown; write one of at_once, with_first_content"),
-        ({"tokens": -1}, "tokens: -1 is not a whole number from 0 to 100000; write one"),
-        ({"tokens": 10**9}, "from 0 to 100000"),
-        ({"slots": 1.5}, "whole number"),
-        ({"stall": "4%"}, "SHARE:DISTRIBUTION"),
-        ({"episodes": ["x5 at 60s"]}, "x5 from 60s for 20s"),
-        ({"episodes": ["x5 from 1s for 1s every 0s"]}, "is 0; write a longer one"),
-        ({"episodes": "x5 from 60s for 20s"}, "not a list"),
-        ({"extra_headers": ["a: b\r\nc: d"]}, "line of text"),
-        ({"extra_headers": ["Set-Cookie=x"]}, "'name: value'"),
-        ({"continues": 2}, "neither true nor false"),
-        ({"faults": ["sulk"]}, "the fault 'sulk' is unknown; write one of 429, 500"),
-        ({"faults": ["500 sometimes"]}, "FAULT once"),
-        ({"faults": ["500:azure"]}, "'azure' is not an argument of 500; give no argument"),
-        ({"faults": ["stall:x"]}, "'x' is not an argument of stall; give a whole number or a duration"),
-        ({"faults": ["500"] * 101}, "at most 100"),
-    ],
-)
-def test_mistake_is_explained(changes: dict[str, object], message: str) -> None:
-    """The message names the key, the value and the correction."""
+MISTAKES: list[dict[str, object]] = [  # each has one wrong key
+    {"tfft": "1s"},
+    {"ttft": "20"},
+    {"ttft": 20},
+    {"headers": "late"},
+    {"tokens": -1},
+    {"tokens": 10**9},
+    {"slots": 1.5},
+    {"stall": "4%"},
+    {"episodes": ["x5 at 60s"]},
+    {"episodes": ["x5 from 1s for 1s every 0s"]},
+    {"episodes": "x5 from 60s for 20s"},
+    {"extra_headers": ["a: b\r\nc: d"]},
+    {"extra_headers": ["Set-Cookie=x"]},
+    {"continues": 2},
+    {"faults": ["sulk"]},
+    {"faults": ["500 sometimes"]},
+    {"faults": ["500:azure"]},
+    {"faults": ["stall:x"]},
+    {"faults": ["500"] * 101},
+]
+
+
+def _message(changes: dict[str, object]) -> str:
     with pytest.raises(ProfileError) as caught:
         parse_profile(changes)
-    assert message in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("changes", MISTAKES, ids=repr)
+def test_a_mistake_names_its_key(changes: dict[str, object]) -> None:
+    """The message of a mistake names the key."""
+    [key] = changes
+    assert key in _message(changes)
+
+
+def test_sentences(sentences: Sentences) -> None:
+    """The message of each mistake is the one in the snapshot."""
+    sentences.check("simulated_profile", {repr(changes)[:100]: _message(changes) for changes in MISTAKES})
 
 
 @pytest.mark.parametrize(
