@@ -30,26 +30,8 @@ def test_help_lists_every_command() -> None:
     assert "exit codes:" in text
 
 
-@pytest.mark.parametrize(
-    ("terminal", "environment", "coloured"),
-    [
-        (True, {"TERM": "xterm"}, True),
-        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # https://no-color.org: an empty one says nothing
-        (True, {"TERM": "dumb"}, False),
-        (False, {"TERM": "xterm"}, False),
-        (False, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-    ],
-)
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_and_colours(
-    name: str,
-    terminal: bool,
-    environment: dict[str, str],
-    coloured: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each command's help has examples, and colours are seen on terminals that want them only."""
+def shown(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], *, terminal: bool) -> tuple[Stream, Stream]:
+    """Standard output and standard error in such an environment, for one test."""
     for variable in ("NO_COLOR", "FORCE_COLOR", "PYTHON_COLORS", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in environment.items():
@@ -57,14 +39,42 @@ def test_help_and_colours(
     out, err = Stream(terminal=terminal), Stream(terminal=terminal)
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
+    return out, err
+
+
+def plain(text: str) -> str:
+    """The text without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command's help has examples."""
+    out, _ = shown(monkeypatch, {"TERM": "xterm"}, terminal=True)
     with pytest.raises(SystemExit):
         parse([name, "--help"])
-    shown = out.getvalue()  # from Python 3.14 on, argparse colours it by the same rules
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
-    assert f"examples:\n  {PROGRAM} {name}" in plain
-    assert coloured or plain == shown
+    assert f"examples:\n  {PROGRAM} {name}" in plain(out.getvalue())  # from Python 3.14 on, argparse colours it
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "xterm", "NO_COLOR": ""}, True),  # https://no-color.org: an empty one means nothing
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+        (False, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours(terminal: bool, environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Help and messages have colours only on terminals that support them and do not forbid them."""
+    out, err = shown(monkeypatch, environment, terminal=terminal)
+    with pytest.raises(SystemExit):
+        parse(["serve", "--help"])
+    assert coloured or plain(out.getvalue()) == out.getvalue()
     warn("w")
     fail("f")
-    said = [bold("b", out), *err.getvalue().splitlines()]
-    assert [text.startswith("\x1b[") for text in said] == [coloured] * 3
-    assert [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in said] == ["b", "warning: w", "error: f"]
+    texts = [bold("b", out), *err.getvalue().splitlines()]
+    assert [text.startswith("\x1b[") for text in texts] == [coloured] * 3
+    assert [plain(text) for text in texts] == ["b", "warning: w", "error: f"]
