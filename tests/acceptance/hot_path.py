@@ -1,7 +1,8 @@
 """What a request costs in calls: the whole gateway between two pretended sockets, in virtual time, counted exactly.
 
 Calls of functions, Python's and C's, are what a CPU-bound gateway spends its time on, and are the same on every machine
-and in every run, which times are not. Upstreams are bytes on timers. Units: calls a request or chunk; CPU seconds.
+and in every run, which times are not. Upstreams are bytes on timers. Calls of this harness (its pretended sockets, the
+loop) are counted with all others and apart. Units: calls a request or chunk; CPU seconds.
 """
 
 import asyncio
@@ -12,11 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
+from checkout import ROOT
 from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.settings import Settings
+from streaming_bench.simulation import virtual_loop
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 contract()  # read the file while no loop is running
@@ -24,6 +28,8 @@ contract()  # read the file while no loop is running
 _WARM = 40  # requests of each model before any is counted: plans, predictions and connections are there then
 _ASKED = 3  # models that are asked, of however many
 _TTFT_S, _GAP_S = 0.05, 0.001
+_PRODUCT = tuple(str(ROOT / package) + "/" for package in ("gateway", "providers"))
+_HARNESS = (__file__, virtual_loop.__file__)
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -34,27 +40,42 @@ class Fleet:
     Attributes:
         models: how many, each with its own replicas.
         replicas: of each model.
-        words: of an answer; each comes alone.
+        words: of an answer.
+        words_per_read: words that arrive together; 1 means that each arrives alone.
         routing: see `hedge.routing`.
     """
 
     models: int = 1
     replicas: int = 3
     words: int = 10
+    words_per_read: int = 1
     routing: str = "predicted"
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What something costs, one of both.
+    """Calls or CPU time of a piece of work; the other one is 0.
 
     Attributes:
-        calls: of functions.
+        calls: of functions, those of the harness included.
+        harness_calls: the part of `calls` that belongs to the harness.
         cpu_s: CPU time.
     """
 
     calls: float = 0.0
+    harness_calls: float = 0.0
     cpu_s: float = 0.0
+
+    @property
+    def product_calls(self) -> float:
+        """Calls that the gateway makes, those into libraries included."""
+        return self.calls - self.harness_calls
+
+
+@dataclass(slots=True)
+class _Counts:
+    calls: int = 0
+    harness_calls: int = 0
 
 
 def cost(fleet: Fleet, count: int, *, timed: bool = False) -> Cost:
@@ -64,11 +85,11 @@ def cost(fleet: Fleet, count: int, *, timed: bool = False) -> Cost:
         for number in range(_WARM * min(fleet.models, _ASKED) + fleet.replicas):
             await _ask(gateway, f"m{number % min(fleet.models, _ASKED)}")
         began_s = time.process_time()
-        with contextlib.nullcontext([0]) if timed else _counted() as calls:
+        with contextlib.nullcontext(_Counts()) if timed else _counted() as counts:
             for number in range(count):
                 await _ask(gateway, f"m{number % min(fleet.models, _ASKED)}")
         cpu_s = time.process_time() - began_s
-        return Cost(calls[0] / count, cpu_s / count if timed else 0.0)
+        return Cost(counts.calls / count, counts.harness_calls / count, cpu_s / count if timed else 0.0)
 
     return _with_gateway(fleet, measured)
 
@@ -98,9 +119,9 @@ def _slices(gateway: Gateway, *, timed: bool = False) -> Iterator[float]:
     with contextlib.suppress(StopIteration):
         while True:
             began_s = time.process_time()
-            with contextlib.nullcontext([0]) if timed else _counted() as calls:
+            with contextlib.nullcontext(_Counts()) if timed else _counted() as counts:
                 scrape.send(None)
-            yield time.process_time() - began_s if timed else calls[0]
+            yield time.process_time() - began_s if timed else counts.calls
 
 
 def _with_gateway(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, object, Cost]]) -> Cost:
@@ -110,7 +131,7 @@ def _with_gateway(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, 
 
         async def connect(factory: Callable[[], Any], *_where: object, **_how: object) -> tuple[asyncio.Transport, Any]:
             protocol = factory()
-            transport = _Upstream(loop, protocol, fleet.words)
+            transport = _Upstream(loop, protocol, fleet)
             protocol.connection_made(transport)
             return transport, protocol
 
@@ -130,19 +151,32 @@ async def _run(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, obj
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[list[int]]:
+def _counted() -> Iterator[_Counts]:
     """Counts calls while inside."""
-    calls = [0]
+    counts = _Counts()
 
-    def count(_frame: object, event: str, _arg: object) -> None:
-        if event in ("call", "c_call"):
-            calls[0] += 1
+    def count(frame: FrameType, event: str, _arg: object) -> None:
+        if event in ("call", "c_call"):  # of a C function, the frame is its caller's
+            counts.calls += 1
+            counts.harness_calls += _is_of_harness(frame)
 
     sys.setprofile(count)
     try:
-        yield calls
+        yield counts
     finally:
         sys.setprofile(None)
+
+
+def _is_of_harness(frame: FrameType | None) -> bool:
+    """Find out whose call it is: a library's calls belong to its caller, the loop's own to the harness."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_PRODUCT):
+            return False
+        if file in _HARNESS:
+            return True
+        frame = frame.f_back
+    return True
 
 
 def _settings(fleet: Fleet) -> Settings:
@@ -198,22 +232,24 @@ async def _ask(gateway: Gateway, model: str) -> None:
 class _Upstream(asyncio.Transport):
     """Answers each request that is written to it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Any, words: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: Any, fleet: Fleet) -> None:
         super().__init__()
         self._loop = loop
         self._protocol = protocol
-        self._events = [
-            _chunk({"role": "assistant", "content": ""}),
-            *(_chunk({"content": f"w{n} "}) for n in range(words)),
+        self._head = _HEAD + _chunk({"role": "assistant", "content": ""})
+        words = [_chunk({"content": f"w{n} "}) for n in range(fleet.words)]
+        self._reads = [
+            b"".join(words[first : first + fleet.words_per_read])
+            for first in range(0, len(words), fleet.words_per_read)
         ]
         self._closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._loop.call_later(0.001, self._send, _HEAD + self._events[0])
-        for number, event in enumerate(self._events[1:]):
-            self._loop.call_later(_TTFT_S + number * _GAP_S, self._send, event)
+        self._loop.call_later(0.001, self._send, self._head)
+        for number, read in enumerate(self._reads):
+            self._loop.call_later(_TTFT_S + number * _GAP_S, self._send, read)
         last = _chunk({}, "stop") + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-        self._loop.call_later(_TTFT_S + len(self._events) * _GAP_S, self._send, last)
+        self._loop.call_later(_TTFT_S + (len(self._reads) + 1) * _GAP_S, self._send, last)
 
     def _send(self, data: bytes) -> None:
         if not self._closed:
