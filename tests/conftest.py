@@ -25,8 +25,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes the snapshots of sentences."""
+    """Add the project's own options."""
     parser.addoption(UPDATE, action="store_true", help="write tests/snapshots anew and run nothing else")
+    parser.addoption(
+        "--schemathesis-examples",
+        type=int,
+        default=5,  # 10 s beside 50 s for 50; the coverage phase makes a thousand requests in either case
+        help="test cases that schemathesis generates for each operation",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,8 +21,9 @@ _RSS_BYTES_MAX = 120_000_000  # an idle gateway has two thirds of it
 
 
 @pytest.mark.timeout(900)
-def test_nothing_contradicts_the_contract(tmp_path: Path) -> None:
+def test_nothing_contradicts_the_contract(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     """No request makes the gateway fail, answer otherwise than the contract says, or grow."""
+    examples: int = pytestconfig.getoption("--schemathesis-examples")
     file = tmp_path / "openapi.json"
     file.write_text(json.dumps(_contract()), encoding="utf-8")
     profile = {"ttft": "1ms", "tokens": 3, "tokens_max": 20}
@@ -31,7 +32,7 @@ def test_nothing_contradicts_the_contract(tmp_path: Path) -> None:
         rows = [{"name": name, "kind": "simulated", "base_url": url, "apis": apis} for name, url in urls.items()]
         config = {"keys": [{"name": "contract", "key": _KEY}], "models": [{"name": _MODEL, "replicas": rows}]}
         with gateway(config, tmp_path) as served:
-            ended = _schemathesis(file, served.url)
+            ended = _schemathesis(file, served.url, examples)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["complete"]
@@ -53,7 +54,7 @@ def _contract() -> dict[str, Any]:
     return document
 
 
-def _schemathesis(file: Path, url: str) -> "subprocess.CompletedProcess[str]":
+def _schemathesis(file: Path, url: str, examples: int) -> "subprocess.CompletedProcess[str]":
     """Run it where its files may stay."""
     command = [
         sys.executable,
@@ -68,7 +69,7 @@ def _schemathesis(file: Path, url: str) -> "subprocess.CompletedProcess[str]":
         "--no-color",
     ]
     command += ["--header", f"Authorization: Bearer {_KEY}", "--continue-on-failure"]
-    command += ["--max-examples", "50", "--seed", "1", "--generation-database", "none"]
+    command += ["--max-examples", str(examples), "--seed", "1", "--generation-database", "none"]
     command += ["--report", "json", "--report-json-path", str(file.with_name("report.json"))]
     hooks = Path(__file__).with_name("schemathesis_hooks.py")
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": hooks.stem, "PYTHONPATH": str(hooks.parent)}
