@@ -21,6 +21,7 @@ if (
 # A loaded machine must not fail a property for being slow; pytest-timeout catches what hangs.
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
+settings.register_profile("quick", settings.get_profile("local"), max_examples=20)  # scripts/test --quick
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
