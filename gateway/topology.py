@@ -42,7 +42,7 @@ from gateway.version import gateway_version
 from providers.base import Api, Resource
 from providers.catalog import CATALOG, Kind
 from providers.openai.transcript import OpenAIRecoverer
-from providers.protocols import Wishes, protocols
+from providers.protocols import ProtocolOptions, protocols
 from providers.transport.origin import Origin
 
 _GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
@@ -182,7 +182,11 @@ class _Builder:
             pools.append(Pool(name, made, hedge, self._ledgers, previous))
             self._warm_pools.append(WarmPool([self._client(replica) for replica in replicas]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
-        keeps = any(CATALOG[each.kind].keeps and Api.RESPONSES in native_apis(each) for group in rows for each in group)
+        keeps = any(
+            CATALOG[each.kind].stores_responses and Api.RESPONSES in native_apis(each)
+            for group in rows
+            for each in group
+        )
         return Model(
             row.name,
             pools,
@@ -222,7 +226,7 @@ class _Builder:
     def _new(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Replica:
         settings, kind = self._settings, CATALOG[row.kind]
         client = self._client(row)
-        able = protocols(kind, native_apis(row), self._wishes(model, row, kept))
+        able = protocols(kind, native_apis(row), self._protocol_options(model, row, kept))
         endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes, self._runtime.burst)
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         cancel_stops = kind.cancel_stops_billing is True
@@ -266,7 +270,9 @@ class _Builder:
     def _origin(self, row: config.ReplicaSettings) -> Origin:
         return origin_of(row, self._settings.timeouts.connect_s, spare=True)
 
-    def _wishes(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Wishes:
+    def _protocol_options(
+        self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity
+    ) -> ProtocolOptions:
         """What a replica's protocols are told of the configuration."""
         runtime = self._runtime
 
@@ -274,10 +280,10 @@ class _Builder:
             told = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
             runtime.emit(ParamsDropped(runtime.loop.time(), model.name, row.name, told))
 
-        return Wishes(
+        return ProtocolOptions(
             first_token=model.first_token,
-            note=partial(kept.learn, replica=row.name),
-            dropped=dropped if model.drop_params else None,
+            on_response_id=partial(kept.learn, replica=row.name),
+            on_dropped=dropped if model.drop_params else None,
             max_tokens=row.max_tokens_default,
             wall_s=lambda: datetime.now(UTC).timestamp(),
         )

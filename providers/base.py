@@ -195,7 +195,7 @@ class EventReader(Protocol):
     def read(self, event: bytes) -> Frame:
         """Classify one whole SSE event (its closing blank line included), and give the client's bytes for it."""
 
-    def run(self, data: bytes) -> tuple[int, int]:
+    def content_run(self, data: bytes) -> tuple[int, int]:
         """How many bytes at the start of data are whole content events like those before, and how many events that is.
 
         Such events may be forwarded as they are without being read one by one. (0, 0): what comes must be read.
@@ -228,7 +228,7 @@ class WireProtocol(Protocol):
         """The request body for a replica that calls the model `model`; as a stream or not, whatever the client asked.
 
         Raises:
-            Unsuited: this protocol cannot say what the client asks for.
+            Unsupported: this protocol cannot say what the client asks for.
         """
 
     def reader(self, call: Call) -> EventReader:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from providers.base import Api
-from providers.rate_limit_headers import LimitForm
+from providers.rate_limit_headers import RateLimitFormat
 
 
 class Auth(enum.Enum):
@@ -33,7 +33,7 @@ class Kind:
         auth: how the key is sent.
         own_engine: an inference engine of one's own rather than a provider: capacity is shared, not bought.
         cancel_stops_billing: closing the connection stops generation and billing; None is unknown, taken as False.
-        asks_usage: understands `stream_options.include_usage`.
+        supports_usage_option: understands `stream_options.include_usage`.
         apis: what it speaks itself; every other API is translated to one of these where that is possible.
         keeps: keeps what was answered in the Responses API, unless told not to.
         limits: how its responses state rate limits; None where they state none.
@@ -46,10 +46,10 @@ class Kind:
     auth: Auth = Auth.BEARER
     own_engine: bool = False
     cancel_stops_billing: bool | None = None
-    asks_usage: bool = True
+    supports_usage_option: bool = True
     apis: frozenset[Api] = _COMPATIBLE
-    keeps: bool = False
-    limits: LimitForm | None = None
+    stores_responses: bool = False
+    limits: RateLimitFormat | None = None
     counts_max_tokens: bool = False
     prefills: bool = False
     max_tokens: str = "max_tokens"
@@ -58,7 +58,7 @@ class Kind:
 
 _ENGINE = Kind(own_engine=True, cancel_stops_billing=True)
 _PREFILLS = Kind(own_engine=True, cancel_stops_billing=True, prefills=True)
-_STOPS = Kind(cancel_stops_billing=True, limits=LimitForm())
+_STOPS = Kind(cancel_stops_billing=True, limits=RateLimitFormat())
 _GOES_ON = Kind(cancel_stops_billing=False)
 
 CATALOG: Mapping[str, Kind] = MappingProxyType(
@@ -66,8 +66,8 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         "openai": Kind(
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES,
-            keeps=True,
-            limits=LimitForm(),
+            stores_responses=True,
+            limits=RateLimitFormat(),
             counts_max_tokens=True,
             max_tokens="max_completion_tokens",
         ),
@@ -75,8 +75,8 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             auth=Auth.API_KEY,
             cancel_stops_billing=True,
             apis=_WITH_RESPONSES,
-            keeps=True,
-            limits=LimitForm(requests_window_s=10.0, zero_is_unknown=True),  # 120 a minute are 20 in 10 s there
+            stores_responses=True,
+            limits=RateLimitFormat(requests_window_s=10.0, zero_is_unknown=True),  # 120 a minute are 20 in 10 s there
             counts_max_tokens=True,
             max_tokens="max_completion_tokens",
         ),
@@ -84,26 +84,26 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             auth=Auth.X_API_KEY,
             cancel_stops_billing=True,
             apis=frozenset({Api.MESSAGES}),
-            limits=LimitForm(),
+            limits=RateLimitFormat(),
             headers=((b"anthropic-version", b"2023-06-01"),),
         ),
-        "compatible": Kind(limits=LimitForm()),  # any other server that speaks OpenAI's API
+        "compatible": Kind(limits=RateLimitFormat()),  # any other server that speaks OpenAI's API
         "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
         "sglang": _PREFILLS,
         "tgi": _ENGINE,
         "ollama": _ENGINE,
         "llamacpp": _ENGINE,
         "simulated": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
-        "cerebras": Kind(limits=LimitForm(), counts_max_tokens=True),
+        "cerebras": Kind(limits=RateLimitFormat(), counts_max_tokens=True),
         "deepseek": Kind(cancel_stops_billing=True),
         "fireworks": _STOPS,
         "gemini": _GOES_ON,
-        "groq": Kind(cancel_stops_billing=False, limits=LimitForm(requests_window_s=86_400.0)),
+        "groq": Kind(cancel_stops_billing=False, limits=RateLimitFormat(requests_window_s=86_400.0)),
         "mistral": Kind(  # reports usage unasked, refuses the option
-            cancel_stops_billing=False, asks_usage=False, limits=LimitForm()
+            cancel_stops_billing=False, supports_usage_option=False, limits=RateLimitFormat()
         ),
-        "openrouter": Kind(limits=LimitForm(requests_window_s=None)),  # a minute's or a day's, with a 429 only
-        "together": Kind(cancel_stops_billing=True, limits=LimitForm(requests_window_s=1.0, tokens_window_s=1.0)),
-        "xai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, keeps=True, limits=LimitForm()),
+        "openrouter": Kind(limits=RateLimitFormat(requests_window_s=None)),  # a minute's or a day's, with a 429 only
+        "together": Kind(cancel_stops_billing=True, limits=RateLimitFormat(requests_window_s=1.0, tokens_window_s=1.0)),
+        "xai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, stores_responses=True, limits=RateLimitFormat()),
     }
 )

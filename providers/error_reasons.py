@@ -15,32 +15,32 @@ _POLICY = {
     "data_inspection_failed",  # Alibaba
 }
 _TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI, llama.cpp
-_says_policy = re.compile(
+_names_policy = re.compile(
     r"content exists risk|blocked by content filtering policy",  # DeepSeek, Anthropic, with no code of their own
     re.IGNORECASE,
 ).search
-_says_too_long = re.compile(
+_names_length = re.compile(
     r"context (length|window)|available context size|max_new_tokens|input token count|reduce the length"
     r"|prompt is too long|exceed context limit",  # Anthropic
     re.IGNORECASE,
 ).search
-_says_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).search
+_names_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).search
 
 
 def is_refusal(error: UpstreamError) -> bool:
     """Whether the provider's policy refused the request: an answer, never to be asked of another replica."""
-    return error.code in _POLICY or error.kind in _POLICY or _says_policy(error.message) is not None
+    return error.code in _POLICY or error.kind in _POLICY or _names_policy(error.message) is not None
 
 
 def is_too_long(error: UpstreamError) -> bool:
     """Whether the prompt does not fit the model: a model with a longer context may take it."""
     if error.status not in (400, 413, 422):
         return False
-    return error.code in _TOO_LONG or error.kind in _TOO_LONG or _says_too_long(error.message) is not None
+    return error.code in _TOO_LONG or error.kind in _TOO_LONG or _names_length(error.message) is not None
 
 
 def is_stream_refused(error: UpstreamError) -> bool:
     """Whether the server refused `stream` or `stream_options`: the call may go again unstreamed."""
     if error.status not in (400, 422):
         return False
-    return _says_stream(f"{error.param} {error.message}") is not None
+    return _names_stream(f"{error.param} {error.message}") is not None

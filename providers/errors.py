@@ -8,7 +8,7 @@
     +-- EmptyAnswer       a stream that ended without content and without a finish_reason
     +-- BadStatus         the upstream answered with an error status
     |   +-- RequestModeRejected of the request it minded how it was asked, and is asked in another way from now on
-    +-- Unsuited          this upstream cannot be asked for this at all; nothing was sent
+    +-- Unsupported          this upstream cannot be asked for this at all; nothing was sent
     +-- ErrorFrame        an error object inside a 200
     +-- Diverged          an answer that is not the one it had to be
 
@@ -44,30 +44,30 @@ class UpstreamError(Exception):
         should_retry: bool | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = _whole(message)
+        self.message = _valid_unicode(message)
         self.status = status
-        self.kind = kind and _whole(kind)
-        self.param = param and _whole(param)
-        self.code = code and _whole(code)
+        self.kind = kind and _valid_unicode(kind)
+        self.param = param and _valid_unicode(param)
+        self.code = code and _valid_unicode(code)
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
 
-    def hide(self, secrets: Sequence[str]) -> None:
+    def redact(self, secrets: Sequence[str]) -> None:
         """Take secrets out of the upstream's words: some servers quote the key that they do not like."""
-        self.message = hidden(self.message, secrets)
-        self.kind = self.kind and hidden(self.kind, secrets)
-        self.param = self.param and hidden(self.param, secrets)
-        self.code = self.code and hidden(self.code, secrets)
+        self.message = redacted(self.message, secrets)
+        self.kind = self.kind and redacted(self.kind, secrets)
+        self.param = self.param and redacted(self.param, secrets)
+        self.code = self.code and redacted(self.code, secrets)
 
 
-def hidden(text: str, secrets: Sequence[str]) -> str:
+def redacted(text: str, secrets: Sequence[str]) -> str:
     """What an upstream said, without the secrets in it."""
     for secret in secrets:
         text = text.replace(secret, "****")
     return text
 
 
-def _whole(text: str) -> str:
+def _valid_unicode(text: str) -> str:
     """The text without halves of surrogate pairs: no UTF-8 can say them, and a client would get no error at all."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

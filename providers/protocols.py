@@ -15,17 +15,18 @@ from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.embeddings import OpenAIEmbeddings
 from providers.openai.events import FirstToken
-from providers.responses.events import Note
+from providers.responses.events import OnResponseId
 from providers.responses.protocol import OpenAIResponses
-from providers.translation.base import Dropped, Translated, Translation
-from providers.translation.chat_to_responses.request import ChatOverResponses
-from providers.translation.messages_api import ChatOnMessages, MessagesOnChat
+from providers.translation.base import OnDropped, TranslatedProtocol, Translation
+from providers.translation.chat_to_messages.translation import ChatToMessages
+from providers.translation.chat_to_responses.translation import ChatToResponses
 from providers.translation.messages_to_chat.request import Dialect
-from providers.translation.responses_to_chat.request import ResponsesOverChat
+from providers.translation.messages_to_chat.translation import MessagesToChat
+from providers.translation.responses_to_chat.translation import ResponsesToChat
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ProtocolOptions:
     """What the configuration says of one replica.
 
     Attributes:
@@ -37,42 +38,46 @@ class Wishes:
     """
 
     first_token: FirstToken = "any"
-    note: Note | None = None
-    dropped: Dropped | None = None
+    on_response_id: OnResponseId | None = None
+    on_dropped: OnDropped | None = None
     max_tokens: int = MAX_TOKENS
     wall_s: Callable[[], float] = lambda: 0.0
 
 
-_NATIVE: Final[Mapping[Api, Callable[[Kind, Wishes], WireProtocol]]] = {
-    Api.CHAT: lambda kind, wishes: OpenAIChat(ask_usage=kind.asks_usage, first_token=wishes.first_token),
-    Api.COMPLETIONS: lambda kind, _: OpenAICompletions(ask_usage=kind.asks_usage),
-    Api.RESPONSES: lambda _, wishes: OpenAIResponses(first_token=wishes.first_token, note=wishes.note),
-    Api.MESSAGES: lambda _, wishes: AnthropicMessages(first_token=wishes.first_token, max_tokens=wishes.max_tokens),
+_NATIVE: Final[Mapping[Api, Callable[[Kind, ProtocolOptions], WireProtocol]]] = {
+    Api.CHAT: lambda kind, options: OpenAIChat(ask_usage=kind.supports_usage_option, first_token=options.first_token),
+    Api.COMPLETIONS: lambda kind, _: OpenAICompletions(ask_usage=kind.supports_usage_option),
+    Api.RESPONSES: lambda _, options: OpenAIResponses(
+        first_token=options.first_token, on_response_id=options.on_response_id
+    ),
+    Api.MESSAGES: lambda _, options: AnthropicMessages(first_token=options.first_token, max_tokens=options.max_tokens),
     Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),
 }
-_TRANSLATIONS: Final[tuple[Callable[[Kind, Wishes], Translation], ...]] = (
-    lambda _, __: ResponsesOverChat(),
-    lambda _, wishes: ChatOnMessages(wishes.wall_s),
-    lambda _, __: ChatOverResponses(OpenAIChat().assembler),
-    lambda kind, _: MessagesOnChat(_dialect(kind)),
+_TRANSLATIONS: Final[tuple[Callable[[Kind, ProtocolOptions], Translation], ...]] = (
+    lambda _, __: ResponsesToChat(),
+    lambda _, options: ChatToMessages(options.wall_s),
+    lambda _, __: ChatToResponses(),
+    lambda kind, _: MessagesToChat(_dialect(kind)),
 )
 
 
-def protocols(kind: Kind, spoken: Iterable[Api], wishes: Wishes) -> dict[Api, WireProtocol]:
+def protocols(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> dict[Api, WireProtocol]:
     """A wire protocol for every API in which an upstream can be asked.
 
     Args:
         kind: of the upstream.
-        spoken: the APIs it speaks itself.
-        wishes: see there.
+        native: the APIs it speaks itself.
+        options: see there.
     """
-    found = {api: _NATIVE[api](kind, wishes) for api in Api if api in spoken and api in _NATIVE}
-    translations = [make(kind, wishes) for make in _TRANSLATIONS]
+    found = {api: _NATIVE[api](kind, options) for api in Api if api in native and api in _NATIVE}
+    translations = [make(kind, options) for make in _TRANSLATIONS]
     while True:
         reached = frozenset(found)
         for translation in translations:
-            if translation.asked not in found and translation.spoken in reached:
-                found[translation.asked] = Translated(translation, found[translation.spoken], wishes.dropped)
+            if translation.client_api not in found and translation.upstream_api in reached:
+                found[translation.client_api] = TranslatedProtocol(
+                    translation, found[translation.upstream_api], options.on_dropped
+                )
         if reached == frozenset(found):
             return found
 

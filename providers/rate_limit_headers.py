@@ -1,6 +1,6 @@
 """Rate limits as response headers state them, in the form of every provider: one table of names, one reader.
 
-What a name means is here; what differs between providers that use the same name is a `LimitForm`, a row's own in
+What a name means is here; what differs between providers that use the same name is a `RateLimitFormat`, a row's own in
 catalog.py. Whatever cannot be read is unknown, never zero. Units: seconds, requests, tokens.
 """
 
@@ -29,7 +29,7 @@ _FIELDS: Final = ("limit", "remaining", "reset")
 
 
 @dataclass(frozen=True, slots=True)
-class LimitForm:
+class RateLimitFormat:
     """How a provider's limit headers are meant, where their names do not say it.
 
     Attributes:

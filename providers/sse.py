@@ -25,18 +25,18 @@ class Splitter:
         event_bytes_max: an event, finished or not, that is longer raises `ProtocolError`.
 
     Attributes:
-        begun: the beginning of an event that is not complete; empty between two of them.
+        partial: the beginning of an event that is not complete; empty between two of them.
     """
 
-    __slots__ = ("_has_cr", "_max", "_scan", "begun")
+    __slots__ = ("_has_cr", "_max", "_scan", "partial")
 
     def __init__(self, event_bytes_max: int) -> None:
         self._max = event_bytes_max
-        self.begun = bytearray()
+        self.partial = bytearray()
         self._scan = 0  # no event ends before this place of the buffer
         self._has_cr = False  # a CR has been seen: only then is there more to look for than LF LF
 
-    def first(self, data: bytes) -> int:
+    def first_end(self, data: bytes) -> int:
         """Where the first event of the next bytes ends, if that is plain to see; 0: feed them.
 
         They are not taken: whoever cuts the event off feeds the rest. Asked only between events.
@@ -54,7 +54,7 @@ class Splitter:
         Raises:
             ProtocolError: an event is over the limit; the splitter must not be used any more.
         """
-        buffer = self.begun
+        buffer = self.partial
         if not buffer:
             # Nearly always a piece is one event of one line: its first line end tells, and nothing is copied.
             size = len(data)
@@ -73,7 +73,7 @@ class Splitter:
 
     def rest(self) -> bytes:
         """What has come since the last whole event."""
-        return bytes(self.begun)
+        return bytes(self.partial)
 
     def _split(self, source: bytes | bytearray) -> list[bytes]:
         """Cut the events off the source, which is the buffer, or new bytes while the buffer is empty."""
@@ -84,13 +84,13 @@ class Splitter:
                 raise self._too_long()
             events.append(bytes(source[start:end]))
             start = scan = end
-        if source is self.begun:
-            del self.begun[:start]
+        if source is self.partial:
+            del self.partial[:start]
         else:
-            self.begun += source[start:]
-        if len(self.begun) > self._max:
+            self.partial += source[start:]
+        if len(self.partial) > self._max:
             raise self._too_long()
-        self._scan = max(0, len(self.begun) - 2)  # the longest ending is LF CR LF
+        self._scan = max(0, len(self.partial) - 2)  # the longest ending is LF CR LF
         return events
 
     def _end(self, source: bytes | bytearray, start: int, scan: int) -> int:

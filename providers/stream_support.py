@@ -25,7 +25,7 @@ _options = msgspec.json.Decoder(Mapping[str, object] | None).decode
 _Shape = tuple[Api, frozenset[str]]
 
 
-class Manner(NamedTuple):
+class RequestMode(NamedTuple):
     """How a call is sent.
 
     Attributes:
@@ -37,32 +37,32 @@ class Manner(NamedTuple):
     options: bool = True
 
 
-USUAL: Final = Manner()
-WHOLE: Final = Manner(stream=False, options=False)
+DEFAULT: Final = RequestMode()
+UNSTREAMED: Final = RequestMode(stream=False, options=False)
 
 
-class Manners:
+class StreamSupport:
     """What one server has refused."""
 
     __slots__ = ("_learned",)
 
     def __init__(self) -> None:
-        self._learned: dict[_Shape, tuple[Manner, float]] = {}  # until when; the oldest first
+        self._learned: dict[_Shape, tuple[RequestMode, float]] = {}  # until when; the oldest first
 
     def __bool__(self) -> bool:
         return bool(self._learned)
 
-    def of(self, call: Call, now_s: float) -> Manner:
+    def mode_for(self, call: Call, now_s: float) -> RequestMode:
         """How to ask it for an answer that is wanted in events."""
-        manner, until_s = self._learned.get(_shape(call), (USUAL, 0.0))
-        return manner if now_s < until_s else USUAL
+        mode, until_s = self._learned.get(_shape(call), (DEFAULT, 0.0))
+        return mode if now_s < until_s else DEFAULT
 
-    def refused(self, call: Call, manner: Manner, error: UpstreamError, now_s: float) -> bool:
-        """A call failed that was sent in this manner; returns whether it would now be sent in another one."""
+    def rejected(self, call: Call, mode: RequestMode, error: UpstreamError, now_s: float) -> bool:
+        """A call failed that was sent in this mode; returns whether it would now be sent in another one."""
         shape = _shape(call)
-        other = _other(call, manner, error)
+        other = _other(call, mode, error)
         if other is None:
-            if error.status in (400, 422) and manner == self._learned.get(shape, (None,))[0]:
+            if error.status in (400, 422) and mode == self._learned.get(shape, (None,))[0]:
                 del self._learned[shape]  # what was taken for the reason was none
             return False
         self._learned.pop(shape, None)
@@ -72,16 +72,16 @@ class Manners:
         return True
 
 
-def _other(call: Call, manner: Manner, error: UpstreamError) -> Manner | None:
-    """Another manner in which the call may be taken, None where there is none, or where the caller is to blame."""
-    if not manner.stream or not is_stream_refused(error) or len(call.spans) > _SHAPE_KEYS_MAX:
+def _other(call: Call, mode: RequestMode, error: UpstreamError) -> RequestMode | None:
+    """Another mode in which the call may be taken, None where there is none, or where the caller is to blame."""
+    if not mode.stream or not is_stream_refused(error) or len(call.spans) > _SHAPE_KEYS_MAX:
         return None
     if not _names_options(f"{error.param} {error.message}"):
-        return WHOLE
-    return Manner(options=False) if manner.options and _usual_options(call) else None
+        return UNSTREAMED
+    return RequestMode(options=False) if mode.options and _has_standard_options(call) else None
 
 
-def _usual_options(call: Call) -> bool:
+def _has_standard_options(call: Call) -> bool:
     """The call has no `stream_options` of its own, or none but those that every server should know."""
     if "stream_options" not in call.spans:
         return True

@@ -28,7 +28,7 @@ from providers.base import (
 )
 from providers.errors import ConnectionCut, ProtocolError, RequestModeRejected, Unsupported, UpstreamError
 from providers.sse import Splitter
-from providers.stream_support import USUAL, WHOLE, Manner, Manners
+from providers.stream_support import DEFAULT, UNSTREAMED, RequestMode, StreamSupport
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
 _LINGER_S = 1.0  # after the closing event the body's last chunk may take this long before the connection is dropped
@@ -79,7 +79,7 @@ class HttpEndpoint:
         self._protocols = protocols
         self._model = model
         self._bounds = bounds
-        self._manners = Manners()
+        self._support = StreamSupport()
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # no compression between us
         self._heads = {
@@ -91,24 +91,24 @@ class HttpEndpoint:
         """Send the call; see `Endpoint.open`."""
         protocol = self._protocols[call.api]
         in_events = call.streaming or call.assemble
-        manner = USUAL if in_events else WHOLE
-        if self._manners and in_events:
-            manner = self._manners.of(call, asyncio.get_running_loop().time())
-        asked = call if manner.options else msgspec.structs.replace(call, options=False)
+        mode = DEFAULT if in_events else UNSTREAMED
+        if self._support and in_events:
+            mode = self._support.mode_for(call, asyncio.get_running_loop().time())
+        sent_call = call if mode.options else msgspec.structs.replace(call, options=False)
         try:
-            body = protocol.build(asked, self._model, stream=manner.stream)
+            body = protocol.build(sent_call, self._model, stream=mode.stream)
         except Unsupported as error:
-            return _Refused(error, sink)
+            return _UnsupportedStream(error, sink)
         head = self._heads[call.api]
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
-        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[manner.stream], len(body))
-        stream = _HttpStream(protocol, call, self._bounds, sink, manner, self._manners, self._burst)
+        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[mode.stream], len(body))
+        stream = _HttpStream(protocol, call, self._bounds, sink, mode, self._support, self._burst)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
 
 
-class _Refused:
+class _UnsupportedStream:
     """A `Stream` of a call that cannot be put into words for this replica: it fails in the next loop turn."""
 
     def __init__(self, error: Unsupported, sink: Sink) -> None:
@@ -124,10 +124,10 @@ class _Refused:
         self._timer.cancel()
 
 
-_HEAD = 4  # role, reasoning's beginning, and one that has a text
+_FIRST_EVENTS = 4  # role, reasoning's beginning, and one that has a text
 # Looked up once: they are asked for every event.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
-_TOLD_MAX: Final = 40  # of a header's value
+_QUOTED_MAX: Final = 40  # of a header's value
 _ACCEPT = {True: b"text/event-stream", False: b"application/json"}
 
 
@@ -135,24 +135,24 @@ class _HttpStream:
     """One response on its way to a sink: the `HttpSink` of the client and the `Stream` of the attempt."""
 
     __slots__ = (
-        "_answered",
         "_body",
         "_bounds",
         "_burst",
         "_call",
         "_compression",
+        "_content_seen",
         "_headers",
         "_in_events",
         "_in_runs",
         "_linger",
-        "_manner",
-        "_manners",
+        "_mode",
         "_paused",
         "_protocol",
         "_reader",
         "_sink",
         "_splitter",
         "_status",
+        "_support",
         "exchange",
     )
 
@@ -164,15 +164,15 @@ class _HttpStream:
         call: Call,
         bounds: Bounds,
         sink: Sink,
-        manner: Manner,
-        manners: Manners,
+        mode: RequestMode,
+        support: StreamSupport,
         burst: Burst,
     ) -> None:
         self._protocol = protocol
         self._call = call
         self._in_events = call.streaming or call.assemble  # how the sink wants the answer, however it is asked for
-        self._manner = manner
-        self._manners = manners
+        self._mode = mode
+        self._support = support
         self._burst = burst
         self._in_runs = call.streaming  # a client that assembles takes events one by one
         self._bounds = bounds
@@ -184,7 +184,7 @@ class _HttpStream:
         self._headers: Headers = ()
         self._compression = b""  # of the body, nothing where it is not compressed
         self._paused = False
-        self._answered = False  # there was content, or a refusal
+        self._content_seen = False  # there was content, or a refusal
         self._linger: asyncio.TimerHandle | None = None  # ends what need not be waited for
 
     # Stream
@@ -216,7 +216,7 @@ class _HttpStream:
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self._compression = value
         if status == 200 and self._compression:
-            what = self._compression[:_TOLD_MAX].decode("latin-1")
+            what = self._compression[:_QUOTED_MAX].decode("latin-1")
             self._fail(ProtocolError(f"the upstream has compressed its answer ({what}), which it was asked not to"))
             return
         if status == 200 and self._in_events and not is_json:
@@ -247,7 +247,7 @@ class _HttpStream:
         if self._sink is None:
             return
         if self._status != 200 and self._status:
-            self._end(self._refused())
+            self._end(self._status_error())
         elif self._reader is not None:
             # A connection lost behind the last finish_reason has cost the answer nothing.
             self._close(None if self._is_whole else error or _cut())
@@ -260,15 +260,15 @@ class _HttpStream:
         """Push what is in the next bytes: runs of content events as they are, all others one by one."""
         reader = self._reader
         assert reader is not None
-        if self._in_runs and not splitter.begun:
-            for _ in range(_HEAD):  # where a stream begins, its first events teach what a run is
-                size, count = reader.run(data)
+        if self._in_runs and not splitter.partial:
+            for _ in range(_FIRST_EVENTS):  # where a stream begins, its first events teach what a run is
+                size, count = reader.content_run(data)
                 if size:
                     rest = data[size:]
                     self._push(Frame(_CONTENT, data[:size] if rest else data, None, None, count))
                     data = rest
                     break
-                size = splitter.first(data)
+                size = splitter.first_end(data)
                 if not size or size == len(data):
                     break
                 self._read((data[:size],))
@@ -289,7 +289,7 @@ class _HttpStream:
             if burst:
                 self._push(Frame(_CONTENT, b"".join(burst), None, None, len(burst)))
                 burst.clear()
-            if frame.kind is _ERROR and reader.complete and self._answered:
+            if frame.kind is _ERROR and reader.complete and self._content_seen:
                 self.exchange.abort()  # like a connection lost there, it has cost the answer nothing
                 self.on_close(None)
                 return
@@ -303,7 +303,7 @@ class _HttpStream:
             self._wait_for_rest(_TRAILING_S)
 
     def _push(self, frame: Frame) -> None:
-        self._answered = self._answered or frame.kind is _CONTENT or frame.kind is _REFUSAL
+        self._content_seen = self._content_seen or frame.kind is _CONTENT or frame.kind is _REFUSAL
         if self._sink is not None:
             self._sink.on_frame(frame)
 
@@ -344,7 +344,7 @@ class _HttpStream:
             if not self._compression:  # what an error says is then not known, but its status is
                 self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
             if len(self._body) == ERROR_BODY_BYTES_MAX:
-                self._fail(self._refused())
+                self._fail(self._status_error())
         elif len(self._body) + len(data) > self._bounds.body_bytes_max:
             self._fail(ProtocolError(f"the upstream's answer is over {self._bounds.body_bytes_max} bytes"))
         else:
@@ -360,11 +360,11 @@ class _HttpStream:
                 error = _unreadable(failure)
         self._end(error)
 
-    def _refused(self) -> UpstreamError:
+    def _status_error(self) -> UpstreamError:
         """An error status; a refusal of how it was asked is told as such where there is another way to ask."""
         error = self._protocol.error(self._status, self._headers, bytes(self._body))
         now_s = asyncio.get_running_loop().time()
-        other = self._manners.refused(self._call, self._manner, error, now_s)
+        other = self._support.rejected(self._call, self._mode, error, now_s)
         return RequestModeRejected(error) if other else error
 
     def _last_frames(self) -> Sequence[Frame]:

@@ -19,7 +19,7 @@ from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
-from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, hidden
+from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, redacted
 
 PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # skipped per stream; a second one is a broken stream, not a hiccup
@@ -191,7 +191,7 @@ class Attempt:
         self.status = status
         for name, value in headers:
             if name in _REQUEST_ID_HEADERS:
-                self.upstream_request_id = hidden(value.decode("latin-1"), self.replica.secrets)[:200]
+                self.upstream_request_id = redacted(value.decode("latin-1"), self.replica.secrets)[:200]
                 break
         self._race.on_headers(self, headers)
 

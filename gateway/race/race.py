@@ -157,7 +157,7 @@ class Race:
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """An attempt is over without a complete answer."""
-        error.hide(attempt.replica.secrets)
+        error.redact(attempt.replica.secrets)
         verdict = judge(error)
         won = attempt is self._winner
         outcome = Outcome.CUT if won else verdict.outcome

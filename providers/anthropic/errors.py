@@ -27,13 +27,13 @@ STATUS = {
 }
 QUOTA_CODE = "insufficient_quota"  # OpenAI's word for it
 
-_says_no_money = re.compile(r"credit balance is too low|specified API usage limits", re.IGNORECASE).search
+_names_no_credit = re.compile(r"credit balance is too low|specified API usage limits", re.IGNORECASE).search
 
 
 def error_of(status: int, headers: Headers, body: bytes) -> BadStatus:
     """What a response with an error status means; see `WireProtocol.error`."""
     error = bad_status(status, headers, body)
-    if status == 402 or (status == 400 and _says_no_money(error.message)):
+    if status == 402 or (status == 400 and _names_no_credit(error.message)):
         error.status, error.kind, error.code = 429, "rate_limit_error", QUOTA_CODE
     return error
 

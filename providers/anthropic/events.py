@@ -33,18 +33,18 @@ class MessageReader:
         complete, closed: see `EventReader`.
     """
 
-    __slots__ = ("_begun", "_counts", "_ignored", "closed", "complete")
+    __slots__ = ("_content_seen", "_counts", "_ignored", "closed", "complete")
 
     def __init__(self, first_token: FirstToken) -> None:
         self.complete = False
         self.closed = False
-        self._begun = False  # content was seen
+        self._content_seen = False  # content was seen
         self._counts = Counts()
         self._ignored = _THINKING if first_token == "answer" else frozenset[str]()
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if self._begun and event.startswith(_DELTA) and event.endswith(b"}\n\n") and _SIGNATURE not in event:
+        if self._content_seen and event.startswith(_DELTA) and event.endswith(b"}\n\n") and _SIGNATURE not in event:
             return Frame(FrameKind.CONTENT, event)  # what follows content need not be looked at again
         data, raw = data_of(event), forwardable(event)
         if not data:
@@ -55,15 +55,15 @@ class MessageReader:
         kind = self._kind(value)
         if kind is FrameKind.ERROR:
             return Frame(kind, raw, None, frame_of(data))
-        self._begun = self._begun or kind is FrameKind.CONTENT
+        self._content_seen = self._content_seen or kind is FrameKind.CONTENT
         usage = value.get("usage") or as_mapping(value.get("message")).get("usage")
         if not usage:
             return Frame(kind, raw)
         self._counts.add(usage)
         return Frame(kind, raw, self._counts.usage())
 
-    def run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.run`."""
+    def content_run(self, data: bytes) -> tuple[int, int]:
+        """Every event is looked at; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> Frame | None:

@@ -35,7 +35,7 @@ class Parts:
     fields: Values = field(default_factory=dict)
 
 
-class Assembler:
+class ChunkAssembler:
     """The `providers.base.Assembler` of OpenAI-compatible streams.
 
     Of a field at the top the last value counts that is neither null nor empty; see `latest` for a choice's own fields

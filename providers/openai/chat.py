@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from providers.base import Api, Call, Frame
-from providers.openai.assemble import Assembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
+from providers.openai.assemble import ChunkAssembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, FirstToken, whole_body
 from providers.openai.request import build
@@ -43,9 +43,9 @@ class OpenAIChat:
         strip = self._ask_usage and call.streaming and not call.include_usage
         return ChunkReader(call, strip_usage=strip, first_token=self._first_token, chunks=_chunks)
 
-    def assembler(self, _call: Call) -> Assembler:
+    def assembler(self, _call: Call) -> ChunkAssembler:
         """See `WireProtocol.assembler`."""
-        return Assembler("chat.completion", _choice)
+        return ChunkAssembler("chat.completion", _choice)
 
     def whole(self, call: Call, body: bytes) -> Frame:
         """See `WireProtocol.whole`."""

@@ -22,21 +22,21 @@ _TOKEN_END: Final = "\0"  # behind each token's text, so that "a", "b" is not "a
 Fields = dict[str, object]
 
 
-class NotText(Exception):
+class NotComparable(Exception):
     """Something was said that is no text."""
 
 
-class Walk(ABC):
+class ChoiceVisitor(ABC):
     """Goes through one choice of each chunk."""
 
     __slots__ = ()
 
     @abstractmethod
-    def text(self, path: Path, value: str) -> str:
+    def visit_text(self, path: Path, value: str) -> str:
         """A text that is not empty; returns what of it stays."""
 
     @abstractmethod
-    def call(self, index: int | None, labels: Fields, said: Fields, *, named: bool) -> Fields:
+    def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
         """A piece of a tool call.
 
         Args:
@@ -49,11 +49,11 @@ class Walk(ABC):
             The piece, empty to drop it.
         """
 
-    def choice(self, choice: Fields) -> Fields:
+    def visit(self, choice: Fields) -> Fields:
         """The choice with what stays of its texts.
 
         Raises:
-            NotText: It says something that is none.
+            NotComparable: It says something that is none.
         """
         rest = dict(choice)
         delta = choice.get("delta")
@@ -61,7 +61,7 @@ class Walk(ABC):
             rest["delta"] = self._delta(delta)
         text = choice.get("text")
         if isinstance(text, str) and text:
-            rest["text"] = self.text(TEXT, text)
+            rest["text"] = self.visit_text(TEXT, text)
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict):
             rest["logprobs"] = self._logprobs(logprobs)
@@ -81,31 +81,31 @@ class Walk(ABC):
                 if said:
                     rest[key] = said
             elif isinstance(value, str):
-                left = self.text((key,), value)
+                left = self.visit_text((key,), value)
                 if left:
                     rest[key] = left
             else:
-                raise NotText(key)
+                raise NotComparable(key)
         return rest
 
     def _piece(self, piece: object) -> Fields:
         """One piece of a tool call."""
         if not isinstance(piece, dict):
-            raise NotText("tool_calls")
+            raise NotComparable("tool_calls")
         index = piece.get("index")
         number = index if isinstance(index, int) else None
         labels: Fields = {}
-        said: Fields = {}
-        named = False
+        texts: Fields = {}
+        has_name = False
         for key, value in piece.items():
             if key in _CALL_LABELS or not value:
                 labels[key] = value
             elif isinstance(value, dict):  # `function` or `custom`
-                said[key] = texts = self._texts(("tool_calls", number, key), value)
-                named = named or bool(texts.get("name") and texts["name"] == value["name"])
+                texts[key] = kept = self._texts(("tool_calls", number, key), value)
+                has_name = has_name or bool(kept.get("name") and kept["name"] == value["name"])
             else:
-                raise NotText(key)
-        return self.call(number, labels, said, named=named)
+                raise NotComparable(key)
+        return self.visit_call(number, labels, texts, has_name=has_name)
 
     def _texts(self, path: Path, values: Fields) -> Fields:
         """An object of texts with what stays of them; empty ones stay."""
@@ -114,11 +114,11 @@ class Walk(ABC):
             if not value:
                 rest[key] = value
             elif isinstance(value, str):
-                left = self.text((*path, key), value)
+                left = self.visit_text((*path, key), value)
                 if left:
                     rest[key] = left
             else:
-                raise NotText(key)
+                raise NotComparable(key)
         return rest
 
     def _logprobs(self, logprobs: Fields) -> Fields:
@@ -141,9 +141,9 @@ class Walk(ABC):
         dropped = 0
         for token in tokens:
             if not isinstance(token, str):
-                raise NotText("logprobs")
-            left = self.text(("logprobs", key), token + _TOKEN_END)
+                raise NotComparable("logprobs")
+            left = self.visit_text(("logprobs", key), token + _TOKEN_END)
             if left and left != token + _TOKEN_END:
-                raise NotText("logprobs")  # half of a token: another token
+                raise NotComparable("logprobs")  # half of a token: another token
             dropped += not left
         return dropped

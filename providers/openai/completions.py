@@ -7,7 +7,7 @@ errors, assemble). Knows nothing of HTTP, keys, races or which provider it is. S
 from collections.abc import Iterable, Mapping
 
 from providers.base import Api, Call, Frame
-from providers.openai.assemble import Assembler, Parts, choice_fields, chunks_of, joined
+from providers.openai.assemble import ChunkAssembler, Parts, choice_fields, chunks_of, joined
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, whole_body
 from providers.openai.request import build
@@ -36,9 +36,9 @@ class OpenAICompletions:
         strip = self._ask_usage and call.streaming and not call.include_usage
         return ChunkReader(call, strip_usage=strip, first_token="any", chunks=_chunks)
 
-    def assembler(self, _call: Call) -> Assembler:
+    def assembler(self, _call: Call) -> ChunkAssembler:
         """See `WireProtocol.assembler`."""
-        return Assembler("text_completion", _choice)
+        return ChunkAssembler("text_completion", _choice)
 
     def whole(self, call: Call, body: bytes) -> Frame:
         """See `WireProtocol.whole`."""

@@ -76,8 +76,8 @@ class WholeReader:
             FrameKind.ERROR, b"", None, ErrorFrame("the upstream sent events where it was asked for one answer")
         )
 
-    def run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.run`."""
+    def content_run(self, data: bytes) -> tuple[int, int]:
+        """Every event is looked at; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> None:

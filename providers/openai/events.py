@@ -60,7 +60,7 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"')
 _PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch  # of a JSON string, in ASCII
-_LESSONS: Final = 4  # content events looked at closely; a server whose events differ in more than their text has none
+_LEARN_MAX: Final = 4  # content events looked at closely; a server whose events differ in more than their text has none
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
 
@@ -80,16 +80,16 @@ class ChunkReader:
     """
 
     __slots__ = (
-        "_before",
-        "_behind",
-        "_between",
         "_choices",
         "_chunks",
         "_finished",
         "_ignored",
-        "_lessons",
-        "_reasoned",
+        "_learn_left",
+        "_prefix",
+        "_reasoning_seen",
+        "_separator",
         "_strip_usage",
+        "_suffix",
         "_text_at",
         "closed",
         "complete",
@@ -104,15 +104,15 @@ class ChunkReader:
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else frozenset[str]()
         self._chunks = chunks
-        self._before = self._behind = b"\0"  # no event ends so
-        self._between = b""  # the two together, once there was a content event
+        self._prefix = self._suffix = b"\0"  # no event ends so
+        self._separator = b""  # the two together, once there was a content event
         self._text_at = slice(0)  # between them
-        self._lessons = _LESSONS
-        self._reasoned = False  # an event has shown reasoning
+        self._learn_left = _LEARN_MAX
+        self._reasoning_seen = False  # an event has shown reasoning
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if event.startswith(self._before) and event.endswith(self._behind) and _PLAIN(event[self._text_at]):
+        if event.startswith(self._prefix) and event.endswith(self._suffix) and _PLAIN(event[self._text_at]):
             return Frame(_CONTENT, event)  # the last content event with another text in it
         if event == _DONE_EVENT:
             self.complete = self.closed = True
@@ -123,21 +123,21 @@ class ChunkReader:
             except _NOT_TYPED:
                 return self._read_fields(event)
             frame = self._read_chunk(chunk, event, event)
-            if frame.kind is _CONTENT and frame.usage is None and self._lessons:
-                self._learn(event)
+            if frame.kind is _CONTENT and frame.usage is None and self._learn_left:
+                self._learn_run(event)
             return frame
         return self._read_fields(event)
 
-    def run(self, data: bytes) -> tuple[int, int]:
-        """Content events that differ from the last one in nothing but their text; see `EventReader.run`."""
-        before, behind, between = self._before, self._behind, self._between
-        if not between or not data.startswith(before):
+    def content_run(self, data: bytes) -> tuple[int, int]:
+        """Content events that differ from the last one in nothing but their text; see `EventReader.content_run`."""
+        prefix, suffix, separator = self._prefix, self._suffix, self._separator
+        if not separator or not data.startswith(prefix):
             return 0, 0
-        if data.endswith(behind) and _PLAIN(data[self._text_at]):
+        if data.endswith(suffix) and _PLAIN(data[self._text_at]):
             return len(data), 1
-        texts = data[len(before) :].split(between)
+        texts = data[len(prefix) :].split(separator)
         last = texts[-1]
-        end = last.find(behind)
+        end = last.find(suffix)
         if end < 0:
             texts.pop()  # another kind of event, or not whole
         else:
@@ -145,7 +145,7 @@ class ChunkReader:
         text = b"".join(texts)
         if not texts or b"" in texts or not _PLAIN(text):
             return 0, 0
-        return len(text) + len(texts) * len(between), len(texts)
+        return len(text) + len(texts) * len(separator), len(texts)
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
@@ -159,17 +159,17 @@ class ChunkReader:
     def close(self) -> None:
         """A missing closing event is not made up: a finish_reason is the end of an answer."""
 
-    def _learn(self, event: bytes) -> None:
+    def _learn_run(self, event: bytes) -> None:
         """Remember a content event around its text, so that events which differ in nothing else need no parsing.
 
         Such an event is the same JSON with another string in one place, not empty as before, so it says the same.
         """
-        self._lessons -= 1
+        self._learn_left -= 1
         found = _TEXT.search(event)
         if found is not None and b'"finish_reason":"' not in event and b'"finish_reason": "' not in event:
-            self._before, self._behind = event[: found.start(1)], event[found.end(1) :]
-            self._between = self._behind + self._before
-            self._text_at = slice(found.start(1), -len(self._behind))
+            self._prefix, self._suffix = event[: found.start(1)], event[found.end(1) :]
+            self._separator = self._suffix + self._prefix
+            self._text_at = slice(found.start(1), -len(self._suffix))
 
     def _read_fields(self, event: bytes) -> Frame:
         """An event that is not one line of the usual JSON."""
@@ -232,7 +232,7 @@ class ChunkReader:
                 if not value or key == "role":
                     continue
                 if key in _REASONING:
-                    self._reasoned = True
+                    self._reasoning_seen = True
                 if key in self._ignored:
                     continue
                 if key == "refusal":
@@ -245,7 +245,7 @@ class ChunkReader:
     def _usage(self, value: object) -> Usage | None:
         """Token counts; reasoning that was counted and never shown is told as hidden."""
         usage = usage_of(value)
-        if usage is None or self._reasoned or not usage.reasoning_tokens:
+        if usage is None or self._reasoning_seen or not usage.reasoning_tokens:
             return usage
         return msgspec.structs.replace(usage, hidden_tokens=usage.reasoning_tokens)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from providers.openai.choice_texts import Fields, NotText, Path, Walk
+from providers.openai.choice_texts import ChoiceVisitor, Fields, NotComparable, Path
 from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
 
@@ -27,7 +27,7 @@ class _Differs(Exception):  # never leaves this file
 
 
 @dataclass(slots=True)
-class Given:
+class Delivered:
     """What a client has of one choice.
 
     Attributes:
@@ -44,7 +44,7 @@ class Given:
     finish: object = None
     calls: set[int | None] = field(default_factory=set)
     tokens: int = 0
-    said: bool = False
+    has_text: bool = False
 
 
 class Expected:
@@ -72,26 +72,26 @@ class Expected:
         return units[seen:].decode("utf-16-le", "surrogatepass")
 
 
-class _Choice(Walk):
+class _Choice(ChoiceVisitor):
     """One choice of the second stream.
 
     Args:
-        given: what the client has of it.
+        delivered: what the client has of it.
         only: the one text that may be new, None for any.
     """
 
-    __slots__ = ("_calls", "_expected", "_finish", "_finish_due", "_fresh", "_going", "_left", "_only", "_role")
+    __slots__ = ("_calls", "_expected", "_finish", "_finish_due", "_has_new", "_is_new", "_left", "_only", "_role")
 
-    def __init__(self, given: Given, only: Path | None) -> None:
-        self._expected = {path: Expected(pieces) for path, pieces in given.texts.items() if any(pieces)}
+    def __init__(self, delivered: Delivered, only: Path | None) -> None:
+        self._expected = {path: Expected(pieces) for path, pieces in delivered.texts.items() if any(pieces)}
         self._left = len(self._expected)  # texts that were not said again yet
-        self._finish = given.finish
-        self._finish_due = bool(given.finish)  # and that was not said again yet
-        self._calls = set(given.calls)
-        self._role = given.role or bool(given.texts)
+        self._finish = delivered.finish
+        self._finish_due = bool(delivered.finish)  # and that was not said again yet
+        self._calls = set(delivered.calls)
+        self._role = delivered.role or bool(delivered.texts)
         self._only = only
-        self._fresh = False
-        self._going = False  # something new has been said
+        self._is_new = False
+        self._has_new = False  # something new has been said
 
     @property
     def caught_up(self) -> bool:
@@ -100,43 +100,43 @@ class _Choice(Walk):
 
     def take(self, choice: Fields) -> Fields | None:
         """What of one chunk's choice is new, None for nothing."""
-        self._fresh = False
-        rest = self.choice(choice)
+        self._is_new = False
+        rest = self.visit(choice)
         delta = rest.get("delta")
         if isinstance(delta, dict) and delta.get("role"):
             if self._role:
                 del delta["role"]
-            self._fresh = self._fresh or not self._role
+            self._is_new = self._is_new or not self._role
             self._role = True
-        if self._fresh and (self._left or self._finish):
+        if self._is_new and (self._left or self._finish):
             raise _Differs
         finish = choice.get("finish_reason")
         if finish:
             if self._left or self._finish not in (None, finish):
                 raise _Differs
-            self._fresh = self._fresh or self._finish is None
+            self._is_new = self._is_new or self._finish is None
             self._finish, self._finish_due = finish, False
-        self._going = self._going or self._fresh
-        return rest if self._going else None
+        self._has_new = self._has_new or self._is_new
+        return rest if self._has_new else None
 
-    def text(self, path: Path, value: str) -> str:
+    def visit_text(self, path: Path, value: str) -> str:
         """Compare a text; what is new stays."""
         expected = self._expected.get(path)
         if expected is None or expected.done:
             if self._only not in (None, path) and path[0] != "logprobs":
                 raise _Differs  # an answer goes on with another kind of text: a server that reads it otherwise
-            self._fresh = True
+            self._is_new = True
             return value
         rest = expected.take(value)
         self._left -= expected.done
-        self._fresh = self._fresh or bool(rest)
+        self._is_new = self._is_new or bool(rest)
         return rest
 
-    def call(self, index: int | None, labels: Fields, said: Fields, *, named: bool) -> Fields:
+    def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
         """A piece of a tool call the client has keeps its texts only: the call's id is the first stream's."""
-        new = {key: value for key, value in said.items() if value}
-        if index not in self._calls or named:
-            self._fresh = self._fresh or index not in self._calls
+        new = {key: value for key, value in texts.items() if value}
+        if index not in self._calls or has_name:
+            self._is_new = self._is_new or index not in self._calls
             self._calls.add(index)
             return {**labels, **new}
         return {"index": labels["index"], **new} if new and "index" in labels else new
@@ -147,27 +147,27 @@ class StreamJoiner:
 
     Args:
         head: what every event of the first stream says.
-        given: what the client has, by choice.
+        delivered: what the client has, by choice.
         only: the one text that may be new, where an answer goes on; None for any.
         prefill_tokens: of the answer's beginning, which the second stream's usage counts as prompt.
-        usage_told: the client has had its token counts.
+        usage_sent: the client has had its token counts.
     """
 
     def __init__(
         self,
         head: Fields,
-        given: Mapping[int, Given],
+        delivered: Mapping[int, Delivered],
         *,
         only: Path | None = None,
         prefill_tokens: int = 0,
-        usage_told: bool = False,
+        usage_sent: bool = False,
     ) -> None:
         self._head = head
         self._only = only
-        self._choices = {index: _Choice(each, only) for index, each in given.items()}
+        self._choices = {index: _Choice(each, only) for index, each in delivered.items()}
         self._prefill_tokens = prefill_tokens
-        self._usage_told = usage_told
-        self._going = False  # something new has been said
+        self._usage_sent = usage_sent
+        self._has_new = False  # something new has been said
 
     @property
     def caught_up(self) -> bool:
@@ -178,7 +178,7 @@ class StreamJoiner:
         """See `Joiner.feed`."""
         try:
             return b"".join(map(self._event, events_of(raw)))
-        except (_Differs, NotText):
+        except (_Differs, NotComparable):
             return None
 
     def _event(self, event: bytes) -> bytes:
@@ -198,8 +198,8 @@ class StreamJoiner:
             chunk["choices"] = [rest for rest in map(self._choice, range(len(choices)), choices) if rest is not None]
             if not chunk["choices"]:
                 return b""
-            self._going = True
-        elif self._usage_told if chunk.get("usage") else not self._going:
+            self._has_new = True
+        elif self._usage_sent if chunk.get("usage") else not self._has_new:
             return b""  # the client has had its token counts, or what comes before content
         return b"data: " + dumps(self._headed(chunk)) + b"\n\n"
 
@@ -210,7 +210,7 @@ class StreamJoiner:
         number = index if isinstance(index, int) else position
         taker = self._choices.get(number)
         if taker is None:
-            taker = self._choices[number] = _Choice(Given(), self._only)
+            taker = self._choices[number] = _Choice(Delivered(), self._only)
         return taker.take(choice)
 
     def _headed(self, chunk: Fields) -> Fields:

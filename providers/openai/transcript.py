@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from providers.base import Api, Call, Continuation
-from providers.openai.choice_texts import CONTENT, TEXT, Fields, NotText, Path, Walk
-from providers.openai.join import Given, StreamJoiner
+from providers.openai.choice_texts import CONTENT, TEXT, ChoiceVisitor, Fields, NotComparable, Path
+from providers.openai.join import Delivered, StreamJoiner
 from providers.openai.request import edited
 from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
 
 _HEAD: Final = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
-_UNUSED: Final = frozenset(
+_NO_EFFECT: Final = frozenset(
     {b"null", b"false", b"[]", b"{}", b'"none"', b'"text"', b'{"type":"text"}', b'{"type": "text"}'}
 )
 # What makes a server read the rest of an answer as if it were the beginning (grammars, parsers of tool calls), what a
 # rest tells otherwise than a whole (logprobs of completions have places in the text), and prompts with a prefill.
-_AGAINST: Final = frozenset(
+_NOT_CONTINUABLE: Final = frozenset(
     {
         "add_generation_prompt",
         "best_of",
@@ -60,23 +60,25 @@ class OpenAIRecoverer:
 
     def fixed(self, call: Call) -> bool:
         """Temperature 0, or a seed; see `Recoverer.fixed`."""
-        seed, temperature = _given(call, "seed"), _given(call, "temperature")
+        seed, temperature = _active_value(call, "seed"), _active_value(call, "temperature")
         return seed is not None or (temperature is not None and loads(temperature) == 0)
 
     def continuable(self, call: Call) -> bool:
         """One choice of plain text; see `Recoverer.continuable`."""
         if call.choices != 1 or not call.repeatable:
             return False
-        if call.api is Api.COMPLETIONS and _given(call, "logprobs") is not None:
+        if call.api is Api.COMPLETIONS and _active_value(call, "logprobs") is not None:
             return False
-        return _AGAINST.isdisjoint(call.spans) or all(_given(call, key) is None for key in _AGAINST)
+        return _NOT_CONTINUABLE.isdisjoint(call.spans) or all(
+            _active_value(call, key) is None for key in _NOT_CONTINUABLE
+        )
 
     def transcript(self, call: Call) -> "OpenAITranscript":
         """See `Recoverer.transcript`."""
         return OpenAITranscript(call, continuable=self.continuable(call))
 
 
-class OpenAITranscript(Walk):
+class OpenAITranscript(ChoiceVisitor):
     """A `providers.base.Transcript`.
 
     Args:
@@ -84,22 +86,22 @@ class OpenAITranscript(Walk):
         continuable: see `Recoverer.continuable`.
     """
 
-    __slots__ = ("_call", "_choices", "_continuable", "_given", "_head", "_here", "comparable", "events", "usage_told")
+    __slots__ = ("_call", "_choices", "_continuable", "_current", "_head", "comparable", "events", "usage_sent")
 
     def __init__(self, call: Call, *, continuable: bool) -> None:
         self._call = call
         self._continuable = continuable
         self._head: Fields = {}
-        self._choices: dict[int, Given] = {}
-        self._here = Given()  # the choice that is walked through
+        self._choices: dict[int, Delivered] = {}
+        self._current = Delivered()  # the choice that is walked through
         self.comparable = True
         self.events = 0
-        self.usage_told = False
+        self.usage_sent = False
 
     @property
     def tokens(self) -> int:
         """See `Transcript.tokens`."""
-        listed = sum(given.tokens for given in self._choices.values())
+        listed = sum(delivered.tokens for delivered in self._choices.values())
         return max(self.events, listed)
 
     def add(self, raw: bytes) -> None:
@@ -132,7 +134,7 @@ class OpenAITranscript(Walk):
 
     def joiner(self) -> StreamJoiner:
         """See `Transcript.joiner`."""
-        return StreamJoiner(self._head, self._choices, usage_told=self.usage_told)
+        return StreamJoiner(self._head, self._choices, usage_sent=self.usage_sent)
 
     def continuation(self) -> Continuation | None:
         """See `Transcript.continuation`.
@@ -141,19 +143,27 @@ class OpenAITranscript(Walk):
         """
         chat = self._call.api is Api.CHAT
         path = CONTENT if chat else TEXT
-        given = self._choices.get(0)
-        if not self._continuable or not self.comparable or len(self._choices) != 1 or given is None or given.finish:
+        delivered = self._choices.get(0)
+        if (
+            not self._continuable
+            or not self.comparable
+            or len(self._choices) != 1
+            or delivered is None
+            or delivered.finish
+        ):
             return None
-        text = "".join(given.texts.get(path, ()))
+        text = "".join(delivered.texts.get(path, ()))
         sent = text.rstrip() if chat else text
-        said = {key for key in given.texts if key[0] != "logprobs" or sent != text}  # those of white space come twice
+        said = {
+            key for key in delivered.texts if key[0] != "logprobs" or sent != text
+        }  # those of white space come twice
         if said != {path} or not sent:
             return None
         again = 1 if len(sent) < len(text) else 0
         values = self._values(sent, self.tokens - again)
         if values is None:
             return None
-        rest = {0: Given(given.role, {path: [text[len(sent) :]]}, given.finish)}
+        rest = {0: Delivered(delivered.role, {path: [text[len(sent) :]]}, delivered.finish)}
         joiner = StreamJoiner(self._head, rest, only=path, prefill_tokens=self.tokens - again)
         return Continuation(edited(self._call, values), joiner, self.tokens - again)
 
@@ -161,7 +171,7 @@ class OpenAITranscript(Walk):
         """The values to change in the client's body; None where it cannot be done."""
         values: dict[str, bytes] = {}
         for key in _LIMITS:
-            limit = loads(_given(self._call, key) or b"null")
+            limit = loads(_active_value(self._call, key) or b"null")
             if isinstance(limit, int):
                 if limit <= self.tokens:
                     return None  # nothing is left to be said but that
@@ -192,7 +202,7 @@ class OpenAITranscript(Walk):
                 self._head[key] = chunk[key]
         choices = chunk.get("choices")
         if not choices and chunk.get("usage"):
-            self.usage_told = True
+            self.usage_sent = True
         events = 0
         for position, choice in enumerate(choices if isinstance(choices, list) else ()):
             if isinstance(choice, dict):
@@ -202,38 +212,38 @@ class OpenAITranscript(Walk):
     def _add(self, position: int, choice: Fields) -> int:
         """Note what one choice says; returns whether that is a token or more."""
         index = choice.get("index", position)
-        self._here = self._choices.setdefault(index if isinstance(index, int) else position, Given())
-        self._here.said = False
+        self._current = self._choices.setdefault(index if isinstance(index, int) else position, Delivered())
+        self._current.has_text = False
         try:
-            self.choice(choice)
-        except NotText:
+            self.visit(choice)
+        except NotComparable:
             self.comparable = False
         delta = choice.get("delta")
-        self._here.role = self._here.role or (isinstance(delta, dict) and bool(delta.get("role")))
-        self._here.finish = choice.get("finish_reason") or self._here.finish
-        return self._here.said
+        self._current.role = self._current.role or (isinstance(delta, dict) and bool(delta.get("role")))
+        self._current.finish = choice.get("finish_reason") or self._current.finish
+        return self._current.has_text
 
-    # Walk
+    # ChoiceVisitor
 
-    def text(self, path: Path, value: str) -> str:
+    def visit_text(self, path: Path, value: str) -> str:
         """Note a text; all of it stays."""
-        self._here.texts.setdefault(path, []).append(value)
+        self._current.texts.setdefault(path, []).append(value)
         if path[0] == "logprobs":
-            self._here.tokens += 1
+            self._current.tokens += 1
         else:
-            self._here.said = True
+            self._current.has_text = True
         return value
 
-    def call(self, index: int | None, labels: Fields, said: Fields, *, named: bool) -> Fields:
+    def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
         """Note a tool call."""
-        self._here.calls.add(index)
-        return {**labels, **said}
+        self._current.calls.add(index)
+        return {**labels, **texts}
 
 
-def _given(call: Call, key: str) -> bytes | None:
+def _active_value(call: Call, key: str) -> bytes | None:
     """The JSON of a top-level value; None where there is none, or one that asks for nothing."""
     span = call.spans.get(key)
     if span is None:
         return None
     value = call.body[span[0] : span[1]]
-    return None if value in _UNUSED else value
+    return None if value in _NO_EFFECT else value

@@ -20,7 +20,7 @@ from providers.responses.writer import events_of_answer
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import as_count, loads
 
-Note = Callable[[str], None]
+OnResponseId = Callable[[str], None]
 """Hears the id of every response."""
 
 _REASONING: Final = ("response.reasoning",)
@@ -52,13 +52,13 @@ class ResponsesReader:
         complete, closed: see `EventReader`.
     """
 
-    __slots__ = ("_answered", "_ignored", "_note", "closed", "complete")
+    __slots__ = ("_content_seen", "_ignored", "_on_response_id", "closed", "complete")
 
-    def __init__(self, first_token: FirstToken = "any", note: Note | None = None) -> None:
+    def __init__(self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
         self.complete = self.closed = False
-        self._answered = False  # some content was seen
+        self._content_seen = False  # some content was seen
         self._ignored = _REASONING if first_token == "answer" else ()
-        self._note = note
+        self._on_response_id = on_response_id
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
@@ -82,8 +82,8 @@ class ResponsesReader:
             found = _Event(str(value.get("type")), *map(value.get, ("delta", "response", "item", "error")))
         return self._classified(found, data, raw)
 
-    def run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.run`."""
+    def content_run(self, data: bytes) -> tuple[int, int]:
+        """Every event is looked at; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> None:
@@ -102,17 +102,17 @@ class ResponsesReader:
         if kind.endswith(".delta"):
             if not event.delta or kind.startswith(self._ignored or ("\0",)):
                 return Frame(_PREAMBLE, raw)
-            self._answered = True
+            self._content_seen = True
             return Frame(FrameKind.REFUSAL if kind == "response.refusal.delta" else _CONTENT, raw)
         if kind in TERMINAL:
             return self._ended(kind, event.response, raw)
         if kind == "error" or (event.error and not kind.startswith("response.")):
             problem = problem_of(loads(data)) or Problem(None)
             return Frame(FrameKind.ERROR, raw, None, problem.frame())
-        if kind == "response.created" and self._note is not None and isinstance(event.response, dict):
-            self._note(str(event.response.get("id")))
-        if not self._answered and self._is_generated(event):
-            self._answered = True
+        if kind == "response.created" and self._on_response_id is not None and isinstance(event.response, dict):
+            self._on_response_id(str(event.response.get("id")))
+        if not self._content_seen and self._is_generated(event):
+            self._content_seen = True
             return Frame(_CONTENT, raw)
         return Frame(_PREAMBLE, raw)
 

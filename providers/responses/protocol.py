@@ -10,7 +10,7 @@ from providers.openai.errors import bad_status
 from providers.openai.events import FirstToken
 from providers.openai.request import build
 from providers.responses.assemble import ResponseAssembler
-from providers.responses.events import Note, ResponsesReader, whole_answer
+from providers.responses.events import OnResponseId, ResponsesReader, whole_answer
 
 _NO_PATH = frozenset({405, 501})
 
@@ -23,9 +23,9 @@ class OpenAIResponses:
         note: hears the id of every response, so that what goes on with it can be sent to the same replica.
     """
 
-    def __init__(self, *, first_token: FirstToken = "any", note: Note | None = None) -> None:
+    def __init__(self, *, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
         self._first_token = first_token
-        self._note = note
+        self._on_response_id = on_response_id
 
     def path(self, api: Api) -> str:
         """See `WireProtocol.path`."""
@@ -37,7 +37,7 @@ class OpenAIResponses:
 
     def reader(self, _call: Call) -> ResponsesReader:
         """See `WireProtocol.reader`."""
-        return ResponsesReader(self._first_token, self._note)
+        return ResponsesReader(self._first_token, self._on_response_id)
 
     def assembler(self, _call: Call) -> ResponseAssembler:
         """Makes a body of the events."""

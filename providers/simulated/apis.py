@@ -15,12 +15,12 @@ from providers.errors import Unsupported
 from providers.simulated.render import Event
 from providers.simulated.request import RequestError
 from providers.tolerant_json import dumps, loads
-from providers.translation.responses_to_chat.request import ResponsesOverChat
+from providers.translation.responses_to_chat.translation import ResponsesToChat
 
 SERVED_APIS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS)
 DIMENSIONS, DIMENSIONS_MAX = 8, 4096
 
-_RESPONSES = ResponsesOverChat()
+_RESPONSES = ResponsesToChat()
 _USAGE = {"include_usage": True}
 
 

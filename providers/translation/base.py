@@ -20,20 +20,20 @@ from providers.openai.request import written
 from providers.sse import events_of
 from providers.tolerant_json import dumps
 
-Dropped = Callable[[Sequence[str]], None]
+OnDropped = Callable[[Sequence[str]], None]
 """Hears which fields of a request were left out because the upstream has no words for them."""
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class TranslatedRequest(msgspec.Struct, frozen=True, gc=False):
     """A request in the words of another API.
 
     Attributes:
         fields: the body, all but `model`, `stream` and `stream_options`, which are the upstream protocol's business.
-        lost: fields that the other API has no words for, each with why.
+        unsupported: fields that the other API has no words for, each with why.
     """
 
     fields: Mapping[str, object]
-    lost: Mapping[str, str] = {}
+    unsupported: Mapping[str, str] = {}
 
 
 class Translator(Protocol):
@@ -60,14 +60,14 @@ class Translation(Protocol):
         spoken: what it is translated to.
     """
 
-    asked: Api
-    spoken: Api
+    client_api: Api
+    upstream_api: Api
 
-    def request(self, call: Call) -> Request:
+    def request(self, call: Call) -> TranslatedRequest:
         """The same request in the other API's words.
 
         Raises:
-            Unsuited: a field has a value that cannot be understood, so nothing can be said of it in other words.
+            Unsupported: a field has a value that cannot be understood, so nothing can be said of it in other words.
         """
 
     def translator(self, call: Call) -> Translator:
@@ -77,7 +77,7 @@ class Translation(Protocol):
         """Makes a JSON body, in the client's API, of the client's events."""
 
 
-class Translated:
+class TranslatedProtocol:
     """The `providers.base.WireProtocol` for clients of one API on upstreams of another.
 
     Args:
@@ -86,29 +86,31 @@ class Translated:
         dropped: hears what was left out; None: what would have to be left out is refused.
     """
 
-    def __init__(self, translation: Translation, inner: WireProtocol, dropped: Dropped | None = None) -> None:
+    def __init__(self, translation: Translation, inner: WireProtocol, on_dropped: OnDropped | None = None) -> None:
         self._translation = translation
         self._inner = inner
-        self._dropped = dropped
+        self._on_dropped = on_dropped
 
     def path(self, _api: Api) -> str:
         """See `WireProtocol.path`."""
-        return self._inner.path(self._translation.spoken)
+        return self._inner.path(self._translation.upstream_api)
 
     def build(self, call: Call, model: str, *, stream: bool) -> bytes:
         """See `WireProtocol.build`."""
         request = self._translation.request(call)
-        if request.lost:
-            if self._dropped is None:
-                param, why = next(iter(request.lost.items()))
+        if request.unsupported:
+            if self._on_dropped is None:
+                param, why = next(iter(request.unsupported.items()))
                 raise Unsupported(why, param=param)
-            self._dropped(tuple(request.lost))
-        return self._inner.build(_said(call, self._translation.spoken, request.fields), model, stream=stream)
+            self._on_dropped(tuple(request.unsupported))
+        return self._inner.build(
+            _translated_call(call, self._translation.upstream_api, request.fields), model, stream=stream
+        )
 
     def reader(self, call: Call) -> EventReader:
         """See `WireProtocol.reader`."""
-        heard = msgspec.structs.replace(call, api=self._translation.spoken, include_usage=True)
-        return _Reader(self._inner.reader(heard), self._translation.translator(call))
+        upstream_call = msgspec.structs.replace(call, api=self._translation.upstream_api, include_usage=True)
+        return _TranslatingReader(self._inner.reader(upstream_call), self._translation.translator(call))
 
     def whole(self, call: Call, body: bytes) -> Frame:
         """See `WireProtocol.whole`: the body is taken apart into events, and they are put together for the client."""
@@ -126,7 +128,7 @@ class Translated:
         return self._inner.error(status, headers, body)
 
 
-class _Reader:
+class _TranslatingReader:
     """Frames of the upstream's own reader with the client's bytes."""
 
     __slots__ = ("_inner", "_translator")
@@ -146,8 +148,8 @@ class _Reader:
     def read(self, event: bytes) -> Frame:
         return self._translated(self._inner.read(event))
 
-    def run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.run`."""
+    def content_run(self, data: bytes) -> tuple[int, int]:
+        """Every event is looked at; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> Frame | None:
@@ -173,7 +175,7 @@ class _Reader:
         return b"".join(read(event) for event in events_of(frame.raw))
 
 
-def _said(call: Call, api: Api, fields: Mapping[str, object]) -> Call:
+def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call:
     """A call of another API with these fields for its body."""
     body, spans = written({key: dumps(value) for key, value in fields.items()})
     return msgspec.structs.replace(
@@ -181,6 +183,6 @@ def _said(call: Call, api: Api, fields: Mapping[str, object]) -> Call:
     )
 
 
-def lost(fields: Iterable[str], given: Mapping[str, object], why: Callable[[str], str]) -> dict[str, str]:
+def unsupported_fields(fields: Iterable[str], given: Mapping[str, object], why: Callable[[str], str]) -> dict[str, str]:
     """Which of these fields a request has with a value that means something (null and false ask for nothing)."""
     return {name: why(name) for name in fields if given.get(name) not in (None, False)}

@@ -25,8 +25,8 @@ from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unre
 _SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
 _STEPS: Final = 3  # to a connection: TCP, the proxy's word, TLS
 _PROXY_REFUSES: Final = 407
-_TOLD_MAX: Final = 200  # of a proxy's words
-_says_cut = re.compile(r"disconnected|closed connection|StreamReset|ConnectionTerminated").search
+_QUOTED_MAX: Final = 200  # of a proxy's words
+_is_cut = re.compile(r"disconnected|closed connection|StreamReset|ConnectionTerminated").search
 
 
 class HttpxClient:
@@ -44,7 +44,7 @@ class HttpxClient:
         self._origin = origin
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._idle: deque[_Line] = deque()  # the right end was used last
+        self._idle: deque[_PooledConnection] = deque()  # the right end was used last
         self._open = 0
         self._closed = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -84,11 +84,11 @@ class HttpxClient:
         """One request and its response; every failure reaches its sink, none the task group."""
         if exchange.aborted:
             return
-        asked = self._asked(request)
+        request_out = self._httpcore_request(request)
         try:
-            line = self._idle.pop() if self._idle else None
-            if line is None or not await self._converse(line, exchange, asked):
-                await self._converse(self._line(), exchange, asked)
+            connection = self._idle.pop() if self._idle else None
+            if connection is None or not await self._send_on(connection, exchange, request_out):
+                await self._send_on(self._new_connection(), exchange, request_out)
             exchange.over(None)
         except asyncio.CancelledError:  # before there was a connection, of our own making
             if not exchange.aborted:
@@ -96,15 +96,17 @@ class HttpxClient:
         except UpstreamError as error:
             exchange.over(error)
         except Exception as error:  # httpx's own errors, and whatever the libraries below it let through
-            exchange.over(_told(error))
+            exchange.over(_upstream_error(error))
 
-    async def _converse(self, line: "_Line", exchange: "_Exchange", asked: httpcore.Request) -> bool:
+    async def _send_on(
+        self, connection: "_PooledConnection", exchange: "_Exchange", request_out: httpcore.Request
+    ) -> bool:
         """Send and receive on one connection; False: it was a kept one, and dead before a byte of the answer came."""
-        kept, whole, stale_until_s = line.used, False, self._loop.time() + STALE_S
-        line.used = True
+        kept, whole, stale_until_s = connection.used, False, self._loop.time() + STALE_S
+        connection.used = True
         try:
             try:
-                response = await self._head(line, exchange, asked, kept=kept)
+                response = await self._head(connection, exchange, request_out, kept=kept)
             except (httpcore.NetworkError, httpcore.RemoteProtocolError):
                 if kept and self._loop.time() < stale_until_s:
                     return False
@@ -118,11 +120,11 @@ class HttpxClient:
             await response.aclose()
             whole = response.extensions.get("http_version") == b"HTTP/2"
         finally:
-            await self._give_back(line, again=whole)
+            await self._give_back(connection, again=whole)
         return True
 
     async def _head(
-        self, line: "_Line", exchange: "_Exchange", asked: httpcore.Request, *, kept: bool
+        self, connection: "_PooledConnection", exchange: "_Exchange", request_out: httpcore.Request, *, kept: bool
     ) -> httpcore.Response:
         """Connect where that is needed, send, and wait for the final response head.
 
@@ -143,10 +145,10 @@ class HttpxClient:
                 self.opened()
 
         timeouts = {"connect": connect_s, **dict.fromkeys(("read", "write", "pool"))}
-        asked.extensions = {"timeout": timeouts, "trace": trace}
+        request_out.extensions = {"timeout": timeouts, "trace": trace}
         try:
             async with asyncio.timeout(_STEPS * connect_s) as connecting:
-                response = await line.pool.handle_async_request(asked)
+                response = await connection.pool.handle_async_request(request_out)
         except (TimeoutError, httpcore.ConnectTimeout):
             raise too_slow(connect_s) from None
         if response.status == _PROXY_REFUSES:
@@ -155,7 +157,7 @@ class HttpxClient:
             raise ProtocolError("the upstream switched protocols")
         return response
 
-    def _asked(self, request: Request) -> httpcore.Request:
+    def _httpcore_request(self, request: Request) -> httpcore.Request:
         """The request in httpcore's form; its head is our own, so it is well formed."""
         first, *lines = request.head[:-4].split(b"\r\n")
         method, target, _ = first.split(b" ")
@@ -163,23 +165,23 @@ class HttpxClient:
         url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._origin.port, target=target)
         return httpcore.Request(method, url, headers=headers, content=request.body)
 
-    def _line(self) -> "_Line":
+    def _new_connection(self) -> "_PooledConnection":
         if self._open >= self._origin.connections_max:
             raise too_many(self._open)
         self._open += 1
-        return _Line(self._origin, self._loop.time() + self._origin.age_s)
+        return _PooledConnection(self._origin, self._loop.time() + self._origin.age_s)
 
-    async def _give_back(self, line: "_Line", *, again: bool) -> None:
+    async def _give_back(self, connection: "_PooledConnection", *, again: bool) -> None:
         """Keep a connection for the next request, or close it now."""
         now_s = self._loop.time()
-        if again and not self._closed and now_s < line.fresh_until_s and len(self._idle) < self._origin.idle_max:
-            line.idle_since_s = now_s
-            self._idle.append(line)
+        if again and not self._closed and now_s < connection.fresh_until_s and len(self._idle) < self._origin.idle_max:
+            connection.idle_since_s = now_s
+            self._idle.append(connection)
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
             return
         self._open -= 1
-        await line.pool.aclose()
+        await connection.pool.aclose()
 
     def _close_oldest(self) -> None:
         self._open -= 1
@@ -193,13 +195,13 @@ class HttpxClient:
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep) if self._idle else None
 
 
-async def _closed(line: "_Line") -> None:
+async def _closed(connection: "_PooledConnection") -> None:
     """Close an idle connection; whatever is wrong with it is nobody's error, and must not end the tasks beside it."""
     with contextlib.suppress(Exception):
-        await line.pool.aclose()
+        await connection.pool.aclose()
 
 
-class _Line:
+class _PooledConnection:
     """One connection, as a pool of httpcore that has no other."""
 
     __slots__ = ("fresh_until_s", "idle_since_s", "pool", "used")
@@ -279,15 +281,15 @@ def _proxy(url: str) -> httpcore.Proxy:
     return httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth)
 
 
-def _told(error: Exception) -> UpstreamError:
+def _upstream_error(error: Exception) -> UpstreamError:
     """One of httpcore's errors as ours."""
     if isinstance(error, httpcore.ProxyError):
-        return ConnectError(f"the proxy refused: {str(error)[:_TOLD_MAX]}")
+        return ConnectError(f"the proxy refused: {str(error)[:_QUOTED_MAX]}")
     if isinstance(error, httpcore.ConnectError):
         return unreachable(_cause(error))
-    if isinstance(error, httpcore.NetworkError) or _says_cut(str(error)):
+    if isinstance(error, httpcore.NetworkError) or _is_cut(str(error)):
         return ConnectionCut("the upstream closed the connection before its answer was complete")
-    return ProtocolError(f"the upstream's answer is not HTTP: {str(error)[:_TOLD_MAX] or type(error).__name__}")
+    return ProtocolError(f"the upstream's answer is not HTTP: {str(error)[:_QUOTED_MAX] or type(error).__name__}")
 
 
 def _cause(error: BaseException) -> OSError:

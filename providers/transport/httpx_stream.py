@@ -1,4 +1,4 @@
-"""A network stream for httpcore that listens while it writes, so that an early answer is heard.
+"""A network stream for httpcore that listens while it writes, so that an early answer is received.
 
 A server may refuse before it has read the request, and close (RFC 9112, 9.5). httpcore reads only when all is written
 or writing has failed, and by then a reset has taken the answer with it. Units: bytes.
@@ -11,10 +11,10 @@ from typing import Final
 
 import httpcore
 
-_LISTENED_FROM: Final = 65_536  # what is less goes out at once, most likely
-_HEARD_MAX: Final = 65_536
+_LISTEN_FROM_BYTES: Final = 65_536  # what is less goes out at once, most likely
+_RECEIVED_MAX: Final = 65_536
 _HTTP2: Final = b"PRI * HTTP/2"  # there frames of both directions are apart from each other, and httpcore reads them
-_GOES_ON: Final = b"HTTP/1.1 1"  # informational: the answer is still to come
+_INFORMATIONAL: Final = b"HTTP/1.1 1"  # informational: the answer is still to come
 
 
 class ListeningBackend(httpcore.AsyncNetworkBackend):
@@ -44,13 +44,13 @@ class _Listening(httpcore.AsyncNetworkStream):
 
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
         self._stream = stream
-        self._heard = b""
+        self._received = b""
         self._http2 = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        if self._heard:
-            heard, self._heard = self._heard[:max_bytes], self._heard[max_bytes:]
-            return heard
+        if self._received:
+            received, self._received = self._received[:max_bytes], self._received[max_bytes:]
+            return received
         return await self._stream.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -60,7 +60,7 @@ class _Listening(httpcore.AsyncNetworkStream):
             httpcore.WriteError: it was not all written; httpcore then reads the answer.
         """
         self._http2 |= buffer.startswith(_HTTP2)
-        if self._http2 or len(buffer) < _LISTENED_FROM:
+        if self._http2 or len(buffer) < _LISTEN_FROM_BYTES:
             await self._stream.write(buffer, timeout)
             return
         async with asyncio.TaskGroup() as tasks:
@@ -85,14 +85,14 @@ class _Listening(httpcore.AsyncNetworkStream):
 
     async def _listen(self) -> None:
         """Until there is an answer or an end; nothing is lost where this is cancelled."""
-        while not self._heard or (self._heard.startswith(_GOES_ON) and len(self._heard) < _HEARD_MAX):
+        while not self._received or (self._received.startswith(_INFORMATIONAL) and len(self._received) < _RECEIVED_MAX):
             try:
-                data = await self._stream.read(_HEARD_MAX)
+                data = await self._stream.read(_RECEIVED_MAX)
             except httpcore.ReadError:
                 return
             if not data:
                 return
-            self._heard += data
+            self._received += data
 
     async def _written(self, buffer: bytes, timeout: float | None) -> bool:
         try:

@@ -103,7 +103,7 @@ class Client:
         headers += [(name.encode(), value.encode()) for name, value in target.headers]
         protocols: dict[Api, WireProtocol] = {Api.CHAT: OpenAIChat(ask_usage=False)}
         self._endpoint = HttpEndpoint(self._tap, protocols, url.path.rstrip("/"), headers, target.model, Bounds())
-        self._asks_usage = kind.asks_usage
+        self._supports_usage_option = kind.supports_usage_option
         self._live: set[_Exchange] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -116,7 +116,7 @@ class Client:
             "max_tokens": planned.max_tokens,
             "stream": True,
         }
-        if self._asks_usage:
+        if self._supports_usage_option:
             body["stream_options"] = {"include_usage": True}
         body.update(self._extra)
         bounds = NumberLimits(n_max=1, max_tokens_max=_TOKENS_MAX)

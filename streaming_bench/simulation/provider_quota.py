@@ -13,7 +13,7 @@ from typing import Final
 from gateway.limits.bucket import Limit
 from providers.base import Headers, Resource
 from providers.errors import BadStatus
-from providers.rate_limit_headers import LimitForm
+from providers.rate_limit_headers import RateLimitFormat
 
 STALE_S: Final = 5.0  # how rarely figures are brought up to date where they are stale
 _RETRY_S_MIN: Final = 0.1
@@ -61,7 +61,7 @@ class Provider:
         self._left = [limit.amount for limit in limits]
         self._now_s = 0.0
         window_s = limits[0].window_s
-        self.form = None if headers is LimitHeaders.NONE else LimitForm(window_s, window_s)
+        self.form = None if headers is LimitHeaders.NONE else RateLimitFormat(window_s, window_s)
         self._stated: Headers = ()
         self._stated_s = float("-inf")
         self._stale_s = STALE_S if headers is LimitHeaders.STALE else 0.0

@@ -18,7 +18,7 @@ from gateway.hedging.contract import RequestFacts
 from gateway.limits.ledger import Ledger
 from providers.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink
 from providers.errors import BadStatus
-from providers.rate_limit_headers import LimitForm
+from providers.rate_limit_headers import RateLimitFormat
 from streaming_bench.simulation.scenario import Arrivals, State
 
 CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
@@ -46,7 +46,7 @@ class World:
     batches: bool = False
     gain_min: float = 0.25
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
-    limits: LimitForm | None = None
+    limits: RateLimitFormat | None = None
 
 
 def call_of(request: int) -> Call:

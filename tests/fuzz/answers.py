@@ -17,12 +17,13 @@ from providers.errors import ProtocolError, UpstreamError
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.transcript import OpenAIRecoverer
-from providers.protocols import Wishes, protocols
+from providers.protocols import ProtocolOptions, protocols
 from providers.responses.assemble import ResponseAssembler
 from providers.sse import Splitter
-from providers.translation.base import Translated
-from providers.translation.messages_api import ChatOnMessages, MessagesOnChat
+from providers.translation.base import TranslatedProtocol
+from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.messages_to_chat.request import Dialect
+from providers.translation.messages_to_chat.translation import MessagesToChat
 
 WORDS: Final = (
     b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n',
@@ -55,11 +56,11 @@ _EVENT_BYTES_MAX: Final = 4096
 def _ways() -> dict[Api, list[WireProtocol]]:
     """Every protocol by the API it serves: natives first, then translations."""
     found: dict[Api, list[WireProtocol]] = {api: [] for api in Api}
-    for spoken in ({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS}, {Api.RESPONSES}):
-        for api, protocol in protocols(CATALOG["openai"], spoken, Wishes(dropped=lambda _: None)).items():
+    for native in ({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS}, {Api.RESPONSES}):
+        for api, protocol in protocols(CATALOG["openai"], native, ProtocolOptions(on_dropped=lambda _: None)).items():
             found[api].append(protocol)
-    found[Api.MESSAGES] += [AnthropicMessages(), Translated(MessagesOnChat(Dialect()), OpenAIChat())]
-    found[Api.CHAT].append(Translated(ChatOnMessages(lambda: 0.0), AnthropicMessages()))
+    found[Api.MESSAGES] += [AnthropicMessages(), TranslatedProtocol(MessagesToChat(Dialect()), OpenAIChat())]
+    found[Api.CHAT].append(TranslatedProtocol(ChatToMessages(lambda: 0.0), AnthropicMessages()))
     return found
 
 

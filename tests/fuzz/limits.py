@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from providers.rate_limit_headers import LimitForm
+from providers.rate_limit_headers import RateLimitFormat
 from providers.retry_after import epoch_s, retry_after_s, wait_s
 
 WORDS: Final = (
@@ -27,7 +27,7 @@ WORDS: Final = (
     b"\xb2",
 )
 _WAIT_S_MAX: Final = 31 * 86_400.0
-_FORMS: Final = (LimitForm(), LimitForm(None, None), LimitForm(86_400.0, 60.0, zero_is_unknown=True))
+_FORMS: Final = (RateLimitFormat(), RateLimitFormat(None, None), RateLimitFormat(86_400.0, 60.0, zero_is_unknown=True))
 
 
 def check(data: bytes) -> None:

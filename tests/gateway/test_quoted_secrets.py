@@ -54,7 +54,7 @@ def test_a_key_that_is_quoted_reaches_nobody(steps: list[Step]) -> None:
 def test_an_error_without_words_has_none() -> None:
     """Hiding invents nothing: what is absent stays absent."""
     error = UpstreamError("cut")
-    error.hide((KEY,))
+    error.redact((KEY,))
     assert (error.message, error.kind, error.param, error.code) == ("cut", None, None, None)
 
 

@@ -9,7 +9,7 @@ from checkout import DOCS
 from openai_calls import call_of
 from providers.base import Api, FrameKind
 from providers.catalog import CATALOG, Auth, Kind
-from providers.protocols import Wishes, protocols
+from providers.protocols import ProtocolOptions, protocols
 
 VECTORS = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
 NO_LIMITS = {"deepseek", "gemini", "llamacpp", "ollama", "sglang", "simulated", "tgi", "vllm"}
@@ -54,7 +54,7 @@ def test_first_frames_of_every_kind(name: str) -> None:
     """As this kind is configured, what its server sends before any content is held back, and its first text is not."""
     kind = CATALOG[name]
     api = Api.CHAT if Api.CHAT in kind.apis else Api.MESSAGES
-    protocol = protocols(kind, kind.apis, Wishes())[api]
+    protocol = protocols(kind, kind.apis, ProtocolOptions())[api]
     rows = [row for row in VECTORS if row["server"] == name and row.get("api", "chat") == api.value.split("/")[0]]
     before = [row for row in rows if row["kind"] in ("preamble", "comment")]
     first = [row for row in rows if row["kind"] == "content"]

@@ -141,4 +141,4 @@ def test_events_that_differ_only_in_their_text_are_read_like_any_other(texts: li
 @pytest.mark.parametrize("data", [b"\0no event\0", b"\0", b"", b"data: {"])
 def test_nothing_is_a_run_before_there_was_content(data: bytes) -> None:
     """Whatever bytes a stream begins with, they pass unread only once an event has shown what content is."""
-    assert OpenAIChat().reader(STREAMED).run(data) == (0, 0)
+    assert OpenAIChat().reader(STREAMED).content_run(data) == (0, 0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from providers.base import Headers, RateLimit, Resource
 from providers.catalog import CATALOG
-from providers.rate_limit_headers import LimitForm
+from providers.rate_limit_headers import RateLimitFormat
 from providers.simulated.rate_limiter import LIMIT_HEADERS, exhausted
 
 REQUESTS, TOKENS = Resource.REQUESTS, Resource.TOKENS
@@ -145,10 +145,10 @@ def headers(text: str) -> Headers:
     return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
 
-def form(provider: str) -> LimitForm:
+def form(provider: str) -> RateLimitFormat:
     """How a provider's headers are meant."""
     kind = CATALOG.get(provider.split(",", maxsplit=1)[0])
-    return (kind.limits if kind is not None else None) or LimitForm()
+    return (kind.limits if kind is not None else None) or RateLimitFormat()
 
 
 @pytest.mark.parametrize("provider", SETS)
@@ -171,14 +171,14 @@ def test_the_simulated_forms_are_understood(provider: str) -> None:
 
 def test_headers_without_limits_state_nothing() -> None:
     """A response that says nothing of limits gives no limit at all."""
-    assert LimitForm().read(headers("content-type: text/event-stream\n x-request-id: 1")) == ()
+    assert RateLimitFormat().read(headers("content-type: text/event-stream\n x-request-id: 1")) == ()
 
 
 @pytest.mark.parametrize("text", ["", "-1", "-100", "nan", "inf", "1e9", "100, 100;w=60", "many", "9" * 40, "\xff"])
 def test_nonsense_is_unknown(text: str) -> None:
     """A value that is no number of requests is None, never 0 and never an error."""
     for name in ("limit", "remaining", "reset"):
-        (limit,) = LimitForm().read([(f"x-ratelimit-{name}-requests".encode(), text.encode("latin-1"))])
+        (limit,) = RateLimitFormat().read([(f"x-ratelimit-{name}-requests".encode(), text.encode("latin-1"))])
         assert (limit.limit, limit.remaining, limit.reset_s) == (None, None, None)
 
 
@@ -191,7 +191,7 @@ def test_nonsense_is_unknown(text: str) -> None:
 )
 def test_no_value_raises(pairs: list[tuple[bytes, bytes]]) -> None:
     """Whatever stands in the headers: limits come out, with sane numbers or none."""
-    for limit in LimitForm(requests_window_s=None).read(pairs):
+    for limit in RateLimitFormat(requests_window_s=None).read(pairs):
         assert limit.window_s > 0
         for value in (limit.limit, limit.remaining, limit.reset_s):
             assert value is None or 0 <= value < 1e16

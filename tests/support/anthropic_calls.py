@@ -9,16 +9,17 @@ from providers.anthropic.protocol import AnthropicMessages
 from providers.base import Api, Call
 from providers.openai.chat import OpenAIChat
 from providers.sse import Splitter, data_of, events_of
-from providers.translation.base import Translated
-from providers.translation.messages_api import ChatOnMessages, MessagesOnChat
+from providers.translation.base import TranslatedProtocol
+from providers.translation.chat_to_messages.translation import ChatToMessages
 from providers.translation.messages_to_chat.request import Dialect
+from providers.translation.messages_to_chat.translation import MessagesToChat
 
 WALL_S = 1_763_000_000.0
 USER = {"role": "user", "content": "Hello"}
 ENGINE = Dialect(top_k=True, reasoning="reasoning_content")
 
-CHAT_ON_MESSAGES = Translated(ChatOnMessages(lambda: WALL_S), AnthropicMessages())
-MESSAGES_ON_CHAT = Translated(MessagesOnChat(ENGINE), OpenAIChat())
+CHAT_TO_MESSAGES = TranslatedProtocol(ChatToMessages(lambda: WALL_S), AnthropicMessages())
+MESSAGES_TO_CHAT = TranslatedProtocol(MessagesToChat(ENGINE), OpenAIChat())
 
 
 def messages_call(**body: Any) -> Call:
@@ -96,7 +97,7 @@ def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, **fiel
 DONE = b"data: [DONE]\n\n"
 
 
-def read_through(protocol: Translated, call: Call, pieces: Iterable[bytes]) -> bytes:
+def read_through(protocol: TranslatedProtocol, call: Call, pieces: Iterable[bytes]) -> bytes:
     """All bytes that a client gets for these bytes of an upstream's answer."""
     splitter, reader, out = Splitter(1 << 20), protocol.reader(call), b""
     for piece in pieces:

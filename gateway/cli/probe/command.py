@@ -33,7 +33,7 @@ from providers.base import Api, Call, HttpSink, HttpStream, Request
 from providers.catalog import CATALOG
 from providers.error_reasons import is_stream_refused
 from providers.errors import ConnectError, UpstreamError
-from providers.protocols import Wishes, protocols
+from providers.protocols import ProtocolOptions, protocols
 from providers.transport.http1 import WireClient
 from providers.transport.httpx_client import HttpxClient
 
@@ -174,9 +174,9 @@ class _Prober:
         self._client: _WireClient | _HttpxClient = (_HttpxClient if needs_httpx(origin) else _WireClient)(origin, tasks)
         self._sent = upstream_headers(row)
         able = protocols(
-            replace(self._kind, asks_usage=False),  # token counts are asked for here, and then not
+            replace(self._kind, supports_usage_option=False),  # token counts are asked for here, and then not
             native_apis(row),
-            Wishes(first_token=target.model.first_token),
+            ProtocolOptions(first_token=target.model.first_token),
         )
         name, bytes_max = target.model.name, settings.limits.event_max_bytes
         self._endpoint = endpoint_at(self._client, row, able, name, bytes_max)
@@ -188,7 +188,7 @@ class _Prober:
 
     async def report(self, requests: int, max_tokens: int) -> ProbeReport:
         """Ask for whole answers until one fails, then leave one."""
-        form = _Form(self._kind.asks_usage, max_tokens)
+        form = _Form(self._kind.supports_usage_option, max_tokens)
         recordings: list[Recording] = []
         for number in range(requests):
             unasked = requests > 1 and number == requests - 1  # do token counts come all the same?

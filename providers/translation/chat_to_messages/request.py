@@ -6,8 +6,8 @@ effect on the answer (cache hints) are left out. Nothing is clamped. Sans-I/O. U
 
 from collections.abc import Mapping
 
-from providers.json_fields import Given, as_list, plain, unsuited, wrong
-from providers.translation.base import Request
+from providers.json_fields import FieldReader, as_list, compact, invalid_type, unsupported_field
+from providers.translation.base import TranslatedRequest
 from providers.translation.chat_to_messages.turns import turns_of
 
 Json = dict[str, object]
@@ -31,83 +31,83 @@ _DEFAULTS: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def request_of(body: object) -> Request:
+def request_of(body: object) -> TranslatedRequest:
     """Say one request in the other API's words; without `max_tokens` where the client gave none.
 
     Raises:
-        Unsuited: it makes no sense without what cannot be said; names the field.
+        Unsupported: it makes no sense without what cannot be said; names the field.
     """
-    lost: dict[str, str] = {}
-    given = Given(body, "", target="Anthropic's Messages API", lost=lost)
-    system, turns = turns_of(given)
-    tools = _tools(given)
-    fields: Json = {"system": plain(system) if system else None, "messages": turns}
-    native = {key: given.take(key) for key in _NATIVE}
+    unsupported: dict[str, str] = {}
+    request = FieldReader(body, "", target="Anthropic's Messages API", unsupported=unsupported)
+    system, turns = turns_of(request)
+    tools = _tools(request)
+    fields: Json = {"system": compact(system) if system else None, "messages": turns}
+    native = {key: request.take(key) for key in _NATIVE}
     for key, value in (
-        ("max_tokens", _max_tokens(given)),
-        ("temperature", _temperature(given)),
-        ("top_p", given.number("top_p")),
-        ("stop_sequences", _stops(given)),
+        ("max_tokens", _max_tokens(request)),
+        ("temperature", _temperature(request)),
+        ("top_p", request.take_number("top_p")),
+        ("stop_sequences", _stops(request)),
         ("tools", tools),
-        ("tool_choice", _tool_choice(given, tools)),
-        ("metadata", _user(given)),
-        ("service_tier", _tier(given)),
-        *_thought(given),
+        ("tool_choice", _tool_choice(request, tools)),
+        ("metadata", _user(request)),
+        ("service_tier", _tier(request)),
+        *_reasoning(request),
     ):
         fields[key] = value
-    _only_one(given)
-    given.ignore("model", "stream", "stream_options", *_HINTS)
+    _reject_unsupported(request)
+    request.ignore("model", "stream", "stream_options", *_HINTS)
     for key, values in _DEFAULTS.items():
-        given.allow(key, *values)
-    given.close()
+        request.accept_only(key, *values)
+    request.close()
     fields |= {key: value for key, value in native.items() if value is not None}  # said in its own words, that counts
-    return Request({key: value for key, value in fields.items() if value is not None}, lost)
+    return TranslatedRequest({key: value for key, value in fields.items() if value is not None}, unsupported)
 
 
-def _max_tokens(given: Given) -> int | None:
+def _max_tokens(request: FieldReader) -> int | None:
     """`max_completion_tokens` is the newer name and counts, as for the gateway's own bounds."""
-    newer, older = given.take_as("max_completion_tokens", int), given.take_as("max_tokens", int)
+    newer, older = request.take_as("max_completion_tokens", int), request.take_as("max_tokens", int)
     return newer or older
 
 
-def _temperature(given: Given) -> float | int | None:
-    value = given.number("temperature")
+def _temperature(request: FieldReader) -> float | int | None:
+    value = request.take_number("temperature")
     if value is not None and value > 1:
-        given.lose("temperature", f"above 1 (it is {value:g})")
+        request.mark_unsupported("temperature", f"above 1 (it is {value:g})")
         return None
     return value
 
 
-def _stops(given: Given) -> list[object] | None:
-    value = given.take("stop")
+def _stops(request: FieldReader) -> list[object] | None:
+    value = request.take("stop")
     if value is None or value == []:
         return None
     stops = [value] if isinstance(value, str) else as_list(value, "stop")
     for number, stop in enumerate(stops):
         if not isinstance(stop, str):
-            raise wrong(f"stop[{number}]", "a string", stop)
+            raise invalid_type(f"stop[{number}]", "a string", stop)
         if not stop.strip():
-            given.lose("stop", "where a stop sequence is nothing but white space")
+            request.mark_unsupported("stop", "where a stop sequence is nothing but white space")
     return [stop for stop in stops if isinstance(stop, str) and stop.strip()] or None
 
 
-def _tools(given: Given) -> list[Json] | None:
-    tools = given.take_as("tools", list)
+def _tools(request: FieldReader) -> list[Json] | None:
+    tools = request.take_as("tools", list)
     if not tools:
         return None
     made = []
     for number, tool in enumerate(tools):
-        place = given.inner(tool, f"tools[{number}]")
-        kind = place.need("type", str)
+        item = request.nested(tool, f"tools[{number}]")
+        kind = item.require("type", str)
         if kind != "function":
-            raise unsuited(place.at("type"), f"a tool of the type {kind[:30]!r} has no counterpart")
-        made.append(_tool(place.inner(place.need("function", dict), "function"), place.take("cache_control")))
-        place.close()
+            raise unsupported_field(item.path_of("type"), f"a tool of the type {kind[:30]!r} has no counterpart")
+        made.append(_tool(item.nested(item.require("function", dict), "function"), item.take("cache_control")))
+        item.close()
     return made
 
 
-def _tool(function: Given, cache: object) -> Json:
-    tool: Json = {"name": function.need("name", str)}
+def _tool(function: FieldReader, cache: object) -> Json:
+    tool: Json = {"name": function.require("name", str)}
     description = function.take_as("description", str)
     if description:
         tool["description"] = description
@@ -120,49 +120,49 @@ def _tool(function: Given, cache: object) -> Json:
     return tool
 
 
-def _tool_choice(given: Given, tools: object) -> Json | None:
-    value, parallel = given.take("tool_choice"), given.take_as("parallel_tool_calls", bool)
+def _tool_choice(request: FieldReader, tools: object) -> Json | None:
+    value, parallel = request.take("tool_choice"), request.take_as("parallel_tool_calls", bool)
     choice: Json
     if value is None:
         choice = {"type": "auto"}
     elif isinstance(value, str) and value in _CHOICES:
         choice = dict(_CHOICES[value])
     elif isinstance(value, dict) and value.get("type") == "function":
-        place = given.inner(value, "tool_choice")
-        place.ignore("type")
-        function = place.inner(place.need("function", dict), "function")
-        choice = {"type": "tool", "name": function.need("name", str)}
+        item = request.nested(value, "tool_choice")
+        item.ignore("type")
+        function = item.nested(item.require("function", dict), "function")
+        choice = {"type": "tool", "name": function.require("name", str)}
         function.close()
-        place.close()
+        item.close()
     else:
-        raise unsuited("tool_choice", "it must be auto, none, required or a function")
+        raise unsupported_field("tool_choice", "it must be auto, none, required or a function")
     if parallel is False and tools and choice["type"] != "none":
         choice["disable_parallel_tool_use"] = True
     return choice if value is not None or len(choice) > 1 else None
 
 
-def _user(given: Given) -> Json | None:
+def _user(request: FieldReader) -> Json | None:
     """An opaque name of the end user; the newer parameter counts."""
-    newer, older = given.take_as("safety_identifier", str), given.take_as("user", str)
+    newer, older = request.take_as("safety_identifier", str), request.take_as("user", str)
     user = newer or older
     return {"user_id": user} if user else None
 
 
-def _tier(given: Given) -> str | None:
-    tier = given.take_as("service_tier", str)
+def _tier(request: FieldReader) -> str | None:
+    tier = request.take_as("service_tier", str)
     if tier is not None and tier not in _TIERS:
-        given.lose("service_tier", f"with the value {tier[:20]!r}")
+        request.mark_unsupported("service_tier", f"with the value {tier[:20]!r}")
         return None
     return _TIERS[tier] if tier else None
 
 
-def _thought(given: Given) -> list[tuple[str, object]]:
+def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
     """`output_config` and `thinking` from reasoning_effort, response_format and an `output_config` sent along."""
-    config: Json = dict(given.take_as("output_config", dict) or {})
-    form = _format(given)
+    config: Json = dict(request.take_as("output_config", dict) or {})
+    form = _format(request)
     if form is not None:
         config["format"] = form
-    effort = given.take_as("reasoning_effort", str)
+    effort = request.take_as("reasoning_effort", str)
     thinking: Json | None = None
     if effort == "none":
         thinking = {"type": "disabled"}
@@ -170,35 +170,35 @@ def _thought(given: Given) -> list[tuple[str, object]]:
         config["effort"] = _EFFORTS[effort]
         thinking = {"type": "adaptive"}
     elif effort is not None:
-        given.lose("reasoning_effort", f"with the value {effort[:20]!r}")
+        request.mark_unsupported("reasoning_effort", f"with the value {effort[:20]!r}")
     return [("output_config", config or None), ("thinking", thinking)]
 
 
-def _format(given: Given) -> Json | None:
-    value = given.take("response_format")
+def _format(request: FieldReader) -> Json | None:
+    value = request.take("response_format")
     if value is None:
         return None
-    place = given.inner(value, "response_format")
-    kind = place.need("type", str)
+    item = request.nested(value, "response_format")
+    kind = item.require("type", str)
     if kind == "json_schema":
-        schema = place.inner(place.need("json_schema", dict), "json_schema")
-        form: Json = {"type": "json_schema", "schema": schema.need("schema", dict)}
+        schema = item.nested(item.require("json_schema", dict), "json_schema")
+        form: Json = {"type": "json_schema", "schema": schema.require("schema", dict)}
         schema.ignore("name", "description", "strict")  # names for people; the schema is always kept to
         schema.close()
-        place.close()
+        item.close()
         return form
     if kind != "text":
-        given.lose("response_format", f"with the type {kind[:20]!r}; it takes json_schema")
+        request.mark_unsupported("response_format", f"with the type {kind[:20]!r}; it takes json_schema")
         return None
-    place.close()
+    item.close()
     return None
 
 
-def _only_one(given: Given) -> None:
+def _reject_unsupported(request: FieldReader) -> None:
     """More than one answer cannot even be dropped: the client would wait for the others."""
-    count = given.take("n")
+    count = request.take("n")
     if count not in (None, 1):
-        raise unsuited("n", "the Messages API gives one answer a request")
+        raise unsupported_field("n", "the Messages API gives one answer a request")
     for key, instead in (("functions", "tools"), ("function_call", "tool_choice")):
-        if given.take(key) not in (None, []):
-            raise unsuited(key, f"it is an older form of `{instead}`, which can be honoured")
+        if request.take(key) not in (None, []):
+            raise unsupported_field(key, f"it is an older form of `{instead}`, which can be honoured")

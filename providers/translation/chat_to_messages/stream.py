@@ -26,7 +26,7 @@ _DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
 
 
-class ChatAnswer:
+class ChatChunksFromMessages:
     """The `providers.translation.base.Translator` from Messages events to chunks.
 
     Args:
@@ -41,8 +41,8 @@ class ChatAnswer:
         self._before = b""  # of a chunk, up to its delta
         self._counts = Counts()
         self._calls = -1  # index of the last tool call
-        self._silent = False  # the open tool call has no arguments yet
-        self._thought: Json | None = None  # the open block of thinking, as it will be sent back
+        self._no_arguments = False  # the open tool call has no arguments yet
+        self._thinking: Json | None = None  # the open block of thinking, as it will be sent back
         self._ended = False
 
     def read(self, event: bytes) -> bytes:
@@ -96,10 +96,10 @@ class ChatAnswer:
                 return self._chunk({"content": block["text"]}) if block.get("text") else b""
             case "thinking":
                 thinking = block.get("thinking") or ""
-                self._thought = {**block, "thinking": thinking}
+                self._thinking = {**block, "thinking": thinking}
                 return self._chunk({"reasoning_content": thinking}) if thinking else b""
             case "redacted_thinking":
-                self._thought = dict(block)
+                self._thinking = dict(block)
             case "tool_use":
                 return self._call(block)
         return b""
@@ -109,7 +109,7 @@ class ChatAnswer:
         self._calls += 1
         given = block.get("input")
         arguments = dumps(given).decode() if given else ""
-        self._silent = not arguments
+        self._no_arguments = not arguments
         function = {"name": block.get("name") or "", "arguments": arguments}
         return self._piece({"id": block.get("id") or "", "type": "function", "function": function})
 
@@ -118,22 +118,22 @@ class ChatAnswer:
             case {"type": "text_delta", "text": str(text)} if text:
                 return self._chunk({"content": text})
             case {"type": "thinking_delta", "thinking": str(text)} if text:
-                if self._thought is not None:
-                    self._thought["thinking"] = f"{self._thought.get('thinking', '')}{text}"
+                if self._thinking is not None:
+                    self._thinking["thinking"] = f"{self._thinking.get('thinking', '')}{text}"
                 return self._chunk({"reasoning_content": text})
-            case {"type": "signature_delta", "signature": str(signature)} if self._thought is not None:
-                self._thought["signature"] = f"{self._thought.get('signature') or ''}{signature}"
+            case {"type": "signature_delta", "signature": str(signature)} if self._thinking is not None:
+                self._thinking["signature"] = f"{self._thinking.get('signature') or ''}{signature}"
             case {"type": "input_json_delta", "partial_json": str(text)} if text:
-                self._silent = False
+                self._no_arguments = False
                 return self._piece({"function": {"arguments": text}})
         return b""
 
     def _stop(self) -> bytes:
         """A block is complete: what could not be told in pieces follows."""
-        if self._silent:
-            self._silent = False
+        if self._no_arguments:
+            self._no_arguments = False
             return self._piece({"function": {"arguments": "{}"}})
-        thought, self._thought = self._thought, None
+        thought, self._thinking = self._thinking, None
         if thought is not None and (thought.get("signature") or thought.get("data")):
             return self._chunk({"thinking_blocks": [thought]})
         return b""

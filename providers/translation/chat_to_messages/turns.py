@@ -11,7 +11,7 @@ Knows nothing of the other parameters. Sans-I/O.
 import hashlib
 import re
 
-from providers.json_fields import Given, as_list, plain, unsuited, wrong
+from providers.json_fields import FieldReader, as_list, compact, invalid_type, unsupported_field
 from providers.tolerant_json import loads
 
 Block = dict[str, object]
@@ -25,30 +25,30 @@ _PDF = "application/pdf"
 _OUTPUT_ONLY = ("annotations", "provider_specific_fields", "reasoning", "reasoning_content", "reasoning_details")
 
 
-def turns_of(given: Given) -> tuple[list[Block], list[Turn]]:
+def turns_of(request: FieldReader) -> tuple[list[Block], list[Turn]]:
     """The system prompt's blocks and the turns, from the request's `messages`."""
     system: list[Block] = []
     turns: list[Turn] = []
-    for number, message in enumerate(given.need("messages", list)):
-        place = given.inner(message, f"messages[{number}]")
-        role = place.need("role", str)
+    for number, message in enumerate(request.require("messages", list)):
+        item = request.nested(message, f"messages[{number}]")
+        role = item.require("role", str)
         if role in ("system", "developer"):
-            blocks = _blocks(place)
+            blocks = _blocks(item)
             if turns:
                 turns.append({"role": "system", "content": blocks})
             else:
                 system += blocks
         elif role == "user":
-            _add_user(turns, _blocks(place))
+            _add_user(turns, _blocks(item))
         elif role == "assistant":
-            turns.append({"role": "assistant", "content": _assistant(place)})
+            turns.append({"role": "assistant", "content": _assistant(item)})
         elif role == "tool":
-            _add_user(turns, [_result(place)])
+            _add_user(turns, [_result(item)])
         else:
-            raise unsuited(place.at("role"), f"the Messages API has no role {role[:20]!r}")
-        place.close()
+            raise unsupported_field(item.path_of("role"), f"the Messages API has no role {role[:20]!r}")
+        item.close()
     for turn in turns:
-        turn["content"] = plain(_as_blocks(turn))
+        turn["content"] = compact(_as_blocks(turn))
     return system, turns
 
 
@@ -67,31 +67,31 @@ def _add_user(turns: list[Turn], blocks: list[Block]) -> None:
         turns.append({"role": "user", "content": blocks})
 
 
-def _blocks(place: Given) -> list[Block]:
+def _blocks(item: FieldReader) -> list[Block]:
     """A message's content: a string or parts."""
-    content = place.take("content")
+    content = item.take("content")
     if content is None:
         return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    parts = as_list(content, place.at("content"))
-    return [_part(place.inner(part, f"content[{number}]")) for number, part in enumerate(parts)]
+    parts = as_list(content, item.path_of("content"))
+    return [_part(item.nested(part, f"content[{number}]")) for number, part in enumerate(parts)]
 
 
-def _part(part: Given) -> Block:
-    kind = part.need("type", str)
+def _part(part: FieldReader) -> Block:
+    kind = part.require("type", str)
     block: Block
     if kind in ("text", "refusal"):
-        block = {"type": "text", "text": part.need(kind, str)}
+        block = {"type": "text", "text": part.require(kind, str)}
     elif kind == "image_url":
-        image = part.inner(part.need("image_url", dict), "image_url")
-        block = {"type": "image", "source": _image(image.need("url", str), image.at("url"))}
-        image.allow("detail", "auto", "high", "original")  # images are never scaled down on purpose there
+        image = part.nested(part.require("image_url", dict), "image_url")
+        block = {"type": "image", "source": _image(image.require("url", str), image.path_of("url"))}
+        image.accept_only("detail", "auto", "high", "original")  # images are never scaled down on purpose there
         image.close()
     elif kind == "file":
-        block = _document(part.inner(part.need("file", dict), "file"))
+        block = _document(part.nested(part.require("file", dict), "file"))
     else:
-        raise unsuited(part.at("type"), f"the Messages API takes no content of the type {kind[:20]!r}")
+        raise unsupported_field(part.path_of("type"), f"the Messages API takes no content of the type {kind[:20]!r}")
     cache = part.take("cache_control")
     if cache is not None:
         block["cache_control"] = cache
@@ -105,18 +105,20 @@ def _image(url: str, path: str) -> Block:
         return {"type": "url", "url": url}
     media, data = _data(url, path)
     if media not in _IMAGES:
-        raise unsuited(path, f"the Messages API takes JPEG, PNG, GIF and WebP images, not {media[:30]!r}")
+        raise unsupported_field(path, f"the Messages API takes JPEG, PNG, GIF and WebP images, not {media[:30]!r}")
     return {"type": "base64", "media_type": media, "data": data}
 
 
-def _document(file: Given) -> Block:
+def _document(file: FieldReader) -> Block:
     """A PDF that is sent along; files kept at another provider are unknown to this one."""
     data = file.take_as("file_data", str)
     if data is None:
-        raise unsuited(file.at("file_id"), "the file is kept at another provider; send its data as `file_data`")
-    media, encoded = _data(data, file.at("file_data"))
+        raise unsupported_field(
+            file.path_of("file_id"), "the file is kept at another provider; send its data as `file_data`"
+        )
+    media, encoded = _data(data, file.path_of("file_data"))
     if media != _PDF:
-        raise unsuited(file.at("file_data"), f"the Messages API takes PDF files, not {media[:30]!r}")
+        raise unsupported_field(file.path_of("file_data"), f"the Messages API takes PDF files, not {media[:30]!r}")
     block: Block = {"type": "document", "source": {"type": "base64", "media_type": media, "data": encoded}}
     name = file.take_as("filename", str)
     if name:
@@ -129,46 +131,46 @@ def _data(url: str, path: str) -> tuple[str, str]:
     """Media type and data of a data URL in base64."""
     found = _data_url(url)
     if found is None:
-        raise wrong(path, "an address, or a data URL in base64 like data:image/png;base64,...", url[:30])
+        raise invalid_type(path, "an address, or a data URL in base64 like data:image/png;base64,...", url[:30])
     return (found[1] or "").lower(), url[found.end() :]
 
 
-def _assistant(place: Given) -> list[Block]:
+def _assistant(item: FieldReader) -> list[Block]:
     """An assistant's turn: signed reasoning first, then text, then tool calls."""
-    blocks = [*_thinking(place), *(block for block in _blocks(place) if block.get("text") != "")]
-    refusal = place.take_as("refusal", str)
+    blocks = [*_thinking(item), *(block for block in _blocks(item) if block.get("text") != "")]
+    refusal = item.take_as("refusal", str)
     if refusal:
         blocks.append({"type": "text", "text": refusal})
-    for number, call in enumerate(place.take_as("tool_calls", list) or ()):
-        blocks.append(_call(place.inner(call, f"tool_calls[{number}]")))
-    place.ignore(*_OUTPUT_ONLY)
+    for number, call in enumerate(item.take_as("tool_calls", list) or ()):
+        blocks.append(_call(item.nested(call, f"tool_calls[{number}]")))
+    item.ignore(*_OUTPUT_ONLY)
     return blocks or [{"type": "text", "text": ""}]
 
 
-def _thinking(place: Given) -> list[Block]:
+def _thinking(item: FieldReader) -> list[Block]:
     """The blocks of `thinking_blocks`, exactly as the gateway gave them out; the API checks their signatures."""
-    path = place.at("thinking_blocks")
+    path = item.path_of("thinking_blocks")
     blocks: list[Block] = []
-    for number, block in enumerate(place.take_as("thinking_blocks", list) or ()):
+    for number, block in enumerate(item.take_as("thinking_blocks", list) or ()):
         if not isinstance(block, dict) or block.get("type") not in ("thinking", "redacted_thinking"):
-            raise wrong(f"{path}[{number}]", "a block of the type thinking or redacted_thinking", block)
+            raise invalid_type(f"{path}[{number}]", "a block of the type thinking or redacted_thinking", block)
         blocks.append(dict(block))
     return blocks
 
 
-def _call(call: Given) -> Block:
+def _call(call: FieldReader) -> Block:
     kind = call.take_as("type", str) or "function"
     if kind != "function":
-        raise unsuited(call.at("type"), "the Messages API has tool calls with JSON arguments only")
-    function = call.inner(call.need("function", dict), "function")
+        raise unsupported_field(call.path_of("type"), "the Messages API has tool calls with JSON arguments only")
+    function = call.nested(call.require("function", dict), "function")
     arguments = function.take_as("arguments", str) or "{}"
     value = loads(arguments.encode("utf-8", "surrogatepass"))
     if not isinstance(value, dict):
-        raise wrong(function.at("arguments"), "a string that is a JSON object", arguments)
+        raise invalid_type(function.path_of("arguments"), "a string that is a JSON object", arguments)
     block: Block = {
         "type": "tool_use",
-        "id": tool_id(call.need("id", str)),
-        "name": function.need("name", str),
+        "id": tool_id(call.require("id", str)),
+        "name": function.require("name", str),
         "input": value,
     }
     call.ignore("index")
@@ -177,15 +179,15 @@ def _call(call: Given) -> Block:
     return block
 
 
-def _result(place: Given) -> Block:
-    blocks = _blocks(place)
+def _result(item: FieldReader) -> Block:
+    blocks = _blocks(item)
     for number, block in enumerate(blocks):
         if block["type"] == "document":
-            raise unsuited(place.at(f"content[{number}]"), "a tool's result holds text and images")
+            raise unsupported_field(item.path_of(f"content[{number}]"), "a tool's result holds text and images")
     return {
         "type": "tool_result",
-        "tool_use_id": tool_id(place.need("tool_call_id", str)),
-        "content": plain(blocks),
+        "tool_use_id": tool_id(item.require("tool_call_id", str)),
+        "content": compact(blocks),
     }
 
 

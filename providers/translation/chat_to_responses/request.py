@@ -5,26 +5,23 @@ What the Responses API has no words for (stop sequences, seeds, penalties, sever
 dropped and told where that is allowed. Fields that nobody here knows are passed on as they are. Pure.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from providers.base import Api, Assembler, Call
 from providers.errors import Unsupported
-from providers.tolerant_json import loads
-from providers.translation.base import Request, lost
-from providers.translation.chat_to_responses.stream import ChatChunks
+from providers.translation.base import TranslatedRequest, unsupported_fields
 
 Item = Mapping[str, object]
 
-_SAME: Final = (
+_UNCHANGED: Final = (
     *("temperature", "top_p", "parallel_tool_calls", "user", "service_tier", "metadata", "prompt_cache_key"),
     *("prompt_cache_retention", "safety_identifier", "top_logprobs"),
 )
-_NO_WORDS: Final = (
+_UNSUPPORTED: Final = (
     *("stop", "seed", "frequency_penalty", "presence_penalty", "logit_bias", "prediction", "web_search_options"),
     *("audio", "functions", "function_call"),
 )
-_MEANT: Final = (
+_TRANSLATED: Final = (
     *(
         "model",
         "stream",
@@ -38,61 +35,47 @@ _MEANT: Final = (
     ),
     *("tools", "tool_choice", "logprobs", "response_format", "reasoning_effort", "verbosity"),
 )
-_NOTHING: Final[tuple[object, ...]] = (None, 0, 0.0, {}, [])
+_EMPTY: Final[tuple[object, ...]] = (None, 0, 0.0, {}, [])
 
 
-class ChatOverResponses:
-    """The `providers.translation.base.Translation` for clients of chat completions.
+def request_of(request: Mapping[str, object]) -> TranslatedRequest:
+    """Translate a request.
 
-    Args:
-        assembler: makes a chat completion of chunks.
+    Raises:
+        Unsupported: a message, an item or a part of one has no counterpart.
     """
-
-    asked, spoken = Api.CHAT, Api.RESPONSES
-
-    def __init__(self, assembler: Callable[[Call], Assembler]) -> None:
-        self.assembler = assembler
-
-    def request(self, call: Call) -> Request:
-        """See `Translation.request`."""
-        given = loads(call.body)
-        assert isinstance(given, dict)
-        missing = lost(_NO_WORDS, {n: v for n, v in given.items() if v not in _NOTHING}, _no_words)
-        if given.get("n") not in (None, 1):
-            missing["n"] = "`n` asks for several answers, and this upstream gives one"
-        if given.get("modalities") not in (None, ["text"]):
-            missing["modalities"] = _no_words("modalities")
-        fields: dict[str, object] = {"input": list(_items(given)), "store": given.get("store") is True}
-        fields |= {name: given[name] for name in _SAME if given.get(name) is not None}
-        most = given.get("max_completion_tokens") or given.get("max_tokens")
-        if most is not None:
-            fields["max_output_tokens"] = most
-        if given.get("logprobs"):
-            fields["include"] = ["message.output_text.logprobs"]
-        if given.get("reasoning_effort") is not None:
-            fields["reasoning"] = {"effort": given["reasoning_effort"]}
-        text = _text(given)
-        if text:
-            fields["text"] = text
-        if given.get("tools"):
-            fields["tools"] = [_flat(_dict(tool)) for tool in _list(given["tools"])]
-        if given.get("tool_choice") is not None:
-            fields["tool_choice"] = _choice(given["tool_choice"])
-        fields |= {name: value for name, value in given.items() if name not in {*_SAME, *_NO_WORDS, *_MEANT}}
-        return Request(fields, missing)
-
-    def translator(self, call: Call) -> ChatChunks:
-        """See `Translation.translator`."""
-        return ChatChunks(usage_wanted=call.include_usage or not call.streaming)
+    unsupported = unsupported_fields(_UNSUPPORTED, {n: v for n, v in request.items() if v not in _EMPTY}, _unsupported)
+    if request.get("n") not in (None, 1):
+        unsupported["n"] = "`n` asks for several answers, and this upstream gives one"
+    if request.get("modalities") not in (None, ["text"]):
+        unsupported["modalities"] = _unsupported("modalities")
+    fields: dict[str, object] = {"input": list(_items(request)), "store": request.get("store") is True}
+    fields |= {name: request[name] for name in _UNCHANGED if request.get(name) is not None}
+    most = request.get("max_completion_tokens") or request.get("max_tokens")
+    if most is not None:
+        fields["max_output_tokens"] = most
+    if request.get("logprobs"):
+        fields["include"] = ["message.output_text.logprobs"]
+    if request.get("reasoning_effort") is not None:
+        fields["reasoning"] = {"effort": request["reasoning_effort"]}
+    text = _text(request)
+    if text:
+        fields["text"] = text
+    if request.get("tools"):
+        fields["tools"] = [_flat_tool(_dict(tool)) for tool in _list(request["tools"])]
+    if request.get("tool_choice") is not None:
+        fields["tool_choice"] = _choice(request["tool_choice"])
+    fields |= {name: value for name, value in request.items() if name not in {*_UNCHANGED, *_UNSUPPORTED, *_TRANSLATED}}
+    return TranslatedRequest(fields, unsupported)
 
 
-def _items(given: Item) -> Iterator[dict[str, object]]:
+def _items(request: Item) -> Iterator[dict[str, object]]:
     """The conversation as input items.
 
     Raises:
-        Unsuited: a message or a part of one has no form there.
+        Unsupported: a message or a part of one has no form there.
     """
-    for index, each in enumerate(_list(given.get("messages"))):
+    for index, each in enumerate(_list(request.get("messages"))):
         message, at = _dict(each), f"messages[{index}]"
         role, content = message.get("role"), message.get("content")
         if message.get("name") or message.get("audio") or message.get("function_call") or role == "function":
@@ -114,7 +97,7 @@ def _assistant(message: Item, at: str) -> Iterator[dict[str, object]]:
     parts: list[object] = [{"type": "text", "text": content}] if isinstance(content, str) else list(_list(content))
     if message.get("refusal"):
         parts.append({"type": "refusal", "refusal": message["refusal"]})
-    said = [_said_before(part, at) for part in parts if part != {"type": "text", "text": ""}]
+    said = [_assistant_part(part, at) for part in parts if part != {"type": "text", "text": ""}]
     if said:
         yield {"type": "message", "role": "assistant", "content": said}
     for call in map(_dict, _list(message.get("tool_calls"))):
@@ -128,7 +111,7 @@ def _assistant(message: Item, at: str) -> Iterator[dict[str, object]]:
             yield {"type": "function_call", **named, "arguments": function.get("arguments")}
 
 
-def _said_before(value: object, at: str) -> dict[str, object]:
+def _assistant_part(value: object, at: str) -> dict[str, object]:
     """One part of what the model said before."""
     part = _dict(value)
     if part.get("type") == "refusal":
@@ -156,20 +139,20 @@ def _part(value: object, at: str) -> dict[str, object]:
     raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which this upstream has no words for", param=at)
 
 
-def _text(given: Item) -> dict[str, object]:
+def _text(request: Item) -> dict[str, object]:
     """The format and verbosity of the answer."""
     text: dict[str, object] = {}
-    form = _dict(given.get("response_format"))
+    form = _dict(request.get("response_format"))
     if form.get("type") == "json_schema":
         text["format"] = {"type": "json_schema", **_dict(form.get("json_schema"))}
     elif form:
         text["format"] = form
-    if given.get("verbosity") is not None:
-        text["verbosity"] = given["verbosity"]
+    if request.get("verbosity") is not None:
+        text["verbosity"] = request["verbosity"]
     return text
 
 
-def _flat(tool: Item) -> dict[str, object]:
+def _flat_tool(tool: Item) -> dict[str, object]:
     """A tool without the nesting; a function is not strict unless it says so, as in chat completions."""
     kind = str(tool.get("type"))
     inner = _dict(tool.get(kind))
@@ -192,8 +175,8 @@ def _choice(choice: object) -> object:
     return {"type": kind, **inner}
 
 
-def _no_words(name: str) -> str:
-    return f"`{name}` is given, and this upstream has no words for it"
+def _unsupported(name: str) -> str:
+    return f"`{name}` is request, and this upstream has no words for it"
 
 
 def _dict(value: object) -> dict[str, object]:

@@ -27,25 +27,25 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, str]]] = {  # event -> the call's key,
 _REASONS: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-class ChatChunks:
+class ChatChunksFromResponses:
     """The `providers.translation.base.Translator` of an answer for a client of chat completions.
 
     Args:
-        usage_wanted: the client gets the chunk with token counts.
+        with_usage: the client gets the chunk with token counts.
     """
 
-    def __init__(self, *, usage_wanted: bool) -> None:
-        self._usage_wanted = usage_wanted
+    def __init__(self, *, with_usage: bool) -> None:
+        self._with_usage = with_usage
         self._head: Fields = {"id": "chatcmpl-translated", "object": "chat.completion.chunk", "created": 0, "model": ""}
-        self._begun = False
+        self._started = False
         self._calls: dict[object, int] = {}  # output_index -> the call's number
-        self._told: set[tuple[object, ...]] = set()  # texts that came in deltas
-        self._over = False
+        self._sent: set[tuple[object, ...]] = set()  # texts that came in deltas
+        self._ended = False
 
     def read(self, event: bytes) -> bytes:
         """See `Translator.read`."""
         value = loads(data_of(event) or b"")
-        return b"".join(self._event(value)) if isinstance(value, dict) and not self._over else b""
+        return b"".join(self._event(value)) if isinstance(value, dict) and not self._ended else b""
 
     def close(self) -> bytes:
         """See `Translator.close`: every complete answer has its terminal event."""
@@ -74,9 +74,9 @@ class ChatChunks:
         key, field = _TEXTS[stem]
         place = (stem, *(as_key(event.get(name)) for name in ("output_index", "content_index", "summary_index")))
         text = event.get("delta") if last == "delta" else event.get(field)
-        if last == "done" and place in self._told:
+        if last == "done" and place in self._sent:
             return
-        self._told.add(place)
+        self._sent.add(place)
         if isinstance(text, str) and text:
             found = event.get("logprobs")
             logprobs = {"content": found, "refusal": None} if isinstance(found, list) and found else None
@@ -97,26 +97,26 @@ class ChatChunks:
         kind, field = _ARGUMENTS[stem]
         index = as_key(event.get("output_index"))
         more = event.get("delta") if last == "delta" else event.get(field)
-        if last == "done" and (stem, index) in self._told:
+        if last == "done" and (stem, index) in self._sent:
             return
-        self._told.add((stem, index))
+        self._sent.add((stem, index))
         number = self._calls.get(index)
         if number is not None and isinstance(more, str) and more:
             yield self._chunk({"tool_calls": [{"index": number, kind: {field: more}}]})
 
     def _end(self, answer: Fields) -> Iterator[bytes]:
-        self._over = True
+        self._ended = True
         reason = _REASONS.get(str(_dict(answer.get("incomplete_details")).get("reason")))
         yield self._chunk({}, finish=reason or ("tool_calls" if self._calls else "stop"))
         usage = answer.get("usage")
-        if self._usage_wanted and isinstance(usage, dict):
+        if self._with_usage and isinstance(usage, dict):
             yield _event({**self._head, "choices": [], "usage": _usage(usage)})
         yield _DONE
 
     def _chunk(self, delta: Fields, finish: str | None = None, logprobs: object = None) -> bytes:
         """One chunk; the first one says who speaks."""
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             delta = {"role": "assistant", "content": None if "content" not in delta else "", **delta}
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return _event({**self._head, "choices": [choice]})

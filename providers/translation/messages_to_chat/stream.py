@@ -37,7 +37,7 @@ _STOPPED_BY = ("stop_reason", "matched_stop")  # vLLM, SGLang: the stop sequence
 _CHARS_PER_TOKEN = 4  # a rule of thumb, for counts that are marked as estimated
 
 
-class MessageAnswer:
+class MessageEventsFromChat:
     """The `providers.translation.base.Translator` from chunks to Messages events.
 
     Args:
@@ -47,7 +47,7 @@ class MessageAnswer:
     def __init__(self, *, hide_thinking: bool = False) -> None:
         self._hide_thinking = hide_thinking
         self._id = ""
-        self._begun = False
+        self._started = False
         self._ended = False
         self._index = -1  # of the last block
         self._open = ""  # what kind of block is open, empty for none
@@ -75,7 +75,7 @@ class MessageAnswer:
 
     def close(self) -> bytes:
         """See `Translator.close`."""
-        if self._ended or not self._begun:
+        if self._ended or not self._started:
             return b""
         self._ended = True
         return b"".join([*self._stop(), *self._finish()])
@@ -86,7 +86,7 @@ class MessageAnswer:
         choice = as_mapping(choices[0]) if isinstance(choices, list) and choices else {}
         told = chunk.get("usage") or choice.get("usage") or as_mapping(chunk.get("x_groq")).get("usage")
         self._usage = usage_of(told) or self._usage
-        if not self._begun:
+        if not self._started:
             yield self._begin(chunk)
         delta = as_mapping(choice.get("delta"))
         reasoning = next((delta[key] for key in _REASONING if delta.get(key)), None)
@@ -107,7 +107,7 @@ class MessageAnswer:
             yield from self._stop()
 
     def _begin(self, chunk: Mapping[str, object]) -> bytes:
-        self._begun = True
+        self._started = True
         self._id = str(chunk.get("id") or "")
         message = {
             "id": self._id,

@@ -9,7 +9,7 @@ Knows nothing of the other parameters. Sans-I/O.
 
 from collections.abc import Iterable
 
-from providers.json_fields import Given, as_list, plain, unsuited
+from providers.json_fields import FieldReader, as_list, compact, unsupported_field
 from providers.tolerant_json import dumps
 
 Json = dict[str, object]
@@ -17,92 +17,97 @@ Json = dict[str, object]
 _PDF = "application/pdf"
 
 
-def messages_of(given: Given, reasoning: str | None) -> list[Json]:
+def messages_of(request: FieldReader, reasoning: str | None) -> list[Json]:
     """The chat messages of the request's `messages`; see `Dialect.reasoning`."""
     messages: list[Json] = []
-    for number, turn in enumerate(given.need("messages", list)):
-        place = given.inner(turn, f"messages[{number}]")
-        role = place.need("role", str)
-        content = place.take("content")
+    for number, turn in enumerate(request.require("messages", list)):
+        item = request.nested(turn, f"messages[{number}]")
+        role = item.require("role", str)
+        content = item.take("content")
         if role == "system":
-            messages.append({"role": "system", "content": plain(content_of(place, "content", content))})
+            messages.append({"role": "system", "content": compact(content_of(item, "content", content))})
         elif role == "user":
-            messages += _user(place, content)
+            messages += _user(item, content)
         elif role == "assistant":
-            messages.append(_assistant(place, content, reasoning))
+            messages.append(_assistant(item, content, reasoning))
         else:
-            raise unsuited(place.at("role"), f"there is no role {role[:20]!r}")
-        place.close()
+            raise unsupported_field(item.path_of("role"), f"there is no role {role[:20]!r}")
+        item.close()
     return messages
 
 
-def content_of(place: Given, key: str, content: object) -> list[Json]:
+def content_of(item: FieldReader, key: str, content: object) -> list[Json]:
     """The parts of a content that may be a string or blocks of text, images and documents."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    blocks = as_list(content, place.at(key))
-    return [_part(place.inner(block, f"{key}[{number}]")) for number, block in enumerate(blocks)]
+    blocks = as_list(content, item.path_of(key))
+    return [_part(item.nested(block, f"{key}[{number}]")) for number, block in enumerate(blocks)]
 
 
-def _part(block: Given) -> Json:
-    kind = block.need("type", str)
+def _part(block: FieldReader) -> Json:
+    kind = block.require("type", str)
     part: Json
     if kind == "text":
-        part = {"type": "text", "text": block.need("text", str)}
+        part = {"type": "text", "text": block.require("text", str)}
         block.ignore("citations")  # of an earlier answer
     elif kind == "image":
-        part = {"type": "image_url", "image_url": {"url": _image(block.inner(block.need("source", dict), "source"))}}
+        part = {
+            "type": "image_url",
+            "image_url": {"url": _image(block.nested(block.require("source", dict), "source"))},
+        }
     elif kind == "document":
         part = _document(block)
     else:
-        raise unsuited(block.at("type"), f"a block of the type {kind[:40]!r} has no counterpart in chat completions")
+        raise unsupported_field(
+            block.path_of("type"), f"a block of the type {kind[:40]!r} has no counterpart in chat completions"
+        )
     block.ignore("cache_control")
     block.close()
     return part
 
 
-def _image(source: Given) -> str:
-    kind = source.need("type", str)
+def _image(source: FieldReader) -> str:
+    kind = source.require("type", str)
     if kind == "url":
-        url = source.need("url", str)
+        url = source.require("url", str)
     elif kind == "base64":
-        url = f"data:{source.need('media_type', str)};base64,{source.need('data', str)}"
+        url = f"data:{source.require('media_type', str)};base64,{source.require('data', str)}"
     else:
-        raise unsuited(source.at("type"), "the image is kept at Anthropic; send its data")
+        raise unsupported_field(source.path_of("type"), "the image is kept at Anthropic; send its data")
     source.close()
     return url
 
 
-def _document(block: Given) -> Json:
+def _document(block: FieldReader) -> Json:
     """A PDF as a file, a plain text as text with its title and context above it."""
     title, context = block.take_as("title", str), block.take_as("context", str)
     citations = block.take("citations")
     if citations not in (None, {"enabled": False}):
-        block.lose("citations")
-    source = block.inner(block.need("source", dict), "source")
-    kind = source.need("type", str)
+        block.mark_unsupported("citations")
+    source = block.nested(block.require("source", dict), "source")
+    kind = source.require("type", str)
     if kind == "text":
-        source.allow("media_type", "text/plain")
-        text = "\n".join(each for each in (title, context, source.need("data", str)) if each)
+        source.accept_only("media_type", "text/plain")
+        text = "\n".join(each for each in (title, context, source.require("data", str)) if each)
         source.close()
         return {"type": "text", "text": text}
     if kind != "base64" or source.take("media_type") != _PDF:
-        raise unsuited(source.at("type"), "a document must be a PDF in base64, or a plain text")
+        raise unsupported_field(source.path_of("type"), "a document must be a PDF in base64, or a plain text")
     if context:
-        block.lose("context")
-    data = f"data:{_PDF};base64,{source.need('data', str)}"
+        block.mark_unsupported("context")
+    data = f"data:{_PDF};base64,{source.require('data', str)}"
     source.close()
     return {"type": "file", "file": {"file_data": data, "filename": title or "document.pdf"}}
 
 
-def _user(place: Given, content: object) -> Iterable[Json]:
+def _user(item: FieldReader, content: object) -> Iterable[Json]:
     """Tool results first, as chat completions want them right behind their calls."""
     results: list[Json] = []
     parts: list[Json] = []
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
-    for number, value in enumerate(as_list(content, place.at("content"))):
-        block = place.inner(value, f"content[{number}]")
+    for number, value in enumerate(as_list(content, item.path_of("content"))):
+        block = item.nested(value, f"content[{number}]")
         if isinstance(value, dict) and value.get("type") == "tool_result":
             result, images = _result(block)
             results.append(result)
@@ -110,11 +115,11 @@ def _user(place: Given, content: object) -> Iterable[Json]:
         else:
             parts.append(_part(block))
     if parts or not results:
-        results.append({"role": "user", "content": plain(parts)})
+        results.append({"role": "user", "content": compact(parts)})
     return results
 
 
-def _result(block: Given) -> tuple[Json, list[Json]]:
+def _result(block: FieldReader) -> tuple[Json, list[Json]]:
     """A tool's result: the message, and the images to show behind it."""
     content = block.take("content")
     parts = content_of(block, "content", content) if content is not None else []
@@ -123,8 +128,8 @@ def _result(block: Given) -> tuple[Json, list[Json]]:
         texts = [{"type": "text", "text": "Error: "}, *texts] if len(texts) != 1 else _marked(texts[0])
     message: Json = {
         "role": "tool",
-        "tool_call_id": block.need("tool_use_id", str),
-        "content": plain(texts) if texts else "",
+        "tool_call_id": block.require("tool_use_id", str),
+        "content": compact(texts) if texts else "",
     }
     block.ignore("type", "cache_control")
     block.close()
@@ -135,28 +140,28 @@ def _marked(text: Json) -> list[Json]:
     return [{"type": "text", "text": f"Error: {text['text']}"}]
 
 
-def _assistant(place: Given, content: object, reasoning: str | None) -> Json:
+def _assistant(item: FieldReader, content: object, reasoning: str | None) -> Json:
     """An assistant's turn: its texts in one, its tool calls, and where there is a field for it what it thought."""
     texts, thoughts, calls = [], [], []
     if isinstance(content, str):
         texts.append(content)
         content = []
-    for number, value in enumerate(as_list(content, place.at("content"))):
-        block = place.inner(value, f"content[{number}]")
-        kind = block.need("type", str)
+    for number, value in enumerate(as_list(content, item.path_of("content"))):
+        block = item.nested(value, f"content[{number}]")
+        kind = block.require("type", str)
         if kind == "text":
-            texts.append(block.need("text", str))
+            texts.append(block.require("text", str))
             block.ignore("citations")
         elif kind == "thinking":
-            thoughts.append(block.need("thinking", str))
+            thoughts.append(block.require("thinking", str))
             block.ignore("signature")
         elif kind == "tool_use":
             calls.append(_call(block))
         elif kind == "redacted_thinking":
             block.ignore("data")  # nobody but Anthropic can read it
         else:
-            raise unsuited(
-                block.at("type"), f"a block of the type {kind[:40]!r} has no counterpart in chat completions"
+            raise unsupported_field(
+                block.path_of("type"), f"a block of the type {kind[:40]!r} has no counterpart in chat completions"
             )
         block.ignore("cache_control")
         block.close()
@@ -168,11 +173,11 @@ def _assistant(place: Given, content: object, reasoning: str | None) -> Json:
     return message
 
 
-def _call(block: Given) -> Json:
-    arguments = dumps(block.need("input", dict)).decode()
-    block.allow("caller", {"type": "direct"})
+def _call(block: FieldReader) -> Json:
+    arguments = dumps(block.require("input", dict)).decode()
+    block.accept_only("caller", {"type": "direct"})
     return {
-        "id": block.need("id", str),
+        "id": block.require("id", str),
         "type": "function",
-        "function": {"name": block.need("name", str), "arguments": arguments},
+        "function": {"name": block.require("name", str), "arguments": arguments},
     }

@@ -9,79 +9,64 @@ which chat completions has no place for. Fields that nobody here knows are passe
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from providers.base import Api, Call
 from providers.errors import Unsupported
-from providers.responses.assemble import ResponseAssembler
-from providers.tolerant_json import loads
-from providers.translation.base import Request, lost
-from providers.translation.responses_to_chat.stream import ResponseEvents
+from providers.translation.base import TranslatedRequest, unsupported_fields
 
 Item = Mapping[str, object]
 
-_SAME: Final = ("temperature", "top_p", "parallel_tool_calls", "user", "top_logprobs")
-_MEANT: Final = frozenset(  # said in other words, or without effect on the answer
+_UNCHANGED: Final = ("temperature", "top_p", "parallel_tool_calls", "user", "top_logprobs")
+_TRANSLATED: Final = frozenset(  # said in other words, or without effect on the answer
     {
         *("model", "stream", "stream_options", "input", "instructions", "max_output_tokens", "text", "reasoning"),
         *("tools", "tool_choice", "include", "service_tier", "truncation", "store", "background", "max_tool_calls"),
         *("metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
     }
 )
-_KEPT: Final = ("previous_response_id", "conversation", "prompt")
-_UNKNOWN_THERE: Final = ("context_management", "moderation", "access_programs", "image")
+_STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
+_UNSUPPORTED: Final = ("context_management", "moderation", "access_programs", "image")
 _LOGPROBS: Final = "message.output_text.logprobs"
 _INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # where there is no reasoning, none is included
 
 
-class ResponsesOverChat:
-    """The `providers.translation.base.Translation` for clients of the Responses API."""
+def request_of(request: Mapping[str, object]) -> TranslatedRequest:
+    """Translate a request.
 
-    asked, spoken = Api.RESPONSES, Api.CHAT
-
-    def request(self, call: Call) -> Request:
-        """See `Translation.request`."""
-        given = loads(call.body)
-        assert isinstance(given, dict)
-        missing = {
-            **lost(_KEPT, given, _not_kept),
-            **lost(_UNKNOWN_THERE, given, _no_words),
-            **_lost_values(given),
-        }
-        fields: dict[str, object] = {"messages": messages_of(given)}
-        fields |= {name: given[name] for name in _SAME if given.get(name) is not None}
-        if given.get("max_output_tokens") is not None:
-            fields["max_tokens"] = given["max_output_tokens"]
-        if given.get("service_tier") not in (None, "auto"):
-            fields["service_tier"] = given["service_tier"]
-        if _LOGPROBS in _list(given.get("include")) or given.get("top_logprobs"):
-            fields["logprobs"] = True
-        _say_text(_dict(given.get("text")), fields)
-        effort = _dict(given.get("reasoning")).get("effort")
-        if effort is not None:
-            fields["reasoning_effort"] = effort
-        _say_tools(given, fields, missing)
-        known = _MEANT.union(_SAME, _KEPT, _UNKNOWN_THERE)
-        fields |= {name: value for name, value in given.items() if name not in known}
-        return Request(fields, missing)
-
-    def translator(self, call: Call) -> ResponseEvents:
-        """See `Translation.translator`."""
-        return ResponseEvents(_dict(loads(call.body)))
-
-    def assembler(self, _call: Call) -> ResponseAssembler:
-        """See `Translation.assembler`."""
-        return ResponseAssembler()
+    Raises:
+        Unsupported: a message, an item or a part of one has no counterpart.
+    """
+    unsupported = {
+        **unsupported_fields(_STATEFUL, request, _stateful),
+        **unsupported_fields(_UNSUPPORTED, request, _unsupported),
+        **_unsupported_values(request),
+    }
+    fields: dict[str, object] = {"messages": messages_of(request)}
+    fields |= {name: request[name] for name in _UNCHANGED if request.get(name) is not None}
+    if request.get("max_output_tokens") is not None:
+        fields["max_tokens"] = request["max_output_tokens"]
+    if request.get("service_tier") not in (None, "auto"):
+        fields["service_tier"] = request["service_tier"]
+    if _LOGPROBS in _list(request.get("include")) or request.get("top_logprobs"):
+        fields["logprobs"] = True
+    _add_text_options(_dict(request.get("text")), fields)
+    effort = _dict(request.get("reasoning")).get("effort")
+    if effort is not None:
+        fields["reasoning_effort"] = effort
+    _add_tools(request, fields, unsupported)
+    known = _TRANSLATED.union(_UNCHANGED, _STATEFUL, _UNSUPPORTED)
+    fields |= {name: value for name, value in request.items() if name not in known}
+    return TranslatedRequest(fields, unsupported)
 
 
-def messages_of(given: Mapping[str, object]) -> list[dict[str, object]]:
+def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
     """The conversation as messages.
 
     Raises:
-        Unsuited: an item or a part of one has no form there.
+        Unsupported: an item or a part of one has no form there.
     """
     messages: list[dict[str, object]] = []
-    if given.get("instructions"):
-        messages.append({"role": "system", "content": given["instructions"]})
-    asked = given.get("input")
+    if request.get("instructions"):
+        messages.append({"role": "system", "content": request["instructions"]})
+    asked = request.get("input")
     if isinstance(asked, str):
         return [*messages, {"role": "user", "content": asked}]
     for index, item in enumerate(_list(asked)):
@@ -172,7 +157,7 @@ def _text_parts(output: object, at: str) -> object:
     return parts
 
 
-def _say_text(text: Item, fields: dict[str, object]) -> None:
+def _add_text_options(text: Item, fields: dict[str, object]) -> None:
     """The format and verbosity of the answer."""
     form = _dict(text.get("format"))
     if form.get("type") == "json_schema":
@@ -184,25 +169,27 @@ def _say_text(text: Item, fields: dict[str, object]) -> None:
         fields["verbosity"] = text["verbosity"]
 
 
-def _say_tools(given: Item, fields: dict[str, object], missing: dict[str, str]) -> None:
+def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
     """Tools that the caller runs, and how they are chosen."""
     tools = []
-    for index, tool in enumerate(_list(given.get("tools"))):
+    for index, tool in enumerate(_list(request.get("tools"))):
         said = _tool(_dict(tool))
         if said is None:
             kind = _dict(tool).get("type")
-            missing[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, which this upstream has no tool for"
+            unsupported[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, which this upstream has no tool for"
         else:
             tools.append(said)
     if tools:
         fields["tools"] = tools
-    choice = given.get("tool_choice")
+    choice = request.get("tool_choice")
     if isinstance(choice, str) and (tools or choice != "auto"):
         fields["tool_choice"] = choice
     elif isinstance(choice, dict):
         said = _choice(choice)
         if said is None:
-            missing["tool_choice"] = f"`tool_choice` is {choice.get('type')!r}, which this upstream has no words for"
+            unsupported["tool_choice"] = (
+                f"`tool_choice` is {choice.get('type')!r}, which this upstream has no words for"
+            )
         else:
             fields["tool_choice"] = said
 
@@ -233,27 +220,27 @@ def _choice(choice: Item) -> dict[str, object] | None:
     return None
 
 
-def _lost_values(given: Item) -> dict[str, str]:
+def _unsupported_values(request: Item) -> dict[str, str]:
     """Fields that are known there, but not with this value."""
     found = {}
-    if given.get("store") is True:
+    if request.get("store") is True:
         found["store"] = "`store` is true, but this upstream keeps no answers"
-    if given.get("truncation") == "auto":
+    if request.get("truncation") == "auto":
         found["truncation"] = "`truncation` is 'auto', but this upstream shortens no conversation"
-    if _dict(given.get("reasoning")).get("summary") in ("concise", "detailed"):
+    if _dict(request.get("reasoning")).get("summary") in ("concise", "detailed"):
         found["reasoning.summary"] = "`reasoning.summary` asks for a form that this upstream cannot be asked for"
-    other = [each for each in _list(given.get("include")) if each not in _INCLUDED]
+    other = [each for each in _list(request.get("include")) if each not in _INCLUDED]
     if other:
         found["include"] = f"`include` has {other[0]!r}, which this upstream does not give"
     return found
 
 
-def _not_kept(name: str) -> str:
+def _stateful(name: str) -> str:
     return f"`{name}` goes on with what an upstream has kept, and this one keeps nothing; send the whole as `input`"
 
 
-def _no_words(name: str) -> str:
-    return f"`{name}` is given, and this upstream has no words for it"
+def _unsupported(name: str) -> str:
+    return f"`{name}` is request, and this upstream has no words for it"
 
 
 def _dict(value: object) -> dict[str, object]:

@@ -38,15 +38,15 @@ _REASONING: Final = ("reasoning_content", "reasoning")
 _PART: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}  # part type -> its field
 
 
-class ResponseEvents:
+class ResponseEventsFromChat:
     """The `providers.translation.base.Translator` of an answer for a client of the Responses API.
 
     Args:
         asked: the client's request.
     """
 
-    def __init__(self, asked: Mapping[str, object]) -> None:
-        self._asked = asked
+    def __init__(self, request: Mapping[str, object]) -> None:
+        self._request = request
         self._writer = EventWriter()
         self._head: Fields = {}
         self._output: list[Fields] = []
@@ -56,7 +56,7 @@ class ResponseEvents:
         self._calls: dict[object, Fields] = {}
         self._finish: object = None
         self._usage: Fields | None = None
-        self._over = False
+        self._ended = False
 
     def read(self, event: bytes) -> bytes:
         """See `Translator.read`."""
@@ -64,13 +64,13 @@ class ResponseEvents:
         if data.startswith(b"[DONE]"):
             return self.close()
         chunk = loads(data)
-        return b"".join(self._chunk(chunk)) if isinstance(chunk, dict) and not self._over else b""
+        return b"".join(self._chunk(chunk)) if isinstance(chunk, dict) and not self._ended else b""
 
     def close(self) -> bytes:
         """See `Translator.close`."""
-        if self._over:
+        if self._ended:
             return b""
-        self._over = True
+        self._ended = True
         return b"".join(self._closing())
 
     # reading
@@ -79,12 +79,12 @@ class ResponseEvents:
         choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
         beside = [_dict(chunk.get("x_groq")), *choices]  # where Groq and Moonshot have it
         self._usage = next((_usage(each["usage"]) for each in (chunk, *beside) if each.get("usage")), self._usage)
-        if not self._head and (chunk.get("id") or choices or self._over):  # Azure begins with an event without id
+        if not self._head and (chunk.get("id") or choices or self._ended):  # Azure begins with an event without id
             self._head = {
                 "id": f"resp_{chunk.get('id') or 'translated'}",
                 "object": "response",
                 "created_at": chunk.get("created") or 0,
-                "model": chunk.get("model") or self._asked.get("model"),
+                "model": chunk.get("model") or self._request.get("model"),
             }
             yield self._writer.lifecycle("created", self._answer("in_progress"))
             yield self._writer.lifecycle("in_progress", self._answer("in_progress"))
@@ -231,7 +231,7 @@ class ResponseEvents:
         yield self._writer.lifecycle(status, answer)
 
     def _answer(self, status: str) -> Fields:
-        given = {name: value for name, value in self._asked.items() if name in _ECHOED and value is not None}
+        given = {name: value for name, value in self._request.items() if name in _ECHOED and value is not None}
         echoed = {**_ECHOED, **given}
         rest: Fields = {"error": None, "incomplete_details": None, "output": [], "store": False, "usage": None}
         return {**self._head, "status": status, **echoed, **rest}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from anthropic_calls import CHAT_ON_MESSAGES, USER
+from anthropic_calls import CHAT_TO_MESSAGES, USER
 from openai_calls import call_of
 from providers.errors import Unsupported
 from providers.translation.chat_to_messages.request import request_of
@@ -201,7 +201,7 @@ def test_said_in_other_words(case: str) -> None:
     """Every parameter of the table is said as the Messages API says it, and nothing is lost or added."""
     body, expected = SAID[case]
     request = request_of({"model": "m", "messages": [USER], **body})
-    assert request.lost == {}
+    assert request.unsupported == {}
     assert expected == {key: request.fields.get(key) for key in expected}
     assert set(request.fields) <= {"messages", "tools", *expected}
 
@@ -236,8 +236,8 @@ LOST: dict[str, dict[str, Any]] = {
 def test_lost_parameters_are_named(param: str) -> None:
     """What has no counterpart is lost by name; the rest of the request can go without it."""
     request = request_of({"model": "m", "messages": [USER], **LOST[param]})
-    assert [param] == list(request.lost)
-    assert param in request.lost[param]
+    assert [param] == list(request.unsupported)
+    assert param in request.unsupported[param]
     assert request.fields["messages"]
 
 
@@ -279,10 +279,10 @@ def test_what_makes_no_sense_without_is_refused(param: str) -> None:
 def test_the_body_that_goes_out() -> None:
     """A request carries the replica's model name, a bound on its tokens, and `stream` as asked."""
     call = call_of({"model": "m", "messages": [USER]})
-    streamed = json.loads(CHAT_ON_MESSAGES.build(call, "claude-opus-5", stream=True))
+    streamed = json.loads(CHAT_TO_MESSAGES.build(call, "claude-opus-5", stream=True))
     assert streamed == {"model": "claude-opus-5", "max_tokens": 32000, "stream": True, "messages": [USER]}
     bounded = call_of({"model": "m", "messages": [USER], "max_tokens": 7, "stream": True})
-    assert json.loads(CHAT_ON_MESSAGES.build(bounded, "x", stream=False)) == {
+    assert json.loads(CHAT_TO_MESSAGES.build(bounded, "x", stream=False)) == {
         "model": "x",
         "max_tokens": 7,
         "messages": [USER],

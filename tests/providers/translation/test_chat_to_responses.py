@@ -9,7 +9,7 @@ from openai_calls import call_of
 from providers.base import Api, Frame, FrameKind, Usage, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
-from providers.protocols import Wishes, protocols
+from providers.protocols import ProtocolOptions, protocols
 from providers.responses.writer import EventWriter, events_of_answer
 from providers.sse import data_of, events_of
 from providers.translation.responses_to_chat.request import messages_of
@@ -20,7 +20,7 @@ FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}, "
 
 def protocol() -> WireProtocol:
     """Chat completions on an upstream that speaks the Responses API alone."""
-    return protocols(CATALOG["openai"], {Api.RESPONSES}, Wishes())[Api.CHAT]
+    return protocols(CATALOG["openai"], {Api.RESPONSES}, ProtocolOptions())[Api.CHAT]
 
 
 def built(**fields: Any) -> dict[str, Any]:

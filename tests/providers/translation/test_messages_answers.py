@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anthropic_calls import (
-    CHAT_ON_MESSAGES,
+    CHAT_TO_MESSAGES,
     DONE,
-    MESSAGES_ON_CHAT,
+    MESSAGES_TO_CHAT,
     PING,
     WALL_S,
     assert_valid,
@@ -138,7 +138,7 @@ def told(data: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
 def test_messages_as_chunks(case: str) -> None:
     """A Messages stream is one valid stream of chunks: role, content, finish_reason, [DONE]; each with its head."""
     events, deltas, finish = CHUNKS[case]
-    data = data_in(read_through(CHAT_ON_MESSAGES, STREAMED, [start(), *events]))
+    data = data_in(read_through(CHAT_TO_MESSAGES, STREAMED, [start(), *events]))
     assert data.pop() == "[DONE]"
     assert told(data) == ([{"role": "assistant", "content": ""}, *deltas], [finish])
     heads = {(each["id"], each["object"], each["created"], each["model"]) for each in data}
@@ -148,7 +148,7 @@ def test_messages_as_chunks(case: str) -> None:
 def test_token_counts_for_chat() -> None:
     """The usage chunk comes where it is asked for, with what was cached as part of the prompt, and only then."""
     events = [start(), *text(0, "A"), *end()]
-    *_, usage, done = data_in(read_through(CHAT_ON_MESSAGES, WITH_USAGE, events))
+    *_, usage, done = data_in(read_through(CHAT_TO_MESSAGES, WITH_USAGE, events))
     assert usage["usage"] == {
         "prompt_tokens": 128,
         "completion_tokens": 15,
@@ -156,9 +156,9 @@ def test_token_counts_for_chat() -> None:
         "prompt_tokens_details": {"cached_tokens": 100, "cache_creation_tokens": 3},
     }
     assert (usage["choices"], done) == ([], "[DONE]")
-    assert b'"usage"' not in read_through(CHAT_ON_MESSAGES, STREAMED, events)
+    assert b'"usage"' not in read_through(CHAT_TO_MESSAGES, STREAMED, events)
     assert b'"reasoning_tokens":9' in read_through(
-        CHAT_ON_MESSAGES,
+        CHAT_TO_MESSAGES,
         WITH_USAGE,
         [start(usage={"output_tokens": 1, "output_tokens_details": {"thinking_tokens": 9}}), *end()],
     )
@@ -166,7 +166,7 @@ def test_token_counts_for_chat() -> None:
 
 def test_frames_keep_what_they_are() -> None:
     """Translation changes the bytes of a frame and nothing else: kinds and counts are the upstream's."""
-    reader = CHAT_ON_MESSAGES.reader(STREAMED)
+    reader = CHAT_TO_MESSAGES.reader(STREAMED)
     events = [start(), PING, *text(0, "A"), *end("refusal")]
     kinds = [reader.read(each).kind.value for each in events]
     assert kinds == ["preamble", "preamble", "preamble", "content", "preamble", "refusal", "done"]
@@ -175,7 +175,7 @@ def test_frames_keep_what_they_are() -> None:
 
 def test_error_events_end_a_chat_stream() -> None:
     """An error event is an error, before content or behind it, and is not forwarded as anything else."""
-    reader = CHAT_ON_MESSAGES.reader(STREAMED)
+    reader = CHAT_TO_MESSAGES.reader(STREAMED)
     reader.read(start())
     frame = reader.read(event("error", error={"type": "overloaded_error", "message": "Overloaded"}))
     assert (frame.kind, frame.raw) == (FrameKind.ERROR, b"")
@@ -185,7 +185,7 @@ def test_error_events_end_a_chat_stream() -> None:
 
 def test_a_missing_message_stop() -> None:
     """A stream that ends behind its stop reason is complete, and closed as the client's API wants it."""
-    reader = CHAT_ON_MESSAGES.reader(WITH_USAGE)
+    reader = CHAT_TO_MESSAGES.reader(WITH_USAGE)
     for each in [start(), *text(0, "A"), end()[0]]:
         reader.read(each)
     last = reader.close()
@@ -204,7 +204,7 @@ def test_a_message_as_a_completion() -> None:
         "stop_reason": "tool_use",
         "usage": {"input_tokens": 2, "output_tokens": 3},
     }
-    frame = CHAT_ON_MESSAGES.whole(WHOLE, json.dumps(message).encode())
+    frame = CHAT_TO_MESSAGES.whole(WHOLE, json.dumps(message).encode())
     assert json.loads(frame.raw) == {
         "id": "msg_01",
         "object": "chat.completion",
@@ -230,7 +230,7 @@ def test_a_message_as_a_completion() -> None:
     }
     assert frame.usage == Usage(2, 3)
     assert (
-        CHAT_ON_MESSAGES.whole(WHOLE, b'{"type":"error","error":{"type":"api_error","message":"x"}}').error is not None
+        CHAT_TO_MESSAGES.whole(WHOLE, b'{"type":"error","error":{"type":"api_error","message":"x"}}').error is not None
     )
 
 
@@ -346,9 +346,9 @@ SERVED: dict[str, tuple[list[bytes], list[dict[str, Any]], str, str | None]] = {
 def test_chunks_as_messages(case: str) -> None:
     """A stream of chunks is one valid Messages stream, of which a client makes the message of the table."""
     chunks, blocks, reason, sequence = SERVED[case]
-    raw = read_through(MESSAGES_ON_CHAT, HEARD, chunks)
+    raw = read_through(MESSAGES_TO_CHAT, HEARD, chunks)
     assert_valid(raw)
-    assembler = MESSAGES_ON_CHAT._translation.assembler(HEARD)
+    assembler = MESSAGES_TO_CHAT._translation.assembler(HEARD)
     assembler.add(raw)
     message = json.loads(assembler.body())
     assert message["content"] == blocks
@@ -366,7 +366,7 @@ def test_chunks_as_messages(case: str) -> None:
 )
 def test_token_counts_for_messages(counts: list[bytes]) -> None:
     """Wherever an upstream tells its counts, they stand in the last event but one; what was cached stands apart."""
-    assert data_in(read_through(MESSAGES_ON_CHAT, HEARD, counts))[-2]["usage"] == {
+    assert data_in(read_through(MESSAGES_TO_CHAT, HEARD, counts))[-2]["usage"] == {
         "input_tokens": 4,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 6,
@@ -376,7 +376,7 @@ def test_token_counts_for_messages(counts: list[bytes]) -> None:
 
 def test_missing_token_counts_are_estimated() -> None:
     """Counts that an upstream never told are estimated from the text, and say so."""
-    raw = read_through(MESSAGES_ON_CHAT, HEARD, [chunk({"content": "123456789"}, "stop"), DONE])
+    raw = read_through(MESSAGES_TO_CHAT, HEARD, [chunk({"content": "123456789"}, "stop"), DONE])
     assert data_in(raw)[-2]["usage"] == {
         "input_tokens": 0,
         "cache_creation_input_tokens": 0,
@@ -389,7 +389,7 @@ def test_missing_token_counts_are_estimated() -> None:
 def test_thinking_can_be_hidden() -> None:
     """A client that wants no thinking shown is told that there is some, and counts as served by it."""
     call = messages_call(stream=True, thinking={"type": "adaptive", "display": "omitted"})
-    reader = MESSAGES_ON_CHAT.reader(call)
+    reader = MESSAGES_TO_CHAT.reader(call)
     frames = [reader.read(each) for each in [chunk({"reasoning": "2"}), chunk({"reasoning": "3"})]]
     assert [frame.kind for frame in frames] == [FrameKind.CONTENT] * 2
     assert [each["type"] for each in data_in(frames[0].raw)] == ["message_start", "content_block_start"]
@@ -398,7 +398,7 @@ def test_thinking_can_be_hidden() -> None:
 
 def test_calls_that_are_mixed_up() -> None:
     """A tool call that goes on behind another one cannot be told in blocks: an error, not a wrong call."""
-    reader = MESSAGES_ON_CHAT.reader(HEARD)
+    reader = MESSAGES_TO_CHAT.reader(HEARD)
     for each in (piece(0, "call_1", "f"), piece(1, "call_2", "g")):
         reader.read(chunk(each))
     with pytest.raises(ProtocolError, match="mixed"):
@@ -407,7 +407,7 @@ def test_calls_that_are_mixed_up() -> None:
 
 def test_chat_errors_end_a_messages_stream() -> None:
     """An error in the stream is an error; a stream cut before its end is not complete and closes nothing."""
-    reader = MESSAGES_ON_CHAT.reader(HEARD)
+    reader = MESSAGES_TO_CHAT.reader(HEARD)
     reader.read(chunk({"content": "A"}))
     frame = reader.read(b'data: {"error":{"message":"Out of memory","type":"server_error"}}\n\n')
     assert (frame.kind, frame.raw, reader.complete) == (FrameKind.ERROR, b"", False)
@@ -417,7 +417,7 @@ def test_a_completion_as_a_message() -> None:
     """A completion where a stream was asked for becomes a message."""
     message = {"role": "assistant", "content": "Hi", "tool_calls": None}
     completion = {"id": "c1", "model": "served", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    frame = MESSAGES_ON_CHAT.whole(messages_call(), json.dumps({**completion, "usage": USAGE}).encode())
+    frame = MESSAGES_TO_CHAT.whole(messages_call(), json.dumps({**completion, "usage": USAGE}).encode())
     body = json.loads(frame.raw)
     assert (body["content"], body["stop_reason"]) == ([{"type": "text", "text": "Hi"}], "end_turn")
     assert frame.usage == Usage(10, 4, 6)
@@ -425,12 +425,12 @@ def test_a_completion_as_a_message() -> None:
 
 BOTH = [
     (
-        CHAT_ON_MESSAGES,
+        CHAT_TO_MESSAGES,
         WITH_USAGE,
         b"".join([start(), PING, *thinking(0, "s", "2"), *text(1, "4"), *tool(2, "t", "f", "{}"), *end()]),
     ),
-    (MESSAGES_ON_CHAT, HEARD, b"".join(SERVED["tool calls"][0])),
-    (MESSAGES_ON_CHAT, HEARD, b"".join(SERVED["reasoning (vLLM)"][0]).replace(b"\n", b"\r\n")),
+    (MESSAGES_TO_CHAT, HEARD, b"".join(SERVED["tool calls"][0])),
+    (MESSAGES_TO_CHAT, HEARD, b"".join(SERVED["reasoning (vLLM)"][0]).replace(b"\n", b"\r\n")),
 ]
 
 
@@ -453,7 +453,7 @@ ODD = st.recursive(
 )
 
 
-@given(st.lists(ODD, max_size=5), st.sampled_from([(CHAT_ON_MESSAGES, STREAMED), (MESSAGES_ON_CHAT, HEARD)]))
+@given(st.lists(ODD, max_size=5), st.sampled_from([(CHAT_TO_MESSAGES, STREAMED), (MESSAGES_TO_CHAT, HEARD)]))
 def test_no_json_breaks_anything(values: list[object], both: tuple[Any, Any]) -> None:
     """Whatever JSON an upstream sends, what goes out are whole events, or the answer is given up."""
     reader = both[0].reader(both[1])

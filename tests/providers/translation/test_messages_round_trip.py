@@ -6,14 +6,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anthropic_calls import CHAT_ON_MESSAGES, DONE, ENGINE, chunk, messages_call, read_through
+from anthropic_calls import CHAT_TO_MESSAGES, DONE, ENGINE, chunk, messages_call, read_through
 from openai_calls import WHOLE
 from providers.openai.chat import OpenAIChat
 from providers.tolerant_json import dumps
-from providers.translation.base import Translated
-from providers.translation.chat_to_messages import request as from_chat
-from providers.translation.messages_api import MessagesOnChat
-from providers.translation.messages_to_chat import request as to_chat
+from providers.translation.base import TranslatedProtocol
+from providers.translation.chat_to_messages import request as chat_to_messages
+from providers.translation.messages_to_chat import request as messages_to_chat
+from providers.translation.messages_to_chat.translation import MessagesToChat
 
 TEXT = st.text(min_size=1, max_size=9)
 IDS = st.from_regex(r"[a-zA-Z0-9_-]{1,12}", fullmatch=True)
@@ -88,9 +88,9 @@ REQUESTS = st.fixed_dictionaries(
 @given(REQUESTS)
 def test_requests_there_and_back(body: dict[str, Any]) -> None:
     """A chat request, said in the Messages API's words and in chat's again, is the same request; nothing is lost."""
-    there = from_chat.request_of(body)
-    back = to_chat.request_of({"model": "m", **there.fields}, ENGINE)
-    assert (dict(there.lost), dict(back.lost)) == ({}, {})
+    there = chat_to_messages.request_of(body)
+    back = messages_to_chat.request_of({"model": "m", **there.fields}, ENGINE)
+    assert (dict(there.unsupported), dict(back.unsupported)) == ({}, {})
     assert back.fields == body
 
 
@@ -131,7 +131,7 @@ def completion(events: list[bytes]) -> dict[str, Any]:
 @given(st.builds(answer, *[st.lists(TEXT, max_size=3)] * 2, CALLS, REASONS, USAGES))
 def test_answers_there_and_back(chunks: list[bytes]) -> None:
     """Chunks, said as Messages events and as chunks again, make the same completion."""
-    messages_on_chat = Translated(MessagesOnChat(ENGINE), OpenAIChat())
-    there = read_through(messages_on_chat, messages_call(stream=True), chunks)
-    back = read_through(CHAT_ON_MESSAGES, WHOLE, [there])
+    protocol = TranslatedProtocol(MessagesToChat(ENGINE), OpenAIChat())
+    there = read_through(protocol, messages_call(stream=True), chunks)
+    back = read_through(CHAT_TO_MESSAGES, WHOLE, [there])
     assert {**completion([back]), "created": 1} == completion(chunks)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from anthropic_calls import ENGINE, MESSAGES_ON_CHAT, USER, messages_call
+from anthropic_calls import ENGINE, MESSAGES_TO_CHAT, USER, messages_call
 from providers.errors import Unsupported
 from providers.translation.messages_to_chat.request import Dialect, request_of
 
@@ -191,7 +191,7 @@ def test_said_in_other_words(case: str) -> None:
     """Every parameter of the table is said as chat completions say it, and nothing is lost or added."""
     body, expected = SAID[case]
     request = request_of({"model": "m", "max_tokens": 64, "messages": [USER], **body}, ENGINE)
-    assert request.lost == {}
+    assert request.unsupported == {}
     assert {key: request.fields.get(key) for key in expected} == expected
     assert set(request.fields) <= {"messages", "max_tokens", *expected}
 
@@ -217,7 +217,7 @@ LOST: dict[str, dict[str, Any]] = {
 def test_lost_parameters_are_named(param: str) -> None:
     """What has no counterpart is lost by name; the rest of the request can go without it."""
     request = request_of({"model": "m", "max_tokens": 64, "messages": [USER], **LOST[param]}, ENGINE)
-    assert list(request.lost) == [param]
+    assert list(request.unsupported) == [param]
     assert request.fields["messages"]
 
 
@@ -252,12 +252,12 @@ def test_dialects() -> None:
     request = request_of(body, Dialect(max_tokens="max_completion_tokens"))
     answered = {"role": "assistant", "content": "A"}
     assert (request.fields["max_completion_tokens"], request.fields["messages"]) == (5, [USER, answered])
-    assert list(request.lost) == ["top_k"]
+    assert list(request.unsupported) == ["top_k"]
 
 
 def test_the_body_that_goes_out() -> None:
     """A request carries the replica's model name, `stream` as asked, and asks for token counts."""
-    body = json.loads(MESSAGES_ON_CHAT.build(messages_call(stream=True), "served", stream=True))
+    body = json.loads(MESSAGES_TO_CHAT.build(messages_call(stream=True), "served", stream=True))
     expected = {
         "model": "served",
         "stream": True,

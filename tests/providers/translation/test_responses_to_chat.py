@@ -12,7 +12,7 @@ from providers.base import Api, FrameKind, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
-from providers.protocols import Wishes, protocols
+from providers.protocols import ProtocolOptions, protocols
 from providers.responses.assemble import ResponseAssembler
 from providers.responses.protocol import OpenAIResponses
 from providers.sse import data_of, events_of
@@ -22,8 +22,8 @@ CHAT_ONLY = frozenset({Api.CHAT})
 
 def protocol(*, drop: list[tuple[str, ...]] | None = None) -> WireProtocol:
     """The Responses API on an upstream that speaks chat completions alone."""
-    wishes = Wishes() if drop is None else Wishes(dropped=lambda names: drop.append(tuple(names)))
-    return protocols(CATALOG["vllm"], CHAT_ONLY, wishes)[Api.RESPONSES]
+    options = ProtocolOptions() if drop is None else ProtocolOptions(on_dropped=lambda names: drop.append(tuple(names)))
+    return protocols(CATALOG["vllm"], CHAT_ONLY, options)[Api.RESPONSES]
 
 
 def built(**fields: Any) -> dict[str, Any]:
@@ -435,4 +435,4 @@ def test_what_is_translated_reads_as_native(pieces: list[str], finish: str) -> N
 
 def test_chat_readers_stay_as_they_were() -> None:
     """A replica that speaks the client's API is not translated."""
-    assert type(protocols(CATALOG["vllm"], CHAT_ONLY, Wishes())[Api.CHAT]) is OpenAIChat
+    assert type(protocols(CATALOG["vllm"], CHAT_ONLY, ProtocolOptions())[Api.CHAT]) is OpenAIChat

@@ -9,9 +9,9 @@ from providers.base import Api, Call, Frame, FrameKind, Usage
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
-from providers.protocols import Wishes, protocols
+from providers.protocols import ProtocolOptions, protocols
 from providers.sse import events_of
-from providers.translation.base import Request, Translated, lost
+from providers.translation.base import TranslatedProtocol, TranslatedRequest, unsupported_fields
 
 CALL = call_of({"model": "m", "say": "hi", "loud": True, "stream": True}, Api.MESSAGES)
 HELLO = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"hello"},"finish_reason":null}]}\n\n'
@@ -51,12 +51,14 @@ class Gathered:
 class Shouting:
     """A translation of a made-up API to chat completions."""
 
-    asked, spoken = Api.MESSAGES, Api.CHAT
+    client_api, upstream_api = Api.MESSAGES, Api.CHAT
 
-    def request(self, call: Call) -> Request:
+    def request(self, call: Call) -> TranslatedRequest:
         given = json.loads(call.body)
         messages = [{"role": "user", "content": given["say"]}]
-        return Request({"messages": messages}, lost(("loud",), given, lambda name: f"`{name}` cannot be said"))
+        return TranslatedRequest(
+            {"messages": messages}, unsupported_fields(("loud",), given, lambda name: f"`{name}` cannot be said")
+        )
 
     def translator(self, call: Call) -> Shouter:
         return Shouter()
@@ -68,7 +70,7 @@ class Shouting:
 def test_a_request_is_said_in_other_words() -> None:
     """The upstream gets the translated fields, its own model name, and is asked for a stream with usage."""
     dropped: list[object] = []
-    protocol = Translated(Shouting(), OpenAIChat(), dropped.append)
+    protocol = TranslatedProtocol(Shouting(), OpenAIChat(), dropped.append)
     built = json.loads(protocol.build(CALL, "up", stream=True))
     assert built == {
         "messages": [{"role": "user", "content": "hi"}],
@@ -83,13 +85,13 @@ def test_a_request_is_said_in_other_words() -> None:
 def test_what_cannot_be_said_is_refused_by_name() -> None:
     """Where nothing may be dropped, the field is named."""
     with pytest.raises(Unsupported) as refused:
-        Translated(Shouting(), OpenAIChat()).build(CALL, "up", stream=True)
+        TranslatedProtocol(Shouting(), OpenAIChat()).build(CALL, "up", stream=True)
     assert (refused.value.param, refused.value.status) == ("loud", 400)
 
 
 def test_frames_keep_their_meaning_and_get_other_bytes() -> None:
     """Kinds and usage are the upstream's, bytes are the translator's; the end is given once."""
-    reader = Translated(Shouting(), OpenAIChat()).reader(CALL)
+    reader = TranslatedProtocol(Shouting(), OpenAIChat()).reader(CALL)
     frames = [reader.read(event) for event in (HELLO, STOP, USAGE)]
     assert frames == [
         Frame(FrameKind.CONTENT, b"data: note\n\ndata: %d\n\n" % len(HELLO)),
@@ -104,14 +106,14 @@ def test_frames_keep_their_meaning_and_get_other_bytes() -> None:
 
 def test_an_answer_without_a_closing_event_is_ended_in_the_clients_words() -> None:
     """A body that ends behind a finish_reason is complete, and the client's protocol still gets its end."""
-    reader = Translated(Shouting(), OpenAIChat()).reader(CALL)
+    reader = TranslatedProtocol(Shouting(), OpenAIChat()).reader(CALL)
     reader.read(STOP)
     assert reader.close() == Frame(FrameKind.DONE, b"data: end\n\n")
 
 
 def test_an_error_has_no_bytes_of_its_own() -> None:
     """Errors and comments of the upstream reach the client in the client's words or not at all."""
-    reader = Translated(Shouting(), OpenAIChat()).reader(CALL)
+    reader = TranslatedProtocol(Shouting(), OpenAIChat()).reader(CALL)
     assert reader.read(b": ping\n\n") == Frame(FrameKind.COMMENT, b"")
     failed = reader.read(b'data: {"error":{"message":"no"}}\n\n')
     assert (failed.kind, failed.raw) == (FrameKind.ERROR, b"")
@@ -124,25 +126,25 @@ def test_a_whole_body_is_translated_as_its_events_are() -> None:
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 1},
     }
-    frame = Translated(Shouting(), OpenAIChat()).whole(CALL, json.dumps(body).encode())
+    frame = TranslatedProtocol(Shouting(), OpenAIChat()).whole(CALL, json.dumps(body).encode())
     assert (frame.kind, frame.usage) == (FrameKind.CONTENT, Usage(3, 1))
     said = json.loads(frame.raw)
     assert (said[0], said[-1], len(said)) == ("note", "end", 7)
-    assert Translated(Shouting(), OpenAIChat()).whole(CALL, b"{}").kind is FrameKind.ERROR
+    assert TranslatedProtocol(Shouting(), OpenAIChat()).whole(CALL, b"{}").kind is FrameKind.ERROR
 
 
 class Twice(Shouting):
     """A translation of another made-up API to the first one."""
 
-    asked, spoken = Api.EMBEDDINGS, Api.MESSAGES
+    client_api, upstream_api = Api.EMBEDDINGS, Api.MESSAGES
 
-    def request(self, call: Call) -> Request:
-        return Request({"say": json.loads(call.body)["say"]})
+    def request(self, call: Call) -> TranslatedRequest:
+        return TranslatedRequest({"say": json.loads(call.body)["say"]})
 
 
 def test_translations_compose() -> None:
     """What a translation makes of an upstream can be translated again, event by event."""
-    protocol = Translated(Twice(), Translated(Shouting(), OpenAIChat()))
+    protocol = TranslatedProtocol(Twice(), TranslatedProtocol(Shouting(), OpenAIChat()))
     assert json.loads(protocol.build(CALL, "up", stream=True))["messages"] == [{"role": "user", "content": "hi"}]
     reader = protocol.reader(CALL)
     assert reader.read(HELLO).raw == b"data: note\n\ndata: 12\n\ndata: note\n\ndata: 11\n\n"
@@ -155,4 +157,4 @@ def test_translations_compose() -> None:
 def test_every_kind_can_be_asked_in_chat(kind: str) -> None:
     """Whatever an upstream speaks, chat completions lead to it."""
     row = CATALOG[kind]
-    assert Api.CHAT in protocols(row, row.apis, Wishes())
+    assert Api.CHAT in protocols(row, row.apis, ProtocolOptions())

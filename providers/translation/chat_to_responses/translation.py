@@ -1,0 +1,28 @@
+"""Serves clients of chat completions from upstreams of the Responses API. Pure."""
+
+from providers.base import Api, Assembler, Call
+from providers.openai.chat import OpenAIChat
+from providers.tolerant_json import loads
+from providers.translation.base import TranslatedRequest
+from providers.translation.chat_to_responses.request import request_of
+from providers.translation.chat_to_responses.stream import ChatChunksFromResponses
+
+
+class ChatToResponses:
+    """The `providers.translation.base.Translation` from chat completions to the Responses API."""
+
+    client_api, upstream_api = Api.CHAT, Api.RESPONSES
+
+    def request(self, call: Call) -> TranslatedRequest:
+        """See `Translation.request`."""
+        body = loads(call.body)
+        assert isinstance(body, dict)
+        return request_of(body)
+
+    def translator(self, call: Call) -> ChatChunksFromResponses:
+        """See `Translation.translator`."""
+        return ChatChunksFromResponses(with_usage=call.include_usage or not call.streaming)
+
+    def assembler(self, call: Call) -> Assembler:
+        """See `Translation.assembler`."""
+        return OpenAIChat().assembler(call)

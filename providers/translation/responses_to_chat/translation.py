@@ -1,0 +1,29 @@
+"""Serves clients of the Responses API from OpenAI-compatible upstreams. Pure."""
+
+from providers.base import Api, Call
+from providers.responses.assemble import ResponseAssembler
+from providers.tolerant_json import loads
+from providers.translation.base import TranslatedRequest
+from providers.translation.responses_to_chat.request import request_of
+from providers.translation.responses_to_chat.stream import ResponseEventsFromChat
+
+
+class ResponsesToChat:
+    """The `providers.translation.base.Translation` from the Responses API to chat completions."""
+
+    client_api, upstream_api = Api.RESPONSES, Api.CHAT
+
+    def request(self, call: Call) -> TranslatedRequest:
+        """See `Translation.request`."""
+        body = loads(call.body)
+        assert isinstance(body, dict)
+        return request_of(body)
+
+    def translator(self, call: Call) -> ResponseEventsFromChat:
+        """See `Translation.translator`."""
+        body = loads(call.body)
+        return ResponseEventsFromChat(body if isinstance(body, dict) else {})
+
+    def assembler(self, _call: Call) -> ResponseAssembler:
+        """See `Translation.assembler`."""
+        return ResponseAssembler()
