@@ -1,7 +1,7 @@
-"""The contract between the gateway and whatever speaks to a model: data and Protocols, no behaviour.
+"""The contract between the gateway and the upstream clients: data and Protocols, no behaviour.
 
-A `Stream` pushes: the reader that owns the socket calls the `Sink` on its own stack, so whoever stamps a time in a
-sink method stamps the moment of receipt. Nothing here knows of races, policies or sockets.
+A `Stream` pushes: the reader that owns the socket calls the `Sink` on its own stack, so a time taken in a sink method
+is the time of receipt. Nothing here depends on races, policies or sockets.
 
 Units: seconds of the event loop's clock, bytes, tokens.
 """
@@ -15,7 +15,7 @@ import msgspec
 from providers.errors import UpstreamError
 
 Headers = Sequence[tuple[bytes, bytes]]
-"""Response or request headers in the order of the wire, names in lower case."""
+"""Response or request headers in the order in which they were sent, names in lower case."""
 
 
 class Api(enum.Enum):
@@ -31,12 +31,12 @@ class Api(enum.Enum):
 
 
 class FrameKind(enum.Enum):
-    """What one event of a stream is; the first that applies, in this order."""
+    """The kind of one event of a stream; the first that applies, in this order."""
 
     ERROR = "error"  # an error object, or finish_reason "error"
     DONE = "done"  # the protocol's closing event
-    REFUSAL = "refusal"  # a policy answer: content filter or refusal text; ends the race like content
-    CONTENT = "content"  # something generated
+    REFUSAL = "refusal"  # content filter or refusal text; ends the race like content
+    CONTENT = "content"  # generated output
     FINISH = "finish"  # a finish_reason without content
     USAGE = "usage"  # token counts only
     PREAMBLE = "preamble"  # role, ping, filter results, empty deltas
@@ -45,10 +45,10 @@ class FrameKind(enum.Enum):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Token counts as the upstream reported them; None where it said nothing.
+    """Token counts as the upstream reported them; None for a count that it did not report.
 
     Attributes:
-        hidden_tokens: those of reasoning, where no event has shown any of it.
+        hidden_tokens: reasoning tokens of an answer in which no event had any reasoning text.
     """
 
     prompt_tokens: int | None = None
@@ -59,7 +59,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Resource(enum.Enum):
-    """What a rate limit counts."""
+    """The unit that a rate limit counts."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"  # of prompt and answer together
@@ -68,14 +68,14 @@ class Resource(enum.Enum):
 
 
 class RateLimit(msgspec.Struct, frozen=True, gc=False):
-    """One rate limit as a response states it; None where it said nothing usable.
+    """One rate limit from response headers; None for a value that is absent or unusable.
 
     Attributes:
-        resource: what it counts.
-        window_s: per how much time.
-        limit: how many per window.
-        remaining: how many are left of it.
-        reset_s: in how many seconds all of it is there again.
+        resource: the unit counted.
+        window_s: length of the limit's window.
+        limit: the maximum per window.
+        remaining: the unused part of `limit`.
+        reset_s: time until the whole limit is available again.
     """
 
     resource: Resource
@@ -86,20 +86,20 @@ class RateLimit(msgspec.Struct, frozen=True, gc=False):
 
 
 LimitReader = Callable[[Headers], Sequence[RateLimit]]
-"""Reads the rate limits that a response's headers state; never raises."""
+"""Reads the rate limits in a response's headers; never raises."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One event of an upstream stream.
 
     Attributes:
-        kind: what it is.
-        raw: the bytes to forward, in the protocol of the client, closing blank line included; as they came where the
-            upstream speaks it, else made of what came, which may be several events. Empty when nothing may be
-            forwarded (a usage chunk that only the gateway asked for, an event without data).
-        usage: token counts, on whichever event carried them.
+        kind: the event's kind.
+        raw: the bytes to forward, in the client's protocol, closing blank line included: the upstream's own bytes if
+            it has the client's API, else their translation, which may be several events. Empty if nothing may be
+            forwarded (a usage chunk that only the gateway requested, an event without data).
+        usage: token counts in this event, None if it has none.
         error: set if and only if kind is ERROR.
-        events: how many of the upstream's events it stands for; more than one only for a burst of content.
+        events: number of upstream events in this frame; more than one only for a run of content events.
     """
 
     kind: FrameKind
@@ -113,19 +113,20 @@ class Call(msgspec.Struct, frozen=True):
     """One client request as every attempt needs it: the client's bytes and where to replace spans in them.
 
     Attributes:
-        api: which API was called.
+        api: the API that was called.
         body: the JSON object exactly as the client sent it.
         spans: top-level key -> [start, end) of its value in body, for every key present.
-        insert_at: offset right behind the opening brace, where absent keys are inserted.
-        model: the public model name asked for.
-        streaming: the client asked for a stream.
-        include_usage: the client asked for the usage chunk.
-        choices: how many choices the answer has: `n` times the number of prompts.
-        max_tokens: the bound on the answer's tokens, None when the client gave none.
-        assemble: a non-streaming call may be asked as a stream and assembled (False for parameters that do not stream).
+        insert_at: offset just after the opening brace, where absent keys are inserted.
+        model: the public model name in the request.
+        streaming: the client requested a stream.
+        include_usage: the client requested the usage chunk.
+        choices: number of choices in the answer: `n` times the number of prompts.
+        max_tokens: the bound on the answer's tokens, None if the request has none.
+        assemble: a non-streaming call may be sent as a stream and assembled (False for parameters that do not stream).
         headers: allow-listed client headers to pass on.
-        repeatable: sending it twice does nothing twice but generate: nothing is kept, no tool runs at the provider.
-        options: `stream_options` may be sent; False for a server that has refused it.
+        repeatable: sending the call twice has no effect beyond generating twice: the provider stores nothing and runs
+            no tool.
+        options: `stream_options` may be sent; False for a server that has rejected it.
     """
 
     api: Api
@@ -144,12 +145,12 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def timed(self) -> bool:
-        """The time to its first content tells how fast an upstream begins; False where it waits for a whole text."""
+        """The time to its first content measures how fast an upstream starts; False if that is the whole answer."""
         return self.streaming or self.assemble or self.api is Api.EMBEDDINGS
 
 
 class Sink(Protocol):
-    """Where a stream pushes. After `on_end`, or after `Stream.abort()`, nothing more is called."""
+    """Receives what a stream pushes. After `on_end`, or after `Stream.abort()`, nothing more is called."""
 
     def on_headers(self, status: int, headers: Headers) -> None:
         """The final response head has been received (never a 1xx)."""
@@ -158,7 +159,7 @@ class Sink(Protocol):
         """One whole event has been received."""
 
     def on_end(self, error: UpstreamError | None) -> None:
-        """The stream is over, exactly once: None after a complete answer, else what went wrong."""
+        """The stream is over; called exactly once, with None after a complete answer, else with the error."""
 
 
 class Stream(Protocol):
@@ -171,14 +172,14 @@ class Stream(Protocol):
         """Read again."""
 
     def abort(self) -> None:
-        """Close the connection now, without draining; idempotent. The sink hears nothing more."""
+        """Close the connection now, without draining; idempotent. The sink is not called again."""
 
 
 class Endpoint(Protocol):
     """One replica as the race sees it."""
 
     def open(self, call: Call, sink: Sink) -> Stream:
-        """Send the call and return at once; all else, errors included, reaches the sink from a later loop turn."""
+        """Send the call and return at once; the response, errors included, reaches the sink from a later loop turn."""
 
 
 class EventReader(Protocol):
@@ -186,26 +187,29 @@ class EventReader(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Every choice asked for has finished, or the closing event was seen: an end of body is a clean end now."""
+        """All requested choices have finished, or the closing event was seen: an end of body is a clean end now."""
 
     @property
     def closed(self) -> bool:
         """The closing event was seen: nothing of the answer will follow."""
 
     def read(self, event: bytes) -> Frame:
-        """Classify one whole SSE event (its closing blank line included), and give the client's bytes for it."""
+        """Classify one whole SSE event (its closing blank line included), and return the client's bytes for it."""
 
     def content_run(self, data: bytes) -> tuple[int, int]:
-        """How many bytes at the start of data are whole content events like those before, and how many events that is.
+        """Measure the run of content events at the start of data that equal earlier ones but for their text.
 
-        Such events may be forwarded as they are without being read one by one. (0, 0): what comes must be read.
+        Such events may be forwarded unchanged, without being read one by one.
+
+        Returns:
+            Length of the run in bytes, and its number of events; (0, 0) if the next event must be read.
         """
 
     def close(self) -> Frame | None:
-        """The body is over, complete and without a closing event: what a client must still get, None for nothing."""
+        """End a complete body that had no closing event: the last frame for the client, None for none."""
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
-        """A 200 with a JSON body where a stream was asked for: the same answer as frames, or one ERROR frame."""
+        """Read a 200 with a JSON body in response to a stream request: the answer as frames, or one ERROR frame."""
 
 
 class Assembler(Protocol):
@@ -219,51 +223,51 @@ class Assembler(Protocol):
 
 
 class WireProtocol(Protocol):
-    """One client API as one upstream wire protocol serves it, sans-I/O: builds requests, reads events and errors."""
+    """One client API over one upstream API, sans-I/O: builds requests, reads events and errors."""
 
     def path(self, api: Api) -> str:
         """The path below the base URL."""
 
     def build(self, call: Call, model: str, *, stream: bool) -> bytes:
-        """The request body for a replica that calls the model `model`; as a stream or not, whatever the client asked.
+        """Build the request body for a replica that calls the model `model`; `stream` overrides the client's choice.
 
         Raises:
-            Unsupported: this protocol cannot say what the client asks for.
+            Unsupported: the upstream's API has no counterpart for a field of the request.
         """
 
     def reader(self, call: Call) -> EventReader:
-        """A fresh reader for one streamed answer."""
+        """Make a reader for one streamed answer."""
 
     def whole(self, call: Call, body: bytes) -> Frame:
-        """A 200 that was not asked as a stream: CONTENT with the body for the client, or ERROR."""
+        """Read a 200 that was not requested as a stream: CONTENT with the body for the client, or ERROR."""
 
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
-        """What a non-200 response means; body may be cut at 64 kB."""
+        """Read a non-200 response; body may be cut at 64 kB."""
 
 
 class Joiner(Protocol):
-    """Fits the events of another stream to what a client already has, so that it reads one valid stream."""
+    """Fits the events of a second stream to what a client already has, so that the client reads one valid stream."""
 
     @property
     def caught_up(self) -> bool:
-        """All that the client has was said again: whatever is said now is new."""
+        """The second stream has repeated all that the client has: everything from here is new."""
 
     def feed(self, raw: bytes) -> bytes | None:
         """Take whole events as an attempt would forward them.
 
         Returns:
-            What the client may get of them, often nothing; None when they say something else than it has. Nothing may
-            be fed after that.
+            The bytes for the client, often none; None if the events differ from what the client has. Nothing may be
+            fed after that.
         """
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """A broken answer as a request of its own: go on from here.
+    """A request for the rest of a broken answer.
 
     Attributes:
-        call: the client's call with what it has been sent as the beginning of the answer.
-        joiner: for the answer.
-        prefill_tokens: how many tokens that beginning has, about.
+        call: the client's call, with the text sent so far as the beginning of the answer.
+        joiner: joins the answer to the first stream.
+        prefill_tokens: approximate number of tokens in that beginning.
     """
 
     call: Call
@@ -272,37 +276,37 @@ class Continuation(msgspec.Struct, frozen=True):
 
 
 class Transcript(Protocol):
-    """What a client has been sent of one answer, as text."""
+    """The text of one answer that a client has been sent."""
 
     @property
     def comparable(self) -> bool:
-        """All of it is text that another answer can be compared with."""
+        """The answer so far is only text, which another answer can be compared with."""
 
     @property
     def tokens(self) -> int:
-        """How many tokens of an answer it holds, about."""
+        """Approximate number of tokens sent."""
 
     def add(self, raw: bytes) -> None:
         """Take whole events in the order in which they were sent."""
 
     def joiner(self) -> Joiner:
-        """For another answer to the same call, from its beginning; nothing may be added any more."""
+        """Make a joiner for a second answer to the same call, from its beginning; nothing may be added after this."""
 
     def continuation(self) -> Continuation | None:
-        """For an answer that goes on behind this; None where that would not be right."""
+        """Make a request that continues the answer from here; None if a continuation would be wrong."""
 
 
 class Recoverer(Protocol):
-    """What is known of the streams of one client API when one of them breaks; an API without one has no recovery."""
+    """Recovers broken streams of one client API; an API without a recoverer has no recovery."""
 
     def fixed(self, call: Call) -> bool:
-        """The call asks for the same answer each time."""
+        """The call is likely to get the same answer each time."""
 
     def continuable(self, call: Call) -> bool:
-        """Nothing in the call is against going on with its answer elsewhere."""
+        """No field of the call prevents another replica from continuing its answer."""
 
     def transcript(self, call: Call) -> Transcript:
-        """An empty one, for the answer to a call."""
+        """Make an empty transcript for the answer to a call."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -321,11 +325,11 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Burst:
-    """One read of a socket, of any upstream: whatever it leads to leaves in one write, when all of it was looked at.
+    """One read of an upstream's socket: the events in it reach each client in one write, after all of them were read.
 
     Attributes:
-        is_open: a read is being looked at; who has something to send by its end adds it to `at_end`.
-        at_end: called once each when it is over, in order; must not raise.
+        is_open: a read is being processed; code with bytes to send adds a callback to `at_end`.
+        at_end: callbacks, each called once when the read is over, in order; must not raise.
     """
 
     __slots__ = ("at_end", "is_open")
@@ -335,7 +339,7 @@ class Burst:
         self.at_end: list[Callable[[], None]] = []
 
     def close(self) -> None:
-        """The read is over."""
+        """End the read and send what was queued in it."""
         self.is_open = False
         if self.at_end:
             at_end, self.at_end = self.at_end, []
@@ -344,7 +348,7 @@ class Burst:
 
 
 class HttpSink(Protocol):
-    """Where an HTTP client pushes one response. After `on_close`, or after `abort()`, nothing more is called."""
+    """Receives one response from an HTTP client. After `on_close`, or after `abort()`, nothing more is called."""
 
     def on_response(self, status: int, headers: Headers) -> None:
         """The final response head (never a 1xx)."""
@@ -353,7 +357,7 @@ class HttpSink(Protocol):
         """A piece of the body, unframed."""
 
     def on_close(self, error: UpstreamError | None) -> None:
-        """The response is over, exactly once: None when its framing says that it is complete."""
+        """The response is over; called exactly once, with None if its framing shows that it is complete."""
 
 
 class HttpStream(Stream, Protocol):
@@ -361,7 +365,7 @@ class HttpStream(Stream, Protocol):
 
     @property
     def received(self) -> bool:
-        """The end of the response is here: `on_close` follows at once. False where that is not known."""
+        """The end of the response has been received: `on_close` follows at once. False if the client cannot detect it."""
 
 
 class HttpClient(Protocol):

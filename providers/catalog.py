@@ -1,7 +1,7 @@
-"""What is known of each kind of upstream: one explicit row a kind, read by the composition root and the settings.
+"""The catalogue of upstream kinds: one explicit row for each, read by the composition root and the settings.
 
-Facts about billing come from a public list, not from contracts: they are not verified until probed. A kind that only
-differs in these facts is one row here and nothing else.
+Facts about billing come from a public list, not from contracts: they are unverified until probed. A kind that differs
+in these facts alone needs one row here and nothing else.
 """
 
 import enum
@@ -14,7 +14,7 @@ from providers.rate_limit_headers import RateLimitFormat
 
 
 class Auth(enum.Enum):
-    """How a replica's key is sent."""
+    """The header that carries a replica's key."""
 
     BEARER = "authorization"
     API_KEY = "api-key"
@@ -27,20 +27,20 @@ _WITH_RESPONSES = _COMPATIBLE | {Api.RESPONSES}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One row.
+    """One row of the catalogue.
 
     Attributes:
-        auth: how the key is sent.
-        own_engine: an inference engine of one's own rather than a provider: capacity is shared, not bought.
+        auth: the header that carries the key.
+        own_engine: a self-hosted inference engine, not a provider: capacity is shared, not bought.
         cancel_stops_billing: closing the connection stops generation and billing; None is unknown, taken as False.
-        supports_usage_option: understands `stream_options.include_usage`.
-        apis: what it speaks itself; every other API is translated to one of these where that is possible.
-        keeps: keeps what was answered in the Responses API, unless told not to.
-        limits: how its responses state rate limits; None where they state none.
-        counts_max_tokens: takes a request's whole `max_tokens` from its limit on tokens, beforehand.
-        prefills: goes on with an answer whose beginning it is given (`continue_final_message`).
-        max_tokens: what a chat completion's bound on tokens is called in a translation.
-        headers: what every request to it carries.
+        supports_usage_option: supports `stream_options.include_usage`.
+        apis: its native APIs; other APIs are translated to one of these where possible.
+        stores_responses: stores answers of the Responses API unless the request has `store: false`.
+        limits: the format of its rate-limit headers; None if it sends none.
+        counts_max_tokens: charges a request's whole `max_tokens` to its token limit in advance.
+        prefills: continues an answer from a given beginning (`continue_final_message`).
+        max_tokens: name of the bound on a chat completion's tokens, for translations.
+        headers: headers of every request to it.
     """
 
     auth: Auth = Auth.BEARER
@@ -87,7 +87,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             limits=RateLimitFormat(),
             headers=((b"anthropic-version", b"2023-06-01"),),
         ),
-        "compatible": Kind(limits=RateLimitFormat()),  # any other server that speaks OpenAI's API
+        "compatible": Kind(limits=RateLimitFormat()),  # any other server with OpenAI's API
         "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
         "sglang": _PREFILLS,
         "tgi": _ENGINE,
@@ -99,7 +99,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         "fireworks": _STOPS,
         "gemini": _GOES_ON,
         "groq": Kind(cancel_stops_billing=False, limits=RateLimitFormat(requests_window_s=86_400.0)),
-        "mistral": Kind(  # reports usage unasked, refuses the option
+        "mistral": Kind(  # reports usage without the option and rejects the option
             cancel_stops_billing=False, supports_usage_option=False, limits=RateLimitFormat()
         ),
         "openrouter": Kind(limits=RateLimitFormat(requests_window_s=None)),  # a minute's or a day's, with a 429 only

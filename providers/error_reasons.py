@@ -1,6 +1,6 @@
-"""Why an upstream said no, as far as it decides what happens next: a policy, a prompt that is too long, or streaming.
+"""Reasons of upstream errors that decide what happens next: a policy, a prompt that is too long, or streaming.
 
-Reads the words of an `UpstreamError`, whichever wire protocol it came by. Knows nothing of what is then done about it.
+Reads the code and text of an `UpstreamError` of any wire protocol.
 """
 
 import re
@@ -28,19 +28,19 @@ _names_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).searc
 
 
 def is_refusal(error: UpstreamError) -> bool:
-    """Whether the provider's policy refused the request: an answer, never to be asked of another replica."""
+    """Return True for a refusal by the provider's policy: an answer, never sent to another replica."""
     return error.code in _POLICY or error.kind in _POLICY or _names_policy(error.message) is not None
 
 
 def is_too_long(error: UpstreamError) -> bool:
-    """Whether the prompt does not fit the model: a model with a longer context may take it."""
+    """Return True if the prompt does not fit the model: a model with a longer context may accept it."""
     if error.status not in (400, 413, 422):
         return False
     return error.code in _TOO_LONG or error.kind in _TOO_LONG or _names_length(error.message) is not None
 
 
 def is_stream_refused(error: UpstreamError) -> bool:
-    """Whether the server refused `stream` or `stream_options`: the call may go again unstreamed."""
+    """Return True if the server rejected `stream` or `stream_options`: the call may be sent again without streaming."""
     if error.status not in (400, 422):
         return False
     return _names_stream(f"{error.param} {error.message}") is not None

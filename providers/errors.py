@@ -1,18 +1,18 @@
-"""What can go wrong upstream, as values: an attempt ends with one of these, nothing here is logged or retried.
+"""Upstream errors as values: a failed attempt ends with one of these; nothing here is logged or retried.
 
     UpstreamError
     +-- ConnectError      no connection: refused, unreachable, DNS, TLS, connect timeout
     +-- ConnectionCut     the connection ended before the answer was complete
-    +-- ProtocolError     what came is not HTTP or SSE within our bounds
-    +-- TimedOut          no first content, a stall, or the total time is over
+    +-- ProtocolError     the response is not HTTP or SSE within the gateway's bounds
+    +-- TimedOut          no first content in time, a stall, or the total time is over
     +-- EmptyAnswer       a stream that ended without content and without a finish_reason
     +-- BadStatus         the upstream answered with an error status
-    |   +-- RequestModeRejected of the request it minded how it was asked, and is asked in another way from now on
-    +-- Unsupported          this upstream cannot be asked for this at all; nothing was sent
+    |   +-- RequestModeRejected  the upstream rejects streaming or its options; the call may be sent without
+    +-- Unsupported       the upstream's API cannot serve this request; nothing was sent
     +-- ErrorFrame        an error object inside a 200
-    +-- Diverged          an answer that is not the one it had to be
+    +-- Diverged          a repeated answer that differs from the first one
 
-Texts may come from the upstream: they go to the client, never to a log. Units: seconds, HTTP status codes.
+Texts may come from the upstream: they are sent to the client, never to a log. Units: seconds, HTTP status codes.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ class UpstreamError(Exception):
     """An attempt failed.
 
     Attributes:
-        message: what happened, for the client.
-        label: a closed set of words for logs and metrics.
-        status: the upstream's HTTP status, or the status its error frame implies; None when there was none.
-        kind, param, code: `type`, `param` and `code` of the upstream's OpenAI-shaped error, None where absent.
-        retry_after_s: how long the upstream asked to wait, None when it did not say.
-        should_retry: the upstream's own `x-should-retry`, None when absent.
+        message: description for the client.
+        label: name of the error in logs and metrics, from a closed set.
+        status: the upstream's HTTP status, or the status its error frame implies; None if there is none.
+        kind, param, code: `type`, `param` and `code` of the upstream's OpenAI-shaped error, None if absent.
+        retry_after_s: the wait that the upstream requested, None if it requested none.
+        should_retry: the upstream's `x-should-retry`, None if absent.
     """
 
     label = "upstream_error"
@@ -53,7 +53,7 @@ class UpstreamError(Exception):
         self.should_retry = should_retry
 
     def redact(self, secrets: Sequence[str]) -> None:
-        """Take secrets out of the upstream's words: some servers quote the key that they do not like."""
+        """Remove secrets from the upstream's texts: some servers quote the key that they reject."""
         self.message = redacted(self.message, secrets)
         self.kind = self.kind and redacted(self.kind, secrets)
         self.param = self.param and redacted(self.param, secrets)
@@ -61,14 +61,14 @@ class UpstreamError(Exception):
 
 
 def redacted(text: str, secrets: Sequence[str]) -> str:
-    """What an upstream said, without the secrets in it."""
+    """Return an upstream's text without the secrets in it."""
     for secret in secrets:
         text = text.replace(secret, "****")
     return text
 
 
 def _valid_unicode(text: str) -> str:
-    """The text without halves of surrogate pairs: no UTF-8 can say them, and a client would get no error at all."""
+    """Replace unpaired surrogates: UTF-8 cannot encode them, and the client would get no error at all."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -85,13 +85,13 @@ class ConnectionCut(UpstreamError):
 
 
 class ProtocolError(UpstreamError):
-    """What came is not HTTP or SSE within our bounds."""
+    """The response is not HTTP or SSE within the gateway's bounds."""
 
     label = "protocol"
 
 
 class TimedOut(UpstreamError):
-    """Nothing came in time."""
+    """No data arrived in time."""
 
     label = "timeout"
 
@@ -109,7 +109,7 @@ class BadStatus(UpstreamError):
 
 
 class RequestModeRejected(BadStatus):
-    """The upstream refused to stream, or to be asked for token counts; asked again, it is asked in another way."""
+    """The upstream rejected streaming, or the option for token counts; the next request leaves that out."""
 
     label = "stream_refused"
 
@@ -118,18 +118,18 @@ class RequestModeRejected(BadStatus):
 
 
 class Unsupported(UpstreamError):
-    """This upstream cannot be asked for this: its protocol has no words for it. Nothing was sent; another may do it.
+    """The upstream's API has no counterpart for this request. Nothing was sent; another replica may serve it.
 
     Args:
-        message: what cannot be served, and what to send instead.
-        param: the request field that cannot be honoured, None when it is the whole API.
-        code: what is wrong, None for the usual: there are no words for it.
+        message: what is not supported, and what to send instead.
+        param: the unsupported request field, None if it is the whole API.
+        code: the error code, None for `unsupported_api` or `unsupported_parameter`.
     """
 
     label = "unsuited"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        status = 404 if param is None and code is None else 400  # the whole API is not there
+        status = 404 if param is None and code is None else 400  # 404: the upstream lacks the whole API
         super().__init__(message, status=status, kind="invalid_request_error", param=param, code=code)
 
 
@@ -140,6 +140,6 @@ class ErrorFrame(UpstreamError):
 
 
 class Diverged(UpstreamError):
-    """Another answer to the same call says something else."""
+    """A second answer to the same call differs from the first one."""
 
     label = "diverged"

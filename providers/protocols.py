@@ -1,7 +1,7 @@
-"""Which wire protocol serves which client API on which kind of upstream: the natives, and translations for the rest.
+"""Wire protocols by client API for each kind of upstream: native protocols, and translations for the other APIs.
 
-One row an API that upstreams speak, one row a translation. Where several ways lead from an API to what an upstream
-speaks, the one with the fewest translations is taken; at equal length, the row that stands first.
+One row for each native API, one for each translation. If several chains of translations lead from a client's API to a
+native one, the shortest is used; of equally short chains, the one whose row comes first.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,14 +27,14 @@ from providers.translation.responses_to_chat.translation import ResponsesToChat
 
 @dataclass(frozen=True, slots=True)
 class ProtocolOptions:
-    """What the configuration says of one replica.
+    """The configuration of one replica's protocols.
 
     Attributes:
-        first_token: whether reasoning counts as content.
-        note: hears the id of every answer that the Responses API gives.
-        dropped: hears which fields were left out in a translation; None: such a request is refused.
-        max_tokens: the bound on an answer where a client gave none and the upstream's API demands one.
-        wall_s: the wall time, for APIs that date their answers where the upstream's does not.
+        first_token: "any" if reasoning counts as content, else "answer".
+        on_response_id: receives the id of every answer of the Responses API, None to ignore them.
+        on_dropped: receives the names of fields that a translation dropped; None: such a request is rejected.
+        max_tokens: the bound on an answer if the client sends none and the upstream's API requires one.
+        wall_s: the wall time, for the dates of answers from an upstream whose API has none.
     """
 
     first_token: FirstToken = "any"
@@ -62,12 +62,12 @@ _TRANSLATIONS: Final[tuple[Callable[[Kind, ProtocolOptions], Translation], ...]]
 
 
 def protocols(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> dict[Api, WireProtocol]:
-    """A wire protocol for every API in which an upstream can be asked.
+    """Return a wire protocol for every API that an upstream can serve.
 
     Args:
-        kind: of the upstream.
-        native: the APIs it speaks itself.
-        options: see there.
+        kind: the upstream's row of the catalogue.
+        native: the upstream's native APIs.
+        options: the configuration of the replica.
     """
     found = {api: _NATIVE[api](kind, options) for api in Api if api in native and api in _NATIVE}
     translations = [make(kind, options) for make in _TRANSLATIONS]
@@ -83,6 +83,6 @@ def protocols(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> di
 
 
 def _dialect(kind: Kind) -> Dialect:
-    """Own engines take what the Messages API has and OpenAI's has not: `top_k`, and what was thought before."""
+    """Own engines accept fields of the Messages API that OpenAI lacks: `top_k`, and the reasoning of earlier turns."""
     reasoning = "reasoning_content" if kind.own_engine else None
     return Dialect(max_tokens=kind.max_tokens, top_k=kind.own_engine, reasoning=reasoning)

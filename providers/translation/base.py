@@ -1,12 +1,12 @@
-"""A client API served by an upstream that speaks another one: two pure halves put together as one `WireProtocol`.
+"""Serves a client API from an upstream that has another one: a request and an answer half joined as a `WireProtocol`.
 
-A `Translation` says the client's request in the upstream's words and gives a `Translator`, which turns the upstream's
-events into the client's, one by one. What an event *is* (content, error, usage, end) is never asked twice: the reader
-of the upstream's own protocol says it, and its frames only get other bytes. Translations therefore compose: what this
-file makes of one protocol can be translated again.
+A `Translation` translates the client's request and makes a `Translator`, which turns the upstream's events into the
+client's, one by one. Events are classified (content, error, usage, end) once, by the reader of the upstream's own
+protocol; a translation only replaces the bytes of its frames. Translations therefore compose: a translated protocol
+can be translated again.
 
-The rule: complete or refused. A request field is said in other words, or `Unsupported` names it, or it is dropped where
-the configuration allows that, and then told. Nothing is changed in silence.
+The rule: complete or rejected. A request field is translated, or `Unsupported` names it, or it is dropped if the
+configuration allows that, and the drop is reported. Nothing is changed silently.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,15 +21,15 @@ from providers.sse import events_of
 from providers.tolerant_json import dumps
 
 OnDropped = Callable[[Sequence[str]], None]
-"""Hears which fields of a request were left out because the upstream has no words for them."""
+"""Receives the names of the fields of a request that were dropped because the upstream does not support them."""
 
 
 class TranslatedRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request in the words of another API.
+    """A request in the form of another API.
 
     Attributes:
-        fields: the body, all but `model`, `stream` and `stream_options`, which are the upstream protocol's business.
-        unsupported: fields that the other API has no words for, each with why.
+        fields: the body, except for `model`, `stream` and `stream_options`, which the upstream's protocol adds.
+        unsupported: name -> message of each field that the other API does not support.
     """
 
     fields: Mapping[str, object]
@@ -40,50 +40,50 @@ class Translator(Protocol):
     """Turns one answer's events into the client's; stateful, sans-I/O."""
 
     def read(self, event: bytes) -> bytes:
-        """The client's events for one event of the upstream's (blank line included), empty for none.
+        """Return the client's events for one event of the upstream (blank line included), empty for none.
 
-        An event that ends the answer ends it here, too; no event after that gives anything.
+        An event that ends the answer ends it here, too; later events return nothing.
         """
 
     def close(self) -> bytes:
-        """What the client's protocol still wants where the upstream's answer ended without a closing event.
+        """Return the closing events for an upstream's answer that ended without a closing event.
 
-        Called once, behind the last event of a complete answer; empty if the answer has been ended by `read`.
+        Called once, after the last event of a complete answer; empty if `read` has ended the answer.
         """
 
 
 class Translation(Protocol):
-    """One client API in the words of another.
+    """One client API over another API.
 
     Attributes:
-        asked: what the client speaks.
-        spoken: what it is translated to.
+        client_api: the API of the client's request.
+        upstream_api: the API of the translated request.
     """
 
     client_api: Api
     upstream_api: Api
 
     def request(self, call: Call) -> TranslatedRequest:
-        """The same request in the other API's words.
+        """Translate a request.
 
         Raises:
-            Unsupported: a field has a value that cannot be understood, so nothing can be said of it in other words.
+            Unsupported: the request makes no sense without a field that has no counterpart, or a field is invalid.
         """
 
     def translator(self, call: Call) -> Translator:
-        """A fresh translator for the answer to this call."""
+        """Make a translator for the answer to this call."""
 
     def assembler(self, call: Call) -> Assembler:
-        """Makes a JSON body, in the client's API, of the client's events."""
+        """Make an assembler that turns the client's events into a JSON body of the client's API."""
 
 
 class TranslatedProtocol:
     """The `providers.base.WireProtocol` for clients of one API on upstreams of another.
 
     Args:
-        translation: between the two.
-        inner: how the upstream serves the API that is translated to.
-        dropped: hears what was left out; None: what would have to be left out is refused.
+        translation: between the two APIs.
+        inner: the wire protocol of the upstream's API.
+        on_dropped: receives the names of dropped fields; None: a request with unsupported fields is rejected.
     """
 
     def __init__(self, translation: Translation, inner: WireProtocol, on_dropped: OnDropped | None = None) -> None:
@@ -113,7 +113,7 @@ class TranslatedProtocol:
         return _TranslatingReader(self._inner.reader(upstream_call), self._translation.translator(call))
 
     def whole(self, call: Call, body: bytes) -> Frame:
-        """See `WireProtocol.whole`: the body is taken apart into events, and they are put together for the client."""
+        """See `WireProtocol.whole`: the body becomes events, and the client's body is assembled from those."""
         reader, assembler = self.reader(call), self._translation.assembler(call)
         usage = None
         for frame in reader.read_body(body):
@@ -129,7 +129,7 @@ class TranslatedProtocol:
 
 
 class _TranslatingReader:
-    """Frames of the upstream's own reader with the client's bytes."""
+    """Returns the frames of the upstream's reader with the client's bytes."""
 
     __slots__ = ("_inner", "_translator")
 
@@ -149,7 +149,7 @@ class _TranslatingReader:
         return self._translated(self._inner.read(event))
 
     def content_run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.content_run`."""
+        """Return (0, 0): every event is read; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> Frame | None:
@@ -170,19 +170,21 @@ class _TranslatingReader:
 
     def _raw(self, frame: Frame) -> bytes:
         if not frame.raw or frame.kind is FrameKind.COMMENT or frame.kind is FrameKind.ERROR:
-            return b""  # an error is worded by whoever answers the client
+            return b""  # the gateway writes the client's error event
         read = self._translator.read
         return b"".join(read(event) for event in events_of(frame.raw))
 
 
 def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call:
-    """A call of another API with these fields for its body."""
+    """Make a call of another API with these fields as its body."""
     body, spans = written({key: dumps(value) for key, value in fields.items()})
     return msgspec.structs.replace(
         call, api=api, body=body, spans=spans, insert_at=1, streaming=False, include_usage=False
     )
 
 
-def unsupported_fields(fields: Iterable[str], given: Mapping[str, object], why: Callable[[str], str]) -> dict[str, str]:
-    """Which of these fields a request has with a value that means something (null and false ask for nothing)."""
-    return {name: why(name) for name in fields if given.get(name) not in (None, False)}
+def unsupported_fields(
+    names: Iterable[str], request: Mapping[str, object], message: Callable[[str], str]
+) -> dict[str, str]:
+    """Return name -> message of each of these fields that a request has with an effect (null and false have none)."""
+    return {name: message(name) for name in names if request.get(name) not in (None, False)}

@@ -1,7 +1,7 @@
-"""A chat completion's request as a request to Anthropic's Messages API: every parameter said, or named as lost.
+"""Translates a chat completion's request to Anthropic's Messages API; unsupported parameters are reported by name.
 
-The table is docs/providers.md. A parameter that only repeats what happens anyway (`n: 1`, `seed: null`) and one without
-effect on the answer (cache hints) are left out. Nothing is clamped. Sans-I/O. Units: tokens.
+docs/providers.md has the table. Parameters that request the default (`n: 1`, `seed: null`) and those without effect on
+the answer (cache hints) are dropped. No value is clamped. Sans-I/O. Units: tokens.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Json = dict[str, object]
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 _TIERS = {"auto": "auto", "default": "standard_only"}
 _CHOICES: dict[object, Json] = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
-# Parameters of the Messages API itself, which clients send along with their chat completions.
+# Parameters of the Messages API itself, which clients may add to a chat completion.
 _NATIVE = ("cache_control", "inference_geo", "speed", "thinking", "top_k")
 _HINTS = ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
 _DEFAULTS: Mapping[str, tuple[object, ...]] = {
@@ -32,10 +32,10 @@ _DEFAULTS: Mapping[str, tuple[object, ...]] = {
 
 
 def request_of(body: object) -> TranslatedRequest:
-    """Say one request in the other API's words; without `max_tokens` where the client gave none.
+    """Translate one request; the result has no `max_tokens` if the client sent none.
 
     Raises:
-        Unsupported: it makes no sense without what cannot be said; names the field.
+        Unsupported: the request makes no sense without a field that has no counterpart; names the field.
     """
     unsupported: dict[str, str] = {}
     request = FieldReader(body, "", target="Anthropic's Messages API", unsupported=unsupported)
@@ -60,12 +60,12 @@ def request_of(body: object) -> TranslatedRequest:
     for key, values in _DEFAULTS.items():
         request.accept_only(key, *values)
     request.close()
-    fields |= {key: value for key, value in native.items() if value is not None}  # said in its own words, that counts
+    fields |= {key: value for key, value in native.items() if value is not None}  # native parameters take precedence
     return TranslatedRequest({key: value for key, value in fields.items() if value is not None}, unsupported)
 
 
 def _max_tokens(request: FieldReader) -> int | None:
-    """`max_completion_tokens` is the newer name and counts, as for the gateway's own bounds."""
+    """`max_completion_tokens`, the newer name, takes precedence, as in the gateway's own bounds."""
     newer, older = request.take_as("max_completion_tokens", int), request.take_as("max_tokens", int)
     return newer or older
 
@@ -73,7 +73,7 @@ def _max_tokens(request: FieldReader) -> int | None:
 def _temperature(request: FieldReader) -> float | int | None:
     value = request.take_number("temperature")
     if value is not None and value > 1:
-        request.mark_unsupported("temperature", f"above 1 (it is {value:g})")
+        request.mark_unsupported("temperature", f"{value:g}, above the maximum of 1")
         return None
     return value
 
@@ -87,7 +87,7 @@ def _stops(request: FieldReader) -> list[object] | None:
         if not isinstance(stop, str):
             raise invalid_type(f"stop[{number}]", "a string", stop)
         if not stop.strip():
-            request.mark_unsupported("stop", "where a stop sequence is nothing but white space")
+            request.mark_unsupported("stop", "a sequence of white space only")
     return [stop for stop in stops if isinstance(stop, str) and stop.strip()] or None
 
 
@@ -100,7 +100,9 @@ def _tools(request: FieldReader) -> list[Json] | None:
         item = request.nested(tool, f"tools[{number}]")
         kind = item.require("type", str)
         if kind != "function":
-            raise unsupported_field(item.path_of("type"), f"a tool of the type {kind[:30]!r} has no counterpart")
+            raise unsupported_field(
+                item.path_of("type"), f"is {kind[:30]!r}, which is not supported; send function tools"
+            )
         made.append(_tool(item.nested(item.require("function", dict), "function"), item.take("cache_control")))
         item.close()
     return made
@@ -135,14 +137,14 @@ def _tool_choice(request: FieldReader, tools: object) -> Json | None:
         function.close()
         item.close()
     else:
-        raise unsupported_field("tool_choice", "it must be auto, none, required or a function")
+        raise unsupported_field("tool_choice", "is invalid; send auto, none, required or a function")
     if parallel is False and tools and choice["type"] != "none":
         choice["disable_parallel_tool_use"] = True
     return choice if value is not None or len(choice) > 1 else None
 
 
 def _user(request: FieldReader) -> Json | None:
-    """An opaque name of the end user; the newer parameter counts."""
+    """An opaque name of the end user; the newer parameter takes precedence."""
     newer, older = request.take_as("safety_identifier", str), request.take_as("user", str)
     user = newer or older
     return {"user_id": user} if user else None
@@ -151,13 +153,13 @@ def _user(request: FieldReader) -> Json | None:
 def _tier(request: FieldReader) -> str | None:
     tier = request.take_as("service_tier", str)
     if tier is not None and tier not in _TIERS:
-        request.mark_unsupported("service_tier", f"with the value {tier[:20]!r}")
+        request.mark_unsupported("service_tier", f"value {tier[:20]!r}")
         return None
     return _TIERS[tier] if tier else None
 
 
 def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
-    """`output_config` and `thinking` from reasoning_effort, response_format and an `output_config` sent along."""
+    """`output_config` and `thinking` from `reasoning_effort`, `response_format` and a native `output_config`."""
     config: Json = dict(request.take_as("output_config", dict) or {})
     form = _format(request)
     if form is not None:
@@ -170,7 +172,7 @@ def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
         config["effort"] = _EFFORTS[effort]
         thinking = {"type": "adaptive"}
     elif effort is not None:
-        request.mark_unsupported("reasoning_effort", f"with the value {effort[:20]!r}")
+        request.mark_unsupported("reasoning_effort", f"value {effort[:20]!r}")
     return [("output_config", config or None), ("thinking", thinking)]
 
 
@@ -183,22 +185,22 @@ def _format(request: FieldReader) -> Json | None:
     if kind == "json_schema":
         schema = item.nested(item.require("json_schema", dict), "json_schema")
         form: Json = {"type": "json_schema", "schema": schema.require("schema", dict)}
-        schema.ignore("name", "description", "strict")  # names for people; the schema is always kept to
+        schema.ignore("name", "description", "strict")  # labels for people; the API always enforces the schema
         schema.close()
         item.close()
         return form
     if kind != "text":
-        request.mark_unsupported("response_format", f"with the type {kind[:20]!r}; it takes json_schema")
+        request.mark_unsupported("response_format", f"type {kind[:20]!r}, not json_schema")
         return None
     item.close()
     return None
 
 
 def _reject_unsupported(request: FieldReader) -> None:
-    """More than one answer cannot even be dropped: the client would wait for the others."""
+    """`n` above 1 is never dropped: the client would wait for the other answers."""
     count = request.take("n")
     if count not in (None, 1):
-        raise unsupported_field("n", "the Messages API gives one answer a request")
+        raise unsupported_field("n", "is above 1, and the Messages API gives one answer per request; send n: 1")
     for key, instead in (("functions", "tools"), ("function_call", "tool_choice")):
         if request.take(key) not in (None, []):
-            raise unsupported_field(key, f"it is an older form of `{instead}`, which can be honoured")
+            raise unsupported_field(key, f"is deprecated and not supported; send `{instead}`")

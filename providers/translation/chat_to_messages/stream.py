@@ -1,8 +1,8 @@
-"""The events of a Messages stream as the chunks of a chat completion.
+"""Translates the events of a Messages stream to the chunks of a chat completion.
 
-Thinking becomes `reasoning_content`; when a block of it is complete it follows once more as a whole, with its
-signature, in `thinking_blocks`: a client that sends these back lets the model go on from its own thoughts. Blocks of
-Anthropic's own tools have no counterpart and cannot be asked for. Sans-I/O. Units: seconds.
+Thinking becomes `reasoning_content`. Each complete block of thinking is repeated as a whole, with its signature, in
+`thinking_blocks`: a client that sends these back lets the model continue its own reasoning. Blocks of Anthropic's own
+tools have no counterpart and cannot be requested. Sans-I/O. Units: seconds.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,8 +30,8 @@ class ChatChunksFromMessages:
     """The `providers.translation.base.Translator` from Messages events to chunks.
 
     Args:
-        with_usage: the client wants the usage chunk.
-        wall_s: the wall time, for `created`; asked once.
+        with_usage: the client requested the usage chunk.
+        wall_s: the wall time, for `created`; called once.
     """
 
     def __init__(self, *, with_usage: bool, wall_s: Callable[[], float]) -> None:
@@ -80,7 +80,7 @@ class ChatChunksFromMessages:
         return self._chunk({"role": "assistant", "content": ""})
 
     def _block(self, kind: object, value: Mapping[str, object]) -> bytes:
-        """What happens to a content block."""
+        """Translate an event of a content block."""
         match kind:
             case "content_block_start":
                 return self._start(as_mapping(value.get("content_block")))
@@ -105,7 +105,7 @@ class ChatChunksFromMessages:
         return b""
 
     def _call(self, block: Mapping[str, object]) -> bytes:
-        """A tool call begins; its input, empty here as a rule, comes in pieces."""
+        """Begin a tool call; its input, usually empty here, follows in pieces."""
         self._calls += 1
         given = block.get("input")
         arguments = dumps(given).decode() if given else ""
@@ -129,7 +129,7 @@ class ChatChunksFromMessages:
         return b""
 
     def _stop(self) -> bytes:
-        """A block is complete: what could not be told in pieces follows."""
+        """End a block: send empty arguments if none came, or the whole block of thinking."""
         if self._no_arguments:
             self._no_arguments = False
             return self._piece({"function": {"arguments": "{}"}})
@@ -151,7 +151,7 @@ class ChatChunksFromMessages:
         return self._chunk({"tool_calls": [{"index": self._calls, **call}]})
 
     def _chunk(self, delta: Json) -> bytes:
-        """A chunk in which only the delta differs from others."""
+        """Write a chunk; chunks differ only in the delta, so the bytes before it are built once."""
         if not self._before:
             self._before = b"data: " + dumps(self._head)[:-1] + b',"choices":[{"index":0,"delta":'
         return self._before + dumps(delta) + b',"finish_reason":null}]}\n\n'

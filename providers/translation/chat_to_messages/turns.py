@@ -1,11 +1,11 @@
-"""The messages of a chat completion as the system prompt and turns of Anthropic's Messages API.
+"""Translates the messages of a chat completion to the system prompt and turns of Anthropic's Messages API.
 
-Leading system and developer messages become the system prompt; later ones stay where they are, as `role: system`, which
-newer models take and older ones refuse. Tool results belong to the user's turn there, so those of one round are put
-together, with what the user says next. What has no counterpart (audio, files of another provider, a participant's
-name) is refused.
+Leading system and developer messages become the system prompt; later ones keep their place, as `role: system`, which
+newer models accept and older ones reject. Tool results belong to the user's turn there, so those of one round are
+merged, with the user's next message. Content without a counterpart (audio, files of another provider, a
+participant's name) is rejected.
 
-Knows nothing of the other parameters. Sans-I/O.
+Other parameters are translated in request.py. Sans-I/O.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ Block = dict[str, object]
 Turn = dict[str, object]
 
 _data_url = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.ASCII).match
-_tool_id = re.compile(r"[a-zA-Z0-9_-]+").fullmatch  # what the API takes
+_tool_id = re.compile(r"[a-zA-Z0-9_-]+").fullmatch  # ids that the API accepts
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
-# Reasoning of earlier turns goes back only as the signed blocks it came in; the rest is output that nobody reads again.
+# The API accepts the reasoning of earlier turns as signed blocks only; these fields are output and have no effect.
 _OUTPUT_ONLY = ("annotations", "provider_specific_fields", "reasoning", "reasoning_content", "reasoning_details")
 
 
 def turns_of(request: FieldReader) -> tuple[list[Block], list[Turn]]:
-    """The system prompt's blocks and the turns, from the request's `messages`."""
+    """Return the system prompt's blocks and the turns of the request's `messages`."""
     system: list[Block] = []
     turns: list[Turn] = []
     for number, message in enumerate(request.require("messages", list)):
@@ -45,7 +45,7 @@ def turns_of(request: FieldReader) -> tuple[list[Block], list[Turn]]:
         elif role == "tool":
             _add_user(turns, [_result(item)])
         else:
-            raise unsupported_field(item.path_of("role"), f"the Messages API has no role {role[:20]!r}")
+            raise unsupported_field(item.path_of("role"), f"is {role[:20]!r}, which the Messages API does not support")
         item.close()
     for turn in turns:
         turn["content"] = compact(_as_blocks(turn))
@@ -59,7 +59,7 @@ def _as_blocks(turn: Turn) -> list[Block]:
 
 
 def _add_user(turns: list[Turn], blocks: list[Block]) -> None:
-    """Tool results, and what the user says behind them, belong to one turn; other turns stay apart."""
+    """Merge tool results, and the user's message after them, into one turn; other turns stay separate."""
     last = turns[-1] if turns and turns[-1]["role"] == "user" else None
     if last is not None and any(block["type"] == "tool_result" for block in _as_blocks(last)[-1:]):
         last["content"] = [*_as_blocks(last), *blocks]
@@ -68,7 +68,7 @@ def _add_user(turns: list[Turn], blocks: list[Block]) -> None:
 
 
 def _blocks(item: FieldReader) -> list[Block]:
-    """A message's content: a string or parts."""
+    """Translate a message's content, a string or parts."""
     content = item.take("content")
     if content is None:
         return []
@@ -86,12 +86,12 @@ def _part(part: FieldReader) -> Block:
     elif kind == "image_url":
         image = part.nested(part.require("image_url", dict), "image_url")
         block = {"type": "image", "source": _image(image.require("url", str), image.path_of("url"))}
-        image.accept_only("detail", "auto", "high", "original")  # images are never scaled down on purpose there
+        image.accept_only("detail", "auto", "high", "original")  # the API has no option to scale images down
         image.close()
     elif kind == "file":
         block = _document(part.nested(part.require("file", dict), "file"))
     else:
-        raise unsupported_field(part.path_of("type"), f"the Messages API takes no content of the type {kind[:20]!r}")
+        raise unsupported_field(part.path_of("type"), f"is {kind[:20]!r}, which the Messages API does not support")
     cache = part.take("cache_control")
     if cache is not None:
         block["cache_control"] = cache
@@ -100,17 +100,17 @@ def _part(part: FieldReader) -> Block:
 
 
 def _image(url: str, path: str) -> Block:
-    """The source of an image, from a data URL or an address."""
+    """The source of an image, from a data URL or a URL."""
     if not url.startswith("data:"):
         return {"type": "url", "url": url}
     media, data = _data(url, path)
     if media not in _IMAGES:
-        raise unsupported_field(path, f"the Messages API takes JPEG, PNG, GIF and WebP images, not {media[:30]!r}")
+        raise unsupported_field(path, f"is of type {media[:30]!r}; send a JPEG, PNG, GIF or WebP image")
     return {"type": "base64", "media_type": media, "data": data}
 
 
 def _document(file: FieldReader) -> Block:
-    """A PDF that is sent along; files kept at another provider are unknown to this one."""
+    """A PDF inside the request; files stored at another provider are rejected."""
     data = file.take_as("file_data", str)
     if data is None:
         raise unsupported_field(
@@ -118,7 +118,7 @@ def _document(file: FieldReader) -> Block:
         )
     media, encoded = _data(data, file.path_of("file_data"))
     if media != _PDF:
-        raise unsupported_field(file.path_of("file_data"), f"the Messages API takes PDF files, not {media[:30]!r}")
+        raise unsupported_field(file.path_of("file_data"), f"is of type {media[:30]!r}; send a PDF")
     block: Block = {"type": "document", "source": {"type": "base64", "media_type": media, "data": encoded}}
     name = file.take_as("filename", str)
     if name:
@@ -131,7 +131,7 @@ def _data(url: str, path: str) -> tuple[str, str]:
     """Media type and data of a data URL in base64."""
     found = _data_url(url)
     if found is None:
-        raise invalid_type(path, "an address, or a data URL in base64 like data:image/png;base64,...", url[:30])
+        raise invalid_type(path, "a URL, or a data URL in base64 like data:image/png;base64,...", url[:30])
     return (found[1] or "").lower(), url[found.end() :]
 
 
@@ -148,12 +148,12 @@ def _assistant(item: FieldReader) -> list[Block]:
 
 
 def _thinking(item: FieldReader) -> list[Block]:
-    """The blocks of `thinking_blocks`, exactly as the gateway gave them out; the API checks their signatures."""
+    """The blocks of `thinking_blocks`, exactly as the gateway sent them; the API checks their signatures."""
     path = item.path_of("thinking_blocks")
     blocks: list[Block] = []
     for number, block in enumerate(item.take_as("thinking_blocks", list) or ()):
         if not isinstance(block, dict) or block.get("type") not in ("thinking", "redacted_thinking"):
-            raise invalid_type(f"{path}[{number}]", "a block of the type thinking or redacted_thinking", block)
+            raise invalid_type(f"{path}[{number}]", "a block of type thinking or redacted_thinking", block)
         blocks.append(dict(block))
     return blocks
 
@@ -161,7 +161,7 @@ def _thinking(item: FieldReader) -> list[Block]:
 def _call(call: FieldReader) -> Block:
     kind = call.take_as("type", str) or "function"
     if kind != "function":
-        raise unsupported_field(call.path_of("type"), "the Messages API has tool calls with JSON arguments only")
+        raise unsupported_field(call.path_of("type"), f"is {kind[:30]!r}, which is not supported; send function calls")
     function = call.nested(call.require("function", dict), "function")
     arguments = function.take_as("arguments", str) or "{}"
     value = loads(arguments.encode("utf-8", "surrogatepass"))
@@ -183,7 +183,8 @@ def _result(item: FieldReader) -> Block:
     blocks = _blocks(item)
     for number, block in enumerate(blocks):
         if block["type"] == "document":
-            raise unsupported_field(item.path_of(f"content[{number}]"), "a tool's result holds text and images")
+            path = item.path_of(f"content[{number}]")
+            raise unsupported_field(path, "is a document; send text and images as a tool's result")
     return {
         "type": "tool_result",
         "tool_use_id": tool_id(item.require("tool_call_id", str)),
@@ -192,7 +193,7 @@ def _result(item: FieldReader) -> Block:
 
 
 def tool_id(value: str) -> str:
-    """The id of a tool call in the letters that the Messages API takes; the same id always gives the same."""
+    """Return a tool call's id in characters that the Messages API accepts; equal ids give equal results."""
     if _tool_id(value):
         return value
     return "call_" + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,8 +1,8 @@
-"""Chat completions in the words of the Responses API: requests, for upstreams that serve a model only there.
+"""Translates a chat completion's request to the Responses API, for upstreams that serve a model only there.
 
-`store: false` is said wherever the caller did not ask for more, because that is what chat completions does unasked.
-What the Responses API has no words for (stop sequences, seeds, penalties, several choices) is refused by name, or
-dropped and told where that is allowed. Fields that nobody here knows are passed on as they are. Pure.
+`store: false` is sent unless the client sends `store: true`, because that is the default of chat completions.
+Parameters without a counterpart (stop sequences, seeds, penalties, several choices) are reported as unsupported.
+Unknown fields are passed on unchanged. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
     """
     unsupported = unsupported_fields(_UNSUPPORTED, {n: v for n, v in request.items() if v not in _EMPTY}, _unsupported)
     if request.get("n") not in (None, 1):
-        unsupported["n"] = "`n` asks for several answers, and this upstream gives one"
+        unsupported["n"] = "`n` is above 1, and this upstream gives one answer per request; send n: 1"
     if request.get("modalities") not in (None, ["text"]):
         unsupported["modalities"] = _unsupported("modalities")
     fields: dict[str, object] = {"input": list(_items(request)), "store": request.get("store") is True}
@@ -70,17 +70,17 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
 
 
 def _items(request: Item) -> Iterator[dict[str, object]]:
-    """The conversation as input items.
+    """Translate the conversation to input items.
 
     Raises:
-        Unsupported: a message or a part of one has no form there.
+        Unsupported: a message or a part of one has no counterpart.
     """
     for index, each in enumerate(_list(request.get("messages"))):
         message, at = _dict(each), f"messages[{index}]"
         role, content = message.get("role"), message.get("content")
         if message.get("name") or message.get("audio") or message.get("function_call") or role == "function":
             raise Unsupported(
-                f"`{at}` has a name, audio or a legacy function call, which this upstream cannot take", param=at
+                f"`{at}` has a name, audio or a legacy function call, which this upstream does not support", param=at
             )
         if role == "tool":
             output = content if isinstance(content, str) else [_part(part, at) for part in _list(content)]
@@ -112,19 +112,19 @@ def _assistant(message: Item, at: str) -> Iterator[dict[str, object]]:
 
 
 def _assistant_part(value: object, at: str) -> dict[str, object]:
-    """One part of what the model said before."""
+    """Translate one part of an earlier answer."""
     part = _dict(value)
     if part.get("type") == "refusal":
         return {"type": "refusal", "refusal": part.get("refusal")}
     if part.get("type") == "text":
         return {"type": "output_text", "text": part.get("text"), "annotations": []}
     raise Unsupported(
-        f"`{at}.content` has a part of type {part.get('type')!r}, which an answer cannot have here", param=at
+        f"`{at}.content` has a part of type {part.get('type')!r}, which is invalid in an answer", param=at
     )
 
 
 def _part(value: object, at: str) -> dict[str, object]:
-    """One part of what a user says or a tool gives back."""
+    """Translate one part of a user's message or a tool's result."""
     part = _dict(value)
     kind = part.get("type")
     if kind == "text":
@@ -136,7 +136,7 @@ def _part(value: object, at: str) -> dict[str, object]:
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
     if kind == "file":
         return {"type": "input_file", **_dict(part.get("file"))}
-    raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which this upstream has no words for", param=at)
+    raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which this upstream does not support", param=at)
 
 
 def _text(request: Item) -> dict[str, object]:
@@ -153,7 +153,7 @@ def _text(request: Item) -> dict[str, object]:
 
 
 def _flat_tool(tool: Item) -> dict[str, object]:
-    """A tool without the nesting; a function is not strict unless it says so, as in chat completions."""
+    """A tool without the nesting; a function is strict only if the client sets that, as in chat completions."""
     kind = str(tool.get("type"))
     inner = _dict(tool.get(kind))
     if kind == "function":
@@ -165,7 +165,7 @@ def _flat_tool(tool: Item) -> dict[str, object]:
 
 
 def _choice(choice: object) -> object:
-    """Which tool to call, without the nesting."""
+    """The tool choice without the nesting."""
     if not isinstance(choice, dict):
         return choice
     kind = str(choice.get("type"))
@@ -176,7 +176,7 @@ def _choice(choice: object) -> object:
 
 
 def _unsupported(name: str) -> str:
-    return f"`{name}` is request, and this upstream has no words for it"
+    return f"`{name}` is not supported by this upstream; remove it"
 
 
 def _dict(value: object) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Chat completions in the words of the Responses API: the chunks of an answer.
+"""Translates the events of the Responses API to the chunks of a chat completion.
 
-Deltas become chunks; what an upstream tells only when it is done becomes one chunk then. The terminal event gives the
-finish_reason, the token counts and `[DONE]`. Pure.
+Deltas become chunks; a text that an upstream sends only in a done event becomes one chunk. The terminal event becomes
+the finish_reason, the token counts and `[DONE]`. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -114,7 +114,7 @@ class ChatChunksFromResponses:
         yield _DONE
 
     def _chunk(self, delta: Fields, finish: str | None = None, logprobs: object = None) -> bytes:
-        """One chunk; the first one says who speaks."""
+        """Write one chunk; the first one has the role."""
         if not self._started:
             self._started = True
             delta = {"role": "assistant", "content": None if "content" not in delta else "", **delta}
@@ -123,7 +123,7 @@ class ChatChunksFromResponses:
 
 
 def _usage(usage: Fields) -> Fields:
-    """Token counts under their other names."""
+    """Token counts with the names of chat completions."""
     return {
         "prompt_tokens": usage.get("input_tokens"),
         "completion_tokens": usage.get("output_tokens"),

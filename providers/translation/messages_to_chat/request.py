@@ -1,7 +1,7 @@
-"""A request to Anthropic's Messages API as a chat completion's request: every parameter said, or named as lost.
+"""Translates a request to Anthropic's Messages API to a chat completion; unsupported parameters are reported by name.
 
-For clients of the Messages API (its SDKs, coding agents) whose model is served by OpenAI-compatible replicas. The table
-is docs/providers.md. Cache marks are left out: they have no effect on the answer. Sans-I/O. Units: tokens.
+For clients of the Messages API (its SDKs, coding agents) whose model is served by OpenAI-compatible replicas.
+docs/providers.md has the table. Cache marks are dropped: they have no effect on the answer. Sans-I/O. Units: tokens.
 """
 
 import hashlib
@@ -15,21 +15,21 @@ Json = dict[str, object]
 
 _CHOICES: dict[object, object] = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"}
-_BUDGETS = ((4_096, "low"), (16_384, "medium"))  # thinking tokens below which an effort is meant; above: high
+_BUDGETS = ((4_096, "low"), (16_384, "medium"))  # upper bounds of thinking tokens -> effort; above: high
 _TIERS = {"auto": "auto", "standard_only": "default"}
-_SCHEMA_NAME = "answer"  # a chat completion's schema needs a name
+_SCHEMA_NAME = "answer"  # chat completions require a name for the schema
 _USER_CHARS_MAX = 64  # of `user` at OpenAI
-_THINKING_EDITS = "clear_thinking"  # edits of what is not sent on
+_THINKING_EDITS = "clear_thinking"  # edits of thinking, which is not sent on
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What an OpenAI-compatible server takes beyond what all of them do.
+    """Fields of chat completions that only some OpenAI-compatible servers accept.
 
     Attributes:
-        max_tokens: its name for the bound on the answer's tokens.
-        top_k: it takes `top_k`.
-        reasoning: its name for the reasoning of earlier turns in messages, None where there is none.
+        max_tokens: the server's name for the bound on the answer's tokens.
+        top_k: the server accepts `top_k`.
+        reasoning: the server's field for the reasoning of earlier turns in messages, None if it has none.
     """
 
     max_tokens: str = "max_tokens"
@@ -38,10 +38,10 @@ class Dialect:
 
 
 def request_of(body: object, dialect: Dialect) -> TranslatedRequest:
-    """Say one request in the other API's words.
+    """Translate one request.
 
     Raises:
-        Unsupported: it makes no sense without what cannot be said; names the field.
+        Unsupported: the request makes no sense without a field that has no counterpart; names the field.
     """
     unsupported: dict[str, str] = {}
     request = FieldReader(body, "", target="an OpenAI-compatible replica", unsupported=unsupported)
@@ -77,7 +77,7 @@ def request_of(body: object, dialect: Dialect) -> TranslatedRequest:
 def _max_tokens(request: FieldReader) -> int:
     bound = request.require("max_tokens", int)
     if bound < 1:
-        raise unsupported_field("max_tokens", "only Anthropic's own API fills a cache without an answer")
+        raise unsupported_field("max_tokens", "is below 1, which only Anthropic's own API supports; send 1 or more")
     return bound
 
 
@@ -97,7 +97,7 @@ def _tools(request: FieldReader) -> list[Json] | None:
 def _tool(tool: FieldReader) -> Json:
     kind = tool.take_as("type", str) or "custom"
     if kind != "custom":
-        raise unsupported_field(tool.path_of("type"), f"{kind[:40]!r} is a tool of Anthropic's own")
+        raise unsupported_field(tool.path_of("type"), f"is {kind[:40]!r}, a tool of Anthropic's; send your own tools")
     function: Json = {"name": tool.require("name", str)}
     description = tool.take_as("description", str)
     if description:
@@ -105,7 +105,7 @@ def _tool(tool: FieldReader) -> Json:
     function["parameters"] = tool.require("input_schema", dict)
     if tool.take_as("strict", bool):
         function["strict"] = True
-    tool.ignore("cache_control", "eager_input_streaming")  # how fast the arguments come, not what they are
+    tool.ignore("cache_control", "eager_input_streaming")  # affects the pace of the arguments, not their value
     tool.accept_only("defer_loading", False)
     tool.accept_only("allowed_callers", ["direct"])
     tool.close()
@@ -123,14 +123,14 @@ def _tool_choice(request: FieldReader) -> tuple[object, bool | None]:
     if kind == "tool":
         choice = {"type": "function", "function": {"name": item.require("name", str)}}
     elif choice is None:
-        raise unsupported_field(item.path_of("type"), "it must be auto, any, tool or none")
+        raise unsupported_field(item.path_of("type"), "is invalid; send auto, any, tool or none")
     alone = item.take_as("disable_parallel_tool_use", bool)
     item.close()
     return choice, False if alone else None
 
 
 def _user(request: FieldReader) -> str | None:
-    """The opaque name of the end user; one too long for OpenAI's bound goes on as its digest."""
+    """The opaque name of the end user; a name over OpenAI's bound is replaced by its digest."""
     value = request.take("metadata")
     if value is None:
         return None
@@ -145,7 +145,7 @@ def _user(request: FieldReader) -> str | None:
 def _tier(request: FieldReader) -> str | None:
     tier = request.take_as("service_tier", str)
     if tier is not None and tier not in _TIERS:
-        request.mark_unsupported("service_tier", f"with the value {tier[:20]!r}")
+        request.mark_unsupported("service_tier", f"value {tier[:20]!r}")
         return None
     return _TIERS[tier] if tier else None
 
@@ -153,8 +153,8 @@ def _tier(request: FieldReader) -> str | None:
 def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
     """`reasoning_effort` and `response_format` from `thinking` and `output_config`.
 
-    An effort counts more than a budget. `adaptive` and `disabled` without an effort leave the choice to the replica: a
-    model that cannot reason refuses any effort, also the lowest.
+    An effort takes precedence over a budget. `adaptive` and `disabled` without an effort send none, so that the replica
+    chooses: a model that cannot reason rejects any effort, even the lowest.
     """
     effort = form = None
     config = request.take("output_config")
@@ -166,12 +166,12 @@ def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
     if thinking is not None:
         item = request.nested(thinking, "thinking")
         kind = item.require("type", str)
-        item.ignore("display")  # the answer's reader keeps to it
+        item.ignore("display")  # applied by the translator of the answer
         if kind == "enabled":
             budget = item.require("budget_tokens", int)
             effort = effort or next((name for limit, name in _BUDGETS if budget < limit), "high")
         elif kind not in ("adaptive", "disabled"):
-            request.mark_unsupported("thinking", f"with the type {kind[:20]!r}")
+            request.mark_unsupported("thinking", f"type {kind[:20]!r}")
         item.close()
     return [("reasoning_effort", effort), ("response_format", form)]
 
@@ -179,7 +179,7 @@ def _reasoning(request: FieldReader) -> list[tuple[str, object]]:
 def _effort(config: FieldReader) -> str | None:
     effort = config.take_as("effort", str)
     if effort is not None and effort not in _EFFORTS:
-        config.mark_unsupported("effort", f"with the value {effort[:20]!r}")
+        config.mark_unsupported("effort", f"value {effort[:20]!r}")
         return None
     return _EFFORTS[effort] if effort else None
 
@@ -191,14 +191,14 @@ def _format(config: FieldReader) -> Json | None:
     item = config.nested(value, "format")
     kind = item.require("type", str)
     if kind != "json_schema":
-        raise unsupported_field(item.path_of("type"), "it must be json_schema")
+        raise unsupported_field(item.path_of("type"), "is invalid; send json_schema")
     schema = item.require("schema", dict)
     item.close()
     return {"type": "json_schema", "json_schema": {"name": _SCHEMA_NAME, "schema": schema, "strict": True}}
 
 
 def _context_management(request: FieldReader) -> None:
-    """Edits that only take old thinking out of the context: it is not in there."""
+    """Drop edits that only remove old thinking from the context, which is not sent; others are unsupported."""
     value = request.take("context_management")
     edits = value.get("edits") if isinstance(value, dict) else None
     if value is None or (

@@ -1,8 +1,8 @@
-"""The chunks of a chat completion as the events of a Messages stream.
+"""Translates the chunks of a chat completion to the events of a Messages stream.
 
 One content block is open at a time and indexes only grow, as in Anthropic's own streams: reasoning is a thinking block,
-text a text block, each tool call a block. What a stream tells last (why it ended, token counts) goes out with its
-closing event, whatever order the upstream has. Token counts that never came are estimated from the text, and marked.
+text a text block, each tool call a block. The stop reason and the token counts are sent with the closing event, in any order
+of the upstream's chunks. Missing token counts are estimated from the text, and marked.
 
 Knows nothing of which upstream it is. Sans-I/O. Units: tokens.
 """
@@ -41,7 +41,7 @@ class MessageEventsFromChat:
     """The `providers.translation.base.Translator` from chunks to Messages events.
 
     Args:
-        hide_thinking: the client wants to know that there is thinking, not its text.
+        hide_thinking: send thinking blocks without their text.
     """
 
     def __init__(self, *, hide_thinking: bool = False) -> None:
@@ -63,7 +63,7 @@ class MessageEventsFromChat:
         """See `Translator.read`.
 
         Raises:
-            ProtocolError: a tool call went on behind another one, which blocks cannot tell.
+            ProtocolError: a piece of an earlier tool call came after a later call's, which blocks cannot express.
         """
         data = data_of(event) or b""
         if self._ended:
@@ -122,7 +122,7 @@ class MessageEventsFromChat:
         return event("message_start", {"message": message})
 
     def _content(self, content: object) -> Iterable[bytes]:
-        """Text, or parts of it, among which some servers (Mistral) put what the model thought."""
+        """Text, or parts; some servers (Mistral) send reasoning as a part."""
         if isinstance(content, str):
             yield from self._text("text", content)
         for part in content if isinstance(content, list) else ():
@@ -144,19 +144,19 @@ class MessageEventsFromChat:
             yield self._delta({"type": f"{kind}_delta", kind: text})
 
     def _tool(self, piece: Mapping[str, object]) -> Iterable[bytes]:
-        """A piece of a tool call; a name, with an id or an index not seen before, begins another one."""
+        """A piece of a tool call; a name with a new id or index begins another call."""
         function = as_mapping(piece.get("function"))
         name, given_id, index = function.get("name"), str(piece.get("id") or ""), piece.get("index")
         at = index if isinstance(index, int) else self._call + bool(name)
         known = self._calls.get(at)
         if known is None or (name and given_id and known and given_id != known):
-            at = at if known is None else max(self._calls) + 1  # some servers give every call the index 0
+            at = at if known is None else max(self._calls) + 1  # some servers send index 0 for every call
             self._calls[at], self._call = given_id, at
             number = len(self._calls) - 1
             used = tool_id(given_id or f"call_{self._id}_{number}")
             yield from self._start("tool_use", {"type": "tool_use", "id": used, "name": name or "", "input": {}})
         elif at != self._call and known != self._calls[self._call]:
-            raise ProtocolError("the upstream mixed the pieces of several tool calls, which this API cannot tell")
+            raise ProtocolError("the upstream interleaved several tool calls, which the Messages API does not support")
         arguments = function.get("arguments")
         text = arguments if isinstance(arguments, str) else dumps(arguments).decode() if arguments else ""
         if text:
@@ -185,7 +185,7 @@ class MessageEventsFromChat:
         if self._refused:
             reason = "refusal"
         elif self._calls and reason == "end_turn":
-            reason = "tool_use"  # OpenAI says `stop` where the call was forced
+            reason = "tool_use"  # OpenAI sends `stop` if the call was forced
         elif self._stopped_by is not None and reason == "end_turn":
             reason = "stop_sequence"
         delta = {"stop_reason": reason, "stop_sequence": self._stopped_by if reason == "stop_sequence" else None}

@@ -1,10 +1,10 @@
-"""The turns of a request to Anthropic's Messages API as the messages of a chat completion.
+"""Translates the turns of a request to Anthropic's Messages API to the messages of a chat completion.
 
-A user's turn with tool results becomes one `tool` message a result, then a `user` message with the rest. A tool's
-images follow in that user message, because `tool` messages hold text only; a failed tool's text begins with "Error: ".
-Thinking goes back only to servers that have a field for it. Blocks of Anthropic's own tools are refused.
+A user's turn with tool results becomes one `tool` message for each result, then a `user` message with the rest. A
+tool's images are put into that user message, because `tool` messages hold text only; a failed tool's text begins with
+"Error: ". Thinking is sent only to servers that have a field for it. Blocks of Anthropic's own tools are rejected.
 
-Knows nothing of the other parameters. Sans-I/O.
+Other parameters are translated in request.py. Sans-I/O.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _PDF = "application/pdf"
 
 
 def messages_of(request: FieldReader, reasoning: str | None) -> list[Json]:
-    """The chat messages of the request's `messages`; see `Dialect.reasoning`."""
+    """Return the chat messages of the request's `messages`; `reasoning` is `Dialect.reasoning`."""
     messages: list[Json] = []
     for number, turn in enumerate(request.require("messages", list)):
         item = request.nested(turn, f"messages[{number}]")
@@ -31,13 +31,13 @@ def messages_of(request: FieldReader, reasoning: str | None) -> list[Json]:
         elif role == "assistant":
             messages.append(_assistant(item, content, reasoning))
         else:
-            raise unsupported_field(item.path_of("role"), f"there is no role {role[:20]!r}")
+            raise unsupported_field(item.path_of("role"), f"is {role[:20]!r}; send user, assistant or system")
         item.close()
     return messages
 
 
 def content_of(item: FieldReader, key: str, content: object) -> list[Json]:
-    """The parts of a content that may be a string or blocks of text, images and documents."""
+    """Return the parts of a content, a string or blocks of text, images and documents."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     blocks = as_list(content, item.path_of(key))
@@ -73,7 +73,7 @@ def _image(source: FieldReader) -> str:
     elif kind == "base64":
         url = f"data:{source.require('media_type', str)};base64,{source.require('data', str)}"
     else:
-        raise unsupported_field(source.path_of("type"), "the image is kept at Anthropic; send its data")
+        raise unsupported_field(source.path_of("type"), f"is {kind[:20]!r}; send the image as base64 or url")
     source.close()
     return url
 
@@ -92,7 +92,7 @@ def _document(block: FieldReader) -> Json:
         source.close()
         return {"type": "text", "text": text}
     if kind != "base64" or source.take("media_type") != _PDF:
-        raise unsupported_field(source.path_of("type"), "a document must be a PDF in base64, or a plain text")
+        raise unsupported_field(source.path_of("type"), "is not supported; send a PDF in base64, or plain text")
     if context:
         block.mark_unsupported("context")
     data = f"data:{_PDF};base64,{source.require('data', str)}"
@@ -101,7 +101,7 @@ def _document(block: FieldReader) -> Json:
 
 
 def _user(item: FieldReader, content: object) -> Iterable[Json]:
-    """Tool results first, as chat completions want them right behind their calls."""
+    """Tool results first: chat completions require them just after their calls."""
     results: list[Json] = []
     parts: list[Json] = []
     if isinstance(content, str):
@@ -120,7 +120,7 @@ def _user(item: FieldReader, content: object) -> Iterable[Json]:
 
 
 def _result(block: FieldReader) -> tuple[Json, list[Json]]:
-    """A tool's result: the message, and the images to show behind it."""
+    """A tool's result: the message, and the images that follow it."""
     content = block.take("content")
     parts = content_of(block, "content", content) if content is not None else []
     texts = [part for part in parts if part["type"] == "text"]
@@ -141,7 +141,7 @@ def _marked(text: Json) -> list[Json]:
 
 
 def _assistant(item: FieldReader, content: object, reasoning: str | None) -> Json:
-    """An assistant's turn: its texts in one, its tool calls, and where there is a field for it what it thought."""
+    """An assistant's turn: its texts joined, its tool calls, and its thinking if the server has a field for it."""
     texts, thoughts, calls = [], [], []
     if isinstance(content, str):
         texts.append(content)
@@ -158,7 +158,7 @@ def _assistant(item: FieldReader, content: object, reasoning: str | None) -> Jso
         elif kind == "tool_use":
             calls.append(_call(block))
         elif kind == "redacted_thinking":
-            block.ignore("data")  # nobody but Anthropic can read it
+            block.ignore("data")  # only Anthropic can decrypt it
         else:
             raise unsupported_field(
                 block.path_of("type"), f"a block of the type {kind[:40]!r} has no counterpart in chat completions"

@@ -1,9 +1,8 @@
-"""The Responses API in the words of chat completions: requests.
+"""Translates a request to the Responses API to a chat completion.
 
-What chat completions has, under whatever name, is said there; what it has not is refused by name, or dropped and told
-where that is allowed. Left out on purpose, because it changes no answer: hints for OpenAI's own caches
-(`prompt_cache_*`), `safety_identifier`, `metadata` (echoed in the answer instead), and the reasoning of earlier turns,
-which chat completions has no place for. Fields that nobody here knows are passed on as they are. Pure.
+Fields without a counterpart are reported as unsupported. Dropped, because they change no answer: hints for OpenAI's
+own caches (`prompt_cache_*`), `safety_identifier`, `metadata` (repeated in the answer instead), and the reasoning of
+earlier turns, for which chat completions has no field. Unknown fields are passed on unchanged. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from providers.translation.base import TranslatedRequest, unsupported_fields
 Item = Mapping[str, object]
 
 _UNCHANGED: Final = ("temperature", "top_p", "parallel_tool_calls", "user", "top_logprobs")
-_TRANSLATED: Final = frozenset(  # said in other words, or without effect on the answer
+_TRANSLATED: Final = frozenset(  # translated, or without effect on the answer
     {
         *("model", "stream", "stream_options", "input", "instructions", "max_output_tokens", "text", "reasoning"),
         *("tools", "tool_choice", "include", "service_tier", "truncation", "store", "background", "max_tool_calls"),
@@ -25,7 +24,7 @@ _TRANSLATED: Final = frozenset(  # said in other words, or without effect on the
 _STATEFUL: Final = ("previous_response_id", "conversation", "prompt")
 _UNSUPPORTED: Final = ("context_management", "moderation", "access_programs", "image")
 _LOGPROBS: Final = "message.output_text.logprobs"
-_INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # where there is no reasoning, none is included
+_INCLUDED: Final = ("reasoning.encrypted_content", _LOGPROBS)  # the answers have no reasoning items to include
 
 
 def request_of(request: Mapping[str, object]) -> TranslatedRequest:
@@ -58,10 +57,10 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
 
 
 def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
-    """The conversation as messages.
+    """Translate the conversation to messages.
 
     Raises:
-        Unsupported: an item or a part of one has no form there.
+        Unsupported: an item or a part of one has no counterpart.
     """
     messages: list[dict[str, object]] = []
     if request.get("instructions"):
@@ -72,10 +71,10 @@ def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
     for index, item in enumerate(_list(asked)):
         at = f"input[{index}]"
         if not isinstance(item, dict):
-            raise Unsupported(f"`{at}` is no object", param=at)
+            raise Unsupported(f"`{at}` is not an object", param=at)
         kind = str(item.get("type") or "message")
         if kind == "reasoning":
-            continue  # of an earlier turn; models of chat completions do not get it back
+            continue  # reasoning of an earlier turn, which chat completions has no field for
         if kind in _CALLS:
             _add_call(messages, item, kind)
         elif kind in _OUTPUTS:
@@ -84,7 +83,7 @@ def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
         elif kind == "message":
             messages.append(_message(item, at))
         else:
-            raise Unsupported(f"`{at}` is of type {kind!r}, which this upstream has no words for", param=at)
+            raise Unsupported(f"`{at}` is of type {kind!r}, which this upstream does not support", param=at)
     return messages
 
 
@@ -93,7 +92,7 @@ _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
 def _add_call(messages: list[dict[str, object]], item: Item, kind: str) -> None:
-    """A tool call belongs to the assistant's message before it, with those beside it."""
+    """Add a tool call to the assistant's message before it; parallel calls share one message."""
     name, field = _CALLS[kind]
     call = {"id": item.get("call_id"), "type": name, name: {"name": item.get("name"), field: item.get(field) or ""}}
     if not messages or messages[-1]["role"] != "assistant":
@@ -112,7 +111,7 @@ def _message(item: Item, at: str) -> dict[str, object]:
 
 
 def _assistant(content: object, at: str) -> dict[str, object]:
-    """What the model said before, in one text."""
+    """An earlier answer as one text."""
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
     texts, refusals = [], []
@@ -123,13 +122,13 @@ def _assistant(content: object, at: str) -> dict[str, object]:
         elif kind == "refusal":
             refusals.append(str(_dict(part).get("refusal") or ""))
         else:
-            raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which an answer cannot have here", param=at)
+            raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which is invalid in an answer", param=at)
     refused = {"refusal": "".join(refusals)} if refusals else {}
     return {"role": "assistant", "content": "".join(texts) if texts or not refusals else None, **refused}
 
 
 def _part(value: object, at: str) -> dict[str, object]:
-    """One part of what a user says."""
+    """Translate one part of a user's message."""
     part = _dict(value)
     kind, param = part.get("type"), f"{at}.content"
     if kind in ("input_text", "text", "output_text"):
@@ -143,17 +142,17 @@ def _part(value: object, at: str) -> dict[str, object]:
         names = ("file_data", "filename", "file_id")
         return {"type": "file", "file": {name: part[name] for name in names if part.get(name) is not None}}
     raise Unsupported(
-        f"`{param}` has a part of type {kind!r} in a form that this upstream has no words for", param=param
+        f"`{param}` has a part of type {kind!r} in a form that this upstream does not support", param=param
     )
 
 
 def _text_parts(output: object, at: str) -> object:
-    """What a tool gave back: text, in one piece or in parts."""
+    """A tool's result: text, in one piece or in parts."""
     if isinstance(output, str):
         return output
     parts = [_part(part, at) for part in _list(output)]
     if any(part["type"] != "text" for part in parts):
-        raise Unsupported(f"`{at}` is not only text, which is all that a tool can give this upstream", param=at)
+        raise Unsupported(f"`{at}` is not only text; send text as a tool's result to this upstream", param=at)
     return parts
 
 
@@ -170,13 +169,13 @@ def _add_text_options(text: Item, fields: dict[str, object]) -> None:
 
 
 def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
-    """Tools that the caller runs, and how they are chosen."""
+    """Add the tools that the client runs, and the tool choice."""
     tools = []
     for index, tool in enumerate(_list(request.get("tools"))):
         said = _tool(_dict(tool))
         if said is None:
             kind = _dict(tool).get("type")
-            unsupported[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, which this upstream has no tool for"
+            unsupported[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, a tool that this upstream does not have"
         else:
             tools.append(said)
     if tools:
@@ -195,7 +194,7 @@ def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, 
 
 
 def _tool(tool: Item) -> dict[str, object] | None:
-    """A tool in the form of chat completions, None where it has none."""
+    """A tool in the form of chat completions, None if it has no counterpart."""
     if tool.get("type") == "function":
         names = ("name", "description", "parameters", "strict")
         return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
@@ -221,26 +220,26 @@ def _choice(choice: Item) -> dict[str, object] | None:
 
 
 def _unsupported_values(request: Item) -> dict[str, str]:
-    """Fields that are known there, but not with this value."""
+    """Return name -> message of fields that chat completions has, but not with this value."""
     found = {}
     if request.get("store") is True:
-        found["store"] = "`store` is true, but this upstream keeps no answers"
+        found["store"] = "`store` is true, and this upstream stores no answers; send store: false"
     if request.get("truncation") == "auto":
-        found["truncation"] = "`truncation` is 'auto', but this upstream shortens no conversation"
+        found["truncation"] = "`truncation` is 'auto', which this upstream does not support; send 'disabled'"
     if _dict(request.get("reasoning")).get("summary") in ("concise", "detailed"):
-        found["reasoning.summary"] = "`reasoning.summary` asks for a form that this upstream cannot be asked for"
+        found["reasoning.summary"] = "`reasoning.summary` is not supported by this upstream; remove it"
     other = [each for each in _list(request.get("include")) if each not in _INCLUDED]
     if other:
-        found["include"] = f"`include` has {other[0]!r}, which this upstream does not give"
+        found["include"] = f"`include` has {other[0]!r}, which this upstream does not support"
     return found
 
 
 def _stateful(name: str) -> str:
-    return f"`{name}` goes on with what an upstream has kept, and this one keeps nothing; send the whole as `input`"
+    return f"`{name}` refers to stored data, and this upstream stores none; send the whole conversation as `input`"
 
 
 def _unsupported(name: str) -> str:
-    return f"`{name}` is request, and this upstream has no words for it"
+    return f"`{name}` is not supported by this upstream; remove it"
 
 
 def _dict(value: object) -> dict[str, object]:

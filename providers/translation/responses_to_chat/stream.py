@@ -1,8 +1,8 @@
-"""The Responses API in the words of chat completions: the events of an answer.
+"""Translates the chunks of a chat completion to the events of the Responses API.
 
-Chunks say what was added, events also where it begins and ends: one item is open at a time (reasoning, message or tool
-call), and whatever begins another one closes it. The response object repeats what was asked, as OpenAI's does, and says
-`store: false`, because nothing was kept. Pure.
+Chunks only add text; events also mark where each item begins and ends: one item is open at a time (reasoning, message
+or tool call), and the start of another item closes it. The response object repeats the request's fields, as OpenAI's
+does, and has `store: false`, because the answer is not stored. Pure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from providers.tolerant_json import as_key, loads
 
 Fields = dict[str, object]
 
-_ECHOED: Final[Mapping[str, object]] = {  # what was asked, and what stands there where nothing was
+_ECHOED: Final[Mapping[str, object]] = {  # fields of the request that the answer repeats, and their defaults
     "background": False,
     "instructions": None,
     "max_output_tokens": None,
@@ -42,7 +42,7 @@ class ResponseEventsFromChat:
     """The `providers.translation.base.Translator` of an answer for a client of the Responses API.
 
     Args:
-        asked: the client's request.
+        request: the client's request.
     """
 
     def __init__(self, request: Mapping[str, object]) -> None:
@@ -50,9 +50,9 @@ class ResponseEventsFromChat:
         self._writer = EventWriter()
         self._head: Fields = {}
         self._output: list[Fields] = []
-        self._open: Fields | None = None  # the item that is being said
-        self._part: Fields | None = None  # the part of it, in messages and reasoning
-        self._call: object = None  # which tool call of the chunks is open
+        self._open: Fields | None = None  # the open item
+        self._part: Fields | None = None  # its open part, in messages and reasoning
+        self._call: object = None  # index of the last tool call in the chunks
         self._calls: dict[object, Fields] = {}
         self._finish: object = None
         self._usage: Fields | None = None
@@ -77,7 +77,7 @@ class ResponseEventsFromChat:
 
     def _chunk(self, chunk: Fields) -> Iterator[bytes]:
         choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
-        beside = [_dict(chunk.get("x_groq")), *choices]  # where Groq and Moonshot have it
+        beside = [_dict(chunk.get("x_groq")), *choices]  # places of `usage` at Groq and Moonshot
         self._usage = next((_usage(each["usage"]) for each in (chunk, *beside) if each.get("usage")), self._usage)
         if not self._head and (chunk.get("id") or choices or self._ended):  # Azure begins with an event without id
             self._head = {
@@ -110,7 +110,7 @@ class ResponseEventsFromChat:
             yield from self._tool_call(_dict(call))
 
     def _text(self, item: str, part: str, text: str, logprobs: list[object] | None = None) -> Iterator[bytes]:
-        """More text of a part, which is begun where it is not open."""
+        """Add text to a part; begin the part if it is not open."""
         if self._open is None or self._open["type"] != item:
             yield from self._begin(_new_item(item, self._ident(item)))
         if self._part is None or self._part["type"] != part:
@@ -129,7 +129,7 @@ class ResponseEventsFromChat:
         yield self._writer.event(f"response.{part}.delta", **self._place(), delta=text, **told)
 
     def _annotate(self, annotation: Fields) -> Iterator[bytes]:
-        """A source of the text; a text is begun where none is open."""
+        """Add a source of the text; begin a text if none is open."""
         if self._part is None or self._part["type"] != "output_text":
             yield from self._text("message", "output_text", "")
         assert self._part is not None
@@ -200,7 +200,7 @@ class ResponseEventsFromChat:
         self._part = None
 
     def _end_item(self) -> Iterator[bytes]:
-        """The open item is over; a tool call is over only with the answer, as its pieces may come mixed."""
+        """End the open item; tool calls end only with the answer, because their pieces may be interleaved."""
         yield from self._end_part()
         item, self._open = self._open, None
         if item is not None and item["type"] in ("reasoning", "message"):
@@ -212,7 +212,7 @@ class ResponseEventsFromChat:
         return self._writer.event("response.output_item.done", output_index=self._output.index(item), item=item)
 
     def _closing(self) -> Iterator[bytes]:
-        """Everything that is open ends, and the answer is told as a whole."""
+        """End everything that is open, then send the whole answer."""
         if not self._head:
             yield from self._chunk({})
         reason = _INCOMPLETE.get(str(self._finish))
@@ -238,7 +238,7 @@ class ResponseEventsFromChat:
 
 
 def _new_item(kind: str, ident: str) -> Fields:
-    """An item of which nothing was said yet."""
+    """An item without content."""
     head: Fields = {"id": ident, "type": kind}
     if kind == "reasoning":
         return {**head, "summary": [], "content": []}
@@ -249,7 +249,7 @@ def _new_item(kind: str, ident: str) -> Fields:
 
 
 def _parts(content: list[object]) -> tuple[str, str]:
-    """Reasoning and text of a content that comes in parts."""
+    """Reasoning and text of a content in parts."""
     reasoning, text = "", ""
     for part in map(_dict, content):
         if part.get("type") == "thinking":
@@ -262,7 +262,7 @@ def _parts(content: list[object]) -> tuple[str, str]:
 
 
 def _usage(value: object) -> Fields | None:
-    """Token counts under their other names."""
+    """Token counts with the names of the Responses API."""
     usage = usage_of(value)
     if usage is None:
         return None
