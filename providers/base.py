@@ -365,7 +365,7 @@ class HttpStream(Stream, Protocol):
 
     @property
     def received(self) -> bool:
-        """The end of the response has been received: `on_close` follows at once. False if the client cannot detect it."""
+        """The end of the response was received: `on_close` follows at once. False if the client cannot detect it."""
 
 
 class HttpClient(Protocol):

@@ -109,7 +109,7 @@ class BadStatus(UpstreamError):
 
 
 class RequestModeRejected(BadStatus):
-    """The upstream rejected streaming, or the option for token counts; the next request leaves that out."""
+    """The upstream rejected streaming, or the option for token counts; the next request is sent without."""
 
     label = "stream_refused"
 

@@ -1,7 +1,7 @@
-"""Rate limits as response headers state them, in the form of every provider: one table of names, one reader.
+"""Reads the rate-limit headers of every provider: one table of names, one reader.
 
-What a name means is here; what differs between providers that use the same name is a `RateLimitFormat`, a row's own in
-catalog.py. Whatever cannot be read is unknown, never zero. Units: seconds, requests, tokens.
+The meaning of each name is here; differences between providers that use the same name are a `RateLimitFormat`, set in
+the provider's row of catalog.py. Unreadable values are unknown, never zero. Units: seconds, requests, tokens.
 """
 
 import re
@@ -30,12 +30,12 @@ _FIELDS: Final = ("limit", "remaining", "reset")
 
 @dataclass(frozen=True, slots=True)
 class RateLimitFormat:
-    """How a provider's limit headers are meant, where their names do not say it.
+    """Details of a provider's limit headers that their names do not contain.
 
     Attributes:
-        requests_window_s: window of limits on requests,
-        tokens_window_s: and of those on tokens; None: the shortest usual one that the stated reset fits into.
-        zero_is_unknown: nothing remaining is written for "not known", too.
+        requests_window_s: window of limits on requests; None: the shortest usual window that contains the reset time.
+        tokens_window_s: window of limits on tokens; None: the shortest usual window that contains the reset time.
+        zero_is_unknown: a `remaining` of 0 may also mean "unknown".
     """
 
     requests_window_s: float | None = 60.0
@@ -43,7 +43,7 @@ class RateLimitFormat:
     zero_is_unknown: bool = False
 
     def read(self, headers: Headers) -> tuple[RateLimit, ...]:
-        """What a response's headers state; a `LimitReader`."""
+        """Read a response's headers; a `LimitReader`."""
         found: dict[tuple[Resource, float | None], dict[str, bytes]] = {}
         date = b""
         for name, value in headers:
@@ -56,7 +56,7 @@ class RateLimitFormat:
         return tuple(self._limit(*key, texts, date) for key, texts in found.items())
 
     def _limit(self, resource: Resource, window_s: float | None, texts: dict[str, bytes], date: bytes) -> RateLimit:
-        """One limit from its texts; an absolute reset counts from the response's own date."""
+        """Read one limit from its header values; an absolute reset is relative to the response's own date."""
         text = texts.get("reset", b"").decode("latin-1")
         reset_s = wait_s(text)
         if reset_s is None and text:
@@ -73,13 +73,13 @@ class RateLimitFormat:
 
 
 def _count(text: bytes) -> float | None:
-    """A number of requests or tokens; a limit written as `100, 100;w=60` or below zero is not known."""
+    """Read a number of requests or tokens; `100, 100;w=60` and negative numbers are unknown."""
     text = text.strip()
     return float(text) if len(text) <= _DIGITS_MAX and _number(text) else None
 
 
 def _names() -> Iterator[tuple[bytes, tuple[Resource, float | None, str]]]:
-    """Every header name there is, with what it states; the window is None where the name does not say it."""
+    """Yield every header name with its meaning; the window is None if the name does not contain it."""
     for named in _FIELDS:
         field = named.encode()
         for what, resource in _RESOURCES.items():

@@ -1,7 +1,8 @@
-"""Times in response headers and error bodies: how long to wait, in every form that providers use.
+"""Reads wait times in response headers and error bodies, in every form that providers use.
 
-Absolute times count from a reference the caller gives, which should be the response's own `Date`, so that a wrong clock
-of ours does no harm; without one they are unknown. Nonsense is unknown, too, never zero. Units: seconds, epoch seconds.
+Absolute times are relative to a reference from the caller, which should be the response's own `Date`, so that a wrong
+local clock has no effect; without a reference they are unknown. Invalid values are unknown too, never zero. Units:
+seconds, epoch seconds.
 """
 
 import re
@@ -11,9 +12,9 @@ from email.utils import parsedate_to_datetime
 
 from providers.base import Headers
 
-_WAIT_S_MAX = 31 * 86400.0  # the longest window of any quota is a month; beyond it a value is nonsense
+_WAIT_S_MAX = 31 * 86400.0  # the longest window of any quota is a month; longer waits are invalid
 _EPOCH_S_MIN = 1e9  # a bare number from here on is a time (2001), not a wait (32 years)
-_EPOCH_MS_MIN = 1e11  # and from here on one in milliseconds (1973; in seconds it would be the year 5138)
+_EPOCH_MS_MIN = 1e11  # a bare number from here on is a time in milliseconds (1973; in seconds: the year 5138)
 _TEXT_MAX = 64
 
 _number = re.compile(r"\d+(\.\d*)?|\.\d+").fullmatch
@@ -23,15 +24,15 @@ _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.
 
 
 def wait_s(text: str, reference_s: float | None = None) -> float | None:
-    """How long to wait.
+    """Read a wait time.
 
     Args:
         text: seconds (`20`, `7.66`), a Go duration (`6m0s`, `12ms`), an RFC 3339 time, an HTTP date, or an epoch time
             in seconds or milliseconds.
-        reference_s: what time it was for whoever wrote the text, None when that is not known.
+        reference_s: the server's time when it wrote the text, None if unknown.
 
     Returns:
-        Seconds, 0.0 for a time that has passed; None when the text says nothing usable.
+        Seconds, 0.0 for a time that has passed; None if the text is unusable.
     """
     text = text.strip()
     if len(text) > _TEXT_MAX:
@@ -47,7 +48,7 @@ def wait_s(text: str, reference_s: float | None = None) -> float | None:
 
 
 def epoch_s(text: str) -> float | None:
-    """The time that an RFC 3339 time or an HTTP date states, None when it is neither."""
+    """Read an RFC 3339 time or an HTTP date, None if the text is neither."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             time = parse(text)
@@ -58,7 +59,7 @@ def epoch_s(text: str) -> float | None:
 
 
 def retry_after_s(headers: Headers) -> float | None:
-    """How long a response asks to wait: the first usable of the millisecond headers and `retry-after`."""
+    """Return the wait that a response requests: the first usable of the millisecond headers and `retry-after`."""
     texts = {name: value.decode("latin-1") for name, value in headers}
     for name in (b"retry-after-ms", b"x-ms-retry-after-ms"):
         wait = _milliseconds(texts, name)

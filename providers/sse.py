@@ -1,11 +1,11 @@
-"""Server-sent events as bytes: splitting a stream into whole events, exactly as they came, and reading their fields.
+"""Server-sent events as bytes: splits a stream into whole events, unchanged, and reads their fields.
 
-Sans-I/O. Every byte fed comes out once, in an event or in `rest()`, and the events are the same however the bytes
-were cut. A line ends with LF, CRLF or CR, an event with a blank line (so a blank line of its own is an event, too).
-Only a CR behind an LF waits for one more byte, because an LF may follow; CR CR ends an event at once, so that a server
-that ends its lines with CR alone is not read one event late. A BOM at the start belongs to the first event.
+Sans-I/O. Every byte fed is returned once, in an event or by `rest()`, and the events do not depend on the sizes of the
+reads. A line ends with LF, CRLF or CR, an event with a blank line (so a blank line alone is an event too). Only a CR
+after an LF waits for one more byte, because an LF may follow; CR CR ends an event at once, so that events of a server
+whose lines end with CR alone are not one event late. A BOM at the start belongs to the first event.
 
-Knows nothing of JSON, models or what an event means. Units: bytes.
+Units: bytes.
 """
 
 import re
@@ -22,10 +22,10 @@ class Splitter:
     """Splits a byte stream into events.
 
     Args:
-        event_bytes_max: an event, finished or not, that is longer raises `ProtocolError`.
+        event_bytes_max: a longer event, complete or not, raises `ProtocolError`.
 
     Attributes:
-        partial: the beginning of an event that is not complete; empty between two of them.
+        partial: the beginning of an incomplete event; empty between two events.
     """
 
     __slots__ = ("_has_cr", "_max", "_scan", "partial")
@@ -33,13 +33,13 @@ class Splitter:
     def __init__(self, event_bytes_max: int) -> None:
         self._max = event_bytes_max
         self.partial = bytearray()
-        self._scan = 0  # no event ends before this place of the buffer
-        self._has_cr = False  # a CR has been seen: only then is there more to look for than LF LF
+        self._scan = 0  # no event ends before this offset of the buffer
+        self._has_cr = False  # a CR was seen: until then, only LF LF can end an event
 
     def first_end(self, data: bytes) -> int:
-        """Where the first event of the next bytes ends, if that is plain to see; 0: feed them.
+        """Return the end of the first event in the next bytes if it ends with LF LF and has no CR, else 0.
 
-        They are not taken: whoever cuts the event off feeds the rest. Asked only between events.
+        The bytes are not consumed: the caller takes the event and feeds the rest. Called only between events.
         """
         end = data.find(b"\n\n") + 2
         plain = 2 < end <= self._max and data[0] != _LF and not self._has_cr and data.find(b"\r", 0, end) < 0
@@ -56,7 +56,7 @@ class Splitter:
         """
         buffer = self.partial
         if not buffer:
-            # Nearly always a piece is one event of one line: its first line end tells, and nothing is copied.
+            # Nearly always a read is one event of one line: its first line end shows that, and nothing is copied.
             size = len(data)
             line = data.find(b"\n")
             cr = data.find(b"\r")
@@ -72,11 +72,11 @@ class Splitter:
         return self._split(buffer)
 
     def rest(self) -> bytes:
-        """What has come since the last whole event."""
+        """Return the bytes since the last whole event."""
         return bytes(self.partial)
 
     def _split(self, source: bytes | bytearray) -> list[bytes]:
-        """Cut the events off the source, which is the buffer, or new bytes while the buffer is empty."""
+        """Split the source, which is the buffer, or new bytes while the buffer is empty."""
         events: list[bytes] = []
         start, scan = 0, self._scan
         while (end := self._end(source, start, scan)) > 0:
@@ -94,7 +94,7 @@ class Splitter:
         return events
 
     def _end(self, source: bytes | bytearray, start: int, scan: int) -> int:
-        """Where the event at `start` ends, 0 when its end is not there yet."""
+        """Return the end of the event at `start`, 0 if the event is incomplete."""
         if start == len(source):
             return 0
         if source[start] == _LF:
@@ -110,11 +110,11 @@ class Splitter:
         return found.end() if found else 0
 
     def _too_long(self) -> ProtocolError:
-        return ProtocolError(f"the upstream sent an event of over {self._max} bytes")
+        return ProtocolError(f"the upstream sent an event over the limit of {self._max} bytes")
 
 
 def events_of(raw: bytes) -> Sequence[bytes]:
-    """Whole events that stand one behind the other; nearly always it is one."""
+    """Split bytes that are whole events; nearly always there is one."""
     if not raw or (raw.find(b"\n\n") == len(raw) - 2 and b"\r" not in raw):
         return (raw,) if raw else ()
     splitter = Splitter(len(raw))
@@ -123,7 +123,7 @@ def events_of(raw: bytes) -> Sequence[bytes]:
 
 
 def data_of(event: bytes) -> bytes | None:
-    """The value of an event's `data` field, several joined with LF; None when it has none."""
+    """Return the value of an event's `data` field, several joined with LF; None if it has none."""
     if event.startswith(b"data: "):
         line = event.find(b"\n")
         cr = event.find(b"\r")
@@ -136,13 +136,12 @@ def data_of(event: bytes) -> bytes | None:
 
 
 def forwardable(event: bytes) -> bytes:
-    """The event as a client may get it: as it came, but for what trips clients that parse every event as JSON.
+    """Return the event without the parts that break clients that parse every event as JSON.
 
-    `id` and `retry` fields are taken out. An event whose data is empty or absent is dropped, unless it is nothing but
-    comments.
+    `id` and `retry` fields are removed. An event whose data is empty or absent is dropped, unless it has only comments.
 
     Returns:
-        The bytes to forward, empty when nothing may be forwarded.
+        The bytes to forward, empty if the event is dropped.
     """
     lines = fields(event)
     if any(name == b"data" and value for name, value, _ in lines):
@@ -152,7 +151,7 @@ def forwardable(event: bytes) -> bytes:
 
 
 def fields(event: bytes) -> list[tuple[bytes, bytes, bytes]]:
-    """Name, value and raw line of each line of an event; the name of comments and blank lines is empty."""
+    """Return name, value and raw line of each line of an event; the name of comments and blank lines is empty."""
     found = []
     for line in event.splitlines(keepends=True):
         name, _, value = line.rstrip(b"\r\n").removeprefix(_BOM).partition(b":")

@@ -1,9 +1,9 @@
-"""How one server lets itself be asked: as a stream or as a whole, with `stream_options` or without; from its refusals.
+"""Remembers the request modes that a server has rejected (`stream`, `stream_options`), and returns the mode to try.
 
-What is learned holds for calls of the same shape, the set of their top-level keys: a server that streams, but not
-together with some parameter, goes on streaming for everybody else, and no caller's odd request spoils those of others.
-It is forgotten after a while, because servers are updated, and when the other way is refused as well. Pure, bounded.
-Units: seconds of whichever clock the caller uses.
+A learned mode holds for calls of the same shape, the set of their top-level keys: a server that cannot stream with some
+parameter still streams all other requests, so one unusual request does not affect those of other callers. A mode is
+forgotten after 10 minutes, because servers are updated, and if the server rejects it too. Pure, bounded. Units: seconds
+of the caller's clock.
 """
 
 import re
@@ -18,7 +18,7 @@ from providers.errors import UpstreamError
 
 _REMEMBERED_S: Final = 600.0
 _SHAPES_MAX: Final = 64
-_SHAPE_KEYS_MAX: Final = 64  # a call with more is of no known shape
+_SHAPE_KEYS_MAX: Final = 64  # a call with more keys has no shape, and nothing is learned from it
 _names_options = re.compile(r"\bstream_options\b|\binclude_usage\b").search
 _options = msgspec.json.Decoder(Mapping[str, object] | None).decode
 
@@ -26,10 +26,10 @@ _Shape = tuple[Api, frozenset[str]]
 
 
 class RequestMode(NamedTuple):
-    """How a call is sent.
+    """The form in which a call is sent.
 
     Attributes:
-        stream: as a stream; False: its answer is asked for as a whole, and made a stream here if one is wanted.
+        stream: request a stream; False: request one body, converted to a stream if the client needs one.
         options: `stream_options` may be sent.
     """
 
@@ -42,28 +42,28 @@ UNSTREAMED: Final = RequestMode(stream=False, options=False)
 
 
 class StreamSupport:
-    """What one server has refused."""
+    """The request modes that one server supports."""
 
     __slots__ = ("_learned",)
 
     def __init__(self) -> None:
-        self._learned: dict[_Shape, tuple[RequestMode, float]] = {}  # until when; the oldest first
+        self._learned: dict[_Shape, tuple[RequestMode, float]] = {}  # mode and its expiry time; the oldest first
 
     def __bool__(self) -> bool:
         return bool(self._learned)
 
     def mode_for(self, call: Call, now_s: float) -> RequestMode:
-        """How to ask it for an answer that is wanted in events."""
+        """Return the mode for a call whose answer is needed as events."""
         mode, until_s = self._learned.get(_shape(call), (DEFAULT, 0.0))
         return mode if now_s < until_s else DEFAULT
 
     def rejected(self, call: Call, mode: RequestMode, error: UpstreamError, now_s: float) -> bool:
-        """A call failed that was sent in this mode; returns whether it would now be sent in another one."""
+        """Learn from a failed call that was sent in this mode; return True if the call now has another mode."""
         shape = _shape(call)
         other = _other(call, mode, error)
         if other is None:
             if error.status in (400, 422) and mode == self._learned.get(shape, (None,))[0]:
-                del self._learned[shape]  # what was taken for the reason was none
+                del self._learned[shape]  # the rejection had another reason
             return False
         self._learned.pop(shape, None)
         while len(self._learned) >= _SHAPES_MAX:
@@ -73,7 +73,7 @@ class StreamSupport:
 
 
 def _other(call: Call, mode: RequestMode, error: UpstreamError) -> RequestMode | None:
-    """Another mode in which the call may be taken, None where there is none, or where the caller is to blame."""
+    """Return another mode to try, None if there is none or the caller's own options caused the rejection."""
     if not mode.stream or not is_stream_refused(error) or len(call.spans) > _SHAPE_KEYS_MAX:
         return None
     if not _names_options(f"{error.param} {error.message}"):
@@ -82,7 +82,7 @@ def _other(call: Call, mode: RequestMode, error: UpstreamError) -> RequestMode |
 
 
 def _has_standard_options(call: Call) -> bool:
-    """The call has no `stream_options` of its own, or none but those that every server should know."""
+    """Return True if the call has no `stream_options` except `include_usage`, which every server should support."""
     if "stream_options" not in call.spans:
         return True
     start, end = call.spans["stream_options"]

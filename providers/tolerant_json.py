@@ -1,7 +1,7 @@
-"""JSON as upstreams really send it: read and write what Python's own json module accepts, at msgspec's speed otherwise.
+"""Reads and writes JSON as upstreams really send it: all that Python's json module accepts, at msgspec's speed.
 
-Servers written in Python send NaN, Infinity and halves of surrogate pairs (an emoji cut in two by a tokenizer); clients
-written in Python read them. Knows nothing of what the JSON means.
+Servers written in Python send NaN, Infinity and unpaired surrogates (an emoji split by a tokenizer); clients written in
+Python accept them.
 """
 
 import json
@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def loads(data: bytes) -> object:
-    """Parse one JSON document; None when it is none, or is nested too deeply to be an answer."""
+    """Parse one JSON document; None if it is invalid, or nested too deeply to be an answer."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -28,7 +28,7 @@ def loads(data: bytes) -> object:
 
 
 def dumps(value: object) -> bytes:
-    """Write JSON, compactly; halves of surrogate pairs leave as the escapes they came as."""
+    """Write compact JSON; unpaired surrogates are written as escapes."""
     try:
         return _encode(value)
     except (UnicodeEncodeError, OverflowError):
@@ -36,12 +36,12 @@ def dumps(value: object) -> bytes:
 
 
 def as_count(value: object) -> int | None:
-    """A count of tokens, as an integer or a float that is one; None for what no answer can have."""
+    """Return a count of tokens from an integer, or a float with an integer value; None for impossible values."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _COUNT_MAX else None
 
 
 def as_key(value: object) -> object:
-    """A JSON value as the key of a dictionary: an index may be anything, if only the same one comes again."""
+    """Return a JSON value as a dictionary key: an index may have any type, if equal ones mean the same item."""
     return dumps(value) if isinstance(value, (dict, list)) else value

@@ -1,7 +1,7 @@
-"""One replica as the race sees it: an HTTP client, a wire protocol and a splitter put together as an `Endpoint`.
+"""Combines an HTTP client, a wire protocol and a splitter to an `Endpoint`, a replica in the form that a race uses.
 
-Turns response bytes into frames and every way a response can go wrong into one `UpstreamError`. Knows nothing of
-races, retries or other replicas. Units: seconds, bytes.
+Turns response bytes into frames, and every failure of a response into one `UpstreamError`. Races and retries are not
+handled here. Units: seconds, bytes.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from providers.sse import Splitter
 from providers.stream_support import DEFAULT, UNSTREAMED, RequestMode, StreamSupport
 
 ERROR_BODY_BYTES_MAX = 64 * 1024
-_LINGER_S = 1.0  # after the closing event the body's last chunk may take this long before the connection is dropped
-_TRAILING_S = 3.0  # after the last finish_reason the rest may take this long: token counts, the closing event
-_ERROR_BODY_S = 3.0  # after an error status what it says may take this long: its request is to be tried elsewhere
+_LINGER_S = 1.0  # wait for the body's last chunk after the closing event, before the connection is dropped
+_TRAILING_S = 3.0  # wait for token counts and the closing event after the last finish_reason
+_ERROR_BODY_S = 3.0  # wait for the body of an error status, because the request is then tried elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Bounds:
     """Limits on what an upstream may send.
 
     Attributes:
-        event_bytes_max: one SSE event.
-        body_bytes_max: a JSON answer.
+        event_bytes_max: maximum size of one SSE event.
+        body_bytes_max: maximum size of a JSON answer.
     """
 
     event_bytes_max: int = 4 * 1024 * 1024
@@ -53,14 +53,14 @@ class HttpEndpoint:
     """A `providers.base.Endpoint` over HTTP.
 
     Args:
-        client: to the replica's origin.
+        client: the client to the replica's origin.
         protocols: the wire protocol for each API that the replica serves.
         path: path of the base URL, without a closing slash.
-        headers: sent with every request: host, authorization and the like.
-        model: what the replica calls the model.
-        bounds: limits on what may come back.
-        query: stands behind every path, with its question mark.
-        burst: open while a piece of a body is read, None where nobody asks.
+        headers: headers of every request: host, authorization and so on.
+        model: the replica's name of the model.
+        bounds: limits on responses.
+        query: query string of every request, with its question mark; empty for none.
+        burst: opened while a piece of a body is read, None if no caller uses it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class HttpEndpoint:
         self._bounds = bounds
         self._support = StreamSupport()
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-        fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # no compression between us
+        fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
         self._heads = {
             api: b"POST %s HTTP/1.1\r\n" % f"{path}{protocol.path(api)}{query}".encode() + lines + fixed
             for api, protocol in protocols.items()
@@ -109,25 +109,25 @@ class HttpEndpoint:
 
 
 class _UnsupportedStream:
-    """A `Stream` of a call that cannot be put into words for this replica: it fails in the next loop turn."""
+    """The `Stream` of a call that this replica does not support: it fails in the next loop turn."""
 
     def __init__(self, error: Unsupported, sink: Sink) -> None:
         self._timer = asyncio.get_running_loop().call_soon(sink.on_end, error)
 
     def pause(self) -> None:
-        """Nothing comes."""
+        """Do nothing: there is no data."""
 
     def resume(self) -> None:
-        """Nothing comes."""
+        """Do nothing: there is no data."""
 
     def abort(self) -> None:
         self._timer.cancel()
 
 
-_FIRST_EVENTS = 4  # role, reasoning's beginning, and one that has a text
-# Looked up once: they are asked for every event.
+_FIRST_EVENTS = 4  # role, the beginning of the reasoning, and an event with text
+# Looked up once, because every event is compared with them.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
-_QUOTED_MAX: Final = 40  # of a header's value
+_QUOTED_MAX: Final = 40  # characters of a header's value
 _ACCEPT = {True: b"text/event-stream", False: b"application/json"}
 
 
@@ -170,11 +170,11 @@ class _HttpStream:
     ) -> None:
         self._protocol = protocol
         self._call = call
-        self._in_events = call.streaming or call.assemble  # how the sink wants the answer, however it is asked for
+        self._in_events = call.streaming or call.assemble  # the sink needs events, whatever was requested
         self._mode = mode
         self._support = support
         self._burst = burst
-        self._in_runs = call.streaming  # a client that assembles takes events one by one
+        self._in_runs = call.streaming  # assembling needs single events
         self._bounds = bounds
         self._sink: Sink | None = sink
         self._splitter: Splitter | None = None  # set while the body is read as events
@@ -182,10 +182,10 @@ class _HttpStream:
         self._body = bytearray()  # the body, while it is not read as events
         self._status = 0
         self._headers: Headers = ()
-        self._compression = b""  # of the body, nothing where it is not compressed
+        self._compression = b""  # the body's content-encoding, empty if uncompressed
         self._paused = False
-        self._content_seen = False  # there was content, or a refusal
-        self._linger: asyncio.TimerHandle | None = None  # ends what need not be waited for
+        self._content_seen = False  # content or a refusal was pushed
+        self._linger: asyncio.TimerHandle | None = None  # limits the wait for bytes that the answer does not need
 
     # Stream
 
@@ -212,12 +212,12 @@ class _HttpStream:
         is_json = False
         for name, value in headers:
             if name == b"content-type":
-                is_json = b"json" in value.lower()  # everything else is read as events
+                is_json = b"json" in value.lower()  # all other types are read as events
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self._compression = value
         if status == 200 and self._compression:
             what = self._compression[:_QUOTED_MAX].decode("latin-1")
-            self._fail(ProtocolError(f"the upstream has compressed its answer ({what}), which it was asked not to"))
+            self._fail(ProtocolError(f"the upstream's answer is compressed ({what}); turn its compression off"))
             return
         if status == 200 and self._in_events and not is_json:
             self._splitter = Splitter(self._bounds.event_bytes_max)
@@ -237,7 +237,7 @@ class _HttpStream:
             self._read_stream(self._splitter, data)
         except ProtocolError as error:
             self._fail(error)
-        except Exception as error:  # a bug must cost one attempt, not a client's minutes
+        except Exception as error:  # a bug must fail one attempt at once, not stall the client
             self._fail(_unreadable(error))
         finally:
             self._burst.close()
@@ -249,19 +249,29 @@ class _HttpStream:
         if self._status != 200 and self._status:
             self._end(self._status_error())
         elif self._reader is not None:
-            # A connection lost behind the last finish_reason has cost the answer nothing.
+            # A connection lost after the last finish_reason cost the answer nothing.
             self._close(None if self._is_whole else error or _cut())
         else:
             self._close(error)
 
-    # inside
+    # Internals
 
     def _read_stream(self, splitter: Splitter, data: bytes) -> None:
-        """Push what is in the next bytes: runs of content events as they are, all others one by one."""
+        """Push the events in the next bytes: runs of content events unchanged, all others one by one.
+
+        Examples, one read a line, `|` ends an event (openai/events.py has an example of `content_run`):
+
+            role|Hel|lo|,      read role and "Hel" (learned); run of "lo"; the incomplete event stays in the splitter
+             wo|rld|usage|     feed: ", wo" and "rld" are one frame, then usage; no run after an incomplete event
+            a|b|c|             run: one frame with events=3 and the bytes of the read
+            a|b|usage|[DONE]|  run of "a" and "b"; feed: usage, [DONE]
+            a|finish|b|        run of "a"; feed: finish, "b"
+            é|                 feed: text outside ASCII is in no run
+        """
         reader = self._reader
         assert reader is not None
         if self._in_runs and not splitter.partial:
-            for _ in range(_FIRST_EVENTS):  # where a stream begins, its first events teach what a run is
+            for _ in range(_FIRST_EVENTS):  # the first events of a stream must be read before a run can be recognised
                 size, count = reader.content_run(data)
                 if size:
                     rest = data[size:]
@@ -277,20 +287,20 @@ class _HttpStream:
             self._read(splitter.feed(data))
 
     def _read(self, events: Sequence[bytes]) -> None:
-        """Push whole events until the closing one, or until the sink has had enough."""
+        """Push whole events until the closing one, or until the sink aborts."""
         reader = self._reader
         assert reader is not None
         burst: list[bytes] = []
         for event in events:
             frame = reader.read(event)
             if frame.kind is _CONTENT and frame.usage is None and self._call.streaming:
-                burst.append(frame.raw)  # a client that assembles takes events one by one
+                burst.append(frame.raw)  # assembling needs single events
                 continue
             if burst:
                 self._push(Frame(_CONTENT, b"".join(burst), None, None, len(burst)))
                 burst.clear()
             if frame.kind is _ERROR and reader.complete and self._content_seen:
-                self.exchange.abort()  # like a connection lost there, it has cost the answer nothing
+                self.exchange.abort()  # an error after the last finish_reason cost the answer nothing
                 self.on_close(None)
                 return
             self._push(frame)
@@ -308,26 +318,25 @@ class _HttpStream:
             self._sink.on_frame(frame)
 
     def _done(self) -> None:
-        """The closing event came: over for the sink, while the body's end may follow and free the connection."""
-        if self._sink is None:  # it has had enough; or this stands behind its end, and the connection is waited for
+        """End the stream for the sink after the closing event; the body's end may follow and free the connection."""
+        if self._sink is None:  # aborted, or an event after the closing one
             return
         self._stop_lingering()
         if not self.exchange.received:
             self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self.exchange.abort)
-        self.exchange.resume()  # nobody will any more
+        self.exchange.resume()  # the sink cannot resume it after the end
         self._end(None if self._is_whole else _cut())
 
     @property
     def _is_whole(self) -> bool:
-        """Nothing of the answer is missing."""
         return self._reader is not None and self._reader.complete
 
     def _wait_for_rest(self, rest_s: float) -> None:
-        """All that has to come is here, or an error's status: what may follow is waited for so long."""
+        """Limit the wait for bytes after a complete answer or an error status."""
         self._linger = asyncio.get_running_loop().call_later(rest_s, self._rest_is_late, rest_s)
 
     def _rest_is_late(self, rest_s: float) -> None:
-        if self._paused:  # it may be there, and is not read
+        if self._paused:  # the bytes may have arrived unread
             self._wait_for_rest(rest_s)
             return
         self.exchange.abort()
@@ -339,19 +348,19 @@ class _HttpStream:
             self._linger = None
 
     def _gather(self, data: bytes) -> None:
-        """Keep a body that is read as a whole: an error's beginning, or an answer up to its bound."""
+        """Collect a body that is read as a whole: an error's beginning, or an answer up to its bound."""
         if self._status != 200:
-            if not self._compression:  # what an error says is then not known, but its status is
+            if not self._compression:  # the text of a compressed error stays unknown, its status is enough
                 self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
             if len(self._body) == ERROR_BODY_BYTES_MAX:
                 self._fail(self._status_error())
         elif len(self._body) + len(data) > self._bounds.body_bytes_max:
-            self._fail(ProtocolError(f"the upstream's answer is over {self._bounds.body_bytes_max} bytes"))
+            self._fail(ProtocolError(f"the upstream's answer is over the limit of {self._bounds.body_bytes_max} bytes"))
         else:
             self._body += data
 
     def _close(self, error: UpstreamError | None) -> None:
-        """The body is over; without an error, what it still holds is pushed first."""
+        """End the stream after the body; without an error, push its last frames first."""
         if error is None:
             try:
                 for frame in self._last_frames():
@@ -361,14 +370,14 @@ class _HttpStream:
         self._end(error)
 
     def _status_error(self) -> UpstreamError:
-        """An error status; a refusal of how it was asked is told as such where there is another way to ask."""
+        """Read an error status; a rejected request mode is reported as such if there is another mode to try."""
         error = self._protocol.error(self._status, self._headers, bytes(self._body))
         now_s = asyncio.get_running_loop().time()
         other = self._support.rejected(self._call, self._mode, error, now_s)
         return RequestModeRejected(error) if other else error
 
     def _last_frames(self) -> Sequence[Frame]:
-        """Of a stream, what closes it where no event did; of a JSON body, all of it."""
+        """Return the closing frame of a stream without a closing event, or the frames of a JSON body."""
         if self._reader is not None:
             last = self._reader.close()
             return () if last is None else (last,)
@@ -389,8 +398,8 @@ class _HttpStream:
 
 
 def _cut() -> ConnectionCut:
-    return ConnectionCut("the upstream's stream ended before the answer was finished")
+    return ConnectionCut("the upstream's stream ended before the answer was complete")
 
 
 def _unreadable(error: Exception) -> ProtocolError:
-    return ProtocolError(f"the upstream's answer could not be read ({type(error).__name__})")
+    return ProtocolError(f"the upstream's answer is unreadable ({type(error).__name__})")

@@ -1,6 +1,6 @@
-"""One message in its two forms: the events of a stream put together into a body, and a body taken apart into events.
+"""Converts a message between its two forms: assembles the events of a stream to a body, and splits a body to events.
 
-The body equals what the API sends for the same generation unstreamed. Knows nothing of requests or races. Sans-I/O.
+The body equals the one that the API sends for the same generation unstreamed. Sans-I/O.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ class MessageAssembler:
         self._inputs: dict[object, list[str]] = {}
 
     def add(self, raw: bytes) -> None:
-        """Take the bytes of one or several events; what is none of the API's is ignored."""
+        """Take the bytes of one or several events; unknown events are ignored."""
         for event in events_of(raw):
             value = loads(data_of(event) or b"")
             if isinstance(value, dict):
@@ -38,10 +38,10 @@ class MessageAssembler:
         """The message as JSON.
 
         Raises:
-            ValueError: there is none, or a tool's input is no JSON.
+            ValueError: the stream had no message, or a tool's input is not JSON.
         """
         if not self._message:
-            raise ValueError("no message was begun")
+            raise ValueError("the stream has no message_start")
         for index, pieces in self._inputs.items():
             text = "".join(pieces)
             given = loads(text.encode("utf-8", "surrogatepass")) if text else self._blocks[index].get("input", {})
@@ -76,7 +76,7 @@ class MessageAssembler:
 
 
 def events_of_message(message: Mapping[str, object]) -> Iterator[bytes]:
-    """Take a message apart into the events of an equal stream."""
+    """Split a message into the events of an equal stream."""
     content, usage = message.get("content"), as_mapping(message.get("usage"))
     stop = {key: message.get(key) for key in ("stop_reason", "stop_sequence", "stop_details") if key in message}
     opening = {**message, "content": [], **dict.fromkeys(stop), "usage": {**usage, "output_tokens": 0}}
@@ -89,7 +89,7 @@ def events_of_message(message: Mapping[str, object]) -> Iterator[bytes]:
 
 
 def event(kind: str, fields: Mapping[str, object]) -> bytes:
-    """One event of the API."""
+    """Write one event of the API."""
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
 
 

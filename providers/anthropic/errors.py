@@ -1,8 +1,8 @@
-"""What the error bodies and error events of Anthropic's Messages API say.
+"""Reads the error bodies and error events of Anthropic's Messages API.
 
 `{"type": "error", "error": {"type": ..., "message": ...}}`, with an HTTP status or inside a stream, where the error's
-type implies one. An account without money (402, or a 400 that says so) is the gateway's trouble, not the caller's: it
-counts as an exhausted quota, so that another replica answers. Units: HTTP status codes.
+type implies one. An account without credit (402, or a 400 with such a message) is no fault of the caller: it counts as
+an exhausted quota, so that another replica is tried. Units: HTTP status codes.
 """
 
 import re
@@ -25,13 +25,13 @@ STATUS = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-QUOTA_CODE = "insufficient_quota"  # OpenAI's word for it
+QUOTA_CODE = "insufficient_quota"  # OpenAI's code
 
 _names_no_credit = re.compile(r"credit balance is too low|specified API usage limits", re.IGNORECASE).search
 
 
 def error_of(status: int, headers: Headers, body: bytes) -> BadStatus:
-    """What a response with an error status means; see `WireProtocol.error`."""
+    """Read a response with an error status; see `WireProtocol.error`."""
     error = bad_status(status, headers, body)
     if status == 402 or (status == 400 and _names_no_credit(error.message)):
         error.status, error.kind, error.code = 429, "rate_limit_error", QUOTA_CODE
@@ -39,7 +39,7 @@ def error_of(status: int, headers: Headers, body: bytes) -> BadStatus:
 
 
 def frame_of(data: bytes) -> ErrorFrame:
-    """What an error event means."""
+    """Read an error event."""
     problem = problem_of(loads(data))
     if problem is None:
         return ErrorFrame("the upstream sent an error without a message")

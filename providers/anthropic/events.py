@@ -1,8 +1,8 @@
-"""What each event of a Messages stream is, for clients that speak the API themselves.
+"""Classifies the events of Messages streams.
 
-Content is what the model generates: a delta with text, thinking or a piece of a tool's input, the start of a tool's
-call (its name is generated), a block that comes whole. Not content: `message_start`, `ping`, empty blocks and deltas,
-signatures. Event types that are not known are passed on. Sans-I/O.
+Content is generated output: a delta with text, thinking or a piece of a tool's input, the start of a tool call (its
+name is generated), a block that is sent whole. Not content: `message_start`, `ping`, empty blocks and deltas,
+signatures. Unknown event types are passed on. Sans-I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class MessageReader:
     """The `providers.base.EventReader` of Messages streams.
 
     Args:
-        first_token: what counts as content.
+        first_token: "any" if thinking counts as content, else "answer".
 
     Attributes:
         complete, closed: see `EventReader`.
@@ -38,14 +38,14 @@ class MessageReader:
     def __init__(self, first_token: FirstToken) -> None:
         self.complete = False
         self.closed = False
-        self._content_seen = False  # content was seen
+        self._content_seen = False
         self._counts = Counts()
         self._ignored = _THINKING if first_token == "answer" else frozenset[str]()
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
         if self._content_seen and event.startswith(_DELTA) and event.endswith(b"}\n\n") and _SIGNATURE not in event:
-            return Frame(FrameKind.CONTENT, event)  # what follows content need not be looked at again
+            return Frame(FrameKind.CONTENT, event)  # after content, deltas need no parsing
         data, raw = data_of(event), forwardable(event)
         if not data:
             return Frame(FrameKind.COMMENT, raw)
@@ -63,7 +63,7 @@ class MessageReader:
         return Frame(kind, raw, self._counts.usage())
 
     def content_run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.content_run`."""
+        """Return (0, 0): every event is read; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> Frame | None:
@@ -71,7 +71,7 @@ class MessageReader:
         return None
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
-        """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
+        """Classify the events of a stream that equals the JSON body; see `EventReader.read_body`."""
         message = loads(body)
         if not isinstance(message, dict) or not isinstance(message.get("content"), list):
             failed = frame_of(body) if isinstance(message, dict) and message.get("error") else _NEITHER
@@ -79,7 +79,6 @@ class MessageReader:
         return [self.read(event) for event in events_of_message(message)]
 
     def _kind(self, event: Mapping[str, object]) -> FrameKind:
-        """What one event is."""
         name = event.get("type")
         if name == "content_block_delta":
             return self._delta(as_mapping(event.get("delta")))
@@ -99,7 +98,7 @@ class MessageReader:
         return FrameKind.PREAMBLE
 
     def _start(self, block: Mapping[str, object]) -> FrameKind:
-        """A block begins: text and thinking are empty then, everything else has something in it."""
+        """Classify the start of a block: text and thinking are usually empty there, other blocks have content."""
         kind = str(block.get("type"))
         if kind in self._ignored or (kind in ("text", "thinking") and not block.get(kind)):
             return FrameKind.PREAMBLE

@@ -1,7 +1,7 @@
-"""POST /v1/messages as Anthropic serves it: the wire protocol for clients that speak it themselves.
+"""The wire protocol of POST /v1/messages on upstreams that have the API.
 
-The client's bytes go out with `model` and `stream` replaced, and the answer's events come back as they came.
-Knows nothing of HTTP, keys or races. Sans-I/O. Units: tokens.
+The client's bytes are sent with `model` and `stream` replaced, and the answer's events are forwarded unchanged.
+Independent of HTTP and keys. Sans-I/O. Units: tokens.
 """
 
 import msgspec
@@ -16,15 +16,15 @@ from providers.openai.events import FirstToken
 from providers.openai.request import build
 from providers.tolerant_json import dumps, loads
 
-MAX_TOKENS = 32_000  # the most that every current model takes
+MAX_TOKENS = 32_000  # the largest bound that every current model accepts
 
 
 class AnthropicMessages:
     """The `providers.base.WireProtocol` of POST messages.
 
     Args:
-        first_token: whether thinking counts as content.
-        max_tokens: the bound on an answer where the client gave none: the API demands one.
+        first_token: "any" if thinking counts as content, else "answer".
+        max_tokens: the bound on an answer if the client sends none: the API requires one.
     """
 
     def __init__(self, *, first_token: FirstToken = "any", max_tokens: int = MAX_TOKENS) -> None:
@@ -44,7 +44,7 @@ class AnthropicMessages:
         return MessageReader(self._first_token)
 
     def assembler(self, _call: Call) -> MessageAssembler:
-        """A fresh assembler for one non-streaming answer."""
+        """See `WireProtocol.assembler`."""
         return MessageAssembler()
 
     def whole(self, call: Call, body: bytes) -> Frame:
@@ -60,7 +60,6 @@ class AnthropicMessages:
 
 
 def _bounded(call: Call, max_tokens: int) -> Call:
-    """The call with a bound on its answer's tokens."""
     if "max_tokens" in call.spans:
         return call
     bound = b'"max_tokens":' + dumps(max_tokens) + (b"," if call.spans else b"")

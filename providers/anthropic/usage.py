@@ -1,7 +1,7 @@
-"""Token counts as Anthropic's Messages API and as chat completions report them.
+"""Converts token counts between Anthropic's Messages API and chat completions.
 
-There `input_tokens` are only those that no cache had; here `prompt_tokens` are all. Counts add up over a
-stream, and a later event repeats or leaves out what an earlier one said. Units: tokens.
+`input_tokens` of the Messages API exclude cached tokens; `prompt_tokens` of chat completions include them. Counts
+accumulate over a stream: a later event repeats or omits counts of an earlier one. Units: tokens.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _INPUTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_toke
 
 
 class Counts:
-    """The counts of one answer, gathered from its events."""
+    """The counts of one answer, collected from its events."""
 
     __slots__ = ("_seen",)
 
@@ -21,12 +21,12 @@ class Counts:
         self._seen: dict[str, object] = {}
 
     def add(self, usage: object) -> None:
-        """Take the `usage` of one event; null says nothing."""
+        """Take the `usage` of one event; nulls are ignored."""
         if isinstance(usage, dict):
             self._seen.update((key, value) for key, value in usage.items() if value is not None)
 
     def usage(self) -> Usage | None:
-        """What is known so far, None for nothing."""
+        """Return the counts so far, None if there were none."""
         seen = self._seen
         if not seen:
             return None
@@ -39,7 +39,7 @@ class Counts:
         )
 
     def chat(self) -> dict[str, object] | None:
-        """The `usage` of a chat completion."""
+        """Return the `usage` of a chat completion."""
         usage = self.usage()
         if usage is None:
             return None
@@ -60,7 +60,7 @@ class Counts:
 
 
 def message_usage(usage: Usage | None) -> dict[str, object]:
-    """The `usage` of a message; zero where the upstream said nothing, because clients must find a number."""
+    """Return the `usage` of a message; zero for missing counts, because clients require a number."""
     known = usage or Usage()
     cached = known.cached_tokens or 0
     made: dict[str, object] = {

@@ -1,11 +1,11 @@
-"""One answer in its two forms: chunks of a stream put together into a body, and a body taken apart into chunks.
+"""Converts an answer between its two forms: assembles the chunks of a stream to a body, and splits a body to chunks.
 
-The body equals, as JSON, what the upstream would have sent for the same generation unstreamed, but for what a stream
-does not tell: `id` and `created` are the stream's own; a key the upstream sends only unstreamed (`annotations: []`) is
-missing, one it sends only in streams stays, but for padding; an empty `content` is null beside tool calls, refusal,
-audio or reasoning, and otherwise what it was in the stream.
+The body equals, as JSON, the one that the upstream would have sent for the same generation unstreamed, except for data
+that a stream does not have: `id` and `created` are the stream's own; a key that the upstream sends only unstreamed
+(`annotations: []`) is missing; a key that it sends only in streams stays, except padding; an empty `content` is null
+beside tool calls, refusal, audio or reasoning, and otherwise as in the stream.
 
-Knows nothing of requests or races, nor what a message is made of: that is the caller's.
+The caller supplies the function that builds a message; requests and races are not handled here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,20 +15,20 @@ from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads
 
 Values = dict[str, list[object]]
-"""Field name -> what was seen of it, in order, nulls left out: an empty list says that only null was seen."""
+"""Field name -> its values in order, without nulls: an empty list means that every value was null."""
 
 _FIRST = ("id", "object", "created", "model", "choices", "usage")
 _IN_EVERY_CHUNK = frozenset({"id", "created", "model", "system_fingerprint", "service_tier"})
-_PADDING = frozenset({"obfuscation", "p"})  # OpenAI, Mistral: against guessing tokens from packet sizes
+_PADDING = frozenset({"obfuscation", "p"})  # OpenAI, Mistral: hides token lengths from observers of packet sizes
 
 
 @dataclass(slots=True)
 class Parts:
-    """What the chunks said of one choice.
+    """The values of one choice's fields in all chunks.
 
     Attributes:
         delta: fields under `delta`.
-        fields: all others but `index`.
+        fields: all other fields except `index`.
     """
 
     delta: Values = field(default_factory=dict)
@@ -38,12 +38,12 @@ class Parts:
 class ChunkAssembler:
     """The `providers.base.Assembler` of OpenAI-compatible streams.
 
-    Of a field at the top the last value counts that is neither null nor empty; see `latest` for a choice's own fields
-    and `joined` for those of a delta.
+    A top-level field has the last value that is neither null nor empty; see `latest` for a choice's own fields and
+    `joined` for those of a delta.
 
     Args:
         kind: the body's `object`.
-        fold: makes a choice, without its index, of its parts.
+        fold: makes a choice, without its index, from its parts.
     """
 
     def __init__(self, kind: str, fold: Callable[[Parts], dict[str, object]]) -> None:
@@ -53,7 +53,7 @@ class ChunkAssembler:
         self._choices: dict[int, Parts] = {}
 
     def add(self, raw: bytes) -> None:
-        """Take events; what is no chunk is ignored."""
+        """Take events; events that are not chunks are ignored."""
         for event in events_of(raw):
             self._add(event)
 
@@ -95,7 +95,7 @@ class ChunkAssembler:
 
 
 def gather(into: Values, values: Mapping[str, object]) -> None:
-    """Note one more value of each field."""
+    """Record one more value of each field."""
     for key, value in values.items():
         seen = into.setdefault(key, [])
         if value is not None:
@@ -103,14 +103,14 @@ def gather(into: Values, values: Mapping[str, object]) -> None:
 
 
 def joined(values: Sequence[object]) -> object:
-    """Pieces of one value: strings joined, lists extended, others the last."""
+    """Join pieces of one value: strings are concatenated; for other types see `latest`."""
     if values and all(isinstance(value, str) for value in values):
         return "".join(map(str, values))
     return latest(values)
 
 
 def latest(values: Sequence[object]) -> object:
-    """States of one value: lists extended, objects updated, others the last that is not empty."""
+    """Merge states of one value: lists are extended, objects updated; otherwise the last one that is not empty."""
     if not values:
         return None
     if all(isinstance(value, list) for value in values):
@@ -121,7 +121,7 @@ def latest(values: Sequence[object]) -> object:
 
 
 def choice_fields(parts: Parts) -> dict[str, object]:
-    """A choice's own fields: `finish_reason`, `logprobs` with its lists extended, and whatever the upstream adds."""
+    """A choice's own fields: `finish_reason`, `logprobs` with its lists extended, and the upstream's extensions."""
     made = {key: latest(values) for key, values in parts.fields.items()}
     lists: Values = {}
     for logprobs in parts.fields.get("logprobs", ()):
@@ -138,13 +138,13 @@ def chunks_of(
     opening: Callable[[Mapping[str, object]], dict[str, object]],
     closing: Mapping[str, object],
 ) -> Iterator[dict[str, object]]:
-    """Take an answer apart into the chunks of an equal stream: two for each choice (content, finish_reason), and usage.
+    """Split an answer into the chunks of an equal stream: two for each choice (content, finish_reason), and usage.
 
     Args:
         answer: the complete answer.
         kind: the chunks' `object`.
-        opening: what a choice's first chunk says of its content.
-        closing: the same for its last.
+        opening: returns the content of a choice's first chunk.
+        closing: the content of its last chunk.
     """
     head = {**{key: value for key, value in answer.items() if key in _IN_EVERY_CHUNK}, "object": kind}
     once = {key: value for key, value in answer.items() if key not in _IN_EVERY_CHUNK.union(_FIRST)}

@@ -1,8 +1,7 @@
-"""Chat completions as every OpenAI-compatible server speaks them: the wire protocol, and how a message is put together.
+"""The wire protocol of chat completions on OpenAI-compatible servers, and the assembling of a message from deltas.
 
-Owns what is particular to `message` and `delta`: content in parts, tool calls, audio. Requests, events, errors and the
-rest of assembling are shared with legacy completions (request, events, errors, assemble).
-Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
+Handles `message` and `delta`: content in parts, tool calls, audio. Legacy completions share the code of requests,
+events, errors and the rest of assembling. Independent of HTTP, keys and providers. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +21,8 @@ class OpenAIChat:
     """The `providers.base.WireProtocol` of POST chat/completions.
 
     Args:
-        ask_usage: ask for token counts with every stream; False for servers that refuse `stream_options`.
-        first_token: whether reasoning counts as content.
+        ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
+        first_token: "any" if reasoning counts as content, else "answer".
     """
 
     def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any") -> None:
@@ -73,7 +72,7 @@ def _choice(parts: Parts) -> dict[str, object]:
 
 
 def _message(delta: Values) -> dict[str, object]:
-    """A message from what its deltas said, keys in the order in which they were first seen."""
+    """Build a message from its deltas, keys in the order of their first chunks."""
     message: dict[str, object] = {"role": "assistant", "content": None}
     for key, values in delta.items():
         if key == "role":
@@ -92,7 +91,7 @@ def _message(delta: Values) -> dict[str, object]:
 
 
 def _content(values: Sequence[object]) -> object:
-    """Text joined; parts (Mistral's reasoning) one behind the other, where text may follow as a plain string."""
+    """Join text; concatenate parts (Mistral's reasoning), after which text may follow as a plain string."""
     if not any(isinstance(value, list) for value in values):
         return joined(values)
     parts = (value if isinstance(value, list) else [{"type": "text", "text": value}] for value in values if value)
@@ -100,7 +99,7 @@ def _content(values: Sequence[object]) -> object:
 
 
 def _merged(parts: Iterable[object]) -> list[object]:
-    """Content parts, in which one that goes on with the kind before it extends it."""
+    """Concatenate content parts; a part extends the part before it if both are of one kind."""
     merged: list[object] = []
     for part in parts:
         last = merged[-1] if merged else None
@@ -118,10 +117,10 @@ def _merged(parts: Iterable[object]) -> list[object]:
 
 
 def _tool_calls(values: Sequence[object]) -> list[dict[str, object]]:
-    """Tool calls from their pieces.
+    """Build tool calls from their pieces.
 
-    Pieces belong together by `index`. Some servers give none, or 0 to every call: there a piece goes on with the call
-    before it, unless it names a function and has another id.
+    Pieces with equal `index` form one call. Some servers send no index, or 0 for every call: their pieces extend the
+    last call, unless a piece has a function name and a new id.
     """
     calls: list[tuple[int, Values]] = []
     open_calls: dict[int, Values] = {}
@@ -149,7 +148,7 @@ def _begins_another(call: Values, piece: Mapping[str, object]) -> bool:
 
 
 def _tool_call(call: Values) -> dict[str, object]:
-    """One call: id and type as they were first given, pieces of its function or custom tool joined."""
+    """Build one call: its first id and type, and the joined pieces of its function or custom tool."""
     made: dict[str, object] = {}
     for key, values in call.items():
         if key in ("function", "custom"):
@@ -160,7 +159,7 @@ def _tool_call(call: Values) -> dict[str, object]:
 
 
 def _by_pieces(values: Sequence[object]) -> dict[str, object] | None:
-    """An object of which some fields come in pieces, and the others once."""
+    """Build an object from its pieces: some fields come in pieces, the others once."""
     seen: Values = {}
     for value in values:
         if isinstance(value, dict):
@@ -169,5 +168,4 @@ def _by_pieces(values: Sequence[object]) -> dict[str, object] | None:
 
 
 def _first(values: Sequence[object]) -> object:
-    """The first value that is not empty, else the last that was given."""
     return next((value for value in values if value), values[-1] if values else None)

@@ -1,59 +1,59 @@
-"""The texts in one choice of a chunk: what it says, field by field, and the same choice with part of that taken out.
+"""Visits the texts in one choice of a chunk, field by field, and returns the choice with some text removed.
 
-Both readers of broken streams walk a choice in the same way: a transcript notes each text, a joiner compares it and
-keeps what is new. A text is any string under `delta` or in `text`, by choice, field and tool index; the tokens of
-`logprobs` are compared, too, their numbers are not. What is neither (audio, reasoning in parts) cannot be compared.
+Two visitors serve the recovery of broken streams: a transcript records each text, a joiner compares it and keeps the
+new part. A text is any string under `delta` or in `text`, identified by choice, field and tool index. The tokens of
+`logprobs` are compared too, but not their numbers. Other content (audio, reasoning in parts) cannot be compared.
 
-Knows nothing of events, calls or races. Sans-I/O.
+Sans-I/O.
 """
 
 from abc import ABC, abstractmethod
 from typing import Final
 
 Path = tuple[str | int | None, ...]
-"""Where a text stands in a choice: `("content",)`, `("tool_calls", 0, "function", "arguments")`."""
+"""The place of a text in a choice: `("content",)`, `("tool_calls", 0, "function", "arguments")`."""
 
 CONTENT: Final = ("content",)
 TEXT: Final = ("text",)
-_LABELS: Final = frozenset({"role", "channel"})  # say what the text beside them is, in as many chunks as they like
+_LABELS: Final = frozenset({"role", "channel"})  # the kind of the text beside them, in any number of chunks
 _CALL_LABELS: Final = frozenset({"index", "id", "type"})
-_TOKEN_END: Final = "\0"  # behind each token's text, so that "a", "b" is not "ab"
+_TOKEN_END: Final = "\0"  # appended to each token's text, so that "a", "b" differs from "ab"
 
 Fields = dict[str, object]
 
 
 class NotComparable(Exception):
-    """Something was said that is no text."""
+    """The choice has content that is not text."""
 
 
 class ChoiceVisitor(ABC):
-    """Goes through one choice of each chunk."""
+    """Visits the texts in one choice of each chunk."""
 
     __slots__ = ()
 
     @abstractmethod
     def visit_text(self, path: Path, value: str) -> str:
-        """A text that is not empty; returns what of it stays."""
+        """Visit a text that is not empty; return the part to keep."""
 
     @abstractmethod
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
-        """A piece of a tool call.
+        """Visit a piece of a tool call.
 
         Args:
-            index: of the call, None where the server gives none.
-            labels: its index, id and type, and whatever is empty.
-            said: what stays of its texts.
-            named: a whole name is among that.
+            index: index of the call, None if the server sends none.
+            labels: its index, id and type, and all empty fields.
+            texts: the kept part of its texts.
+            has_name: `texts` has a whole name.
 
         Returns:
             The piece, empty to drop it.
         """
 
     def visit(self, choice: Fields) -> Fields:
-        """The choice with what stays of its texts.
+        """Visit a choice; return it with the kept parts of its texts.
 
         Raises:
-            NotComparable: It says something that is none.
+            NotComparable: the choice has content that is not text.
         """
         rest = dict(choice)
         delta = choice.get("delta")
@@ -89,7 +89,6 @@ class ChoiceVisitor(ABC):
         return rest
 
     def _piece(self, piece: object) -> Fields:
-        """One piece of a tool call."""
         if not isinstance(piece, dict):
             raise NotComparable("tool_calls")
         index = piece.get("index")
@@ -108,7 +107,7 @@ class ChoiceVisitor(ABC):
         return self.visit_call(number, labels, texts, has_name=has_name)
 
     def _texts(self, path: Path, values: Fields) -> Fields:
-        """An object of texts with what stays of them; empty ones stay."""
+        """Visit an object of texts; empty ones are kept."""
         rest: Fields = {}
         for key, value in values.items():
             if not value:
@@ -122,7 +121,7 @@ class ChoiceVisitor(ABC):
         return rest
 
     def _logprobs(self, logprobs: Fields) -> Fields:
-        """Of chat completions: lists of objects; of completions: lists that run in parallel."""
+        """Visit logprobs: lists of objects in chat completions, parallel lists in completions."""
         tokens = logprobs.get("tokens")
         if isinstance(tokens, list):
             seen = self._tokens("tokens", tokens)
@@ -137,13 +136,13 @@ class ChoiceVisitor(ABC):
         return rest
 
     def _tokens(self, key: str, tokens: list[object]) -> int:
-        """How many of the tokens do not stay."""
+        """Visit tokens; return the number of dropped ones."""
         dropped = 0
         for token in tokens:
             if not isinstance(token, str):
                 raise NotComparable("logprobs")
             left = self.visit_text(("logprobs", key), token + _TOKEN_END)
             if left and left != token + _TOKEN_END:
-                raise NotComparable("logprobs")  # half of a token: another token
+                raise NotComparable("logprobs")  # part of a token is another token
             dropped += not left
         return dropped

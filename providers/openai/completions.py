@@ -1,7 +1,7 @@
-"""Legacy completions as every OpenAI-compatible server speaks them: the wire protocol.
+"""The wire protocol of legacy completions on OpenAI-compatible servers.
 
-Owns what is particular to `text` choices; everything else is shared with chat completions (request, events,
-errors, assemble). Knows nothing of HTTP, keys, races or which provider it is. Sans-I/O.
+Handles `text` choices; the rest is shared with chat completions (request, events, errors, assemble). Independent of
+HTTP, keys and providers. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ class OpenAICompletions:
     """The `providers.base.WireProtocol` of POST completions.
 
     Args:
-        ask_usage: ask for token counts with every stream; False for servers that refuse `stream_options`.
+        ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
     """
 
     def __init__(self, *, ask_usage: bool = True) -> None:

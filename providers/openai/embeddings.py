@@ -1,8 +1,8 @@
-"""Embeddings as every OpenAI-compatible server serves them: the wire protocol.
+"""The wire protocol of embeddings on OpenAI-compatible servers.
 
-An answer comes as one body and goes on byte for byte, numbers and base64 alike: nothing is decoded but what tells an
-answer from an error. A server that does not know the path, or the model not as one that embeds, is unsuited rather
-than broken: otherwise a caller who asks a chat model for embeddings could shut its breakers. Sans-I/O.
+An answer is one body and is forwarded byte for byte, numbers and base64 alike: only the fields that distinguish an
+answer from an error are decoded. A server without the path, or whose model does not embed, is reported as unsupported
+rather than as failed: otherwise a client that requests embeddings from a chat model could open its breakers. Sans-I/O.
 """
 
 from collections.abc import Sequence
@@ -61,27 +61,25 @@ class OpenAIEmbeddings:
         """See `WireProtocol.error`."""
         failed = bad_status(status, headers, body)
         if status in _NOT_SERVED:
-            return Unsupported(f"the upstream does not embed with this model: {failed.message}")
+            return Unsupported(f"embeddings are not supported by the upstream's model: {failed.message}")
         return failed
 
 
 class WholeReader:
-    """The reader of an API that has no events: whatever comes as a stream is an error."""
+    """The reader of an API without events: a stream is an error."""
 
     complete = closed = False
 
     def read(self, event: bytes) -> Frame:
         """See `EventReader.read`."""
-        return Frame(
-            FrameKind.ERROR, b"", None, ErrorFrame("the upstream sent events where it was asked for one answer")
-        )
+        return Frame(FrameKind.ERROR, b"", None, ErrorFrame("the upstream sent events instead of one answer"))
 
     def content_run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.content_run`."""
+        """Return (0, 0): every event is read; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> None:
-        """Nothing closes it."""
+        """See `EventReader.close`: there is no closing event."""
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """See `EventReader.read_body`."""

@@ -1,10 +1,10 @@
-"""What the error bodies and error frames of OpenAI-compatible servers say, whoever wrote them.
+"""Reads the error bodies and error frames of OpenAI-compatible servers.
 
 One parser for all shapes: OpenAI and Azure (`innererror`), Gemini (`[{"error": ...}]`, `retryDelay`), OpenRouter
 (`metadata`), llama.cpp, vLLM and SGLang (`{"object": "error"}`), TGI (`error_type`), Ollama (`{"error": "text"}`) and
-FastAPI (`detail`). Bodies that are not JSON are never quoted: they are other people's HTML.
+FastAPI (`detail`). Bodies that are not JSON are never quoted: they are HTML pages of proxies.
 
-Knows nothing of retries. Units: seconds, HTTP status codes.
+Units: seconds, HTTP status codes.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from providers.tolerant_json import loads
 _MESSAGE_CHARS_MAX = 4096
 _SHOULD_RETRY = {b"true": True, b"false": False}
 
-_STATUS = {  # what servers call their errors in frames, where no HTTP status says it
+_STATUS = {  # names of errors in frames, which have no HTTP status -> the status they imply
     "invalid_request_error": 400,
     "context_length_exceeded": 400,
     "content_policy_violation": 400,
@@ -58,13 +58,14 @@ _STATUS = {  # what servers call their errors in frames, where no HTTP status sa
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as its writer described it; None where nothing was said.
+    """An error as its server described it; None for absent fields.
 
     Attributes:
-        message: for people.
-        kind, param, code: as in an OpenAI error object; a code that only repeats an HTTP status is in `status`.
-        status: the HTTP status that the text states or implies.
-        retry_after_s: how long to wait.
+        message: the text for people.
+        kind, param, code: `type`, `param` and `code` of an OpenAI error object; a code that only repeats an HTTP status
+            is in `status`.
+        status: the HTTP status in the error, or the one that its code implies.
+        retry_after_s: the requested wait.
     """
 
     message: str | None
@@ -75,7 +76,7 @@ class Problem:
     retry_after_s: float | None = None
 
     def frame(self) -> ErrorFrame:
-        """As an error inside a 200."""
+        """Make the error of an error object inside a 200."""
         return ErrorFrame(
             self.message or "the upstream sent an error without a message",
             status=self.status,
@@ -87,29 +88,29 @@ class Problem:
 
 
 def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
-    """What a response with an error status means.
+    """Read a response with an error status.
 
     Args:
-        status: its status, which is believed above all.
-        headers: for `retry-after` in its forms and `x-should-retry`.
-        body: may be cut, empty or no JSON.
+        status: its status, which overrides the body's.
+        headers: its headers, for `retry-after` in its forms and `x-should-retry`.
+        body: the body, which may be cut, empty or not JSON.
     """
-    said = problem_of(loads(body)) or Problem(None)
+    problem = problem_of(loads(body)) or Problem(None)
     wait = retry_after_s(headers)
-    silent = "nothing that could be read" if body else "an empty body"
+    silent = "a body without a readable error" if body else "an empty body"
     return BadStatus(
-        said.message or f"the upstream answered with status {status} and {silent}",
+        problem.message or f"the upstream answered with status {status} and {silent}",
         status=status,
-        kind=said.kind,
-        param=said.param,
-        code=said.code,
-        retry_after_s=said.retry_after_s if wait is None else wait,
+        kind=problem.kind,
+        param=problem.param,
+        code=problem.code,
+        retry_after_s=problem.retry_after_s if wait is None else wait,
         should_retry=_SHOULD_RETRY.get(dict(headers).get(b"x-should-retry", b"").strip().lower()),
     )
 
 
 def problem_of(value: object) -> Problem | None:
-    """The error in a JSON document that is no answer; None when it is not recognised as one."""
+    """Return the error in a JSON document, None if it has none."""
     if isinstance(value, list) and value:  # Gemini
         value = value[0]
     if not isinstance(value, dict):
@@ -128,7 +129,6 @@ def problem_of(value: object) -> Problem | None:
 
 
 def _described(error: Mapping[str, object]) -> Problem:
-    """From an OpenAI-like error object."""
     inner, metadata = error.get("innererror"), error.get("metadata")
     code, state = error.get("code"), error.get("status")
     if not code and isinstance(inner, dict):
@@ -150,7 +150,7 @@ def _described(error: Mapping[str, object]) -> Problem:
 
 
 def _detailed(detail: object) -> Problem:
-    """From FastAPI's `detail`: a text, an error object, or a list of validation errors with places."""
+    """Read FastAPI's `detail`: a text, an error object, or a list of validation errors with places."""
     if isinstance(detail, dict):
         error = detail.get("error")
         return _described(error if isinstance(error, dict) else detail)
@@ -161,7 +161,7 @@ def _detailed(detail: object) -> Problem:
 
 
 def _message(value: object) -> str | None:
-    """A text for people, from a text or from FastAPI's list of validation errors (also wrapped as Mistral does)."""
+    """Return the text for people, from a text or FastAPI's list of validation errors (Mistral wraps the list)."""
     if isinstance(value, dict):
         value = value.get("detail")
     if isinstance(value, list):
@@ -177,7 +177,7 @@ def _text(value: object) -> str | None:
 
 
 def _http_status(value: object) -> int | None:
-    """A number, or a text that is one, in the range of HTTP errors."""
+    """Return a number, or a text of digits, as a status if it is in the range of HTTP errors."""
     if isinstance(value, str) and len(value) == 3 and value.isdecimal():
         value = int(value)
     return value if isinstance(value, int) and 400 <= value <= 599 else None
@@ -188,7 +188,7 @@ def _implied(name: object) -> int | None:
 
 
 def _retry_delay_s(details: object) -> float | None:
-    """Google's RetryInfo."""
+    """Read Google's RetryInfo."""
     for item in details if isinstance(details, list) else ():
         delay = item.get("retryDelay") if isinstance(item, dict) else None
         if isinstance(delay, str):

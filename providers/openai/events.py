@@ -1,10 +1,19 @@
-"""What each event of an OpenAI-compatible stream is, for chat completions and completions alike.
+r"""Classifies the events of OpenAI-compatible streams, for chat completions and completions alike.
 
-Content is any truthy value under a choice's `delta` other than `role`, and any truthy `text`; a key never seen before
-counts. Every event of the winner passes here too, so the usual one costs one typed decode of the few fields that
-matter; whatever has an unexpected type in it is looked at again, leniently, before it is called malformed.
+Content is any truthy value under a choice's `delta` other than `role`, and any truthy `text`; unknown keys count. All
+events of the winner are read here too, so an ordinary event costs one typed decode of a few fields; an event with an
+unexpected type in a field is decoded again, leniently, before it counts as malformed.
 
-Knows nothing of requests, races or assembling. Units: bytes, tokens.
+Most content events equal the last one but for their text. Such a run is recognised by its bytes and is not decoded:
+
+    learned event  data: {"id":"c1","choices":[{"delta":{"content":"Hel"}}]}\n\n
+    _prefix        data: {"id":"c1","choices":[{"delta":{"content":"
+    _suffix        "}}]}\n\n
+    _separator     "}}]}\n\ndata: {"id":"c1","choices":[{"delta":{"content":"     (suffix + prefix)
+    bytes read     <prefix>lo<separator>, wor<separator>ld<suffix>data: [DONE]\n\n
+    content_run    3 events: "lo", ", wor", "ld" are plain text and none is empty; `data: [DONE]` is read next
+
+Units: bytes, tokens.
 """
 
 import re
@@ -20,12 +29,12 @@ from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import as_count, dumps, loads
 
 FirstToken = Literal["any", "answer"]
-"""Whether the first content may be reasoning, or must belong to the answer."""
+""""any": the first content may be reasoning; "answer": it must belong to the answer."""
 
 Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
-"""Turns a complete answer into the chunks of an equal stream, all but the closing event."""
+"""Splits a complete answer into the chunks of an equal stream, without the closing event."""
 
-# Reasoning, and Groq's name of what kind of text it is, which stands beside it.
+# Reasoning, and `channel`, in which Groq names the kind of the text beside it.
 _REASONING = frozenset(
     {"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "channel"}
 )
@@ -59,8 +68,8 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"')
-_PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch  # of a JSON string, in ASCII
-_LEARN_MAX: Final = 4  # content events looked at closely; a server whose events differ in more than their text has none
+_PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch  # ASCII inside a JSON string, without escapes
+_LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
 
@@ -70,13 +79,13 @@ class ChunkReader:
 
     Args:
         call: the client's call.
-        strip_usage: take out the usage chunk, which the client did not ask for.
-        first_token: what counts as content.
+        strip_usage: remove the usage chunk, which the client did not request.
+        first_token: "any" if reasoning counts as content, else "answer".
         chunks: see `Chunks`.
 
     Attributes:
         complete, closed: see `EventReader`.
-        unknown_keys: names under `delta` that counted as content without being known, at most 16.
+        unknown_keys: unknown keys under `delta` that counted as content, at most 16.
     """
 
     __slots__ = (
@@ -104,22 +113,22 @@ class ChunkReader:
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else frozenset[str]()
         self._chunks = chunks
-        self._prefix = self._suffix = b"\0"  # no event ends so
-        self._separator = b""  # the two together, once there was a content event
-        self._text_at = slice(0)  # between them
+        self._prefix = self._suffix = b"\0"  # no event ends with this byte
+        self._separator = b""  # suffix and prefix, empty until an event was learned
+        self._text_at = slice(0)  # place of the text between prefix and suffix
         self._learn_left = _LEARN_MAX
         self._reasoning_seen = False  # an event has shown reasoning
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
         if event.startswith(self._prefix) and event.endswith(self._suffix) and _PLAIN(event[self._text_at]):
-            return Frame(_CONTENT, event)  # the last content event with another text in it
+            return Frame(_CONTENT, event)  # the learned event with another text
         if event == _DONE_EVENT:
             self.complete = self.closed = True
             return _DONE_FRAME
         if event.startswith(b"data:") and len(event) - event.find(b"\n") <= 3:  # one data line and the blank one
             try:
-                chunk = _decode(event[5:])  # white space around it is JSON's
+                chunk = _decode(event[5:])  # JSON allows the white space around the object
             except _NOT_TYPED:
                 return self._read_fields(event)
             frame = self._read_chunk(chunk, event, event)
@@ -129,7 +138,7 @@ class ChunkReader:
         return self._read_fields(event)
 
     def content_run(self, data: bytes) -> tuple[int, int]:
-        """Content events that differ from the last one in nothing but their text; see `EventReader.content_run`."""
+        """See `EventReader.content_run`, and the example at the top of this file."""
         prefix, suffix, separator = self._prefix, self._suffix, self._separator
         if not separator or not data.startswith(prefix):
             return 0, 0
@@ -139,7 +148,7 @@ class ChunkReader:
         last = texts[-1]
         end = last.find(suffix)
         if end < 0:
-            texts.pop()  # another kind of event, or not whole
+            texts.pop()  # an event of another kind, or an incomplete one
         else:
             texts[-1] = last[:end]
         text = b"".join(texts)
@@ -157,12 +166,12 @@ class ChunkReader:
         return [*frames, self.read(_event(b"[DONE]"))]
 
     def close(self) -> None:
-        """A missing closing event is not made up: a finish_reason is the end of an answer."""
+        """See `EventReader.close`: a missing `[DONE]` stays missing, because a finish_reason ends the answer."""
 
     def _learn_run(self, event: bytes) -> None:
-        """Remember a content event around its text, so that events which differ in nothing else need no parsing.
+        """Remember the bytes of a content event around its text, so that events that differ only there need no parsing.
 
-        Such an event is the same JSON with another string in one place, not empty as before, so it says the same.
+        Such an event is the same JSON with another string in one place, which is not empty either: content again.
         """
         self._learn_left -= 1
         found = _TEXT.search(event)
@@ -172,7 +181,7 @@ class ChunkReader:
             self._text_at = slice(found.start(1), -len(self._suffix))
 
     def _read_fields(self, event: bytes) -> Frame:
-        """An event that is not one line of the usual JSON."""
+        """Classify an event that is not one line of the expected JSON."""
         data, raw = data_of(event), forwardable(event)
         failed = _error_event(event)
         if failed is not None:
@@ -186,7 +195,7 @@ class ChunkReader:
         return Frame(FrameKind.MALFORMED, b"") if chunk is None else self._read_chunk(chunk, event, raw)
 
     def _read_chunk(self, chunk: _Chunk, event: bytes, raw: bytes) -> Frame:
-        """A decoded chunk: the most telling thing in any of its choices decides."""
+        """Classify a decoded chunk: of the kinds of its choices, the first in `FrameKind`'s order."""
         usage, error = chunk.usage, chunk.error
         if isinstance(chunk.x_groq, dict):
             usage, error = usage or chunk.x_groq.get("usage"), error or chunk.x_groq.get("error")
@@ -200,12 +209,12 @@ class ChunkReader:
             kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
         usage = usage or choices[0].usage
         if kind is _ERROR:
-            told = next((choice.error for choice in choices if choice.error), "finish_reason is 'error'")
-            return Frame(_ERROR, raw, self._usage(usage), _frame_error(told, event))
+            error = next((choice.error for choice in choices if choice.error), "finish_reason is 'error'")
+            return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
         return Frame(kind, raw, self._usage(usage) if usage else None)
 
     def _without_choices(self, chunk: _Chunk, usage: Usage | None, event: bytes, raw: bytes) -> Frame:
-        """Token counts, Azure's filter results, or an error that does not call itself one."""
+        """Classify a chunk without choices: token counts, Azure's filter results, or an error without `error`."""
         if usage is not None:
             return Frame(FrameKind.USAGE, b"" if self._strip_usage else raw, usage)
         if chunk.choices is msgspec.UNSET:
@@ -215,7 +224,6 @@ class ChunkReader:
         return Frame(_PREAMBLE, raw)
 
     def _kind(self, choice: _Choice) -> FrameKind:
-        """What one choice of a chunk tells."""
         kind = _PREAMBLE
         if choice.finish_reason:
             if choice.finish_reason == "error":
@@ -243,7 +251,7 @@ class ChunkReader:
         return kind
 
     def _usage(self, value: object) -> Usage | None:
-        """Token counts; reasoning that was counted and never shown is told as hidden."""
+        """Read token counts; reasoning that was counted but appeared in no event is hidden."""
         usage = usage_of(value)
         if usage is None or self._reasoning_seen or not usage.reasoning_tokens:
             return usage
@@ -251,7 +259,7 @@ class ChunkReader:
 
 
 def usage_of(value: object) -> Usage | None:
-    """Token counts from a `usage` object in any provider's dialect; None when there is none."""
+    """Read a `usage` object in any provider's form; None if there is none."""
     if not isinstance(value, dict) or not value:
         return None
     prompt, completion = value.get("prompt_tokens_details"), value.get("completion_tokens_details")
@@ -270,7 +278,7 @@ def usage_of(value: object) -> Usage | None:
 
 
 def whole_body(reader: ChunkReader, body: bytes) -> Frame:
-    """An answer that was not asked as a stream; see `providers.base.WireProtocol.whole`."""
+    """Read an answer that was not requested as a stream; see `providers.base.WireProtocol.whole`."""
     error = next((frame for frame in reader.read_body(body) if frame.kind is _ERROR), None)
     answer = loads(body)
     return error or Frame(_CONTENT, body, usage_of(answer.get("usage")) if isinstance(answer, dict) else None)
@@ -281,12 +289,12 @@ def _event(data: bytes) -> bytes:
 
 
 def _is_filter(finish_reason: object) -> bool:
-    """Whether a finish_reason says that a policy ended the answer; Gemini adds its reason behind a colon."""
+    """Return True if a policy ended the answer; Gemini adds its reason after a colon."""
     return isinstance(finish_reason, str) and finish_reason.startswith(("content_filter", "refusal"))
 
 
 def _lenient(data: bytes) -> _Chunk | None:
-    """What can be understood of data that the typed decoder refused; None when it is no JSON object."""
+    """Decode the usable fields of data that the typed decoder rejected; None if it is not a JSON object."""
     value = loads(data)
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:  # Gemini
         value = value[0]
@@ -299,20 +307,20 @@ def _lenient(data: bytes) -> _Chunk | None:
     return msgspec.convert(known, _Chunk)
 
 
-def _known(kind: type[msgspec.Struct], said: Mapping[str, object]) -> dict[str, object]:
-    """What there is a field for; in other names half a surrogate pair may stand, over which msgspec stumbles."""
-    return {name: said[name] for name in kind.__struct_fields__ if name in said}
+def _known(kind: type[msgspec.Struct], value: Mapping[str, object]) -> dict[str, object]:
+    """Keep the struct's own fields: msgspec raises on other names with an unpaired surrogate."""
+    return {name: value[name] for name in kind.__struct_fields__ if name in value}
 
 
 def _frame_error(error: object, event: bytes) -> ErrorFrame:
-    """What an error in a chunk says, with what stands beside it where it is only a text."""
+    """Read the error in a chunk, with the fields beside it if it is only a text."""
     beside = loads(data_of(event) or b"")
     problem = problem_of({**beside, "error": error} if isinstance(beside, dict) else {"error": error})
     return (problem or _SILENT).frame()
 
 
 def _error_event(event: bytes) -> ErrorFrame | None:
-    """The error of an event that says by its fields that it is one: `event: error`, or llama.cpp's `error: {...}`."""
+    """Read an event whose SSE fields mark it as an error: `event: error`, or llama.cpp's `error: {...}`."""
     named = {name: value for name, value, _ in fields(event)}
     if named.get(b"event") != b"error" and b"error" not in named:
         return None

@@ -1,12 +1,12 @@
-"""Joins a second OpenAI-compatible stream to what a client already has of the first: one valid stream.
+"""Joins a second OpenAI-compatible stream to the part of the first that the client already has: one valid stream.
 
-Texts are compared by choice, field and tool index, not events: the two streams may be cut into chunks differently. What
-the client has is skipped, and the event in which it ends goes out with the rest of its texts only. Whatever follows
-takes the first stream's id, `created` and model. A text that is another one than the client's, or goes on behind texts
-that have not been said again yet, ends the joining: never is text put together that no model has said.
+Texts are compared by choice, field and tool index; events are not, because the two streams may be chunked differently.
+Text that the client has is skipped; the event in which it ends is sent with the new part of its texts only. Later
+events get the first stream's id, `created` and model. A text that differs from the client's, or that continues before
+other texts have been repeated, ends the joining: text that no model generated is never sent.
 
-Texts are compared as UTF-16, because streams may cut a character between its two halves, each an escape of its own.
-Knows nothing of races, calls or why the first stream broke. Sans-I/O. Units: tokens.
+Texts are compared as UTF-16, because a stream may split a character into its two surrogates, each a separate escape.
+Sans-I/O. Units: tokens.
 """
 
 from collections.abc import Mapping
@@ -22,21 +22,21 @@ _IF_PRESENT: Final = ("system_fingerprint", "service_tier")
 _USAGE: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
-class _Differs(Exception):  # never leaves this file
-    """The streams do not say the same."""
+class _Differs(Exception):  # always caught in this file
+    """The streams differ."""
 
 
 @dataclass(slots=True)
 class Delivered:
-    """What a client has of one choice.
+    """The part of one choice that a client has been sent.
 
     Attributes:
-        role: it was told a role.
-        texts: pieces by path.
-        finish: its finish_reason, None before.
+        role: the role was sent.
+        texts: pieces of text by path.
+        finish: its finish_reason, None if not sent yet.
         calls: indexes of its tool calls.
-        tokens: log probabilities among the texts.
-        said: a chunk has said something, for whoever counts.
+        tokens: number of log probabilities among the texts.
+        has_text: the last chunk had text, for counting events.
     """
 
     role: bool = False
@@ -48,7 +48,7 @@ class Delivered:
 
 
 class Expected:
-    """One text that must be said again."""
+    """One text that the second stream must repeat."""
 
     __slots__ = ("_at", "_units")
 
@@ -58,11 +58,11 @@ class Expected:
 
     @property
     def done(self) -> bool:
-        """All of it was."""
+        """The whole text was repeated."""
         return self._at == len(self._units)
 
     def take(self, value: str) -> str:
-        """Compare the next piece; returns what of it is new."""
+        """Compare the next piece; return the new part of it."""
         units = _units(value)
         end = min(self._at + len(units), len(self._units))
         seen = end - self._at
@@ -76,30 +76,30 @@ class _Choice(ChoiceVisitor):
     """One choice of the second stream.
 
     Args:
-        delivered: what the client has of it.
-        only: the one text that may be new, None for any.
+        delivered: the part that the client has.
+        only: the path of the only text that may be new, None for any.
     """
 
     __slots__ = ("_calls", "_expected", "_finish", "_finish_due", "_has_new", "_is_new", "_left", "_only", "_role")
 
     def __init__(self, delivered: Delivered, only: Path | None) -> None:
         self._expected = {path: Expected(pieces) for path, pieces in delivered.texts.items() if any(pieces)}
-        self._left = len(self._expected)  # texts that were not said again yet
+        self._left = len(self._expected)  # texts that were not repeated yet
         self._finish = delivered.finish
-        self._finish_due = bool(delivered.finish)  # and that was not said again yet
+        self._finish_due = bool(delivered.finish)  # the finish_reason was not repeated yet
         self._calls = set(delivered.calls)
         self._role = delivered.role or bool(delivered.texts)
         self._only = only
-        self._is_new = False
-        self._has_new = False  # something new has been said
+        self._is_new = False  # the current chunk has new content
+        self._has_new = False  # a chunk had new content
 
     @property
     def caught_up(self) -> bool:
-        """All that the client has of it was said again."""
+        """All that the client has of this choice was repeated."""
         return not self._left and not self._finish_due
 
     def take(self, choice: Fields) -> Fields | None:
-        """What of one chunk's choice is new, None for nothing."""
+        """Return the new part of one chunk's choice, None for none."""
         self._is_new = False
         rest = self.visit(choice)
         delta = rest.get("delta")
@@ -120,11 +120,11 @@ class _Choice(ChoiceVisitor):
         return rest if self._has_new else None
 
     def visit_text(self, path: Path, value: str) -> str:
-        """Compare a text; what is new stays."""
+        """Compare a text; keep the new part."""
         expected = self._expected.get(path)
         if expected is None or expected.done:
             if self._only not in (None, path) and path[0] != "logprobs":
-                raise _Differs  # an answer goes on with another kind of text: a server that reads it otherwise
+                raise _Differs  # the answer continues in another field: this server parses it differently
             self._is_new = True
             return value
         rest = expected.take(value)
@@ -133,7 +133,7 @@ class _Choice(ChoiceVisitor):
         return rest
 
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
-        """A piece of a tool call the client has keeps its texts only: the call's id is the first stream's."""
+        """Keep only the texts of a tool call that the client has: the client has the first stream's id."""
         new = {key: value for key, value in texts.items() if value}
         if index not in self._calls or has_name:
             self._is_new = self._is_new or index not in self._calls
@@ -146,11 +146,11 @@ class StreamJoiner:
     """The `providers.base.Joiner` of OpenAI-compatible streams.
 
     Args:
-        head: what every event of the first stream says.
-        delivered: what the client has, by choice.
-        only: the one text that may be new, where an answer goes on; None for any.
-        prefill_tokens: of the answer's beginning, which the second stream's usage counts as prompt.
-        usage_sent: the client has had its token counts.
+        head: the fields that every event of the first stream has.
+        delivered: the part that the client has, by choice.
+        only: path of the only text that may be new, for a continuation; None for any.
+        prefill_tokens: tokens of the answer's beginning, which the second stream's usage counts as prompt.
+        usage_sent: the client has its token counts.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class StreamJoiner:
         self._choices = {index: _Choice(each, only) for index, each in delivered.items()}
         self._prefill_tokens = prefill_tokens
         self._usage_sent = usage_sent
-        self._has_new = False  # something new has been said
+        self._has_new = False  # an event had new content
 
     @property
     def caught_up(self) -> bool:
@@ -182,7 +182,6 @@ class StreamJoiner:
             return None
 
     def _event(self, event: bytes) -> bytes:
-        """What the client gets of one event."""
         data = data_of(event)
         if not data:
             return event
@@ -200,7 +199,7 @@ class StreamJoiner:
                 return b""
             self._has_new = True
         elif self._usage_sent if chunk.get("usage") else not self._has_new:
-            return b""  # the client has had its token counts, or what comes before content
+            return b""  # the client has these token counts, or this event before content
         return b"data: " + dumps(self._headed(chunk)) + b"\n\n"
 
     def _choice(self, position: int, choice: object) -> Fields | None:
@@ -214,7 +213,7 @@ class StreamJoiner:
         return taker.take(choice)
 
     def _headed(self, chunk: Fields) -> Fields:
-        """The chunk as one of the first stream, with token counts that add up."""
+        """Give a chunk the head of the first stream, and token counts of the whole answer."""
         for key in _ALWAYS:
             if key in self._head:
                 chunk[key] = self._head[key]

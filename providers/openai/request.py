@@ -1,7 +1,7 @@
-"""The request body for OpenAI-compatible servers: the client's own bytes, with three values replaced.
+"""Builds the request body for OpenAI-compatible servers: the client's own bytes, with three values replaced.
 
-Only the spans of `model`, `stream` and `stream_options` are touched, so whatever else the client sent reaches the
-upstream as it was written. Knows nothing of HTTP, answers or which provider it is.
+Only the spans of `model`, `stream` and `stream_options` change: all other bytes reach the upstream as the client sent
+them. Independent of HTTP and providers.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,13 +17,13 @@ _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 
 
 def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> bytes:
-    """The body to send.
+    """Build the body to send.
 
     Args:
         call: the client's call.
-        model: what the replica calls the model.
-        stream: ask for a stream.
-        ask_usage: with a stream, ask for token counts, too (not every server knows `stream_options`).
+        model: the replica's name of the model.
+        stream: request a stream.
+        ask_usage: with a stream, request token counts too (not every server supports `stream_options`).
     """
     if call.streaming and not stream:
         call = _without(call, ("stream", "stream_options"))
@@ -38,10 +38,10 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> bytes:
 
 
 def edited(call: Call, values: Mapping[str, bytes]) -> Call:
-    """The call with the JSON of some top-level values replaced; absent keys go right behind the opening brace.
+    """Return the call with the JSON of some top-level values replaced; absent keys follow the opening brace.
 
     Args:
-        call: whose body has at least one key.
+        call: a call whose body has at least one key.
         values: JSON by key.
     """
     pieces = [call.body[: call.insert_at]]
@@ -68,7 +68,7 @@ def edited(call: Call, values: Mapping[str, bytes]) -> Call:
 
 
 def written(fields: Mapping[str, bytes]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """The JSON object with these fields, and the span of each value in it.
+    """Return the JSON object with these fields, and the span of each value in it.
 
     Args:
         fields: JSON by key.
@@ -85,7 +85,6 @@ def written(fields: Mapping[str, bytes]) -> tuple[bytes, dict[str, tuple[int, in
 
 
 def _without(call: Call, keys: Collection[str]) -> Call:
-    """The call without some of its top-level keys."""
     if not any(key in call.spans for key in keys):
         return call
     ordered = sorted(call.spans.items(), key=lambda entry: entry[1])
@@ -94,7 +93,7 @@ def _without(call: Call, keys: Collection[str]) -> Call:
 
 
 def _usage_asked(call: Call) -> bytes:
-    """The client's `stream_options` with `include_usage` set; what is no object is left for the upstream to refuse."""
+    """The client's `stream_options` with `include_usage` set; a value that is not an object is sent unchanged."""
     if "stream_options" not in call.spans:
         return _ASK_USAGE
     start, end = call.spans["stream_options"]
@@ -106,7 +105,7 @@ def _usage_asked(call: Call) -> bytes:
 
 
 def _replaced(call: Call, values: dict[str, bytes]) -> bytes:
-    """The body with these values put into their spans; absent keys go right behind the opening brace."""
+    """Return the body with these values in their spans; absent keys follow the opening brace."""
     body, spans = call.body, call.spans
     absent = b",".join(b'"%s":%s' % (key.encode(), value) for key, value in values.items() if key not in spans)
     pieces = [body[: call.insert_at], absent, b"," if absent and spans else b""]

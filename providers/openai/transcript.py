@@ -1,8 +1,8 @@
-"""What a client has been sent of one OpenAI-compatible answer, as text: by choice, field and tool index.
+"""Records the text of one OpenAI-compatible answer that a client has been sent, by choice, field and tool index.
 
-Made only when a stream broke, from the events that were forwarded; it says what another answer must begin with, and
-what to send where an answer can be continued. Knows nothing of races or replicas. Sans-I/O. Units: tokens are content
-events, or log probabilities where there are any: an event is at least a token.
+Built only after a stream broke, from the forwarded events. It makes the joiner that compares a second answer, and the
+request that continues the first one. Sans-I/O. Units: tokens are counted as content events, or as log probabilities if
+there are any: an event is at least a token.
 """
 
 import re
@@ -21,8 +21,8 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _NO_EFFECT: Final = frozenset(
     {b"null", b"false", b"[]", b"{}", b'"none"', b'"text"', b'{"type":"text"}', b'{"type": "text"}'}
 )
-# What makes a server read the rest of an answer as if it were the beginning (grammars, parsers of tool calls), what a
-# rest tells otherwise than a whole (logprobs of completions have places in the text), and prompts with a prefill.
+# Fields with which a server would parse the rest of an answer as its beginning (grammars, parsers of tool calls), whose
+# values differ in a continuation (logprobs of completions have offsets in the text), or that add a prefill.
 _NOT_CONTINUABLE: Final = frozenset(
     {
         "add_generation_prompt",
@@ -50,7 +50,7 @@ _NOT_CONTINUABLE: Final = frozenset(
 )
 
 
-# A text in a chunk, and what may stand in any: so an event that is equal around it is the same chunk but for that.
+# A text in a chunk, and any JSON string: an event with equal bytes around the text is the same chunk with another text.
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning|arguments)": ?"([^"\\]+)"').search
 _STRING: Final = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+').fullmatch
 
@@ -82,7 +82,7 @@ class OpenAITranscript(ChoiceVisitor):
     """A `providers.base.Transcript`.
 
     Args:
-        call: which was answered.
+        call: the call that was answered.
         continuable: see `Recoverer.continuable`.
     """
 
@@ -93,7 +93,7 @@ class OpenAITranscript(ChoiceVisitor):
         self._continuable = continuable
         self._head: Fields = {}
         self._choices: dict[int, Delivered] = {}
-        self._current = Delivered()  # the choice that is walked through
+        self._current = Delivered()  # the choice that is being visited
         self.comparable = True
         self.events = 0
         self.usage_sent = False
@@ -106,7 +106,7 @@ class OpenAITranscript(ChoiceVisitor):
 
     def add(self, raw: bytes) -> None:
         """See `Transcript.add`."""
-        run: list[bytes] = []  # texts of events that are else the same, and are read as one
+        run: list[bytes] = []  # texts of events that are otherwise equal; they are read as one event
         before = behind = b""
         for event in events_of(raw):
             if run and event.startswith(before) and event.endswith(behind):
@@ -126,7 +126,7 @@ class OpenAITranscript(ChoiceVisitor):
             self._event(before + b"".join(run) + behind, len(run))
 
     def _event(self, event: bytes, events: int = 1) -> None:
-        """Read one event that stands for so many."""
+        """Read one event, made of `events` events of the upstream."""
         chunk = loads(data_of(event) or b"")
         if isinstance(chunk, dict):
             self._chunk(chunk)
@@ -139,7 +139,7 @@ class OpenAITranscript(ChoiceVisitor):
     def continuation(self) -> Continuation | None:
         """See `Transcript.continuation`.
 
-        White space at the end is not sent: chat templates cut it off, and the model says it again.
+        White space at the end is not sent: chat templates remove it, and the model generates it again.
         """
         chat = self._call.api is Api.CHAT
         path = CONTENT if chat else TEXT
@@ -156,7 +156,7 @@ class OpenAITranscript(ChoiceVisitor):
         sent = text.rstrip() if chat else text
         said = {
             key for key in delivered.texts if key[0] != "logprobs" or sent != text
-        }  # those of white space come twice
+        }  # the log probabilities of unsent white space would come twice
         if said != {path} or not sent:
             return None
         again = 1 if len(sent) < len(text) else 0
@@ -168,16 +168,16 @@ class OpenAITranscript(ChoiceVisitor):
         return Continuation(edited(self._call, values), joiner, self.tokens - again)
 
     def _values(self, sent: str, tokens: int) -> Mapping[str, bytes] | None:
-        """The values to change in the client's body; None where it cannot be done."""
+        """Return the values to change in the client's body, None if a continuation is impossible."""
         values: dict[str, bytes] = {}
         for key in _LIMITS:
             limit = loads(_active_value(self._call, key) or b"null")
             if isinstance(limit, int):
                 if limit <= self.tokens:
-                    return None  # nothing is left to be said but that
+                    return None  # the answer has reached its bound
                 values[key] = b"%d" % (limit - tokens)
         if any("\ud800" <= char <= "\udfff" for char in sent):
-            return None  # ends in the middle of a character
+            return None  # the text ends in the middle of a character
         if self._call.api is Api.COMPLETIONS:
             prompt = self._value("prompt")
             if not prompt.startswith(b'"'):
@@ -187,7 +187,7 @@ class OpenAITranscript(ChoiceVisitor):
         turns = loads(messages)
         last = turns[-1] if isinstance(turns, list) and turns else None
         if not isinstance(last, dict) or last.get("role") == "assistant":
-            return None  # the client has begun the answer itself
+            return None  # the client's own request has a prefill
         turn = dumps({"role": "assistant", "content": sent})
         prefill = {"continue_final_message": b"true", "add_generation_prompt": b"false"}
         return {**values, **prefill, "messages": messages[:-1] + b"," + turn + b"]"}
@@ -210,7 +210,7 @@ class OpenAITranscript(ChoiceVisitor):
         self.events += events
 
     def _add(self, position: int, choice: Fields) -> int:
-        """Note what one choice says; returns whether that is a token or more."""
+        """Record one choice of a chunk; return True if it has text."""
         index = choice.get("index", position)
         self._current = self._choices.setdefault(index if isinstance(index, int) else position, Delivered())
         self._current.has_text = False
@@ -226,7 +226,7 @@ class OpenAITranscript(ChoiceVisitor):
     # ChoiceVisitor
 
     def visit_text(self, path: Path, value: str) -> str:
-        """Note a text; all of it stays."""
+        """Record a text; keep all of it."""
         self._current.texts.setdefault(path, []).append(value)
         if path[0] == "logprobs":
             self._current.tokens += 1
@@ -235,13 +235,13 @@ class OpenAITranscript(ChoiceVisitor):
         return value
 
     def visit_call(self, index: int | None, labels: Fields, texts: Fields, *, has_name: bool) -> Fields:
-        """Note a tool call."""
+        """Record a tool call; keep all of it."""
         self._current.calls.add(index)
         return {**labels, **texts}
 
 
 def _active_value(call: Call, key: str) -> bytes | None:
-    """The JSON of a top-level value; None where there is none, or one that asks for nothing."""
+    """Return the JSON of a top-level value, None if it is absent or has no effect."""
     span = call.spans.get(key)
     if span is None:
         return None

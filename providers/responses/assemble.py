@@ -1,4 +1,4 @@
-"""One answer of the Responses API from its events: the terminal event carries it. Pure."""
+"""Assembles an answer of the Responses API from its events: the terminal event has it whole. Pure."""
 
 from providers.responses.events import TERMINAL
 from providers.sse import data_of, events_of
@@ -8,7 +8,7 @@ from providers.tolerant_json import dumps, loads
 class ResponseAssembler:
     """The `providers.base.Assembler` of the Responses API.
 
-    Some servers leave the output out of the terminal event; then it is what the finished items were.
+    Some servers omit the output from the terminal event; then the output is the finished items.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class ResponseAssembler:
         """The response object.
 
         Raises:
-            LookupError: no terminal event came.
+            LookupError: the stream had no terminal event.
         """
         if not self._answer:
             raise LookupError("no terminal event")

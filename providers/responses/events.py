@@ -1,10 +1,10 @@
-"""What each event of OpenAI's Responses API is.
+"""Classifies the events of OpenAI's Responses API.
 
-Content is a `*.delta` with a non-empty delta; a `*.done`, an image or a finished item counts where no delta came before
+Content is a `*.delta` with a non-empty delta; a `*.done`, an image or a finished item counts if no delta came before
 it, for servers that send those alone. The stream ends with one of three events that carry the whole response:
-completed, incomplete or failed; there is no `[DONE]`, and one in place of them ends no answer.
+completed, incomplete or failed. The API has no `[DONE]`; a `[DONE]` does not complete an answer.
 
-Knows nothing of requests, races or translation. Units: bytes, tokens.
+Units: bytes, tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ from providers.sse import data_of, forwardable
 from providers.tolerant_json import as_count, loads
 
 OnResponseId = Callable[[str], None]
-"""Hears the id of every response."""
+"""Receives the id of every response."""
 
 _REASONING: Final = ("response.reasoning",)
-_GENERATED: Final = (".done", ".partial_image", "code.delta")  # carry something generated, deltas or not
+_GENERATED: Final = (".done", ".partial_image", "code.delta")  # events with generated content, with or without deltas
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _EMPTY_DONE: Final = frozenset({"response.content_part.done", "response.reasoning_summary_part.done"})
 _CONTENT, _PREAMBLE = FrameKind.CONTENT, FrameKind.PREAMBLE
@@ -45,8 +45,8 @@ class ResponsesReader:
     """The `providers.base.EventReader` of the Responses API.
 
     Args:
-        first_token: whether reasoning counts as content.
-        note: hears the response's id.
+        first_token: "any" if reasoning counts as content, else "answer".
+        on_response_id: receives the response's id, None to ignore it.
 
     Attributes:
         complete, closed: see `EventReader`.
@@ -56,7 +56,7 @@ class ResponsesReader:
 
     def __init__(self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
         self.complete = self.closed = False
-        self._content_seen = False  # some content was seen
+        self._content_seen = False
         self._ignored = _REASONING if first_token == "answer" else ()
         self._on_response_id = on_response_id
 
@@ -64,7 +64,7 @@ class ResponsesReader:
         """Classify one event; see `EventReader.read`."""
         line = event.find(b"\n")
         two_lines = event.startswith(b"event:") and event.find(b"\n", line + 1) == len(event) - 2
-        if two_lines and event.startswith(b"\ndata: ", line):  # as nearly all come
+        if two_lines and event.startswith(b"\ndata: ", line):  # the form of nearly all events
             data, raw = event[line + 7 : -2], event
         else:
             data, raw = data_of(event) or b"", forwardable(event)
@@ -72,7 +72,7 @@ class ResponsesReader:
             return Frame(FrameKind.COMMENT, raw)
         if data.startswith(b"[DONE]"):
             self.closed = True
-            return Frame(FrameKind.DONE, b"")  # SDKs would take it for the end of a whole answer
+            return Frame(FrameKind.DONE, b"")  # not forwarded: SDKs would take it as the end of a complete answer
         try:
             found = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -83,14 +83,14 @@ class ResponsesReader:
         return self._classified(found, data, raw)
 
     def content_run(self, data: bytes) -> tuple[int, int]:
-        """Every event is looked at; see `EventReader.content_run`."""
+        """Return (0, 0): every event is read; see `EventReader.content_run`."""
         return 0, 0
 
     def close(self) -> None:
-        """A terminal event ends every complete answer."""
+        """See `EventReader.close`: a terminal event ends every complete answer."""
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
-        """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
+        """Classify the events of a stream that equals the JSON body; see `EventReader.read_body`."""
         answer = loads(body)
         failed = failure_of(answer)
         if failed is not None or not isinstance(answer, dict):
@@ -117,7 +117,7 @@ class ResponsesReader:
         return Frame(_PREAMBLE, raw)
 
     def _is_generated(self, event: _Event) -> bool:
-        """Something that was not told piece by piece."""
+        """Return True for an event with generated content that came without deltas."""
         kind = event.type
         if kind in _EMPTY_DONE or not kind.endswith(_GENERATED) or kind.startswith(self._ignored or ("\0",)):
             return False
@@ -125,16 +125,16 @@ class ResponsesReader:
 
     def _ended(self, kind: str, response: object, raw: bytes) -> Frame:
         self.complete = self.closed = True
-        told: dict[str, object] = response if isinstance(response, dict) else {"status": kind.rpartition(".")[2]}
-        failed = failure_of(told)
+        answer: dict[str, object] = response if isinstance(response, dict) else {"status": kind.rpartition(".")[2]}
+        failed = failure_of(answer)
         if failed is not None:
             return Frame(FrameKind.ERROR, raw, None, failed)
-        filtered = reason_of(told) == "content_filter"
-        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage_of(told.get("usage")))
+        filtered = reason_of(answer) == "content_filter"
+        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage_of(answer.get("usage")))
 
 
 def failure_of(answer: object) -> ErrorFrame | None:
-    """What went wrong, for a response object that is none or has failed; None for an answer."""
+    """Return the error of a failed response, or of a value that is not a response; None for an answer."""
     if not isinstance(answer, dict) or answer.get("error") or answer.get("object", "response") != "response":
         problem = problem_of(answer) or Problem("the upstream answered 200 with neither a response nor an error")
         return problem.frame()
@@ -144,13 +144,13 @@ def failure_of(answer: object) -> ErrorFrame | None:
 
 
 def reason_of(answer: dict[str, object]) -> object:
-    """Why a response is incomplete, None where it is not."""
+    """Return the reason of an incomplete response, None if it has none."""
     details = answer.get("incomplete_details")
     return details.get("reason") if isinstance(details, dict) else None
 
 
 def usage_of(value: object) -> Usage | None:
-    """Token counts from a response's `usage`."""
+    """Read a response's `usage`, None if it has none."""
     if not isinstance(value, dict) or not value:
         return None
     read, written = value.get("input_tokens_details"), value.get("output_tokens_details")
@@ -163,7 +163,7 @@ def usage_of(value: object) -> Usage | None:
 
 
 def whole_answer(body: bytes) -> Frame:
-    """An answer that was not asked as a stream; see `providers.base.WireProtocol.whole`."""
+    """Read an answer that was not requested as a stream; see `providers.base.WireProtocol.whole`."""
     answer = loads(body)
     failed = failure_of(answer)
     if failed is not None or not isinstance(answer, dict):

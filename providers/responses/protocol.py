@@ -1,7 +1,7 @@
-"""OpenAI's Responses API as an upstream speaks it: the wire protocol.
+"""The wire protocol of OpenAI's Responses API.
 
-Nothing has to be asked for: token counts come with every answer, and the last event of a stream carries the body that
-would have come without one. A server that does not know the path is unsuited rather than broken. Sans-I/O.
+Token counts come with every answer without an option, and the last event of a stream has the body of the unstreamed
+answer. A server without the path is reported as unsupported rather than as failed. Sans-I/O.
 """
 
 from providers.base import Api, Call, Frame, Headers
@@ -19,8 +19,8 @@ class OpenAIResponses:
     """The `providers.base.WireProtocol` of POST responses.
 
     Args:
-        first_token: whether reasoning counts as content.
-        note: hears the id of every response, so that what goes on with it can be sent to the same replica.
+        first_token: "any" if reasoning counts as content, else "answer".
+        on_response_id: receives the id of every response, so that requests that continue it reach the same replica.
     """
 
     def __init__(self, *, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
@@ -40,7 +40,7 @@ class OpenAIResponses:
         return ResponsesReader(self._first_token, self._on_response_id)
 
     def assembler(self, _call: Call) -> ResponseAssembler:
-        """Makes a body of the events."""
+        """See `WireProtocol.assembler`."""
         return ResponseAssembler()
 
     def whole(self, _call: Call, body: bytes) -> Frame:
@@ -51,5 +51,5 @@ class OpenAIResponses:
         """See `WireProtocol.error`."""
         failed = bad_status(status, headers, body)
         if status in _NO_PATH or (status == 404 and failed.code is None and failed.param is None):
-            return Unsupported(f"the upstream seems to have no Responses API: {failed.message}")
+            return Unsupported(f"the Responses API is not supported by the upstream: {failed.message}")
         return failed

@@ -14,18 +14,18 @@ class EventWriter:
         self._number = first
 
     def event(self, kind: str, **fields: object) -> bytes:
-        """One event."""
+        """Write one event."""
         body = dumps({"type": kind, "sequence_number": self._number, **fields})
         self._number += 1
         return b"event: %s\ndata: %s\n\n" % (kind.encode(), body)
 
     def lifecycle(self, kind: str, answer: Mapping[str, object]) -> bytes:
-        """An event that carries the response object."""
+        """Write an event that has the response object."""
         return self.event(f"response.{kind}", response=answer)
 
 
 def events_of_answer(answer: Mapping[str, object]) -> Iterator[bytes]:
-    """The events of a stream that ends with this response object."""
+    """Write the events of a stream that ends with this response object."""
     writer = EventWriter()
     begun = {**answer, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     yield writer.lifecycle("created", begun)
@@ -37,7 +37,7 @@ def events_of_answer(answer: Mapping[str, object]) -> Iterator[bytes]:
     yield writer.lifecycle("incomplete" if answer.get("status") == "incomplete" else "completed", answer)
 
 
-CALL_FIELDS = {  # item type -> the field that streams as text, and the events that tell it
+CALL_FIELDS = {  # item type -> its streamed text field, and the name of that field's events
     "function_call": ("arguments", "function_call_arguments"),
     "custom_tool_call": ("input", "custom_tool_call_input"),
 }

@@ -176,7 +176,6 @@ class _TranslatingReader:
 
 
 def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call:
-    """Make a call of another API with these fields as its body."""
     body, spans = written({key: dumps(value) for key, value in fields.items()})
     return msgspec.structs.replace(
         call, api=api, body=body, spans=spans, insert_at=1, streaming=False, include_usage=False

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 exchange and the connection that carries it: asyncio.Protocol over httptools.
+"""One HTTP/1.1 exchange and its connection: asyncio.Protocol over httptools.
 
-A connection carries one exchange at a time and pushes its response to an `HttpSink` on the stack that reads the socket.
-It knows neither pools nor addresses: its owner hears when it opens, may be used again, or is lost. Units: bytes.
+A connection carries one exchange at a time and pushes the response to an `HttpSink` on the stack that reads the socket.
+Pools and addresses belong to its owner, which is called when a connection opens, becomes free or closes. Units: bytes.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ import httptools
 from providers.base import Headers, HttpSink, Request
 from providers.errors import ConnectionCut, ProtocolError, UpstreamError
 
-HEADERS_BYTES_MAX = 64 * 1024  # as nginx and Node bound theirs, with room to spare
-_UNREAD_BYTES_MAX = 256 * 1024  # that the kernel keeps of an upstream; Linux doubles it, and would take 6 MB unasked
+HEADERS_BYTES_MAX = 64 * 1024  # above the bounds of nginx and Node
+_UNREAD_BYTES_MAX = 256 * 1024  # receive buffer of a socket; Linux doubles it, and uses up to 6 MB by default
 _FRAMING = (b"content-length", b"transfer-encoding")
 _NO_BODY = (b"content-length", b"0")
 _BODILESS = (204, 304)
 
 
 class Owner(Protocol):
-    """Who pools connections."""
+    """The owner of connections, a pool."""
 
     def connect(self, exchange: "Exchange") -> None:
         """Give an exchange a new connection."""
@@ -33,10 +33,10 @@ class Owner(Protocol):
         """Count it no more."""
 
     def leave(self, exchange: "Exchange") -> None:
-        """It waits for a connection no more."""
+        """Remove an exchange that waits for a connection."""
 
     def release(self, connection: "Connection") -> None:
-        """Its response is complete: it may be used again."""
+        """Take back a connection whose response is complete."""
 
 
 class _Deaf:
@@ -92,15 +92,15 @@ class Exchange:
             self.connection.drop()
 
     def over(self, error: UpstreamError | None) -> None:
-        """The response is complete or has failed; tells the sink once."""
+        """End the exchange: the response is complete or failed; call the sink once."""
         if not self.aborted:
             self.aborted = True
             self.connection = self.connecting = None
-            sink, self.sink = self.sink, _DEAF  # no cycle outlives a request
+            sink, self.sink = self.sink, _DEAF  # so that no reference cycle outlives a request
             sink.on_close(error)
 
     def again(self) -> None:
-        """The kept-alive connection was dead already: the same request on a new one."""
+        """Send the same request on a new connection: the kept-alive one was already closed."""
         if not self.aborted:
             self.connection = None
             self._owner.connect(self)
@@ -140,29 +140,29 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._exchange: Exchange | None = None
-        self.kept = False  # it was open before its exchange began: the server may have closed it meanwhile
+        self.kept = False  # open before its exchange began: the server may have closed it meanwhile
         self.closing = False
-        self.idle = False  # it stands in its owner's pool
+        self.idle = False  # in its owner's pool
         self.idle_since_s = 0.0
-        self.fresh_until_s = 0.0  # its owner's: older connections are not used again
-        self.stale_until_s = 0.0  # its owner's: until then its end says that it had ended before its exchange began
+        self.fresh_until_s = 0.0  # set by the owner: after this time the connection is not used again
+        self.stale_until_s = 0.0  # set by the owner: a close before this time happened before the exchange began
         self._pieces: list[bytes] = []
-        self.on_body = self._pieces.append  # httptools calls it for every chunk: no function of ours
+        self.on_body = self._pieces.append  # httptools calls this for every chunk: a C function is cheaper
         self._reset()
         self._parser = httptools.HttpResponseParser(self)
 
     def _reset(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
-        self._read_bytes = 0  # of the last read while headers are awaited
-        self._loose_bytes = 0  # since the last piece of a body: the parser keeps headers and trailers until they end
+        self._read_bytes = 0  # size of the last read, before the headers are complete
+        self._loose_bytes = 0  # bytes since the last piece of a body: the parser buffers headers and trailers
         self._status = 0
-        self._begun = False  # a byte of the response has come
-        self.complete = False  # its end has come
+        self._begun = False  # a byte of the response was received
+        self.complete = False  # the end of the response was received
         self._keep = False
-        self._surplus = False  # bytes behind the end of the response
-        self._whole = 0  # pieces that belong to it, where there is a surplus
-        self._framed = False  # a header says where the body ends (RFC 9112, 6.3)
-        self._until_eof = False  # neither length nor chunks: the end of the connection is the end of the body
+        self._surplus = False  # there are bytes after the end of the response
+        self._whole = 0  # number of pieces that belong to the response, if there is a surplus
+        self._framed = False  # a header delimits the body (RFC 9112, 6.3)
+        self._until_eof = False  # neither length nor chunks: the end of the connection ends the body
 
     def start(self, exchange: Exchange) -> None:
         """Write the request; the connection is idle and open."""
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def drop(self) -> None:
-        """The exchange was aborted: no drain, no farewell."""
+        """Close at once, without draining: the exchange was aborted."""
         self._exchange = None
         self.closing = True
         self.transport.abort()
@@ -187,12 +187,12 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # asyncio sets TCP_NODELAY
         sock = transport.get_extra_info("socket")
-        if sock is not None:  # TCP_WINDOW_CLAMP would not do: newer kernels raise it again by themselves
+        if sock is not None:  # TCP_WINDOW_CLAMP does not work: newer kernels raise it again
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES_MAX)
         self._owner.opened()
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None:  # nobody asked: a response out of turn
+        if self._exchange is None:  # a response without a request
             self.close()
             return
         self._begun = True
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not self.complete:
                 self._deliver()
-                self._fail(ProtocolError(f"the upstream's answer is not HTTP/1.1: {error}"))
+                self._fail(ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}"))
                 return
             self._surplus = True
         if self._surplus:
@@ -215,13 +215,13 @@ class Connection(asyncio.Protocol):
         elif not self.complete:
             self._loose_bytes += len(data)
             if self._loose_bytes > HEADERS_BYTES_MAX:
-                self._fail(ProtocolError(f"the upstream sent over {HEADERS_BYTES_MAX} bytes that belong to no body"))
+                self._fail(ProtocolError(f"the upstream's headers or trailers are over {HEADERS_BYTES_MAX} bytes"))
                 return
         if self.complete:
             self._finish()
 
     def eof_received(self) -> bool:
-        return False  # close our side, too
+        return False  # asyncio then closes this side too
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
@@ -254,10 +254,10 @@ class Connection(asyncio.Protocol):
         if self._loose_bytes + self._read_bytes > HEADERS_BYTES_MAX and _size(self._headers) > HEADERS_BYTES_MAX:
             self._fail(ProtocolError(f"the upstream's headers are over {HEADERS_BYTES_MAX} bytes"))
         elif status < 100:
-            self._fail(ProtocolError(f"the upstream's status {status} is none"))
-        elif status < 200:  # the real answer follows
+            self._fail(ProtocolError(f"the upstream sent an invalid status code ({status})"))
+        elif status < 200:  # an informational response, before the final one
             if self._framed and any(header[0] in _FRAMING and header != _NO_BODY for header in self._headers):
-                self._fail(ProtocolError(f"the upstream sent a body with its informational answer {status}"))
+                self._fail(ProtocolError(f"the upstream sent a body with an informational response ({status})"))
             self._headers = []
             self._framed = False
         elif self._exchange is not None and not self._surplus:
@@ -269,10 +269,10 @@ class Connection(asyncio.Protocol):
         if self._status and not self._surplus:
             self.complete = True
             self._whole = len(self._pieces)
-            self._keep = self._parser.should_keep_alive()  # known only until the parser moves on
+            self._keep = self._parser.should_keep_alive()  # valid only until the parser starts the next message
 
     def _deliver(self) -> None:
-        """Push the body's pieces in this read as one: a server's burst of chunks is one step for all who follow."""
+        """Push the body's pieces in this read as one, so that a burst of chunks costs one step further on."""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._loose_bytes = 0
@@ -280,9 +280,9 @@ class Connection(asyncio.Protocol):
             self._exchange.sink.on_body(data)
 
     def _finish(self) -> None:
-        """The response is complete: keep the connection if it may be kept, then tell the sink."""
+        """End a complete response: keep the connection if possible, then call the sink."""
         exchange, self._exchange = self._exchange, None
-        if self.transport.get_write_buffer_size():  # an early answer: nobody may ever read the rest of the request
+        if self.transport.get_write_buffer_size():  # an early response: the server may never read the whole request
             self.drop()
         elif self._surplus or self.closing or not self._keep:
             self.close()
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
             exchange.over(None)
 
     def _fail(self, error: UpstreamError) -> None:
-        if self.complete:  # what is wrong stands behind the answer
+        if self.complete:  # the fault is after the end of the response
             self._surplus = True
             return
         exchange, self._exchange = self._exchange, None

@@ -1,15 +1,15 @@
-"""HTTP/1.1 streaming client to one origin: a pool of connections, made for relaying.
+"""HTTP/1.1 streaming client to one origin, with a pool of connections, for relaying.
 
-A request leaves on a pooled connection in the caller's own loop turn; the response is pushed to an `HttpSink` on the
-stack that reads the socket (exchange.py). There is no task, queue or lock per request: only a new connection takes a
-task, which belongs to the task group the client was given. Knows nothing of SSE, models or retries, but for one: a
-kept-alive connection that the server closed under our request, at once and before a single byte came back, is replaced:
-the server had closed it before it saw the request (RFC 9112, 9.3.1). One that is closed later may have worked on it.
+A request is written to a pooled connection in the caller's own loop turn; the response is pushed to an `HttpSink` on
+the stack that reads the socket (connection.py). A request needs no task, queue or lock: only a new connection takes a
+task, which belongs to the client's task group. The client retries in one case: a kept-alive connection that ends within
+`STALE_S` of the request, before a byte of the response, is replaced, because the server closed it before it read the
+request (RFC 9112, 9.3.1). A server that closes later may have processed the request.
 
-A spare connection is kept ready, so that a backup, or whoever comes after a cancelled loser, waits for no handshake.
-Connections are not used for ever: new ones see what DNS says now.
+A spare connection is kept ready, so that neither a backup nor the request after a cancelled loser waits for a
+handshake. Connections have a maximum age, so that changes in DNS take effect.
 
-Cancelling is closing: `abort()` drops the socket at once, nothing is drained. Units: seconds.
+To cancel is to close: `abort()` drops the socket at once, without draining. Units: seconds.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from providers.errors import ConnectError
 from providers.transport.connection import Connection, Exchange
 from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
 
-_SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
-_SPREAD: Final = 0.2  # of their age: connections opened together do not end together
+_SWEEP_S: Final = 5.0  # interval of the check for idle connections that are too old
+_SPREAD: Final = 0.2  # share of the age by which connections differ, so that they do not all end together
 _SPREAD_STEPS: Final = 16
 
 
@@ -30,7 +30,7 @@ class WireClient:
     """A `providers.base.HttpClient` to one origin.
 
     Args:
-        origin: where to connect.
+        origin: address and settings of the upstream.
         tasks: owner of connecting tasks; must outlive the client.
     """
 
@@ -38,8 +38,8 @@ class WireClient:
         self._origin = origin
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._idle: deque[Connection] = deque()  # the right end was used last
-        self._waiting: dict[Exchange, None] = {}  # for a connection, in order
+        self._idle: deque[Connection] = deque()  # the last one was used last
+        self._waiting: dict[Exchange, None] = {}  # exchanges that wait for a connection, in order
         self._sparing = False  # a spare is being connected
         self._open = 0
         self._opened = 0
@@ -66,7 +66,7 @@ class WireClient:
         return exchange
 
     def warm(self) -> None:
-        """See to it that a connection is ready for the next request, if a spare is wanted; one is opened at a time."""
+        """Open a spare connection for the next request if the origin wants one and there is none; one at a time."""
         if self._origin.spare and not self._idle and not self._sparing and not self._closed:
             self._sparing = True
             self._tasks.create_task(self._spare())
@@ -84,10 +84,10 @@ class WireClient:
         """Open connections, idle ones included."""
         return self._open
 
-    # for exchanges and connections
+    # For exchanges and connections
 
     def connect(self, exchange: Exchange) -> None:
-        """Give an exchange a new connection, or one that is released meanwhile."""
+        """Give an exchange a new connection, or one that becomes free in the meantime."""
         self._waiting[exchange] = None
         exchange.connecting = self._tasks.create_task(self._connected(exchange))
 
@@ -97,17 +97,17 @@ class WireClient:
         self._opened += 1
 
     def lost(self, connection: Connection) -> None:
-        """Count it no more."""
+        """Stop counting a connection."""
         self._open -= 1
         if connection.idle:
             self._idle.remove(connection)
 
     def leave(self, exchange: Exchange) -> None:
-        """It waits for a connection no more."""
+        """Remove an exchange that waits for a connection."""
         self._waiting.pop(exchange, None)
 
     def release(self, connection: Connection) -> None:
-        """Give a connection whose response is complete to whoever waits for one, or keep it for the next request."""
+        """Give a free connection to the first waiting exchange, or keep it for the next request."""
         now_s = self._loop.time()
         if self._closed or now_s > connection.fresh_until_s:
             connection.close()
@@ -115,7 +115,7 @@ class WireClient:
         if self._waiting:
             exchange = next(iter(self._waiting))
             del self._waiting[exchange]
-            exchange.connecting = None  # what is being connected for it will be a spare
+            exchange.connecting = None  # the connection being opened for it becomes a spare
             connection.stale_until_s = now_s + STALE_S
             connection.start(exchange)
             return
@@ -127,10 +127,10 @@ class WireClient:
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
-    # inside
+    # Internals
 
     async def _connected(self, exchange: Exchange) -> None:
-        """Open a connection for an exchange; every failure reaches its sink, none the task group."""
+        """Open a connection for an exchange; failures reach its sink, never the task group."""
         try:
             connection = await self._connection()
         except ConnectError as error:
@@ -147,7 +147,7 @@ class WireClient:
                 self.release(connection)
 
     async def _spare(self) -> None:
-        """Open a connection for nobody; one that cannot be opened is nobody's error."""
+        """Open a spare connection; a failure is ignored."""
         try:
             self.release(await self._connection())
         except ConnectError:
@@ -156,10 +156,10 @@ class WireClient:
             self._sparing = False
 
     async def _connection(self) -> Connection:
-        """A new connection.
+        """Open a new connection.
 
         Raises:
-            ConnectError: there is none.
+            ConnectError: it failed.
         """
         origin = self._origin
         if self._open >= origin.connections_max:
@@ -169,16 +169,16 @@ class WireClient:
                 connection = await self._connect()
         except TimeoutError:
             raise too_slow(origin.connect_s) from None
-        except OSError as error:  # TLS's are some, too
+        except OSError as error:  # includes the errors of TLS
             raise unreachable(error) from error
-        except Exception as error:  # a name that cannot be looked up, no thread to do it: nothing to end a gateway for
+        except Exception as error:  # an invalid name, no thread for the look-up: must not end the gateway
             raise ConnectError(f"cannot connect to the upstream: {type(error).__name__}") from error
         spread = _SPREAD * (self._opened % _SPREAD_STEPS) / _SPREAD_STEPS
         connection.fresh_until_s = self._loop.time() + origin.age_s * (1 - spread)
         return connection
 
     async def _connect(self) -> Connection:
-        """To the unix socket, or to host and port; TLS names the host (not where it is an address) and no protocol."""
+        """Connect to the unix socket, or to host and port; TLS sends the host name (not an address), and no ALPN."""
         origin, loop = self._origin, self._loop
         if origin.socket is not None:
             _, connection = await loop.create_unix_connection(lambda: Connection(self), origin.socket)
@@ -194,7 +194,7 @@ class WireClient:
         connection.close()
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long; runs only while something is idle."""
+        """Close connections that were idle for too long; runs only while some are idle."""
         oldest_s = self._loop.time() - self._origin.idle_s
         while self._idle and (self._idle[0].closing or self._idle[0].idle_since_s < oldest_s):
             self._close_oldest()

@@ -1,11 +1,11 @@
-"""The general client: HTTP/2 and proxies, through httpx, behind the same contract as the wire client.
+"""HTTP client for HTTP/2 and proxies, over httpx, with the same contract as the HTTP/1.1 client.
 
-For the replicas that need it; a request costs a task and more CPU than on the wire client. Nothing is multiplexed:
-a connection carries one request at a time, over HTTP/2, too. So an abort closes the connection, which every server and
-proxy understands, a slow client's answer holds up nobody else's, and what is buffered for it is bounded by one socket.
-An HTTP/2 connection is used again for the next request, an HTTP/1.1 one is not: httpx would take bytes behind one
-answer for the beginning of the next. The environment's proxies count for nothing. What is used of httpx is its network
-layer, httpcore, because it can be given a stream of ours (httpx_stream.py). Units: seconds.
+Only for replicas that need it: a request costs a task and more CPU than with the HTTP/1.1 client. Nothing is
+multiplexed: a connection carries one request at a time, over HTTP/2 too. So an abort closes the connection, which every
+server and proxy handles, a slow client does not delay other answers, and its buffered data is bounded by one socket. An
+HTTP/2 connection is used again for the next request, an HTTP/1.1 connection is not: httpx would read bytes after one
+response as the beginning of the next. Proxy variables of the environment are ignored. Of httpx only its network layer,
+httpcore, is used, because it accepts a custom stream (httpx_stream.py). Units: seconds.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from providers.errors import ConnectError, ConnectionCut, ProtocolError, Upstrea
 from providers.transport.httpx_stream import ListeningBackend
 from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
 
-_SWEEP_S: Final = 5.0  # how often ageing looks at idle connections
-_STEPS: Final = 3  # to a connection: TCP, the proxy's word, TLS
+_SWEEP_S: Final = 5.0  # interval of the check for idle connections that are too old
+_STEPS: Final = 3  # steps of connecting: TCP, the proxy's CONNECT, TLS
 _PROXY_REFUSES: Final = 407
-_QUOTED_MAX: Final = 200  # of a proxy's words
+_QUOTED_MAX: Final = 200  # characters of a proxy's or library's message
 _is_cut = re.compile(r"disconnected|closed connection|StreamReset|ConnectionTerminated").search
 
 
@@ -33,18 +33,18 @@ class HttpxClient:
     """A `providers.base.HttpClient` to one origin.
 
     Args:
-        origin: where to connect.
+        origin: address and settings of the upstream.
         tasks: owner of the requests' tasks; must outlive the client.
 
     Attributes:
-        sent: requests so far.
+        sent: number of requests so far.
     """
 
     def __init__(self, origin: Origin, tasks: asyncio.TaskGroup) -> None:
         self._origin = origin
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._idle: deque[_PooledConnection] = deque()  # the right end was used last
+        self._idle: deque[_PooledConnection] = deque()  # the last one was used last
         self._open = 0
         self._closed = False
         self._sweeper: asyncio.TimerHandle | None = None
@@ -71,17 +71,17 @@ class HttpxClient:
             self._close_oldest()
 
     def opened(self) -> None:
-        """A new connection stands; for those who extend this."""
+        """Called after a new connection was established; for subclasses."""
 
     @property
     def connections(self) -> int:
         """Open connections, idle ones included."""
         return self._open
 
-    # inside
+    # Internals
 
     async def _serve(self, exchange: "_Exchange", request: Request) -> None:
-        """One request and its response; every failure reaches its sink, none the task group."""
+        """Send one request and receive its response; failures reach its sink, never the task group."""
         if exchange.aborted:
             return
         request_out = self._httpcore_request(request)
@@ -90,18 +90,18 @@ class HttpxClient:
             if connection is None or not await self._send_on(connection, exchange, request_out):
                 await self._send_on(self._new_connection(), exchange, request_out)
             exchange.over(None)
-        except asyncio.CancelledError:  # before there was a connection, of our own making
+        except asyncio.CancelledError:  # raised by `_head` for an aborted exchange, or by the task group
             if not exchange.aborted:
                 raise
         except UpstreamError as error:
             exchange.over(error)
-        except Exception as error:  # httpx's own errors, and whatever the libraries below it let through
+        except Exception as error:  # errors of httpx and of the libraries below it
             exchange.over(_upstream_error(error))
 
     async def _send_on(
         self, connection: "_PooledConnection", exchange: "_Exchange", request_out: httpcore.Request
     ) -> bool:
-        """Send and receive on one connection; False: it was a kept one, and dead before a byte of the answer came."""
+        """Send and receive on one connection; return False if it was kept alive and ended before the response began."""
         kept, whole, stale_until_s = connection.used, False, self._loop.time() + STALE_S
         connection.used = True
         try:
@@ -126,9 +126,9 @@ class HttpxClient:
     async def _head(
         self, connection: "_PooledConnection", exchange: "_Exchange", request_out: httpcore.Request, *, kept: bool
     ) -> httpcore.Response:
-        """Connect where that is needed, send, and wait for the final response head.
+        """Connect if needed, send, and wait for the final response head.
 
-        Nothing is cancelled while TCP or TLS are being set up, each of them bounded: anyio would leave the socket open.
+        TCP and TLS set-up are bounded but never cancelled: anyio would not close the socket.
         """
         connect_s = self._origin.connect_s
 
@@ -152,13 +152,13 @@ class HttpxClient:
         except (TimeoutError, httpcore.ConnectTimeout):
             raise too_slow(connect_s) from None
         if response.status == _PROXY_REFUSES:
-            raise ConnectError("the proxy refused: status 407, it wants a user and password (http://user:password@...)")
+            raise ConnectError("the proxy requires a login (status 407); set `proxy: http://user:password@...`")
         if response.status < 200:
             raise ProtocolError("the upstream switched protocols")
         return response
 
     def _httpcore_request(self, request: Request) -> httpcore.Request:
-        """The request in httpcore's form; its head is our own, so it is well formed."""
+        """Convert a request to httpcore's form; its head was built by the gateway, so it is well formed."""
         first, *lines = request.head[:-4].split(b"\r\n")
         method, target, _ = first.split(b" ")
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
@@ -188,7 +188,7 @@ class HttpxClient:
         self._tasks.create_task(_closed(self._idle.popleft()))
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long; runs only while something is idle."""
+        """Close connections that were idle for too long; runs only while some are idle."""
         oldest_s = self._loop.time() - self._origin.idle_s
         while self._idle and self._idle[0].idle_since_s < oldest_s:
             self._close_oldest()
@@ -196,18 +196,18 @@ class HttpxClient:
 
 
 async def _closed(connection: "_PooledConnection") -> None:
-    """Close an idle connection; whatever is wrong with it is nobody's error, and must not end the tasks beside it."""
+    """Close an idle connection; its errors are ignored, because they must not end the other tasks of the group."""
     with contextlib.suppress(Exception):
         await connection.pool.aclose()
 
 
 class _PooledConnection:
-    """One connection, as a pool of httpcore that has no other."""
+    """One connection, as an httpcore pool of size one."""
 
     __slots__ = ("fresh_until_s", "idle_since_s", "pool", "used")
 
     def __init__(self, origin: Origin, fresh_until_s: float) -> None:
-        plain_http2 = origin.http2 and origin.tls is None  # nobody to agree with: the server is told to know
+        plain_http2 = origin.http2 and origin.tls is None  # no negotiation without TLS: prior knowledge
         self.pool = httpcore.AsyncConnectionPool(
             ssl_context=origin.tls,
             proxy=None if origin.proxy is None else _proxy(origin.proxy),
@@ -229,7 +229,7 @@ class _Exchange:
     __slots__ = ("aborted", "connected", "flowing", "sink", "task")
 
     task: asyncio.Task[None]
-    received: Final = False  # its end comes by itself
+    received: Final = False  # cannot be detected here
 
     def __init__(self, sink: HttpSink) -> None:
         self.sink: HttpSink = sink
@@ -252,7 +252,7 @@ class _Exchange:
                 self.task.cancel()
 
     def over(self, error: UpstreamError | None) -> None:
-        """The response is complete or has failed; tells the sink once."""
+        """End the exchange: the response is complete or failed; call the sink once."""
         if not self.aborted:
             self.aborted = True
             sink, self.sink = self.sink, _DEAF
@@ -276,24 +276,22 @@ _DEAF = _Deaf()
 
 
 def _proxy(url: str) -> httpcore.Proxy:
-    """Its address, and the user and password in it."""
     proxy = httpx.Proxy(url)
     return httpcore.Proxy(str(proxy.url), auth=proxy.raw_auth)
 
 
 def _upstream_error(error: Exception) -> UpstreamError:
-    """One of httpcore's errors as ours."""
     if isinstance(error, httpcore.ProxyError):
-        return ConnectError(f"the proxy refused: {str(error)[:_QUOTED_MAX]}")
+        return ConnectError(f"the proxy rejected the connection: {str(error)[:_QUOTED_MAX]}")
     if isinstance(error, httpcore.ConnectError):
         return unreachable(_cause(error))
     if isinstance(error, httpcore.NetworkError) or _is_cut(str(error)):
         return ConnectionCut("the upstream closed the connection before its answer was complete")
-    return ProtocolError(f"the upstream's answer is not HTTP: {str(error)[:_QUOTED_MAX] or type(error).__name__}")
+    return ProtocolError(f"the upstream's answer is not valid HTTP: {str(error)[:_QUOTED_MAX] or type(error).__name__}")
 
 
 def _cause(error: BaseException) -> OSError:
-    """The system's own error at the bottom of those that libraries have put around it."""
+    """Return the system's error inside the errors of the libraries."""
     found = OSError("no connection")
     below: BaseException | None = error
     while below is not None:

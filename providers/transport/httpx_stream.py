@@ -1,7 +1,7 @@
-"""A network stream for httpcore that listens while it writes, so that an early answer is received.
+"""A network stream for httpcore that reads while it writes, so that an early response is received.
 
-A server may refuse before it has read the request, and close (RFC 9112, 9.5). httpcore reads only when all is written
-or writing has failed, and by then a reset has taken the answer with it. Units: bytes.
+A server may reject a request before it has read all of it, and close (RFC 9112, 9.5). httpcore reads only after it has
+written everything or writing has failed, and by then a reset has discarded the response. Units: bytes.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from typing import Final
 
 import httpcore
 
-_LISTEN_FROM_BYTES: Final = 65_536  # what is less goes out at once, most likely
+_LISTEN_FROM_BYTES: Final = 65_536  # shorter requests most likely fit into the socket's buffer
 _RECEIVED_MAX: Final = 65_536
-_HTTP2: Final = b"PRI * HTTP/2"  # there frames of both directions are apart from each other, and httpcore reads them
-_INFORMATIONAL: Final = b"HTTP/1.1 1"  # informational: the answer is still to come
+_HTTP2: Final = b"PRI * HTTP/2"  # in HTTP/2 the directions are independent, and httpcore reads while it writes
+_INFORMATIONAL: Final = b"HTTP/1.1 1"  # an informational response, before the final one
 
 
 class ListeningBackend(httpcore.AsyncNetworkBackend):
-    """Connects as httpcore does by itself."""
+    """Connects like httpcore's default backend, and wraps the stream."""
 
     def __init__(self) -> None:
         self._backend = httpcore.AnyIOBackend()
@@ -40,7 +40,7 @@ class ListeningBackend(httpcore.AsyncNetworkBackend):
 
 
 class _Listening(httpcore.AsyncNetworkStream):
-    """One connection."""
+    """One connection that reads while it writes a large buffer."""
 
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
         self._stream = stream
@@ -54,10 +54,10 @@ class _Listening(httpcore.AsyncNetworkStream):
         return await self._stream.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Write; where an answer comes meanwhile, stop.
+        """Write; stop if a response arrives meanwhile.
 
         Raises:
-            httpcore.WriteError: it was not all written; httpcore then reads the answer.
+            httpcore.WriteError: not everything was written; httpcore then reads the response.
         """
         self._http2 |= buffer.startswith(_HTTP2)
         if self._http2 or len(buffer) < _LISTEN_FROM_BYTES:
@@ -70,7 +70,7 @@ class _Listening(httpcore.AsyncNetworkStream):
             listening.cancel()
             writing.cancel()
         if writing.cancelled() or not writing.result():
-            raise httpcore.WriteError("the connection ended, or was answered, before the request was out")
+            raise httpcore.WriteError("the connection ended or the server responded before the request was sent")
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -84,7 +84,7 @@ class _Listening(httpcore.AsyncNetworkStream):
         return self._stream.get_extra_info(info)
 
     async def _listen(self) -> None:
-        """Until there is an answer or an end; nothing is lost where this is cancelled."""
+        """Read until there is a final response or the end; cancelling loses no data."""
         while not self._received or (self._received.startswith(_INFORMATIONAL) and len(self._received) < _RECEIVED_MAX):
             try:
                 data = await self._stream.read(_RECEIVED_MAX)

@@ -1,4 +1,4 @@
-"""Where an upstream is and how to get there, and what it means when there is no way; shared by the HTTP clients.
+"""The address of an upstream, the settings of connections to it, and the errors of connecting; for all HTTP clients.
 
 Units: seconds.
 """
@@ -11,25 +11,27 @@ from typing import Final
 from providers.errors import ConnectError
 
 STALE_S: Final = 2.0
-"""A kept-alive connection that ends so soon after a request was written had been closed before: some round trips."""
+"""A kept-alive connection that ends within this time after a request was written, a few round trips, was already closed
+by the server when the request was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where to connect.
+    """The address of an upstream and the settings of connections to it.
 
     Attributes:
-        host: name or address literal, without brackets; of a unix socket, what TLS and `host` headers would say.
+        host: name or address literal, without brackets; for a unix socket, the name for TLS and the `host` header.
         port: TCP port.
         tls: context for TLS, None for plain text.
         connect_s: bound on DNS, TCP and TLS together.
-        idle_s: a kept-alive connection unused for longer is closed; below the 75 s of nginx and of most load balancers.
-        idle_max: idle connections kept; more are closed.
-        age_s: a connection is used again for about so long; so are the addresses that DNS gave.
-        spare: keep a connection ready beyond those in use.
-        connections_max: open connections; a request beyond fails with ConnectError.
+        idle_s: idle time after which a kept-alive connection is closed; below the 75 s of nginx and of most load
+            balancers.
+        idle_max: maximum of idle connections; further ones are closed.
+        age_s: approximate age up to which a connection, and so the address from DNS, is used again.
+        spare: keep one connection ready beyond those in use.
+        connections_max: maximum of open connections; a request that needs another one fails with ConnectError.
         socket: path of a unix socket to connect to instead of host and port.
-        http2: speak HTTP/2: where TLS agrees to it, and always without TLS.
+        http2: use HTTP/2: negotiated with TLS, and always without TLS.
         proxy: URL of an HTTP proxy; it may hold a password.
     """
 
@@ -48,21 +50,21 @@ class Origin:
 
 
 def too_many(count: int) -> ConnectError:
-    """Another connection would be over the bound."""
-    return ConnectError(f"{count} connections to this upstream are open already")
+    """Make the error for a connection over the bound."""
+    return ConnectError(f"the upstream has {count} open connections, the maximum; retry later")
 
 
 def too_slow(connect_s: float) -> ConnectError:
-    """There was no connection in time."""
-    return ConnectError(f"no connection to the upstream within {connect_s:g} s")
+    """Make the error for a connection that was not established in time."""
+    return ConnectError(f"connecting to the upstream timed out after {connect_s:g} s")
 
 
 def unreachable(error: OSError) -> ConnectError:
-    """There is no connection, for a reason that the system or TLS gives; without the address that asyncio tells."""
+    """Make the error for a failure of the system or TLS, without the address that asyncio puts into its message."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConnectError(f"TLS with the upstream failed: {error.reason or 'certificate'} ({error.verify_message})")
     if isinstance(error, ssl.SSLError):
         return ConnectError(f"TLS with the upstream failed: {error.reason or type(error).__name__}")
     known = error.errno and error.errno > 0
-    said = os.strerror(error.errno or 0) if known else error.strerror or type(error).__name__
-    return ConnectError(f"cannot connect to the upstream: {said}")
+    reason = os.strerror(error.errno or 0) if known else error.strerror or type(error).__name__
+    return ConnectError(f"cannot connect to the upstream: {reason}")

@@ -35,7 +35,7 @@ FASTAPI = [
     {"loc": ["body", "stream_options"], "msg": "extra fields not permitted", "type": "value_error.extra"},
     {"loc": ["body", "n"], "msg": "not a number", "type": "type_error"},
 ]
-SILENT = {"message": "the upstream answered with status 400 and nothing that could be read"}
+SILENT = {"message": "the upstream answered with status 400 and a body without a readable error"}
 
 
 def read(body: Any, status: int = 400, headers: tuple[tuple[bytes, bytes], ...] = ()) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def test_what_is_buffered_is_not_searched_again(size: int, end: bytes) -> None:
 )
 def test_an_event_over_the_limit_is_an_error(pieces: list[bytes]) -> None:
     """No event longer than the limit comes out, and no more than the limit is buffered."""
-    with pytest.raises(ProtocolError, match="over 13 bytes"):
+    with pytest.raises(ProtocolError, match="limit of 13 bytes"):
         events_of(pieces, event_bytes_max=13)
 
 

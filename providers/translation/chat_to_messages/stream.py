@@ -80,7 +80,6 @@ class ChatChunksFromMessages:
         return self._chunk({"role": "assistant", "content": ""})
 
     def _block(self, kind: object, value: Mapping[str, object]) -> bytes:
-        """Translate an event of a content block."""
         match kind:
             case "content_block_start":
                 return self._start(as_mapping(value.get("content_block")))

@@ -68,7 +68,6 @@ def _add_user(turns: list[Turn], blocks: list[Block]) -> None:
 
 
 def _blocks(item: FieldReader) -> list[Block]:
-    """Translate a message's content, a string or parts."""
     content = item.take("content")
     if content is None:
         return []
@@ -100,7 +99,6 @@ def _part(part: FieldReader) -> Block:
 
 
 def _image(url: str, path: str) -> Block:
-    """The source of an image, from a data URL or a URL."""
     if not url.startswith("data:"):
         return {"type": "url", "url": url}
     media, data = _data(url, path)
@@ -128,7 +126,6 @@ def _document(file: FieldReader) -> Block:
 
 
 def _data(url: str, path: str) -> tuple[str, str]:
-    """Media type and data of a data URL in base64."""
     found = _data_url(url)
     if found is None:
         raise invalid_type(path, "a URL, or a data URL in base64 like data:image/png;base64,...", url[:30])

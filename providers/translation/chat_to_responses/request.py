@@ -112,7 +112,6 @@ def _assistant(message: Item, at: str) -> Iterator[dict[str, object]]:
 
 
 def _assistant_part(value: object, at: str) -> dict[str, object]:
-    """Translate one part of an earlier answer."""
     part = _dict(value)
     if part.get("type") == "refusal":
         return {"type": "refusal", "refusal": part.get("refusal")}
@@ -140,7 +139,6 @@ def _part(value: object, at: str) -> dict[str, object]:
 
 
 def _text(request: Item) -> dict[str, object]:
-    """The format and verbosity of the answer."""
     text: dict[str, object] = {}
     form = _dict(request.get("response_format"))
     if form.get("type") == "json_schema":
@@ -165,7 +163,6 @@ def _flat_tool(tool: Item) -> dict[str, object]:
 
 
 def _choice(choice: object) -> object:
-    """The tool choice without the nesting."""
     if not isinstance(choice, dict):
         return choice
     kind = str(choice.get("type"))

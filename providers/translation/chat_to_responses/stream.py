@@ -123,7 +123,6 @@ class ChatChunksFromResponses:
 
 
 def _usage(usage: Fields) -> Fields:
-    """Token counts with the names of chat completions."""
     return {
         "prompt_tokens": usage.get("input_tokens"),
         "completion_tokens": usage.get("output_tokens"),

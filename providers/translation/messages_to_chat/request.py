@@ -113,7 +113,6 @@ def _tool(tool: FieldReader) -> Json:
 
 
 def _tool_choice(request: FieldReader) -> tuple[object, bool | None]:
-    """`tool_choice` and `parallel_tool_calls`."""
     value = request.take("tool_choice")
     if value is None:
         return None, None

@@ -1,10 +1,10 @@
 """Translates the chunks of a chat completion to the events of a Messages stream.
 
 One content block is open at a time and indexes only grow, as in Anthropic's own streams: reasoning is a thinking block,
-text a text block, each tool call a block. The stop reason and the token counts are sent with the closing event, in any order
-of the upstream's chunks. Missing token counts are estimated from the text, and marked.
+text a text block, each tool call a block. The stop reason and the token counts are sent last, whatever the order of the
+upstream's chunks. Missing token counts are estimated from the text, and marked.
 
-Knows nothing of which upstream it is. Sans-I/O. Units: tokens.
+Sans-I/O. Units: tokens.
 """
 
 from collections.abc import Iterable, Mapping
@@ -81,7 +81,6 @@ class MessageEventsFromChat:
         return b"".join([*self._stop(), *self._finish()])
 
     def _chunk(self, chunk: Mapping[str, object]) -> Iterable[bytes]:
-        """The events for one chunk."""
         choices = chunk.get("choices")
         choice = as_mapping(choices[0]) if isinstance(choices, list) and choices else {}
         told = chunk.get("usage") or choice.get("usage") or as_mapping(chunk.get("x_groq")).get("usage")

@@ -111,7 +111,6 @@ def _message(item: Item, at: str) -> dict[str, object]:
 
 
 def _assistant(content: object, at: str) -> dict[str, object]:
-    """An earlier answer as one text."""
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
     texts, refusals = [], []
@@ -128,7 +127,6 @@ def _assistant(content: object, at: str) -> dict[str, object]:
 
 
 def _part(value: object, at: str) -> dict[str, object]:
-    """Translate one part of a user's message."""
     part = _dict(value)
     kind, param = part.get("type"), f"{at}.content"
     if kind in ("input_text", "text", "output_text"):
@@ -157,7 +155,6 @@ def _text_parts(output: object, at: str) -> object:
 
 
 def _add_text_options(text: Item, fields: dict[str, object]) -> None:
-    """The format and verbosity of the answer."""
     form = _dict(text.get("format"))
     if form.get("type") == "json_schema":
         schema = {name: value for name, value in form.items() if name != "type" and value is not None}
@@ -169,7 +166,6 @@ def _add_text_options(text: Item, fields: dict[str, object]) -> None:
 
 
 def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
-    """Add the tools that the client runs, and the tool choice."""
     tools = []
     for index, tool in enumerate(_list(request.get("tools"))):
         said = _tool(_dict(tool))

@@ -238,7 +238,6 @@ class ResponseEventsFromChat:
 
 
 def _new_item(kind: str, ident: str) -> Fields:
-    """An item without content."""
     head: Fields = {"id": ident, "type": kind}
     if kind == "reasoning":
         return {**head, "summary": [], "content": []}
@@ -249,7 +248,6 @@ def _new_item(kind: str, ident: str) -> Fields:
 
 
 def _parts(content: list[object]) -> tuple[str, str]:
-    """Reasoning and text of a content in parts."""
     reasoning, text = "", ""
     for part in map(_dict, content):
         if part.get("type") == "thinking":
@@ -262,7 +260,6 @@ def _parts(content: list[object]) -> tuple[str, str]:
 
 
 def _usage(value: object) -> Fields | None:
-    """Token counts with the names of the Responses API."""
     usage = usage_of(value)
     if usage is None:
         return None

@@ -401,7 +401,7 @@ def test_calls_that_are_mixed_up() -> None:
     reader = MESSAGES_TO_CHAT.reader(HEARD)
     for each in (piece(0, "call_1", "f"), piece(1, "call_2", "g")):
         reader.read(chunk(each))
-    with pytest.raises(ProtocolError, match="mixed"):
+    with pytest.raises(ProtocolError, match="interleaved"):
         reader.read(chunk(piece(0, arguments="{}")))
 
 
