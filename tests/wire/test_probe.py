@@ -107,8 +107,8 @@ def test_quirks_are_found_and_no_errors(profile: dict[str, Any], expected: list[
         ("429:openai,2s", "status 429: Rate limit reached"),
         ("reset", "closed the connection without an answer"),
         ("error_frame:1", "The server had an error"),
-        ("cut_fin:2", "ended before the answer was finished"),
-        ("empty", "ended before the answer was finished"),
+        ("cut_fin:2", "ended before the answer was complete"),
+        ("empty", "ended before the answer was complete"),
         ("json_error", "The engine is dead"),
     ],
 )
