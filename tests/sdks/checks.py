@@ -38,33 +38,33 @@ SDKS = (
 
 ANSWERS: Mapping[str, str] = MappingProxyType(
     {
-        "answer": "not streamed: text, the reason why it ended, token counts",
+        "answer": "not streamed: text, finish reason, token counts",
         "stream": "the same text as not streamed, and token counts",
-        "async stream": "with the asynchronous client, where there are two",
+        "async stream": "with the asynchronous client, if the SDK has two",
         "tools": "a tool's call, with arguments that fit its schema",
-        "streamed tools": "the same, put together by the SDK from a stream",
-        "tool result": "the call and its result go back, and an answer comes",
+        "streamed tools": "the same, assembled by the SDK from a stream",
+        "tool result": "the call and its result are sent back and answered",
         "structured output": "parsed by the SDK into a given type",
-        "streamed structured output": "the same of a stream",
+        "streamed structured output": "the same, streamed",
         "responses": "`/v1/responses`: text and structured output",
         "streamed responses": "the SDK's own helper, which checks every event against its state",
         "responses with tools": "a call, and its result sent back",
         "completions": "`/v1/completions`, streamed and not",
-        "embeddings": "the SDK's own encoding, and plain numbers where it can ask for them",
+        "embeddings": "the SDK's own encoding, and plain numbers if the SDK can request them",
         "models": "`/v1/models`",
         "token counting": "`/v1/messages/count_tokens`",
-        "cancel while waiting": "the client leaves before the first token; the replica sees its connection closed",
+        "cancel while waiting": "the client disconnects before the first token; the replica's connection is closed",
         "cancel a stream": "the same in the middle of a stream",
     }
 )
 
 ERRORS: Mapping[str, str] = MappingProxyType(
     {
-        "wrong key": "a key that the gateway does not know, 401",
-        "unknown model": "a model that it does not have, 404",
+        "wrong key": "a key that is not configured, 401",
+        "unknown model": "a model that is not configured, 404",
         "refused request": "the replica's own 400: the prompt is too long",
         "rate limit": "the replica's 429",
-        "failing replica": "its 500, when nothing else can be tried",
+        "failing replica": "the replica's 500, if no other replica can be tried",
         "cut stream": "the replica's connection is reset in the middle of a stream",
     }
 )
