@@ -299,7 +299,7 @@ class Transcript(Protocol):
 class Recoverer(Protocol):
     """Recovers broken streams of one client API; an API without a recoverer has no recovery."""
 
-    def fixed(self, call: Call) -> bool:
+    def is_deterministic(self, call: Call) -> bool:
         """The call is likely to get the same answer each time."""
 
     def continuable(self, call: Call) -> bool:

@@ -5,7 +5,6 @@ unsupported. A request that makes no sense without an unsupported field is rejec
 OpenAI's `param`: `messages[2].content[0].type`.
 """
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from providers.errors import Unsupported
@@ -104,7 +103,7 @@ def invalid_type(path: str, expected: str, value: object) -> Unsupported:
     return Unsupported(f"{path} must be {expected}, not {preview(value)}", param=path, code="invalid_type")
 
 
-def as_list(value: object, path: str) -> list[object]:
+def require_list(value: object, path: str) -> list[object]:
     """Return the value if it is a list, else reject it."""
     if not isinstance(value, list):
         raise invalid_type(path, "a list", value)
@@ -126,9 +125,14 @@ def compact(blocks: list[dict[str, object]]) -> object:
     return blocks
 
 
-def as_mapping(value: object) -> Mapping[str, object]:
-    """Return the value if it is an object, else an empty one; for data from upstreams."""
+def dict_or_empty(value: object) -> dict[str, object]:
+    """Return the value if it is an object, else an empty one; for data that need not be valid."""
     return value if isinstance(value, dict) else {}
+
+
+def list_or_empty(value: object) -> list[object]:
+    """Return the value if it is a list, else an empty one; for data that need not be valid."""
+    return value if isinstance(value, list) else []
 
 
 _KINDS: dict[type, str] = {

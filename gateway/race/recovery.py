@@ -68,7 +68,7 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
         return None
     if attempt.refused or not call.repeatable:
         return None
-    fixed = recoverer.fixed(call)
+    fixed = recoverer.is_deterministic(call)
     anywhere = fixed or model.recovery is not RecoveryMode.AUTO
     if not anywhere and recoverer.continuable(call):
         anywhere = attempt.pool.prefills

@@ -5,7 +5,7 @@ The body equals the one that the API sends for the same generation unstreamed. S
 
 from collections.abc import Iterator, Mapping
 
-from providers.json_fields import as_mapping
+from providers.json_fields import dict_or_empty
 from providers.sse import data_of, events_of
 from providers.tolerant_json import as_key, dumps, loads
 
@@ -53,15 +53,15 @@ class MessageAssembler:
     def _add(self, event: Json) -> None:
         kind, index = event.get("type"), as_key(event.get("index"))
         if kind == "message_start":
-            self._message = dict(as_mapping(event.get("message")))
+            self._message = dict(dict_or_empty(event.get("message")))
         elif kind == "content_block_start":
-            self._blocks[index] = dict(as_mapping(event.get("content_block")))
+            self._blocks[index] = dict(dict_or_empty(event.get("content_block")))
         elif kind == "content_block_delta" and index in self._blocks:
-            self._delta(index, as_mapping(event.get("delta")))
+            self._delta(index, dict_or_empty(event.get("delta")))
         elif kind == "message_delta":
-            self._message |= as_mapping(event.get("delta"))
-            usage = {key: value for key, value in as_mapping(event.get("usage")).items() if value is not None}
-            self._message["usage"] = {**as_mapping(self._message.get("usage")), **usage}
+            self._message |= dict_or_empty(event.get("delta"))
+            usage = {key: value for key, value in dict_or_empty(event.get("usage")).items() if value is not None}
+            self._message["usage"] = {**dict_or_empty(self._message.get("usage")), **usage}
 
     def _delta(self, index: object, delta: Mapping[str, object]) -> None:
         block, kind = self._blocks[index], delta.get("type")
@@ -77,7 +77,7 @@ class MessageAssembler:
 
 def events_of_message(message: Mapping[str, object]) -> Iterator[bytes]:
     """Split a message into the events of an equal stream."""
-    content, usage = message.get("content"), as_mapping(message.get("usage"))
+    content, usage = message.get("content"), dict_or_empty(message.get("usage"))
     stop = {key: message.get(key) for key in ("stop_reason", "stop_sequence", "stop_details") if key in message}
     opening = {**message, "content": [], **dict.fromkeys(stop), "usage": {**usage, "output_tokens": 0}}
     yield event("message_start", {"message": opening})

@@ -12,7 +12,7 @@ from providers.anthropic.errors import frame_of
 from providers.anthropic.usage import Counts
 from providers.base import Frame, FrameKind
 from providers.errors import ErrorFrame
-from providers.json_fields import as_mapping
+from providers.json_fields import dict_or_empty
 from providers.openai.events import FirstToken
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import loads
@@ -56,7 +56,7 @@ class MessageReader:
         if kind is FrameKind.ERROR:
             return Frame(kind, raw, None, frame_of(data))
         self._content_seen = self._content_seen or kind is FrameKind.CONTENT
-        usage = value.get("usage") or as_mapping(value.get("message")).get("usage")
+        usage = value.get("usage") or dict_or_empty(value.get("message")).get("usage")
         if not usage:
             return Frame(kind, raw)
         self._counts.add(usage)
@@ -81,11 +81,11 @@ class MessageReader:
     def _kind(self, event: Mapping[str, object]) -> FrameKind:
         name = event.get("type")
         if name == "content_block_delta":
-            return self._delta(as_mapping(event.get("delta")))
+            return self._delta(dict_or_empty(event.get("delta")))
         if name == "content_block_start":
-            return self._start(as_mapping(event.get("content_block")))
+            return self._start(dict_or_empty(event.get("content_block")))
         if name == "message_delta":
-            reason = as_mapping(event.get("delta")).get("stop_reason")
+            reason = dict_or_empty(event.get("delta")).get("stop_reason")
             self.complete = self.complete or bool(reason)
             if reason == "refusal":
                 return FrameKind.REFUSAL

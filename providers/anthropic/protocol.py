@@ -11,7 +11,7 @@ from providers.anthropic.errors import error_of
 from providers.anthropic.events import MessageReader
 from providers.anthropic.usage import Counts
 from providers.base import Api, Call, Frame, FrameKind
-from providers.json_fields import as_mapping
+from providers.json_fields import dict_or_empty
 from providers.openai.events import FirstToken
 from providers.openai.request import build
 from providers.tolerant_json import dumps, loads
@@ -53,7 +53,7 @@ class AnthropicMessages:
         if frames[0].kind is FrameKind.ERROR:
             return frames[0]
         counts = Counts()
-        counts.add(as_mapping(loads(body)).get("usage"))
+        counts.add(dict_or_empty(loads(body)).get("usage"))
         return Frame(FrameKind.CONTENT, body, counts.usage())
 
     error = staticmethod(error_of)

@@ -4,9 +4,8 @@
 accumulate over a stream: a later event repeats or omits counts of an earlier one. Units: tokens.
 """
 
-from collections.abc import Mapping
-
 from providers.base import Usage
+from providers.json_fields import dict_or_empty
 from providers.tolerant_json import as_count
 
 _INPUTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -35,7 +34,7 @@ class Counts:
             sum(inputs) if inputs else None,
             as_count(seen.get("output_tokens")),
             as_count(seen.get("cache_read_input_tokens")),
-            as_count(_details(seen).get("thinking_tokens")),
+            as_count(dict_or_empty(seen.get("output_tokens_details")).get("thinking_tokens")),
         )
 
     def chat(self) -> dict[str, object] | None:
@@ -72,8 +71,3 @@ def message_usage(usage: Usage | None) -> dict[str, object]:
     if known.reasoning_tokens is not None:
         made["output_tokens_details"] = {"thinking_tokens": known.reasoning_tokens}
     return made
-
-
-def _details(seen: Mapping[str, object]) -> Mapping[str, object]:
-    details = seen.get("output_tokens_details")
-    return details if isinstance(details, dict) else {}

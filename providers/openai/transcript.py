@@ -58,8 +58,8 @@ _STRING: Final = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+').ful
 class OpenAIRecoverer:
     """The `providers.base.Recoverer` of chat completions and completions."""
 
-    def fixed(self, call: Call) -> bool:
-        """Temperature 0, or a seed; see `Recoverer.fixed`."""
+    def is_deterministic(self, call: Call) -> bool:
+        """Temperature 0, or a seed; see `Recoverer.is_deterministic`."""
         seed, temperature = _active_value(call, "seed"), _active_value(call, "temperature")
         return seed is not None or (temperature is not None and loads(temperature) == 0)
 

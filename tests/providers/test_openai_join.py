@@ -434,4 +434,4 @@ def test_usage_is_told_once() -> None:
 )
 def test_fixed(fields: dict[str, Any], fixed: bool) -> None:
     """Temperature 0 or a seed ask for the same answer each time."""
-    assert RECOVERER.fixed(call(**fields)) is fixed
+    assert RECOVERER.is_deterministic(call(**fields)) is fixed

@@ -6,7 +6,7 @@ the answer (cache hints) are dropped. No value is clamped. Sans-I/O. Units: toke
 
 from collections.abc import Mapping
 
-from providers.json_fields import FieldReader, as_list, compact, invalid_type, unsupported_field
+from providers.json_fields import FieldReader, compact, invalid_type, require_list, unsupported_field
 from providers.translation.base import TranslatedRequest
 from providers.translation.chat_to_messages.turns import turns_of
 
@@ -82,7 +82,7 @@ def _stops(request: FieldReader) -> list[object] | None:
     value = request.take("stop")
     if value is None or value == []:
         return None
-    stops = [value] if isinstance(value, str) else as_list(value, "stop")
+    stops = [value] if isinstance(value, str) else require_list(value, "stop")
     for number, stop in enumerate(stops):
         if not isinstance(stop, str):
             raise invalid_type(f"stop[{number}]", "a string", stop)

@@ -8,7 +8,7 @@ tools have no counterpart and cannot be requested. Sans-I/O. Units: seconds.
 from collections.abc import Callable, Mapping
 
 from providers.anthropic.usage import Counts
-from providers.json_fields import as_mapping
+from providers.json_fields import dict_or_empty
 from providers.sse import data_of
 from providers.tolerant_json import dumps, loads
 
@@ -52,10 +52,10 @@ class ChatChunksFromMessages:
             return b""
         match value.get("type"):
             case "message_start":
-                return self._begin(as_mapping(value.get("message")))
+                return self._begin(dict_or_empty(value.get("message")))
             case "message_delta":
                 self._counts.add(value.get("usage"))
-                return self._finish(as_mapping(value.get("delta")))
+                return self._finish(dict_or_empty(value.get("delta")))
             case "message_stop":
                 return self.close()
             case "ping":
@@ -82,9 +82,9 @@ class ChatChunksFromMessages:
     def _block(self, kind: object, value: Mapping[str, object]) -> bytes:
         match kind:
             case "content_block_start":
-                return self._start(as_mapping(value.get("content_block")))
+                return self._start(dict_or_empty(value.get("content_block")))
             case "content_block_delta":
-                return self._delta(as_mapping(value.get("delta")))
+                return self._delta(dict_or_empty(value.get("delta")))
             case "content_block_stop":
                 return self._stop()
         return b""
@@ -141,7 +141,7 @@ class ChatChunksFromMessages:
         reason = delta.get("stop_reason")
         if not reason:
             return b""
-        why = as_mapping(delta.get("stop_details")).get("explanation")
+        why = dict_or_empty(delta.get("stop_details")).get("explanation")
         said: Json = {"refusal": why} if reason == "refusal" and isinstance(why, str) and why else {}
         choice = {"index": 0, "delta": said, "finish_reason": _FINISH.get(str(reason), reason)}
         return b"data: " + dumps({**self._head, "choices": [choice]}) + b"\n\n"

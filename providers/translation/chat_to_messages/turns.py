@@ -11,7 +11,7 @@ Other parameters are translated in request.py. Sans-I/O.
 import hashlib
 import re
 
-from providers.json_fields import FieldReader, as_list, compact, invalid_type, unsupported_field
+from providers.json_fields import FieldReader, compact, invalid_type, require_list, unsupported_field
 from providers.tolerant_json import loads
 
 Block = dict[str, object]
@@ -73,7 +73,7 @@ def _blocks(item: FieldReader) -> list[Block]:
         return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    parts = as_list(content, item.path_of("content"))
+    parts = require_list(content, item.path_of("content"))
     return [_part(item.nested(part, f"content[{number}]")) for number, part in enumerate(parts)]
 
 

@@ -5,10 +5,11 @@ Parameters without a counterpart (stop sequences, seeds, penalties, several choi
 Unknown fields are passed on unchanged. Pure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from providers.errors import Unsupported
+from providers.json_fields import dict_or_empty, list_or_empty
 from providers.translation.base import TranslatedRequest, unsupported_fields
 
 Item = Mapping[str, object]
@@ -62,7 +63,7 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
     if text:
         fields["text"] = text
     if request.get("tools"):
-        fields["tools"] = [_flat_tool(_dict(tool)) for tool in _list(request["tools"])]
+        fields["tools"] = [_flat_tool(dict_or_empty(tool)) for tool in list_or_empty(request["tools"])]
     if request.get("tool_choice") is not None:
         fields["tool_choice"] = _choice(request["tool_choice"])
     fields |= {name: value for name, value in request.items() if name not in {*_UNCHANGED, *_UNSUPPORTED, *_TRANSLATED}}
@@ -75,44 +76,46 @@ def _items(request: Item) -> Iterator[dict[str, object]]:
     Raises:
         Unsupported: a message or a part of one has no counterpart.
     """
-    for index, each in enumerate(_list(request.get("messages"))):
-        message, at = _dict(each), f"messages[{index}]"
+    for index, each in enumerate(list_or_empty(request.get("messages"))):
+        message, at = dict_or_empty(each), f"messages[{index}]"
         role, content = message.get("role"), message.get("content")
         if message.get("name") or message.get("audio") or message.get("function_call") or role == "function":
             raise Unsupported(
                 f"`{at}` has a name, audio or a legacy function call, which this upstream does not support", param=at
             )
         if role == "tool":
-            output = content if isinstance(content, str) else [_part(part, at) for part in _list(content)]
+            output = content if isinstance(content, str) else [_part(part, at) for part in list_or_empty(content)]
             yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": output}
         elif role == "assistant":
             yield from _assistant(message, at)
         else:
-            said = content if isinstance(content, str) else [_part(part, at) for part in _list(content)]
+            said = content if isinstance(content, str) else [_part(part, at) for part in list_or_empty(content)]
             yield {"type": "message", "role": role, "content": said}
 
 
 def _assistant(message: Item, at: str) -> Iterator[dict[str, object]]:
     content = message.get("content")
-    parts: list[object] = [{"type": "text", "text": content}] if isinstance(content, str) else list(_list(content))
+    parts: list[object] = (
+        [{"type": "text", "text": content}] if isinstance(content, str) else list(list_or_empty(content))
+    )
     if message.get("refusal"):
         parts.append({"type": "refusal", "refusal": message["refusal"]})
     said = [_assistant_part(part, at) for part in parts if part != {"type": "text", "text": ""}]
     if said:
         yield {"type": "message", "role": "assistant", "content": said}
-    for call in map(_dict, _list(message.get("tool_calls"))):
+    for call in map(dict_or_empty, list_or_empty(message.get("tool_calls"))):
         if call.get("type") == "custom":
-            custom = _dict(call.get("custom"))
+            custom = dict_or_empty(call.get("custom"))
             named = {"call_id": call.get("id"), "name": custom.get("name")}
             yield {"type": "custom_tool_call", **named, "input": custom.get("input")}
         else:
-            function = _dict(call.get("function"))
+            function = dict_or_empty(call.get("function"))
             named = {"call_id": call.get("id"), "name": function.get("name")}
             yield {"type": "function_call", **named, "arguments": function.get("arguments")}
 
 
 def _assistant_part(value: object, at: str) -> dict[str, object]:
-    part = _dict(value)
+    part = dict_or_empty(value)
     if part.get("type") == "refusal":
         return {"type": "refusal", "refusal": part.get("refusal")}
     if part.get("type") == "text":
@@ -124,25 +127,25 @@ def _assistant_part(value: object, at: str) -> dict[str, object]:
 
 def _part(value: object, at: str) -> dict[str, object]:
     """Translate one part of a user's message or a tool's result."""
-    part = _dict(value)
+    part = dict_or_empty(value)
     kind = part.get("type")
     if kind == "text":
         return {"type": "input_text", "text": part.get("text")}
     if kind == "image_url":
-        image = _dict(part.get("image_url"))
+        image = dict_or_empty(part.get("image_url"))
         return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
     if kind == "file":
-        return {"type": "input_file", **_dict(part.get("file"))}
+        return {"type": "input_file", **dict_or_empty(part.get("file"))}
     raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which this upstream does not support", param=at)
 
 
 def _text(request: Item) -> dict[str, object]:
     text: dict[str, object] = {}
-    form = _dict(request.get("response_format"))
+    form = dict_or_empty(request.get("response_format"))
     if form.get("type") == "json_schema":
-        text["format"] = {"type": "json_schema", **_dict(form.get("json_schema"))}
+        text["format"] = {"type": "json_schema", **dict_or_empty(form.get("json_schema"))}
     elif form:
         text["format"] = form
     if request.get("verbosity") is not None:
@@ -153,12 +156,12 @@ def _text(request: Item) -> dict[str, object]:
 def _flat_tool(tool: Item) -> dict[str, object]:
     """A tool without the nesting; a function is strict only if the client sets that, as in chat completions."""
     kind = str(tool.get("type"))
-    inner = _dict(tool.get(kind))
+    inner = dict_or_empty(tool.get(kind))
     if kind == "function":
         return {"type": kind, "parameters": None, "strict": False, **inner}
-    form = _dict(inner.get("format"))
+    form = dict_or_empty(inner.get("format"))
     if form.get("type") == "grammar":
-        inner = {**inner, "format": {"type": "grammar", **_dict(form.get("grammar"))}}
+        inner = {**inner, "format": {"type": "grammar", **dict_or_empty(form.get("grammar"))}}
     return {"type": kind, **inner}
 
 
@@ -166,19 +169,15 @@ def _choice(choice: object) -> object:
     if not isinstance(choice, dict):
         return choice
     kind = str(choice.get("type"))
-    inner = _dict(choice.get(kind))
+    inner = dict_or_empty(choice.get(kind))
     if kind == "allowed_tools":
-        return {"type": kind, "mode": inner.get("mode"), "tools": [_choice(tool) for tool in _list(inner.get("tools"))]}
+        return {
+            "type": kind,
+            "mode": inner.get("mode"),
+            "tools": [_choice(tool) for tool in list_or_empty(inner.get("tools"))],
+        }
     return {"type": kind, **inner}
 
 
 def _unsupported(name: str) -> str:
     return f"`{name}` is not supported by this upstream; remove it"
-
-
-def _dict(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else ()

@@ -7,6 +7,7 @@ the finish_reason, the token counts and `[DONE]`. Pure.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from providers.json_fields import dict_or_empty
 from providers.responses.writer import CALL_FIELDS
 from providers.sse import data_of
 from providers.tolerant_json import as_key, dumps, loads
@@ -55,7 +56,7 @@ class ChatChunksFromResponses:
         kind = str(event.get("type"))
         stem, _, last = kind.rpartition(".")
         if kind == "response.created":
-            self._name(_dict(event.get("response")))
+            self._name(dict_or_empty(event.get("response")))
         elif stem in _TEXTS and last in ("delta", "done"):
             yield from self._text(stem, last, event)
         elif stem in _ARGUMENTS and last in ("delta", "done"):
@@ -63,7 +64,7 @@ class ChatChunksFromResponses:
         elif kind == "response.output_item.added":
             yield from self._begin_call(event)
         elif kind in ("response.completed", "response.incomplete"):
-            yield from self._end(_dict(event.get("response")))
+            yield from self._end(dict_or_empty(event.get("response")))
 
     def _name(self, answer: Fields) -> None:
         ident = str(answer.get("id") or "translated").removeprefix("resp_")
@@ -83,7 +84,7 @@ class ChatChunksFromResponses:
             yield self._chunk({key: text}, logprobs=logprobs)
 
     def _begin_call(self, event: Fields) -> Iterator[bytes]:
-        item = _dict(event.get("item"))
+        item = dict_or_empty(event.get("item"))
         said = str(item.get("type"))
         if said not in CALL_FIELDS:
             return
@@ -106,7 +107,7 @@ class ChatChunksFromResponses:
 
     def _end(self, answer: Fields) -> Iterator[bytes]:
         self._ended = True
-        reason = _REASONS.get(str(_dict(answer.get("incomplete_details")).get("reason")))
+        reason = _REASONS.get(str(dict_or_empty(answer.get("incomplete_details")).get("reason")))
         yield self._chunk({}, finish=reason or ("tool_calls" if self._calls else "stop"))
         usage = answer.get("usage")
         if self._with_usage and isinstance(usage, dict):
@@ -127,16 +128,14 @@ def _usage(usage: Fields) -> Fields:
         "prompt_tokens": usage.get("input_tokens"),
         "completion_tokens": usage.get("output_tokens"),
         "total_tokens": usage.get("total_tokens"),
-        "prompt_tokens_details": {"cached_tokens": _dict(usage.get("input_tokens_details")).get("cached_tokens") or 0},
+        "prompt_tokens_details": {
+            "cached_tokens": dict_or_empty(usage.get("input_tokens_details")).get("cached_tokens") or 0
+        },
         "completion_tokens_details": {
-            "reasoning_tokens": _dict(usage.get("output_tokens_details")).get("reasoning_tokens") or 0
+            "reasoning_tokens": dict_or_empty(usage.get("output_tokens_details")).get("reasoning_tokens") or 0
         },
     }
 
 
 def _event(chunk: Fields) -> bytes:
     return b"data: %s\n\n" % dumps(chunk)
-
-
-def _dict(value: object) -> Fields:
-    return value if isinstance(value, dict) else {}

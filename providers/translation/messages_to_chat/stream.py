@@ -13,7 +13,7 @@ from providers.anthropic.assemble import event
 from providers.anthropic.usage import message_usage
 from providers.base import Usage
 from providers.errors import ProtocolError
-from providers.json_fields import as_mapping
+from providers.json_fields import dict_or_empty
 from providers.openai.events import usage_of
 from providers.sse import data_of
 from providers.tolerant_json import dumps, loads
@@ -82,12 +82,12 @@ class MessageEventsFromChat:
 
     def _chunk(self, chunk: Mapping[str, object]) -> Iterable[bytes]:
         choices = chunk.get("choices")
-        choice = as_mapping(choices[0]) if isinstance(choices, list) and choices else {}
-        told = chunk.get("usage") or choice.get("usage") or as_mapping(chunk.get("x_groq")).get("usage")
+        choice = dict_or_empty(choices[0]) if isinstance(choices, list) and choices else {}
+        told = chunk.get("usage") or choice.get("usage") or dict_or_empty(chunk.get("x_groq")).get("usage")
         self._usage = usage_of(told) or self._usage
         if not self._started:
             yield self._begin(chunk)
-        delta = as_mapping(choice.get("delta"))
+        delta = dict_or_empty(choice.get("delta"))
         reasoning = next((delta[key] for key in _REASONING if delta.get(key)), None)
         if isinstance(reasoning, str):
             yield from self._text("thinking", reasoning)
@@ -98,7 +98,7 @@ class MessageEventsFromChat:
             yield from self._text("text", refusal)
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
-            yield from self._tool(as_mapping(call))
+            yield from self._tool(dict_or_empty(call))
         if choice.get("finish_reason"):
             self._reason = str(choice["finish_reason"])
             found = next((choice[key] for key in _STOPPED_BY if choice.get(key)), None)
@@ -131,7 +131,7 @@ class MessageEventsFromChat:
             elif kind == "thinking":
                 thoughts = part.get("thinking")
                 for thought in thoughts if isinstance(thoughts, list) else ():
-                    yield from self._text("thinking", str(as_mapping(thought).get("text") or ""))
+                    yield from self._text("thinking", str(dict_or_empty(thought).get("text") or ""))
 
     def _text(self, kind: str, text: str) -> Iterable[bytes]:
         if not text:
@@ -144,7 +144,7 @@ class MessageEventsFromChat:
 
     def _tool(self, piece: Mapping[str, object]) -> Iterable[bytes]:
         """A piece of a tool call; a name with a new id or index begins another call."""
-        function = as_mapping(piece.get("function"))
+        function = dict_or_empty(piece.get("function"))
         name, given_id, index = function.get("name"), str(piece.get("id") or ""), piece.get("index")
         at = index if isinstance(index, int) else self._call + bool(name)
         known = self._calls.get(at)

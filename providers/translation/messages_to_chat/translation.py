@@ -2,7 +2,7 @@
 
 from providers.anthropic.assemble import MessageAssembler
 from providers.base import Api, Assembler, Call
-from providers.json_fields import as_mapping
+from providers.json_fields import dict_or_empty
 from providers.tolerant_json import loads
 from providers.translation.base import TranslatedRequest
 from providers.translation.messages_to_chat.request import Dialect, request_of
@@ -27,7 +27,7 @@ class MessagesToChat:
 
     def translator(self, call: Call) -> MessageEventsFromChat:
         """See `Translation.translator`."""
-        thinking = as_mapping(_field(call, "thinking"))
+        thinking = dict_or_empty(_field(call, "thinking"))
         return MessageEventsFromChat(hide_thinking=thinking.get("display") == "omitted")
 
     def assembler(self, _call: Call) -> Assembler:

@@ -9,7 +9,7 @@ Other parameters are translated in request.py. Sans-I/O.
 
 from collections.abc import Iterable
 
-from providers.json_fields import FieldReader, as_list, compact, unsupported_field
+from providers.json_fields import FieldReader, compact, require_list, unsupported_field
 from providers.tolerant_json import dumps
 
 Json = dict[str, object]
@@ -40,7 +40,7 @@ def content_of(item: FieldReader, key: str, content: object) -> list[Json]:
     """Return the parts of a content, a string or blocks of text, images and documents."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    blocks = as_list(content, item.path_of(key))
+    blocks = require_list(content, item.path_of(key))
     return [_part(item.nested(block, f"{key}[{number}]")) for number, block in enumerate(blocks)]
 
 
@@ -106,7 +106,7 @@ def _user(item: FieldReader, content: object) -> Iterable[Json]:
     parts: list[Json] = []
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
-    for number, value in enumerate(as_list(content, item.path_of("content"))):
+    for number, value in enumerate(require_list(content, item.path_of("content"))):
         block = item.nested(value, f"content[{number}]")
         if isinstance(value, dict) and value.get("type") == "tool_result":
             result, images = _result(block)
@@ -146,7 +146,7 @@ def _assistant(item: FieldReader, content: object, reasoning: str | None) -> Jso
     if isinstance(content, str):
         texts.append(content)
         content = []
-    for number, value in enumerate(as_list(content, item.path_of("content"))):
+    for number, value in enumerate(require_list(content, item.path_of("content"))):
         block = item.nested(value, f"content[{number}]")
         kind = block.require("type", str)
         if kind == "text":

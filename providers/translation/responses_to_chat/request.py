@@ -5,10 +5,11 @@ own caches (`prompt_cache_*`), `safety_identifier`, `metadata` (repeated in the 
 earlier turns, for which chat completions has no field. Unknown fields are passed on unchanged. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from providers.errors import Unsupported
+from providers.json_fields import dict_or_empty, list_or_empty
 from providers.translation.base import TranslatedRequest, unsupported_fields
 
 Item = Mapping[str, object]
@@ -44,10 +45,10 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
         fields["max_tokens"] = request["max_output_tokens"]
     if request.get("service_tier") not in (None, "auto"):
         fields["service_tier"] = request["service_tier"]
-    if _LOGPROBS in _list(request.get("include")) or request.get("top_logprobs"):
+    if _LOGPROBS in list_or_empty(request.get("include")) or request.get("top_logprobs"):
         fields["logprobs"] = True
-    _add_text_options(_dict(request.get("text")), fields)
-    effort = _dict(request.get("reasoning")).get("effort")
+    _add_text_options(dict_or_empty(request.get("text")), fields)
+    effort = dict_or_empty(request.get("reasoning")).get("effort")
     if effort is not None:
         fields["reasoning_effort"] = effort
     _add_tools(request, fields, unsupported)
@@ -68,7 +69,7 @@ def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
     asked = request.get("input")
     if isinstance(asked, str):
         return [*messages, {"role": "user", "content": asked}]
-    for index, item in enumerate(_list(asked)):
+    for index, item in enumerate(list_or_empty(asked)):
         at = f"input[{index}]"
         if not isinstance(item, dict):
             raise Unsupported(f"`{at}` is not an object", param=at)
@@ -106,7 +107,7 @@ def _message(item: Item, at: str) -> dict[str, object]:
     role, content = item.get("role"), item.get("content")
     if role == "assistant":
         return _assistant(content, at)
-    said = content if isinstance(content, str) else [_part(part, at) for part in _list(content)]
+    said = content if isinstance(content, str) else [_part(part, at) for part in list_or_empty(content)]
     return {"role": "system" if role == "developer" else role, "content": said}
 
 
@@ -114,12 +115,12 @@ def _assistant(content: object, at: str) -> dict[str, object]:
     if isinstance(content, str):
         return {"role": "assistant", "content": content}
     texts, refusals = [], []
-    for part in _list(content):
-        kind = _dict(part).get("type")
+    for part in list_or_empty(content):
+        kind = dict_or_empty(part).get("type")
         if kind in ("output_text", "input_text", "text"):
-            texts.append(str(_dict(part).get("text") or ""))
+            texts.append(str(dict_or_empty(part).get("text") or ""))
         elif kind == "refusal":
-            refusals.append(str(_dict(part).get("refusal") or ""))
+            refusals.append(str(dict_or_empty(part).get("refusal") or ""))
         else:
             raise Unsupported(f"`{at}.content` has a part of type {kind!r}, which is invalid in an answer", param=at)
     refused = {"refusal": "".join(refusals)} if refusals else {}
@@ -127,7 +128,7 @@ def _assistant(content: object, at: str) -> dict[str, object]:
 
 
 def _part(value: object, at: str) -> dict[str, object]:
-    part = _dict(value)
+    part = dict_or_empty(value)
     kind, param = part.get("type"), f"{at}.content"
     if kind in ("input_text", "text", "output_text"):
         return {"type": "text", "text": part.get("text")}
@@ -148,14 +149,14 @@ def _text_parts(output: object, at: str) -> object:
     """A tool's result: text, in one piece or in parts."""
     if isinstance(output, str):
         return output
-    parts = [_part(part, at) for part in _list(output)]
+    parts = [_part(part, at) for part in list_or_empty(output)]
     if any(part["type"] != "text" for part in parts):
         raise Unsupported(f"`{at}` is not only text; send text as a tool's result to this upstream", param=at)
     return parts
 
 
 def _add_text_options(text: Item, fields: dict[str, object]) -> None:
-    form = _dict(text.get("format"))
+    form = dict_or_empty(text.get("format"))
     if form.get("type") == "json_schema":
         schema = {name: value for name, value in form.items() if name != "type" and value is not None}
         fields["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -167,10 +168,10 @@ def _add_text_options(text: Item, fields: dict[str, object]) -> None:
 
 def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
     tools = []
-    for index, tool in enumerate(_list(request.get("tools"))):
-        said = _tool(_dict(tool))
+    for index, tool in enumerate(list_or_empty(request.get("tools"))):
+        said = _tool(dict_or_empty(tool))
         if said is None:
-            kind = _dict(tool).get("type")
+            kind = dict_or_empty(tool).get("type")
             unsupported[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, a tool that this upstream does not have"
         else:
             tools.append(said)
@@ -196,7 +197,7 @@ def _tool(tool: Item) -> dict[str, object] | None:
         return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
     if tool.get("type") == "custom":
         said = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
-        form = _dict(tool.get("format"))
+        form = dict_or_empty(tool.get("format"))
         if form.get("type") == "grammar":
             grammar = {name: form.get(name) for name in ("definition", "syntax")}
             said["format"] = {"type": "grammar", "grammar": grammar}
@@ -209,7 +210,7 @@ def _choice(choice: Item) -> dict[str, object] | None:
     if kind in ("function", "custom"):
         return {"type": kind, str(kind): {"name": choice.get("name")}}
     if kind == "allowed_tools":
-        allowed = [_choice(_dict(tool)) for tool in _list(choice.get("tools"))]
+        allowed = [_choice(dict_or_empty(tool)) for tool in list_or_empty(choice.get("tools"))]
         if all(allowed):
             return {"type": kind, kind: {"mode": choice.get("mode"), "tools": allowed}}
     return None
@@ -222,9 +223,9 @@ def _unsupported_values(request: Item) -> dict[str, str]:
         found["store"] = "`store` is true, and this upstream stores no answers; send store: false"
     if request.get("truncation") == "auto":
         found["truncation"] = "`truncation` is 'auto', which this upstream does not support; send 'disabled'"
-    if _dict(request.get("reasoning")).get("summary") in ("concise", "detailed"):
+    if dict_or_empty(request.get("reasoning")).get("summary") in ("concise", "detailed"):
         found["reasoning.summary"] = "`reasoning.summary` is not supported by this upstream; remove it"
-    other = [each for each in _list(request.get("include")) if each not in _INCLUDED]
+    other = [each for each in list_or_empty(request.get("include")) if each not in _INCLUDED]
     if other:
         found["include"] = f"`include` has {other[0]!r}, which this upstream does not support"
     return found
@@ -236,11 +237,3 @@ def _stateful(name: str) -> str:
 
 def _unsupported(name: str) -> str:
     return f"`{name}` is not supported by this upstream; remove it"
-
-
-def _dict(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else ()

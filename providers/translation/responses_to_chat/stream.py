@@ -8,6 +8,7 @@ does, and has `store: false`, because the answer is not stored. Pure.
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from providers.json_fields import dict_or_empty, list_or_empty
 from providers.openai.events import usage_of
 from providers.responses.writer import CALL_FIELDS, EventWriter
 from providers.sse import data_of
@@ -76,8 +77,8 @@ class ResponseEventsFromChat:
     # reading
 
     def _chunk(self, chunk: Fields) -> Iterator[bytes]:
-        choices = [choice for choice in _list(chunk.get("choices")) if isinstance(choice, dict)]
-        beside = [_dict(chunk.get("x_groq")), *choices]  # places of `usage` at Groq and Moonshot
+        choices = [choice for choice in list_or_empty(chunk.get("choices")) if isinstance(choice, dict)]
+        beside = [dict_or_empty(chunk.get("x_groq")), *choices]  # places of `usage` at Groq and Moonshot
         self._usage = next((_usage(each["usage"]) for each in (chunk, *beside) if each.get("usage")), self._usage)
         if not self._head and (chunk.get("id") or choices or self._ended):  # Azure begins with an event without id
             self._head = {
@@ -89,7 +90,7 @@ class ResponseEventsFromChat:
             yield self._writer.lifecycle("created", self._answer("in_progress"))
             yield self._writer.lifecycle("in_progress", self._answer("in_progress"))
         for choice in choices:
-            yield from self._delta(_dict(choice.get("delta")), choice)
+            yield from self._delta(dict_or_empty(choice.get("delta")), choice)
             self._finish = choice.get("finish_reason") or self._finish
 
     def _delta(self, delta: Fields, choice: Fields) -> Iterator[bytes]:
@@ -100,14 +101,14 @@ class ResponseEventsFromChat:
         if isinstance(reasoning, str) and reasoning:
             yield from self._text("reasoning", "reasoning_text", reasoning)
         if isinstance(content, str) and content:
-            logprobs = _dict(choice.get("logprobs")).get("content")
+            logprobs = dict_or_empty(choice.get("logprobs")).get("content")
             yield from self._text("message", "output_text", content, logprobs if isinstance(logprobs, list) else [])
         if isinstance(delta.get("refusal"), str) and delta["refusal"]:
             yield from self._text("message", "refusal", str(delta["refusal"]))
-        for annotation in _list(delta.get("annotations")):
-            yield from self._annotate(_dict(annotation))
-        for call in _list(delta.get("tool_calls")):
-            yield from self._tool_call(_dict(call))
+        for annotation in list_or_empty(delta.get("annotations")):
+            yield from self._annotate(dict_or_empty(annotation))
+        for call in list_or_empty(delta.get("tool_calls")):
+            yield from self._tool_call(dict_or_empty(call))
 
     def _text(self, item: str, part: str, text: str, logprobs: list[object] | None = None) -> Iterator[bytes]:
         """Add text to a part; begin the part if it is not open."""
@@ -134,7 +135,7 @@ class ResponseEventsFromChat:
             yield from self._text("message", "output_text", "")
         assert self._part is not None
         kind = str(annotation.get("type"))
-        said = {"type": kind, **_dict(annotation.get(kind))}
+        said = {"type": kind, **dict_or_empty(annotation.get(kind))}
         known = self._part["annotations"]
         assert isinstance(known, list)
         known.append(said)
@@ -144,7 +145,7 @@ class ResponseEventsFromChat:
     def _tool_call(self, call: Fields) -> Iterator[bytes]:
         index = as_key(call.get("index", len(self._calls) if call.get("id") else self._call))
         custom = call.get("type") == "custom" or "custom" in call
-        said = _dict(call.get("custom" if custom else "function"))
+        said = dict_or_empty(call.get("custom" if custom else "function"))
         if index not in self._calls:
             kind = "custom_tool_call" if custom else "function_call"
             item = _new_item(kind, self._ident(kind))
@@ -249,10 +250,14 @@ def _new_item(kind: str, ident: str) -> Fields:
 
 def _parts(content: list[object]) -> tuple[str, str]:
     reasoning, text = "", ""
-    for part in map(_dict, content):
+    for part in map(dict_or_empty, content):
         if part.get("type") == "thinking":
             inner = part.get("thinking")
-            texts = [str(_dict(each).get("text") or "") for each in inner] if isinstance(inner, list) else [str(inner)]
+            texts = (
+                [str(dict_or_empty(each).get("text") or "") for each in inner]
+                if isinstance(inner, list)
+                else [str(inner)]
+            )
             reasoning += "".join(texts)
         elif isinstance(part.get("text"), str):
             text += str(part["text"])
@@ -271,11 +276,3 @@ def _usage(value: object) -> Fields | None:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
         "total_tokens": read + written,
     }
-
-
-def _dict(value: object) -> Fields:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
