@@ -113,8 +113,8 @@ class RequestModeRejected(BadStatus):
 
     label = "stream_refused"
 
-    def __init__(self, said: UpstreamError) -> None:
-        super().__init__(said.message, status=said.status, kind=said.kind, param=said.param, code=said.code)
+    def __init__(self, error: UpstreamError) -> None:
+        super().__init__(error.message, status=error.status, kind=error.kind, param=error.param, code=error.code)
 
 
 class Unsupported(UpstreamError):

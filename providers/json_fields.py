@@ -83,8 +83,8 @@ class FieldReader:
     def mark_unsupported(self, key: str, detail: str = "") -> None:
         """Report a field as unsupported."""
         path = self.path_of(key)
-        which = f" ({detail})" if detail else ""
-        self._unsupported[path] = f"{path}{which} is not supported by {self._target}; {_ADVICE}"
+        note = f" ({detail})" if detail else ""
+        self._unsupported[path] = f"{path}{note} is not supported by {self._target}; {_ADVICE}"
 
     def close(self) -> None:
         """Report all unread fields as unsupported."""

@@ -61,15 +61,15 @@ class RateLimitFormat:
         reset_s = wait_s(text)
         if reset_s is None and text:
             reset_s = wait_s(text, epoch_s(date.decode("latin-1")))
-        left = _count(texts.get("remaining", b""))
-        if left == 0 and self.zero_is_unknown:
-            left = None
+        remaining = _count(texts.get("remaining", b""))
+        if remaining == 0 and self.zero_is_unknown:
+            remaining = None
         if window_s is None:
             window_s = self.requests_window_s if resource is Resource.REQUESTS else self.tokens_window_s
         if window_s is None:
             fitting = (usual_s for usual_s in _WINDOWS_S.values() if usual_s >= 60.0 and (reset_s or 0.0) <= usual_s)
             window_s = next(fitting, 60.0)
-        return RateLimit(resource, window_s, _count(texts.get("limit", b"")) or None, left, reset_s)
+        return RateLimit(resource, window_s, _count(texts.get("limit", b"")) or None, remaining, reset_s)
 
 
 def _count(text: bytes) -> float | None:
@@ -82,11 +82,11 @@ def _names() -> Iterator[tuple[bytes, tuple[Resource, float | None, str]]]:
     """Yield every header name with its meaning; the window is None if the name does not contain it."""
     for named in _FIELDS:
         field = named.encode()
-        for what, resource in _RESOURCES.items():
-            yield b"x-ratelimit-%b-%b" % (field, what), (resource, None, named)  # OpenAI and most others
-            yield b"anthropic-ratelimit-%b-%b" % (what, field), (resource, None, named)
+        for suffix, resource in _RESOURCES.items():
+            yield b"x-ratelimit-%b-%b" % (field, suffix), (resource, None, named)  # OpenAI and most others
+            yield b"anthropic-ratelimit-%b-%b" % (suffix, field), (resource, None, named)
             for word, window_s in _WINDOWS_S.items():  # Cerebras, Mistral, SambaNova
-                yield b"x-ratelimit-%b-%b-%b" % (field, what, word), (resource, window_s, named)
+                yield b"x-ratelimit-%b-%b-%b" % (field, suffix, word), (resource, window_s, named)
         yield b"x-ratelimit-%b" % field, (Resource.REQUESTS, None, named)  # Together, OpenRouter
         yield b"x-tokenlimit-%b" % field, (Resource.TOKENS, None, named)  # Together
         for word, window_s in _WINDOWS_S.items():  # Mistral

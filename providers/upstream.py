@@ -216,8 +216,8 @@ class _HttpStream:
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self._compression = value
         if status == 200 and self._compression:
-            what = self._compression[:_QUOTED_MAX].decode("latin-1")
-            self._fail(ProtocolError(f"the upstream's answer is compressed ({what}); turn its compression off"))
+            encoding = self._compression[:_QUOTED_MAX].decode("latin-1")
+            self._fail(ProtocolError(f"the upstream's answer is compressed ({encoding}); turn its compression off"))
             return
         if status == 200 and self._in_events and not is_json:
             self._splitter = Splitter(self._bounds.event_bytes_max)

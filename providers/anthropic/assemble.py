@@ -44,10 +44,10 @@ class MessageAssembler:
             raise ValueError("the stream has no message_start")
         for index, pieces in self._inputs.items():
             text = "".join(pieces)
-            given = loads(text.encode("utf-8", "surrogatepass")) if text else self._blocks[index].get("input", {})
-            if given is None:
+            tool_input = loads(text.encode("utf-8", "surrogatepass")) if text else self._blocks[index].get("input", {})
+            if tool_input is None:
                 raise ValueError("a tool's input is not JSON")
-            self._blocks[index]["input"] = given
+            self._blocks[index]["input"] = tool_input
         return dumps({**self._message, "content": list(self._blocks.values())})
 
     def _add(self, event: Json) -> None:

@@ -152,10 +152,10 @@ def chunks_of(
     for position, choice in enumerate(choices if isinstance(choices, list) else ()):
         if not isinstance(choice, dict):
             continue
-        place = {"index": choice.get("index", position)}
+        index = {"index": choice.get("index", position)}
         rest = {key: value for key, value in choice.items() if key not in ("index", "message", "text", "finish_reason")}
-        yield {**head, **once, "choices": [{**place, **opening(choice), **rest, "finish_reason": None}]}
-        yield {**head, "choices": [{**place, **closing, "finish_reason": choice.get("finish_reason")}]}
+        yield {**head, **once, "choices": [{**index, **opening(choice), **rest, "finish_reason": None}]}
+        yield {**head, "choices": [{**index, **closing, "finish_reason": choice.get("finish_reason")}]}
         once = {}
     if answer.get("usage"):
         yield {**head, "choices": [], "usage": answer["usage"]}

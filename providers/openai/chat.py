@@ -105,12 +105,12 @@ def _merged(parts: Iterable[object]) -> list[object]:
         last = merged[-1] if merged else None
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and isinstance(part, dict) and isinstance(last, dict) and last.get("type") == kind:
-            before, more = last.get(kind), part.get(kind)
-            if isinstance(before, str) and isinstance(more, str):
-                merged[-1] = {**last, **part, kind: before + more}
+            first, second = last.get(kind), part.get(kind)
+            if isinstance(first, str) and isinstance(second, str):
+                merged[-1] = {**last, **part, kind: first + second}
                 continue
-            if isinstance(before, list) and isinstance(more, list):
-                merged[-1] = {**last, **part, kind: _merged(before + more)}
+            if isinstance(first, list) and isinstance(second, list):
+                merged[-1] = {**last, **part, kind: _merged(first + second)}
                 continue
         merged.append(part)
     return merged

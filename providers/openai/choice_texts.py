@@ -77,13 +77,13 @@ class ChoiceVisitor(ABC):
                 if pieces:
                     rest[key] = pieces
             elif key == "function_call" and isinstance(value, dict):
-                said = self._texts((key,), value)
-                if said:
-                    rest[key] = said
+                texts = self._texts((key,), value)
+                if texts:
+                    rest[key] = texts
             elif isinstance(value, str):
-                left = self.visit_text((key,), value)
-                if left:
-                    rest[key] = left
+                new = self.visit_text((key,), value)
+                if new:
+                    rest[key] = new
             else:
                 raise NotComparable(key)
         return rest
@@ -113,9 +113,9 @@ class ChoiceVisitor(ABC):
             if not value:
                 rest[key] = value
             elif isinstance(value, str):
-                left = self.visit_text((*path, key), value)
-                if left:
-                    rest[key] = left
+                new = self.visit_text((*path, key), value)
+                if new:
+                    rest[key] = new
             else:
                 raise NotComparable(key)
         return rest
@@ -141,8 +141,8 @@ class ChoiceVisitor(ABC):
         for token in tokens:
             if not isinstance(token, str):
                 raise NotComparable("logprobs")
-            left = self.visit_text(("logprobs", key), token + _TOKEN_END)
-            if left and left != token + _TOKEN_END:
+            new = self.visit_text(("logprobs", key), token + _TOKEN_END)
+            if new and new != token + _TOKEN_END:
                 raise NotComparable("logprobs")  # part of a token is another token
-            dropped += not left
+            dropped += not new
         return dropped

@@ -97,9 +97,9 @@ def bad_status(status: int, headers: Headers, body: bytes) -> BadStatus:
     """
     problem = problem_of(loads(body)) or Problem(None)
     wait = retry_after_s(headers)
-    silent = "a body without a readable error" if body else "an empty body"
+    body_state = "a body without a readable error" if body else "an empty body"
     return BadStatus(
-        problem.message or f"the upstream answered with status {status} and {silent}",
+        problem.message or f"the upstream answered with status {status} and {body_state}",
         status=status,
         kind=problem.kind,
         param=problem.param,
@@ -155,8 +155,8 @@ def _detailed(detail: object) -> Problem:
         error = detail.get("error")
         return _described(error if isinstance(error, dict) else detail)
     first = detail[0] if isinstance(detail, list) and detail else None
-    place = first.get("loc") if isinstance(first, dict) else None
-    param = _text(place[-1]) if isinstance(place, list) and place else None
+    location = first.get("loc") if isinstance(first, dict) else None
+    param = _text(location[-1]) if isinstance(location, list) and location else None
     return Problem(_message(detail), param=param)
 
 

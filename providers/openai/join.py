@@ -80,11 +80,21 @@ class _Choice(ChoiceVisitor):
         only: the path of the only text that may be new, None for any.
     """
 
-    __slots__ = ("_calls", "_expected", "_finish", "_finish_due", "_has_new", "_is_new", "_left", "_only", "_role")
+    __slots__ = (
+        "_calls",
+        "_expected",
+        "_finish",
+        "_finish_due",
+        "_has_new",
+        "_is_new",
+        "_only",
+        "_role",
+        "_unrepeated",
+    )
 
     def __init__(self, delivered: Delivered, only: Path | None) -> None:
         self._expected = {path: Expected(pieces) for path, pieces in delivered.texts.items() if any(pieces)}
-        self._left = len(self._expected)  # texts that were not repeated yet
+        self._unrepeated = len(self._expected)  # texts that were not repeated yet
         self._finish = delivered.finish
         self._finish_due = bool(delivered.finish)  # the finish_reason was not repeated yet
         self._calls = set(delivered.calls)
@@ -96,7 +106,7 @@ class _Choice(ChoiceVisitor):
     @property
     def caught_up(self) -> bool:
         """All that the client has of this choice was repeated."""
-        return not self._left and not self._finish_due
+        return not self._unrepeated and not self._finish_due
 
     def take(self, choice: Fields) -> Fields | None:
         """Return the new part of one chunk's choice, None for none."""
@@ -108,11 +118,11 @@ class _Choice(ChoiceVisitor):
                 del delta["role"]
             self._is_new = self._is_new or not self._role
             self._role = True
-        if self._is_new and (self._left or self._finish):
+        if self._is_new and (self._unrepeated or self._finish):
             raise _Differs
         finish = choice.get("finish_reason")
         if finish:
-            if self._left or self._finish not in (None, finish):
+            if self._unrepeated or self._finish not in (None, finish):
                 raise _Differs
             self._is_new = self._is_new or self._finish is None
             self._finish, self._finish_due = finish, False
@@ -128,7 +138,7 @@ class _Choice(ChoiceVisitor):
             self._is_new = True
             return value
         rest = expected.take(value)
-        self._left -= expected.done
+        self._unrepeated -= expected.done
         self._is_new = self._is_new or bool(rest)
         return rest
 
@@ -207,10 +217,10 @@ class StreamJoiner:
             raise _Differs
         index = choice.get("index", position)
         number = index if isinstance(index, int) else position
-        taker = self._choices.get(number)
-        if taker is None:
-            taker = self._choices[number] = _Choice(Delivered(), self._only)
-        return taker.take(choice)
+        joined = self._choices.get(number)
+        if joined is None:
+            joined = self._choices[number] = _Choice(Delivered(), self._only)
+        return joined.take(choice)
 
     def _headed(self, chunk: Fields) -> Fields:
         """Give a chunk the head of the first stream, and token counts of the whole answer."""

@@ -48,12 +48,12 @@ def edited(call: Call, values: Mapping[str, bytes]) -> Call:
     spans: dict[str, tuple[int, int]] = {}
     size = call.insert_at
 
-    def put(before: bytes, key: str, value: bytes) -> None:
+    def put(prefix: bytes, key: str, value: bytes) -> None:
         nonlocal size
-        start = size + len(before)
+        start = size + len(prefix)
         size = start + len(value)
         spans[key] = (start, size)
-        pieces.extend((before, value))
+        pieces.extend((prefix, value))
 
     comma = b""
     for key in (key for key in values if key not in call.spans):
@@ -76,11 +76,11 @@ def written(fields: Mapping[str, bytes]) -> tuple[bytes, dict[str, tuple[int, in
     spans: dict[str, tuple[int, int]] = {}
     pieces, at = [b"{"], 1
     for key, value in fields.items():
-        before = b"%b%b:" % (b"," if spans else b"", dumps(key))
-        start = at + len(before)
+        prefix = b"%b%b:" % (b"," if spans else b"", dumps(key))
+        start = at + len(prefix)
         at = start + len(value)
         spans[key] = (start, at)
-        pieces += (before, value)
+        pieces += (prefix, value)
     return b"".join([*pieces, b"}"]), spans
 
 

@@ -107,23 +107,23 @@ class OpenAITranscript(ChoiceVisitor):
     def add(self, raw: bytes) -> None:
         """See `Transcript.add`."""
         run: list[bytes] = []  # texts of events that are otherwise equal; they are read as one event
-        before = behind = b""
+        prefix = suffix = b""
         for event in events_of(raw):
-            if run and event.startswith(before) and event.endswith(behind):
-                text = event[len(before) : -len(behind)]
+            if run and event.startswith(prefix) and event.endswith(suffix):
+                text = event[len(prefix) : -len(suffix)]
                 if text and _STRING(text):
                     run.append(text)
                     continue
             if run:
-                self._event(before + b"".join(run) + behind, len(run))
+                self._event(prefix + b"".join(run) + suffix, len(run))
                 run = []
             found = _TEXT(event)
             if found is None:
                 self._event(event)
             else:
-                before, run, behind = event[: found.start(1)], [found[1]], event[found.end(1) :]
+                prefix, run, suffix = event[: found.start(1)], [found[1]], event[found.end(1) :]
         if run:
-            self._event(before + b"".join(run) + behind, len(run))
+            self._event(prefix + b"".join(run) + suffix, len(run))
 
     def _event(self, event: bytes, events: int = 1) -> None:
         """Read one event, made of `events` events of the upstream."""
@@ -154,18 +154,18 @@ class OpenAITranscript(ChoiceVisitor):
             return None
         text = "".join(delivered.texts.get(path, ()))
         sent = text.rstrip() if chat else text
-        said = {
+        paths = {
             key for key in delivered.texts if key[0] != "logprobs" or sent != text
         }  # the log probabilities of unsent white space would come twice
-        if said != {path} or not sent:
+        if paths != {path} or not sent:
             return None
-        again = 1 if len(sent) < len(text) else 0
-        values = self._values(sent, self.tokens - again)
+        unsent = 1 if len(sent) < len(text) else 0
+        values = self._values(sent, self.tokens - unsent)
         if values is None:
             return None
         rest = {0: Delivered(delivered.role, {path: [text[len(sent) :]]}, delivered.finish)}
-        joiner = StreamJoiner(self._head, rest, only=path, prefill_tokens=self.tokens - again)
-        return Continuation(edited(self._call, values), joiner, self.tokens - again)
+        joiner = StreamJoiner(self._head, rest, only=path, prefill_tokens=self.tokens - unsent)
+        return Continuation(edited(self._call, values), joiner, self.tokens - unsent)
 
     def _values(self, sent: str, tokens: int) -> Mapping[str, bytes] | None:
         """Return the values to change in the client's body, None if a continuation is impossible."""

@@ -27,9 +27,9 @@ class EventWriter:
 def events_of_answer(answer: Mapping[str, object]) -> Iterator[bytes]:
     """Write the events of a stream that ends with this response object."""
     writer = EventWriter()
-    begun = {**answer, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
-    yield writer.lifecycle("created", begun)
-    yield writer.lifecycle("in_progress", begun)
+    started = {**answer, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield writer.lifecycle("created", started)
+    yield writer.lifecycle("in_progress", started)
     output = answer.get("output")
     for index, item in enumerate(output if isinstance(output, list) else ()):
         if isinstance(item, dict):
@@ -45,7 +45,7 @@ _PARTS = {"output_text": ("text", "output_text"), "refusal": ("refusal", "refusa
 
 
 def _events_of_item(writer: EventWriter, item: dict[str, object], index: int) -> Iterator[bytes]:
-    place = {"item_id": item.get("id"), "output_index": index}
+    position = {"item_id": item.get("id"), "output_index": index}
     kind = item.get("type")
     field, name = CALL_FIELDS.get(str(kind), ("", ""))
     blank: dict[str, object] = {"content": []} if kind == "message" else {field: ""} if field else {}
@@ -53,20 +53,20 @@ def _events_of_item(writer: EventWriter, item: dict[str, object], index: int) ->
         "response.output_item.added", output_index=index, item={**item, "status": "in_progress", **blank}
     )
     if field:
-        yield writer.event(f"response.{name}.delta", **place, delta=item.get(field))
-        yield writer.event(f"response.{name}.done", **place, **{field: item.get(field)})
+        yield writer.event(f"response.{name}.delta", **position, delta=item.get(field))
+        yield writer.event(f"response.{name}.done", **position, **{field: item.get(field)})
     content = item.get("content") if kind == "message" else None
     for number, part in enumerate(content if isinstance(content, list) else ()):
         if isinstance(part, dict):
-            yield from _events_of_part(writer, part, {**place, "content_index": number})
+            yield from _events_of_part(writer, part, {**position, "content_index": number})
     yield writer.event("response.output_item.done", output_index=index, item=item)
 
 
-def _events_of_part(writer: EventWriter, part: dict[str, object], place: dict[str, object]) -> Iterator[bytes]:
+def _events_of_part(writer: EventWriter, part: dict[str, object], position: dict[str, object]) -> Iterator[bytes]:
     field, name = _PARTS.get(str(part.get("type")), ("", ""))
-    yield writer.event("response.content_part.added", **place, part={**part, field: ""} if field else part)
+    yield writer.event("response.content_part.added", **position, part={**part, field: ""} if field else part)
     if field:
         logprobs = {"logprobs": part.get("logprobs") or []} if name == "output_text" else {}
-        yield writer.event(f"response.{name}.delta", **place, delta=part.get(field), **logprobs)
-        yield writer.event(f"response.{name}.done", **place, **{field: part.get(field)}, **logprobs)
-    yield writer.event("response.content_part.done", **place, part=part)
+        yield writer.event(f"response.{name}.delta", **position, delta=part.get(field), **logprobs)
+        yield writer.event(f"response.{name}.done", **position, **{field: part.get(field)}, **logprobs)
+    yield writer.event("response.content_part.done", **position, part=part)

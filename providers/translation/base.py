@@ -154,8 +154,8 @@ class _TranslatingReader:
 
     def close(self) -> Frame | None:
         last = self._inner.close()
-        before = b"" if last is None else self._raw(last)
-        raw = before + self._translator.close()
+        closing = b"" if last is None else self._raw(last)
+        raw = closing + self._translator.close()
         return Frame(FrameKind.DONE, raw, None if last is None else last.usage) if raw else None
 
     def read_body(self, body: bytes) -> Sequence[Frame]:

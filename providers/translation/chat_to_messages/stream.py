@@ -38,7 +38,7 @@ class ChatChunksFromMessages:
         self._with_usage = with_usage
         self._wall_s = wall_s
         self._head: Json = {"id": "", "object": "chat.completion.chunk", "created": 0, "model": ""}
-        self._before = b""  # of a chunk, up to its delta
+        self._prefix = b""  # of a chunk, up to its delta
         self._counts = Counts()
         self._calls = -1  # index of the last tool call
         self._no_arguments = False  # the open tool call has no arguments yet
@@ -106,8 +106,8 @@ class ChatChunksFromMessages:
     def _call(self, block: Mapping[str, object]) -> bytes:
         """Begin a tool call; its input, usually empty here, follows in pieces."""
         self._calls += 1
-        given = block.get("input")
-        arguments = dumps(given).decode() if given else ""
+        tool_input = block.get("input")
+        arguments = dumps(tool_input).decode() if tool_input else ""
         self._no_arguments = not arguments
         function = {"name": block.get("name") or "", "arguments": arguments}
         return self._piece({"id": block.get("id") or "", "type": "function", "function": function})
@@ -142,8 +142,8 @@ class ChatChunksFromMessages:
         if not reason:
             return b""
         why = dict_or_empty(delta.get("stop_details")).get("explanation")
-        said: Json = {"refusal": why} if reason == "refusal" and isinstance(why, str) and why else {}
-        choice = {"index": 0, "delta": said, "finish_reason": _FINISH.get(str(reason), reason)}
+        fields: Json = {"refusal": why} if reason == "refusal" and isinstance(why, str) and why else {}
+        choice = {"index": 0, "delta": fields, "finish_reason": _FINISH.get(str(reason), reason)}
         return b"data: " + dumps({**self._head, "choices": [choice]}) + b"\n\n"
 
     def _piece(self, call: Json) -> bytes:
@@ -151,6 +151,6 @@ class ChatChunksFromMessages:
 
     def _chunk(self, delta: Json) -> bytes:
         """Write a chunk; chunks differ only in the delta, so the bytes before it are built once."""
-        if not self._before:
-            self._before = b"data: " + dumps(self._head)[:-1] + b',"choices":[{"index":0,"delta":'
-        return self._before + dumps(delta) + b',"finish_reason":null}]}\n\n'
+        if not self._prefix:
+            self._prefix = b"data: " + dumps(self._head)[:-1] + b',"choices":[{"index":0,"delta":'
+        return self._prefix + dumps(delta) + b',"finish_reason":null}]}\n\n'

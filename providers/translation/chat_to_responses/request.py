@@ -52,9 +52,9 @@ def request_of(request: Mapping[str, object]) -> TranslatedRequest:
         unsupported["modalities"] = _unsupported("modalities")
     fields: dict[str, object] = {"input": list(_items(request)), "store": request.get("store") is True}
     fields |= {name: request[name] for name in _UNCHANGED if request.get(name) is not None}
-    most = request.get("max_completion_tokens") or request.get("max_tokens")
-    if most is not None:
-        fields["max_output_tokens"] = most
+    max_tokens = request.get("max_completion_tokens") or request.get("max_tokens")
+    if max_tokens is not None:
+        fields["max_output_tokens"] = max_tokens
     if request.get("logprobs"):
         fields["include"] = ["message.output_text.logprobs"]
     if request.get("reasoning_effort") is not None:

@@ -73,11 +73,11 @@ class ChatChunksFromResponses:
 
     def _text(self, stem: str, last: str, event: Fields) -> Iterator[bytes]:
         key, field = _TEXTS[stem]
-        place = (stem, *(as_key(event.get(name)) for name in ("output_index", "content_index", "summary_index")))
+        key_of_text = (stem, *(as_key(event.get(name)) for name in ("output_index", "content_index", "summary_index")))
         text = event.get("delta") if last == "delta" else event.get(field)
-        if last == "done" and place in self._sent:
+        if last == "done" and key_of_text in self._sent:
             return
-        self._sent.add(place)
+        self._sent.add(key_of_text)
         if isinstance(text, str) and text:
             found = event.get("logprobs")
             logprobs = {"content": found, "refusal": None} if isinstance(found, list) and found else None
@@ -85,12 +85,12 @@ class ChatChunksFromResponses:
 
     def _begin_call(self, event: Fields) -> Iterator[bytes]:
         item = dict_or_empty(event.get("item"))
-        said = str(item.get("type"))
-        if said not in CALL_FIELDS:
+        item_type = str(item.get("type"))
+        if item_type not in CALL_FIELDS:
             return
         number = self._calls.setdefault(as_key(event.get("output_index")), len(self._calls))
-        kind = "function" if said == "function_call" else "custom"
-        field, _ = CALL_FIELDS[said]
+        kind = "function" if item_type == "function_call" else "custom"
+        field, _ = CALL_FIELDS[item_type]
         call = {"index": number, "id": item.get("call_id"), "type": kind, kind: {"name": item.get("name"), field: ""}}
         yield self._chunk({"tool_calls": [call]})
 

@@ -83,8 +83,8 @@ class MessageEventsFromChat:
     def _chunk(self, chunk: Mapping[str, object]) -> Iterable[bytes]:
         choices = chunk.get("choices")
         choice = dict_or_empty(choices[0]) if isinstance(choices, list) and choices else {}
-        told = chunk.get("usage") or choice.get("usage") or dict_or_empty(chunk.get("x_groq")).get("usage")
-        self._usage = usage_of(told) or self._usage
+        usage = chunk.get("usage") or choice.get("usage") or dict_or_empty(chunk.get("x_groq")).get("usage")
+        self._usage = usage_of(usage) or self._usage
         if not self._started:
             yield self._begin(chunk)
         delta = dict_or_empty(choice.get("delta"))

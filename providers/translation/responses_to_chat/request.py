@@ -66,10 +66,10 @@ def messages_of(request: Mapping[str, object]) -> list[dict[str, object]]:
     messages: list[dict[str, object]] = []
     if request.get("instructions"):
         messages.append({"role": "system", "content": request["instructions"]})
-    asked = request.get("input")
-    if isinstance(asked, str):
-        return [*messages, {"role": "user", "content": asked}]
-    for index, item in enumerate(list_or_empty(asked)):
+    conversation = request.get("input")
+    if isinstance(conversation, str):
+        return [*messages, {"role": "user", "content": conversation}]
+    for index, item in enumerate(list_or_empty(conversation)):
         at = f"input[{index}]"
         if not isinstance(item, dict):
             raise Unsupported(f"`{at}` is not an object", param=at)
@@ -107,8 +107,8 @@ def _message(item: Item, at: str) -> dict[str, object]:
     role, content = item.get("role"), item.get("content")
     if role == "assistant":
         return _assistant(content, at)
-    said = content if isinstance(content, str) else [_part(part, at) for part in list_or_empty(content)]
-    return {"role": "system" if role == "developer" else role, "content": said}
+    translated = content if isinstance(content, str) else [_part(part, at) for part in list_or_empty(content)]
+    return {"role": "system" if role == "developer" else role, "content": translated}
 
 
 def _assistant(content: object, at: str) -> dict[str, object]:
@@ -169,25 +169,25 @@ def _add_text_options(text: Item, fields: dict[str, object]) -> None:
 def _add_tools(request: Item, fields: dict[str, object], unsupported: dict[str, str]) -> None:
     tools = []
     for index, tool in enumerate(list_or_empty(request.get("tools"))):
-        said = _tool(dict_or_empty(tool))
-        if said is None:
+        translated = _tool(dict_or_empty(tool))
+        if translated is None:
             kind = dict_or_empty(tool).get("type")
             unsupported[f"tools[{index}]"] = f"`tools[{index}]` is {kind!r}, a tool that this upstream does not have"
         else:
-            tools.append(said)
+            tools.append(translated)
     if tools:
         fields["tools"] = tools
     choice = request.get("tool_choice")
     if isinstance(choice, str) and (tools or choice != "auto"):
         fields["tool_choice"] = choice
     elif isinstance(choice, dict):
-        said = _choice(choice)
-        if said is None:
+        translated = _choice(choice)
+        if translated is None:
             unsupported["tool_choice"] = (
                 f"`tool_choice` is {choice.get('type')!r}, which this upstream has no words for"
             )
         else:
-            fields["tool_choice"] = said
+            fields["tool_choice"] = translated
 
 
 def _tool(tool: Item) -> dict[str, object] | None:
@@ -196,12 +196,12 @@ def _tool(tool: Item) -> dict[str, object] | None:
         names = ("name", "description", "parameters", "strict")
         return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
     if tool.get("type") == "custom":
-        said = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
+        translated = {name: tool[name] for name in ("name", "description") if tool.get(name) is not None}
         form = dict_or_empty(tool.get("format"))
         if form.get("type") == "grammar":
             grammar = {name: form.get(name) for name in ("definition", "syntax")}
-            said["format"] = {"type": "grammar", "grammar": grammar}
-        return {"type": "custom", "custom": said}
+            translated["format"] = {"type": "grammar", "grammar": grammar}
+        return {"type": "custom", "custom": translated}
     return None
 
 

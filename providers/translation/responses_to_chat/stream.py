@@ -120,14 +120,14 @@ class ResponseEventsFromChat:
         assert self._part is not None
         field = _PART[part]
         self._part[field] = f"{self._part[field]}{text}"
-        told = {}
+        extra = {}
         if part == "output_text":
-            told = {"logprobs": logprobs or []}
+            extra = {"logprobs": logprobs or []}
             if logprobs:
-                kept = self._part.setdefault("logprobs", [])
-                assert isinstance(kept, list)
-                kept += logprobs
-        yield self._writer.event(f"response.{part}.delta", **self._place(), delta=text, **told)
+                known_logprobs = self._part.setdefault("logprobs", [])
+                assert isinstance(known_logprobs, list)
+                known_logprobs += logprobs
+        yield self._writer.event(f"response.{part}.delta", **self._position(), delta=text, **extra)
 
     def _annotate(self, annotation: Fields) -> Iterator[bytes]:
         """Add a source of the text; begin a text if none is open."""
@@ -135,30 +135,30 @@ class ResponseEventsFromChat:
             yield from self._text("message", "output_text", "")
         assert self._part is not None
         kind = str(annotation.get("type"))
-        said = {"type": kind, **dict_or_empty(annotation.get(kind))}
+        translated = {"type": kind, **dict_or_empty(annotation.get(kind))}
         known = self._part["annotations"]
         assert isinstance(known, list)
-        known.append(said)
-        place = {**self._place(), "annotation_index": len(known) - 1}
-        yield self._writer.event("response.output_text.annotation.added", **place, annotation=said)
+        known.append(translated)
+        position = {**self._position(), "annotation_index": len(known) - 1}
+        yield self._writer.event("response.output_text.annotation.added", **position, annotation=translated)
 
     def _tool_call(self, call: Fields) -> Iterator[bytes]:
         index = as_key(call.get("index", len(self._calls) if call.get("id") else self._call))
         custom = call.get("type") == "custom" or "custom" in call
-        said = dict_or_empty(call.get("custom" if custom else "function"))
+        call_fields = dict_or_empty(call.get("custom" if custom else "function"))
         if index not in self._calls:
             kind = "custom_tool_call" if custom else "function_call"
             item = _new_item(kind, self._ident(kind))
-            item |= {"call_id": call.get("id") or f"call_{item['id']}", "name": said.get("name") or ""}
+            item |= {"call_id": call.get("id") or f"call_{item['id']}", "name": call_fields.get("name") or ""}
             yield from self._begin(item)
             self._calls[index], self._call = item, index
         item = self._calls[index]
         field, name = CALL_FIELDS[str(item["type"])]
-        more = said.get(field)
+        more = call_fields.get(field)
         if isinstance(more, str) and more:
             item[field] = f"{item[field]}{more}"
-            place = {"item_id": item["id"], "output_index": self._output.index(item)}
-            yield self._writer.event(f"response.{name}.delta", **place, delta=more)
+            position = {"item_id": item["id"], "output_index": self._output.index(item)}
+            yield self._writer.event(f"response.{name}.delta", **position, delta=more)
 
     # items and their ends
 
@@ -166,7 +166,7 @@ class ResponseEventsFromChat:
         prefix = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}[kind]
         return f"{prefix}_{str(self._head['id']).removeprefix('resp_')}_{len(self._output)}"
 
-    def _place(self) -> Fields:
+    def _position(self) -> Fields:
         assert self._open is not None
         content = self._open["content"]
         assert isinstance(content, list)
@@ -188,16 +188,16 @@ class ResponseEventsFromChat:
         content = self._open["content"]
         assert isinstance(content, list)
         content.append(self._part)
-        return self._writer.event("response.content_part.added", **self._place(), part=self._part)
+        return self._writer.event("response.content_part.added", **self._position(), part=self._part)
 
     def _end_part(self) -> Iterator[bytes]:
         if self._part is None:
             return
         kind = str(self._part["type"])
         field = _PART[kind]
-        told = {"logprobs": self._part.get("logprobs", [])} if kind == "output_text" else {}
-        yield self._writer.event(f"response.{kind}.done", **self._place(), **{field: self._part[field]}, **told)
-        yield self._writer.event("response.content_part.done", **self._place(), part=self._part)
+        extra = {"logprobs": self._part.get("logprobs", [])} if kind == "output_text" else {}
+        yield self._writer.event(f"response.{kind}.done", **self._position(), **{field: self._part[field]}, **extra)
+        yield self._writer.event("response.content_part.done", **self._position(), part=self._part)
         self._part = None
 
     def _end_item(self) -> Iterator[bytes]:
@@ -224,16 +224,16 @@ class ResponseEventsFromChat:
             yield self._done(self._open, status)
         for item in self._calls.values():
             field, name = CALL_FIELDS[str(item["type"])]
-            place = {"item_id": item["id"], "output_index": self._output.index(item)}
-            yield self._writer.event(f"response.{name}.done", **place, **{field: item[field]})
+            position = {"item_id": item["id"], "output_index": self._output.index(item)}
+            yield self._writer.event(f"response.{name}.done", **position, **{field: item[field]})
             yield self._done(item, status if item is last else "completed")
         details = {"reason": reason} if reason else None
         answer = {**self._answer(status), "incomplete_details": details, "output": self._output, "usage": self._usage}
         yield self._writer.lifecycle(status, answer)
 
     def _answer(self, status: str) -> Fields:
-        given = {name: value for name, value in self._request.items() if name in _ECHOED and value is not None}
-        echoed = {**_ECHOED, **given}
+        requested = {name: value for name, value in self._request.items() if name in _ECHOED and value is not None}
+        echoed = {**_ECHOED, **requested}
         rest: Fields = {"error": None, "incomplete_details": None, "output": [], "store": False, "usage": None}
         return {**self._head, "status": status, **echoed, **rest}
 
