@@ -37,7 +37,7 @@ from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.topology import Tune, build_topology
 from gateway.version import gateway_version
-from providers.anthropic.assemble import MessageAssembler
+from providers.anthropic.assembler import MessageAssembler
 from providers.base import Api
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions

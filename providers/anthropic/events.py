@@ -7,7 +7,7 @@ signatures. Unknown event types are passed on. Sans-I/O.
 
 from collections.abc import Mapping, Sequence
 
-from providers.anthropic.assemble import events_of_message
+from providers.anthropic.assembler import events_of_message
 from providers.anthropic.errors import frame_of
 from providers.anthropic.usage import Counts
 from providers.base import Frame, FrameKind

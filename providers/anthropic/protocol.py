@@ -6,7 +6,7 @@ Independent of HTTP and keys. Sans-I/O. Units: tokens.
 
 import msgspec
 
-from providers.anthropic.assemble import MessageAssembler
+from providers.anthropic.assembler import MessageAssembler
 from providers.anthropic.errors import error_of
 from providers.anthropic.events import MessageReader
 from providers.anthropic.usage import Counts

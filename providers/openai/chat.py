@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from providers.base import Api, Call, Frame
-from providers.openai.assemble import ChunkAssembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
+from providers.openai.assembler import ChunkAssembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, FirstToken, whole_body
 from providers.openai.request import build

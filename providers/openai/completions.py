@@ -1,13 +1,13 @@
 """The wire protocol of legacy completions on OpenAI-compatible servers.
 
-Handles `text` choices; the rest is shared with chat completions (request, events, errors, assemble). Independent of
+Handles `text` choices; the rest is shared with chat completions (request, events, errors, assembler). Independent of
 HTTP, keys and providers. Sans-I/O.
 """
 
 from collections.abc import Iterable, Mapping
 
 from providers.base import Api, Call, Frame
-from providers.openai.assemble import ChunkAssembler, Parts, choice_fields, chunks_of, joined
+from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chunks_of, joined
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, whole_body
 from providers.openai.request import build

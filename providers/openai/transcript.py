@@ -11,7 +11,7 @@ from typing import Final
 
 from providers.base import Api, Call, Continuation
 from providers.openai.choice_texts import CONTENT, TEXT, ChoiceVisitor, Fields, NotComparable, Path
-from providers.openai.join import Delivered, StreamJoiner
+from providers.openai.joiner import Delivered, StreamJoiner
 from providers.openai.request import edited
 from providers.sse import data_of, events_of
 from providers.tolerant_json import dumps, loads

@@ -9,7 +9,7 @@ from providers.errors import Unsupported, UpstreamError
 from providers.openai.errors import bad_status
 from providers.openai.events import FirstToken
 from providers.openai.request import build
-from providers.responses.assemble import ResponseAssembler
+from providers.responses.assembler import ResponseAssembler
 from providers.responses.events import OnResponseId, ResponsesReader, whole_answer
 
 _NO_PATH = frozenset({405, 501})

@@ -18,7 +18,7 @@ from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import ProtocolOptions, protocols
-from providers.responses.assemble import ResponseAssembler
+from providers.responses.assembler import ResponseAssembler
 from providers.sse import Splitter
 from providers.translation.base import TranslatedProtocol
 from providers.translation.chat_to_messages.translation import ChatToMessages

@@ -9,7 +9,7 @@ Sans-I/O. Units: tokens.
 
 from collections.abc import Iterable, Mapping
 
-from providers.anthropic.assemble import event
+from providers.anthropic.assembler import event
 from providers.anthropic.usage import message_usage
 from providers.base import Usage
 from providers.errors import ProtocolError

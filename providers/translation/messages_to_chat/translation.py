@@ -1,6 +1,6 @@
 """Serves clients of Anthropic's Messages API from OpenAI-compatible upstreams. Pure."""
 
-from providers.anthropic.assemble import MessageAssembler
+from providers.anthropic.assembler import MessageAssembler
 from providers.base import Api, Assembler, Call
 from providers.json_fields import dict_or_empty
 from providers.tolerant_json import loads

@@ -1,7 +1,7 @@
 """Serves clients of the Responses API from OpenAI-compatible upstreams. Pure."""
 
 from providers.base import Api, Call
-from providers.responses.assemble import ResponseAssembler
+from providers.responses.assembler import ResponseAssembler
 from providers.tolerant_json import loads
 from providers.translation.base import TranslatedRequest
 from providers.translation.responses_to_chat.request import request_of

@@ -13,7 +13,7 @@ from providers.catalog import CATALOG
 from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
 from providers.protocols import ProtocolOptions, protocols
-from providers.responses.assemble import ResponseAssembler
+from providers.responses.assembler import ResponseAssembler
 from providers.responses.protocol import OpenAIResponses
 from providers.sse import data_of, events_of
 
