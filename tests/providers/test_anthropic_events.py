@@ -1,4 +1,4 @@
-"""Messages streams for clients that speak the API themselves: what each event is, and that bytes go through."""
+"""Native Messages streams: events are classified and their bytes are forwarded unchanged."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def delta(kind: str, **fields: Any) -> bytes:
 
 
 def test_the_answer_alone_may_count() -> None:
-    """Thinking is no content where only the answer counts, also as the event behind other thinking."""
+    """With `first_token: answer` thinking is not content, also after other thinking."""
     reader = AnthropicMessages(first_token="answer").reader(CALL)
     kinds = [reader.read(each).kind for each in STREAM[2:8]]
     assert kinds == [FrameKind.PREAMBLE] * 6
@@ -51,14 +51,14 @@ def test_error_events(status: int, name: str) -> None:
 
 
 def test_token_counts() -> None:
-    """What went in comes with the first event, what came out with the last; cached tokens are part of the prompt."""
+    """Input tokens come with the first event, output tokens with the last; cached tokens are part of the prompt."""
     reader = AnthropicMessages().reader(CALL)
     usages = [usage for each in STREAM if (usage := reader.read(each).usage) is not None]
     assert usages == [Usage(128, 1, 100), Usage(128, 15, 100)]
 
 
 def frames_of(pieces: list[bytes]) -> list[Frame]:
-    """What a client gets for these bytes of an upstream's answer."""
+    """The client's frames for these bytes of an upstream's answer."""
     splitter, reader = Splitter(1 << 20), AnthropicMessages().reader(CALL)
     return [reader.read(each) for piece in pieces for each in splitter.feed(piece)]
 
@@ -144,7 +144,7 @@ def test_what_makes_no_message(events: list[bytes]) -> None:
 
 
 def test_citations_are_gathered() -> None:
-    """Citations come one by one and stand in one list."""
+    """Citations in single events are collected in one list."""
     assembler = AnthropicMessages().assembler(CALL)
     for each in [start(), opening("text", text=""), *(delta("citations_delta", citation={"n": n}) for n in (1, 2))]:
         assembler.add(each)
@@ -161,7 +161,7 @@ def test_bodies() -> None:
 
 
 def error(status: int, kind: str, message: str) -> BadStatus:
-    """What an error response means."""
+    """Read an error response."""
     body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
     return AnthropicMessages.error(status, [(b"retry-after", b"7")], json.dumps(body).encode())
 

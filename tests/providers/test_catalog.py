@@ -1,4 +1,4 @@
-"""The catalogue: every row as docs/providers.md tells it, with its own limit headers and its own first frames."""
+"""The catalogue: every row equals docs/providers.md, and works with its limit headers and first frames."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_the_table_is_the_catalogue() -> None:
 
 
 def test_every_kind_has_its_limit_headers_or_none() -> None:
-    """Whoever states limits is tested with a real set of its headers; the others are known to state none."""
+    """Each kind with limit headers is tested with a real set of them; the other kinds have none."""
     tested = {name.split(",")[0] for name in SETS}
     assert {name for name, kind in CATALOG.items() if kind.limits is None} == NO_LIMITS
     assert {name for name, kind in CATALOG.items() if kind.limits is not None} - {"compatible"} <= tested

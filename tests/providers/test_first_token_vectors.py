@@ -1,7 +1,7 @@
-"""docs/first-token-vectors.json against the readers: what each event of a real server is.
+"""docs/first-token-vectors.json against the readers: the kind of each event of real servers.
 
-A row has the event's server and API (chat unless stated), its kind, what is forwarded (as it came unless stated), token
-counts, what the error says, keys that were not known, and its kind where only the answer counts as the first token.
+A row has the event's server and API (chat unless stated), its kind, the forwarded bytes (unchanged unless stated),
+token counts, the error, unknown keys, and its kind with `first_token: answer`.
 """
 
 import json
@@ -49,7 +49,7 @@ def _reader(row: Mapping[str, Any], first_token: FirstToken = "any") -> EventRea
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['server']}: {row['what']}")
 def test_events_of_real_servers(row: dict[str, Any]) -> None:
-    """Every event of the table is what the table says."""
+    """Every event of the table is classified as in the table."""
     reader, raw = _reader(row), row["event"].encode()
     frame = reader.read(raw)
     assert frame.kind.value == row["kind"]
@@ -82,7 +82,7 @@ def test_the_table_is_complete() -> None:
     piece=st.binary(max_size=3),
 )
 def test_no_bytes_break_a_reader(row: dict[str, Any], noise: bytes | None, at: int, drop: int, piece: bytes) -> None:
-    """Whatever an upstream sends, damaged or not, is classified and never raises."""
+    """All bytes of an upstream, damaged or not, are classified and never raise."""
     raw = row["event"].encode() if noise is None else noise
     at %= len(raw) + 1
     for each in (raw, raw[:at] + b"\n\n", raw[:at] + piece + raw[at + drop :]):

@@ -36,7 +36,7 @@ def message_of(*deltas: dict[str, Any]) -> Any:
 
 
 def test_a_text_answer() -> None:
-    """Text is joined, head and usage are kept, nulls stay null, and keys stand in the upstream's order."""
+    """Text is joined, head and usage are kept, nulls stay null, and keys keep the upstream's order."""
     top = {"service_tier": "default", "system_fingerprint": "fp_1", "usage": None, "obfuscation": "xy"}
     usage = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
     body = assembled(
@@ -265,7 +265,7 @@ def test_logprobs_and_other_fields_of_a_choice() -> None:
     ids=["openai", "moonshot", "groq"],
 )
 def test_usage_is_found_where_servers_put_it(last: bytes) -> None:
-    """Usage stands at the top of the body, and nowhere else, wherever the stream had it."""
+    """Usage is at the top of the body only, wherever the stream had it."""
     first, nothing = event(choices=[], usage={"prompt_tokens": 1}), event(choices=[], usage=None)
     body = assembled(delta(content="x"), first, last, nothing)
     assert body["usage"] == {"prompt_tokens": 3}

@@ -1,6 +1,6 @@
 """Chat streams as servers really send them: what each event is, what is forwarded, and when an answer is complete.
 
-What each event of a real server is stands in docs/first-token-vectors.json (`test_first_token_vectors`).
+The kinds of real servers' events are in docs/first-token-vectors.json (`test_first_token_vectors`).
 """
 
 import json
@@ -127,7 +127,7 @@ def test_usage_of_an_answer() -> None:
 
 @given(st.lists(st.text(max_size=12), min_size=2, max_size=8), st.data())
 def test_events_that_differ_only_in_their_text_are_read_like_any_other(texts: list[str], data: st.DataObject) -> None:
-    """What a reader remembers of earlier events changes nothing: every event reads as with a fresh reader."""
+    """A reader's memory of earlier events changes no result: every event is read as with a new reader."""
     remembering = OpenAIChat().reader(STREAMED)
     for text in texts:
         delta = data.draw(st.sampled_from([{"content": text}, {"reasoning": text}, {"content": text, "refusal": ""}]))
@@ -140,5 +140,5 @@ def test_events_that_differ_only_in_their_text_are_read_like_any_other(texts: li
 
 @pytest.mark.parametrize("data", [b"\0no event\0", b"\0", b"", b"data: {"])
 def test_nothing_is_a_run_before_there_was_content(data: bytes) -> None:
-    """Whatever bytes a stream begins with, they pass unread only once an event has shown what content is."""
+    """No bytes are a run before the reader has read a content event."""
     assert OpenAIChat().reader(STREAMED).content_run(data) == (0, 0)

@@ -13,7 +13,7 @@ CALL = call_of({"model": "m", "input": ["a"], "encoding_format": "base64"}, Api.
 
 
 def test_only_the_model_is_replaced() -> None:
-    """Whatever else the caller sent reaches the upstream as it was."""
+    """All other bytes of the caller's body reach the upstream unchanged."""
     built = OpenAIEmbeddings().build(CALL, "up", stream=False)
     assert json.loads(built) == {"model": "up", "input": ["a"], "encoding_format": "base64"}
 
@@ -35,6 +35,6 @@ def test_anything_else_is_an_error(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(403, Unsupported), (404, Unsupported), (501, Unsupported), (400, BadStatus), (500, BadStatus)]
 )
-def test_a_model_that_does_not_embed_is_unsuited(status: int, kind: type) -> None:
-    """A server that refuses model or path is not broken: its breaker must not hear of it."""
+def test_a_model_that_does_not_embed_is_unsupported(status: int, kind: type) -> None:
+    """A server that rejects the model or the path is not broken: its breaker must not count that."""
     assert type(OpenAIEmbeddings().error(status, (), b'{"error":{"message":"no"}}')) is kind

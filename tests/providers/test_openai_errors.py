@@ -39,7 +39,7 @@ SILENT = {"message": "the upstream answered with status 400 and a body without a
 
 
 def read(body: Any, status: int = 400, headers: tuple[tuple[bytes, bytes], ...] = ()) -> dict[str, Any]:
-    """What is read from a response: the fields that are set."""
+    """The fields read from a response, without those that are not set."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     error = OpenAIChat().error(status, headers, raw)
     assert error.status == status
@@ -145,14 +145,14 @@ def test_nesting_does_no_harm() -> None:
     ],
 )
 def test_reasons(reason: str, status: int, body: object) -> None:
-    """The three reasons that decide what happens next are told apart, in every server's words."""
+    """The three reasons that decide what happens next are distinguished in every server's messages."""
     error = OpenAIChat().error(status, (), json.dumps(body).encode())
     told = {"refusal": is_refusal(error), "too long": is_too_long(error), "stream": is_stream_refused(error)}
     assert {name for name, is_so in told.items() if is_so} == {reason} - {"none"}
 
 
-def test_halves_of_surrogate_pairs_are_told_as_they_can_be() -> None:
-    """An error with half an emoji in it reaches the client: no UTF-8 can say the half, and all else stays."""
+def test_unpaired_surrogates_are_replaced() -> None:
+    """An error with half an emoji reaches the client: the half, which UTF-8 cannot encode, is replaced."""
     said = json.dumps(
         {"error": {"message": "bad \ud83d \U0001f600", "type": "\ud83d", "param": "\ude00x", "code": "c\ud83d"}}
     )

@@ -1,4 +1,4 @@
-"""A second stream joined to what a client has of the first: any chunking, any cut, one answer or a difference told."""
+"""A second stream is joined to the client's part of the first: any chunking, any cut, one answer or a difference."""
 
 import json
 import random
@@ -43,14 +43,14 @@ def chunk(stream: str, *choices: Piece, **more: object) -> bytes:
 
 
 def transcript(*events: bytes, of: Call | None = None) -> OpenAITranscript:
-    """What a client has after these events."""
+    """The transcript of these events."""
     made = RECOVERER.transcript(of or call())
     made.add(b"".join(events))
     return made
 
 
 def joined(first: Sequence[bytes], second: Sequence[bytes]) -> bytes | None:
-    """What the client has in the end."""
+    """The client's bytes at the end."""
     joiner = transcript(*first).joiner()
     got = list(first)
     for each in second:
@@ -91,7 +91,7 @@ def texts(body: bytes) -> dict[tuple[object, ...], str]:
 
 
 def answer(rng: random.Random) -> dict[tuple[object, ...], str]:
-    """What a model says, in order: reasoning, text and tool calls of one to three choices."""
+    """Generate an answer, in order: reasoning, text and tool calls of one to three choices."""
     said: dict[tuple[object, ...], str] = {}
 
     def words() -> str:
@@ -168,7 +168,7 @@ def test_any_two_streams_of_one_answer_make_one(seed: int) -> None:
 
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_difference_is_never_passed_over(seed: int, near: bool) -> None:
-    """Whatever is joined is an answer that one model gave, every text of it; else the difference is told."""
+    """Every text of a joined answer is from one model, else a difference is reported."""
     rng = random.Random(seed)
     one, other = answer(rng), answer(rng)
     if near:
@@ -246,12 +246,12 @@ def tool(arguments: str, stream: str, index: int = 0, name: str | None = None) -
     ],
 )
 def test_differences(first: list[bytes], second: list[bytes]) -> None:
-    """Each way in which a second answer can differ from what the client has is told."""
+    """Each way in which a second answer can differ from the client's part is reported."""
     assert joined(first, second) is None
 
 
 def test_the_ids_of_tool_calls_are_the_first_streams() -> None:
-    """A call the client knows keeps its id, repeated or not; one it does not know takes the second stream's."""
+    """A call that the client has keeps its id, repeated or not; a new call gets the second stream's id."""
     first = [tool("", "a", name="f"), tool('{"ci', "a")]
     second = [tool('{"city', "b", name="f"), tool('":1}', "b", name=""), tool("{}", "b", 1, "g"), DONE]
     body = joined(first, second)
@@ -267,7 +267,7 @@ def test_the_ids_of_tool_calls_are_the_first_streams() -> None:
 
 
 def test_tool_calls_that_all_have_index_0_keep_their_own_ids() -> None:
-    """Where a server gives every call the same index, one that begins behind the break is told from the one before."""
+    """If a server sends the same index for every call, a call that begins after the break is a new one."""
     first = [tool("{}", "a", name="f")]
     other = chunk(
         "b", (0, {"tool_calls": [{"index": 0, "id": "call-2", "function": {"name": "g", "arguments": "[]"}}]}, None)
@@ -305,7 +305,7 @@ def test_what_is_no_text_is_not_comparable(name: str) -> None:
     assert made.continuation() is None
 
 
-def test_what_comes_before_content_is_not_told_twice() -> None:
+def test_events_before_content_are_not_sent_twice() -> None:
     """Filter results, roles and comments of the second stream: comments pass, the rest is the first stream's."""
     joiner = transcript(chunk("a", (0, {"role": "assistant", "content": ""}, None)), content("ab")).joiner()
     filters = event({"id": "", "choices": [], "prompt_filter_results": [{}]})
@@ -354,7 +354,7 @@ def test_a_continuation_asks_for_the_rest(spaces: str, model: str | None, text: 
 
 
 def test_completions_are_continued_by_their_prompt() -> None:
-    """A prompt that is a text gets the answer's beginning behind it; others are not continued."""
+    """The answer's beginning is appended to a prompt that is a text; other prompts are not continued."""
     said = event({"id": "a", "choices": [{"index": 0, "text": 'x "\n ', "finish_reason": None}]})
     found = continued(transcript(said, of=call(Api.COMPLETIONS)))
     assert json.loads(found.call.body)["prompt"] == 'He said "hi"\nx "\n '
@@ -377,7 +377,7 @@ def test_completions_are_continued_by_their_prompt() -> None:
     ids=repr,
 )
 def test_what_is_not_continued(fields: dict[str, Any]) -> None:
-    """Where a server would read the rest otherwise than the whole, nothing is continued."""
+    """A call whose rest a server would parse differently from the whole is not continued."""
     assert transcript(content("abc"), of=call(**fields)).continuation() is None
 
 
@@ -413,7 +413,7 @@ def test_usage_adds_up() -> None:
     assert found.prefill_tokens == 3
 
 
-def test_usage_is_told_once() -> None:
+def test_usage_is_sent_once() -> None:
     """A client that has its token counts gets no others."""
     first = [content("a"), chunk("a", (0, {}, "stop")), chunk("a", usage={"prompt_tokens": 1})]
     body = joined(first, [content("a", "b"), chunk("b", (0, {}, "stop")), chunk("b", usage={"prompt_tokens": 1}), DONE])
@@ -432,6 +432,6 @@ def test_usage_is_told_once() -> None:
     ],
     ids=repr,
 )
-def test_fixed(fields: dict[str, Any], fixed: bool) -> None:
+def test_is_deterministic(fields: dict[str, Any], fixed: bool) -> None:
     """Temperature 0 or a seed ask for the same answer each time."""
     assert RECOVERER.is_deterministic(call(**fields)) is fixed

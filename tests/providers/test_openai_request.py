@@ -59,11 +59,11 @@ JSON = st.recursive(
     ],
 )
 def test_build(*, body: bytes, stream: bool, built: bytes) -> None:
-    """Present values are replaced where they stand, absent ones put in front, everything else is left alone."""
+    """Present values are replaced in place, absent ones inserted in front, all other bytes unchanged."""
     assert built == OpenAIChat().build(call_of(body), "up", stream=stream)
 
 
-def test_usage_is_not_asked_of_servers_that_refuse_the_option() -> None:
+def test_usage_is_not_requested_from_servers_that_reject_the_option() -> None:
     """With `ask_usage` off, `stream_options` is the client's own or absent."""
     chat = OpenAIChat(ask_usage=False)
     assert chat.build(call_of(b'{"model":"m"}'), "up", stream=True) == b'{"stream":true,"model":"up"}'
@@ -92,14 +92,14 @@ def test_completions_are_built_alike(api: Api) -> None:
     options=st.sampled_from([{}, {"x": [1]}, {"include_usage": False}]),
 )
 def test_nothing_else_changes(*, rest: dict[str, object], stream: bool, options: dict[str, object]) -> None:
-    """Whatever the body, only `model`, `stream` and `stream_options` differ upstream."""
+    """Of any body, only `model`, `stream` and `stream_options` differ upstream."""
     body = {**rest, "model": "m", "stream": stream, "stream_options": options}
     built = json.loads(OpenAIChat().build(call_of(body), "up", stream=True))
     assert built == {**body, "model": "up", "stream": True, "stream_options": {**options, "include_usage": True}}
 
 
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=5), st.booleans())
-def test_a_server_that_refuses_streams_or_options_is_not_sent_them(others: dict[str, object], stream: bool) -> None:
+def test_streams_and_options_are_not_sent_to_servers_that_reject_them(others: dict[str, object], stream: bool) -> None:
     """Asked as a whole, a streaming call has no word of streaming; without options, none of them; all else stays."""
     asked = {**others, "model": "m", "stream": True, "stream_options": {"include_usage": True}}
     built = json.loads(OpenAIChat().build(call_of(asked, options=False), "up", stream=stream))

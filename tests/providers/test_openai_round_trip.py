@@ -113,7 +113,7 @@ CHUNKS = st.fixed_dictionaries(
 
 @given(st.lists(ODD | CHUNKS, max_size=4))
 def test_no_json_breaks_anything(values: list[object]) -> None:
-    """Whatever JSON comes, as events or as a body, it is classified, and the body made of it is JSON."""
+    """Any JSON, as events or as a body, is classified, and the body assembled from it is JSON."""
     events = [b"data: " + json.dumps(value).encode() + b"\n\n" for value in values]
     assert isinstance(assembled(events), dict)
     reader = OpenAIChat().reader(STREAMED)

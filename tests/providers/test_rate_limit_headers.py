@@ -146,20 +146,20 @@ def headers(text: str) -> Headers:
 
 
 def form(provider: str) -> RateLimitFormat:
-    """How a provider's headers are meant."""
+    """The format of a provider's headers."""
     kind = CATALOG.get(provider.split(",", maxsplit=1)[0])
     return (kind.limits if kind is not None else None) or RateLimitFormat()
 
 
 @pytest.mark.parametrize("provider", SETS)
 def test_each_provider_is_understood(provider: str) -> None:
-    """What a provider's headers state, with the window they are about."""
+    """A provider's headers are read as limits, each with its window."""
     assert list(form(provider).read(headers(SETS[provider]))) == STATED[provider]
 
 
 @pytest.mark.parametrize("provider", [name for name in LIMIT_HEADERS if name not in ("gemini", "vllm")])
 def test_the_simulated_forms_are_understood(provider: str) -> None:
-    """What a simulated replica states in a provider's form is read as it was meant."""
+    """A simulated replica's headers in a provider's form are read as the limits they were made from."""
     stated = form(provider).read(
         (*LIMIT_HEADERS[provider](exhausted(20.0), 1_753_000_000.0), *headers(SETS["openai"])[:1])
     )
@@ -170,7 +170,7 @@ def test_the_simulated_forms_are_understood(provider: str) -> None:
 
 
 def test_headers_without_limits_state_nothing() -> None:
-    """A response that says nothing of limits gives no limit at all."""
+    """A response without limit headers has no limits."""
     assert RateLimitFormat().read(headers("content-type: text/event-stream\n x-request-id: 1")) == ()
 
 
@@ -190,7 +190,7 @@ def test_nonsense_is_unknown(text: str) -> None:
     )
 )
 def test_no_value_raises(pairs: list[tuple[bytes, bytes]]) -> None:
-    """Whatever stands in the headers: limits come out, with sane numbers or none."""
+    """Any headers are read as limits with valid numbers or none."""
     for limit in RateLimitFormat(requests_window_s=None).read(pairs):
         assert limit.window_s > 0
         for value in (limit.limit, limit.remaining, limit.reset_s):

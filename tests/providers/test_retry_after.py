@@ -64,7 +64,7 @@ def test_wait(text: str, wait: float | None) -> None:
     "text", ["1753000060", "1753000060500", "2025-07-20T08:27:40Z", "Sun, 20 Jul 2025 08:27:40 GMT"]
 )
 def test_a_time_without_a_reference_is_unknown(text: str) -> None:
-    """No clock of ours stands in for the response's own."""
+    """The local clock never replaces the response's own."""
     assert wait_s(text) is None
 
 

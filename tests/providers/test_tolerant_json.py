@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_there_and_back(value: Any) -> None:
-    """What is written is read the same, also by Python's own module, surrogates and large numbers included."""
+    """Written JSON is read as the same value, also by Python's own module, surrogates and large numbers included."""
     assert value == loads(dumps(value)) == json.loads(dumps(value))
 
 
@@ -31,7 +31,7 @@ def test_there_and_back(value: Any) -> None:
     "data", [b"", b"{", b"<html>", b"\xff", b'"\xff"', b"{'a':1}", b"[" * 100_000, b"9" * 5000, b'{"a":1}{"b":2}']
 )
 def test_no_json(data: bytes) -> None:
-    """What is no JSON, or nested too deeply, is None and never an exception."""
+    """Data that is not JSON, or nested too deeply, is None and never an exception."""
     assert loads(data) is None
 
 
@@ -51,6 +51,6 @@ def test_what_python_accepts() -> None:
     + [(value, None) for value in (True, "7", None, [7], math.nan, math.inf)],
 )
 def test_counts_of_tokens(value: object, count: int | None) -> None:
-    """What no answer can have is no count: it would be kept in metrics, quotas and bills."""
+    """A value that no answer can have is no count: it would stay in metrics, quotas and bills."""
     assert as_count(value) == count
     assert not isinstance(as_count(value), bool)

@@ -22,7 +22,7 @@ SSE: Headers = [(b"content-type", b"text/event-stream")]
 
 
 class Exchange:
-    """What the client gives for a request."""
+    """The client's stream for a request."""
 
     aborted = False
     received = False
@@ -54,7 +54,7 @@ class Client:
 
 
 @dataclass
-class Heard:
+class RecordingSink:
     """A sink that keeps everything, unless it is broken."""
 
     frames: list[Frame] = field(default_factory=list)
@@ -75,23 +75,23 @@ class Heard:
         self.ends.append(error)
 
 
-def _open(protocol: WireProtocol) -> tuple[Client, HttpSink, Heard, Stream]:
-    client, heard = Client(), Heard()
+def _open(protocol: WireProtocol) -> tuple[Client, HttpSink, RecordingSink, Stream]:
+    client, recorded = Client(), RecordingSink()
     endpoint = HttpEndpoint(client, {Api.CHAT: protocol}, "/v1", [(b"host", b"h")], "m", Bounds())
-    stream = endpoint.open(STREAMED, heard)
-    return client, client.sinks[0], heard, stream
+    stream = endpoint.open(STREAMED, recorded)
+    return client, client.sinks[0], recorded, stream
 
 
 def test_a_burst_of_content_is_few_frames_with_all_its_bytes() -> None:
     """Content events that come in one read are pushed as they are, counted: the first, which teaches, and the rest."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
-    _, sink, heard, _ = _open(OpenAIChat())
+    _, sink, recorded, _ = _open(OpenAIChat())
     sink.on_response(200, SSE)
     sink.on_body(event * 3)
-    told = [(frame.kind, frame.raw, frame.events) for frame in heard.frames]
+    told = [(frame.kind, frame.raw, frame.events) for frame in recorded.frames]
     assert told == [(FrameKind.CONTENT, event, 1), (FrameKind.CONTENT, event * 2, 2)]
     sink.on_close(None)
-    assert isinstance(heard.ends[0], ConnectionCut)
+    assert isinstance(recorded.ends[0], ConnectionCut)
 
 
 _CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":%b},"finish_reason":null}]}\n\n'
@@ -117,21 +117,21 @@ def test_runs_are_the_same_events(events: list[bytes], data: st.DataObject) -> N
     whole = b"".join(events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
 
-    async def main() -> Heard:
-        _, sink, heard, stream = _open(OpenAIChat())
+    async def main() -> RecordingSink:
+        _, sink, recorded, stream = _open(OpenAIChat())
         sink.on_response(200, SSE)
         for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
             sink.on_body(whole[start:end])
         stream.abort()
-        return heard
+        return recorded
 
-    heard = run_virtual(main())
+    recorded = run_virtual(main())
     splitter, reader = Splitter(10_000), OpenAIChat().reader(STREAMED)
     frames = [reader.read(event) for event in splitter.feed(whole)]
-    assert _told(heard.frames) == _told(frames)
+    assert _merged(recorded.frames) == _merged(frames)
 
 
-def _told(frames: Sequence[Frame]) -> list[tuple[FrameKind, bytes, int]]:
+def _merged(frames: Sequence[Frame]) -> list[tuple[FrameKind, bytes, int]]:
     """Kinds, bytes and counts, of neighbours of one kind together."""
     told: list[tuple[FrameKind, bytes, int]] = []
     for frame in frames:
@@ -140,16 +140,16 @@ def _told(frames: Sequence[Frame]) -> list[tuple[FrameKind, bytes, int]]:
     return told
 
 
-def test_a_bug_behind_a_read_ends_its_attempt_at_once() -> None:
-    """An exception costs one attempt: the connection is dropped and the sink hears of an error, once."""
-    client, sink, heard, _ = _open(OpenAIChat())
+def test_a_bug_in_a_read_ends_its_attempt_at_once() -> None:
+    """An exception costs one attempt: the connection is dropped and the sink gets one error."""
+    client, sink, recorded, _ = _open(OpenAIChat())
     sink.on_response(200, SSE)
-    heard.broken = True  # stands for any bug behind a read
+    recorded.broken = True  # like any bug in a read
     sink.on_body(b"data: {}\n\n")
     sink.on_body(b"data: {}\n\n")
     sink.on_close(None)
     assert client.exchange.aborted
-    assert [type(end) for end in heard.ends] == [ProtocolError]
+    assert [type(end) for end in recorded.ends] == [ProtocolError]
 
 
 JSON: Headers = [(b"content-type", b"application/json")]
@@ -160,7 +160,7 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole() -> None:
     """After a 400 that names streaming the next call is sent without it, and its JSON answer comes as a stream."""
 
     async def main() -> None:
-        client, first, second = Client(), Heard(), Heard()
+        client, first, second = Client(), RecordingSink(), RecordingSink()
         endpoint = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", [(b"host", b"h")], "m", Bounds())
         endpoint.open(STREAMED, first)
         client.sinks[0].on_response(400, JSON)
@@ -179,16 +179,16 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole() -> None:
     run_virtual(main())
 
 
-def test_a_compressed_answer_is_an_error_that_says_so() -> None:
+def test_a_compressed_answer_is_an_error() -> None:
     """It was asked not to be; of an error status only the words are lost."""
 
     async def main() -> None:
-        client, heard, failed = Client(), Heard(), Heard()
+        client, recorded, failed = Client(), RecordingSink(), RecordingSink()
         endpoint = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", [(b"host", b"h")], "m", Bounds())
-        endpoint.open(STREAMED, heard)
+        endpoint.open(STREAMED, recorded)
         client.sinks[0].on_response(200, [*SSE, (b"content-encoding", b"gzip")])
-        assert isinstance(heard.ends[0], ProtocolError)
-        assert "gzip" in heard.ends[0].message
+        assert isinstance(recorded.ends[0], ProtocolError)
+        assert "gzip" in recorded.ends[0].message
         assert client.exchange.aborted
         endpoint.open(STREAMED, failed)
         client.sinks[1].on_response(429, [(b"content-encoding", b"br"), (b"retry-after", b"7")])
@@ -213,19 +213,19 @@ async def _pass(seconds: float) -> None:
 
 @pytest.mark.parametrize("last", [_FINISHED, _SAID.replace(b"null", b'"stop"')], ids=["alone", "with content"])
 def test_an_answer_is_whole_with_its_last_finish_reason(last: bytes) -> None:
-    """A server that says nothing more, and does not end, has cost the answer nothing: no stall, and nothing is open."""
+    """A server that neither sends more nor closes costs the answer nothing: no stall, and nothing stays open."""
 
     async def main() -> None:
-        client, sink, heard, _ = _open(OpenAIChat())
+        client, sink, recorded, _ = _open(OpenAIChat())
         sink.on_response(200, SSE)
         sink.on_body(_SAID)
         await _pass(60)
-        assert heard.ends == []  # before that, silence is a stall, and not this file's business
+        assert recorded.ends == []  # before that, silence is a stall, and not this file's business
         sink.on_body(last)
         await _pass(2.9)
-        assert heard.ends == []
+        assert recorded.ends == []
         await _pass(0.2)
-        assert heard.ends == [None]
+        assert recorded.ends == [None]
         assert client.exchange.aborted
 
     run_virtual(main())
@@ -233,36 +233,36 @@ def test_an_answer_is_whole_with_its_last_finish_reason(last: bytes) -> None:
 
 @pytest.mark.parametrize("behind", [_SAID.replace(b"null", b'"stop"'), _FINISHED], ids=["with content", "alone"])
 @pytest.mark.parametrize("split", [False, True], ids=["one read", "two reads"])
-def test_an_error_behind_the_last_finish_reason_is_the_end(behind: bytes, *, split: bool) -> None:
+def test_an_error_after_the_last_finish_reason_is_the_end(behind: bytes, *, split: bool) -> None:
     """All of the answer is there: an error event that follows it ends it, as a lost connection would, and no more."""
 
     async def main() -> None:
-        client, sink, heard, _ = _open(OpenAIChat())
+        client, sink, recorded, _ = _open(OpenAIChat())
         sink.on_response(200, SSE)
         sink.on_body(_SAID)
         error = b'data: {"error":{"message":"out of memory"}}\n\n'
         for data in (behind, error) if split else (behind + error,):
             sink.on_body(data)
-        assert heard.ends == [None]
-        assert FrameKind.ERROR not in [frame.kind for frame in heard.frames]
+        assert recorded.ends == [None]
+        assert FrameKind.ERROR not in [frame.kind for frame in recorded.frames]
         assert client.exchange.aborted
         await _pass(100)
-        assert heard.ends == [None]
+        assert recorded.ends == [None]
 
     run_virtual(main())
 
 
 @pytest.mark.parametrize("behind", [b"", b"\n", b": bye\n\n", _SAID], ids=["nothing", "blank", "comment", "content"])
 def test_what_follows_the_closing_event_keeps_no_connection(behind: bytes) -> None:
-    """A body that does not end with its closing event is dropped a second later, whatever stands behind that event."""
+    """A body that does not end after its closing event is dropped a second later, whatever follows that event."""
 
     async def main() -> None:
-        client, sink, heard, _ = _open(OpenAIChat())
+        client, sink, recorded, _ = _open(OpenAIChat())
         sink.on_response(200, SSE)
         sink.on_body(_SAID + _FINISHED)
         sink.on_body(b"data: [DONE]\n\n" + behind)
-        assert heard.ends == [None]
-        assert heard.frames[-1].kind is FrameKind.DONE
+        assert recorded.ends == [None]
+        assert recorded.frames[-1].kind is FrameKind.DONE
         assert not client.exchange.aborted  # its last chunk would free it for the next request
         await _pass(1.1)
         assert client.exchange.aborted
@@ -274,59 +274,59 @@ def test_what_is_not_read_is_not_late() -> None:
     """While a slow client has its stream paused, what follows the finish_reason may be there: it is waited for."""
 
     async def main() -> None:
-        _, sink, heard, stream = _open(OpenAIChat())
+        _, sink, recorded, stream = _open(OpenAIChat())
         sink.on_response(200, SSE)
         sink.on_body(_SAID)
         sink.on_body(_FINISHED)
         stream.pause()
         await _pass(100)
-        assert heard.ends == []
+        assert recorded.ends == []
         stream.resume()
         sink.on_body(b"data: [DONE]\n\n")
-        assert heard.frames[-1].kind is FrameKind.DONE
-        assert heard.ends == [None]
+        assert recorded.frames[-1].kind is FrameKind.DONE
+        assert recorded.ends == [None]
 
     run_virtual(main())
 
 
-def test_an_error_behind_an_answer_without_content_is_an_error() -> None:
-    """Nothing was generated, and the server says why: that is no empty answer that could win."""
+def test_an_error_after_an_answer_without_content_is_an_error() -> None:
+    """An error without generated content is an error, not an empty answer that could win."""
 
     async def main() -> None:
-        _, sink, heard, _ = _open(OpenAIChat())
+        _, sink, recorded, _ = _open(OpenAIChat())
         sink.on_response(200, SSE)
         sink.on_body(_FINISHED + b'data: {"error":{"message":"out of memory","code":500}}\n\n')
-        assert [frame.kind for frame in heard.frames] == [FrameKind.FINISH, FrameKind.ERROR]
-        assert heard.ends == []  # whoever hears of an error ends it
+        assert [frame.kind for frame in recorded.frames] == [FrameKind.FINISH, FrameKind.ERROR]
+        assert recorded.ends == []  # a sink that gets an error aborts
 
     run_virtual(main())
 
 
-def test_nothing_is_heard_behind_the_end() -> None:
-    """Whoever ends a stream behind its finish_reason hears nothing of what is late then."""
+def test_nothing_is_pushed_after_the_end() -> None:
+    """A sink that aborts a stream after its finish_reason gets nothing that comes later."""
 
     async def main() -> None:
-        _, sink, heard, stream = _open(OpenAIChat())
+        _, sink, recorded, stream = _open(OpenAIChat())
         sink.on_response(200, SSE)
         sink.on_body(_SAID)
         sink.on_body(_FINISHED)
         stream.abort()
         await _pass(100)
-        assert heard.ends == []
+        assert recorded.ends == []
 
     run_virtual(main())
 
 
 @pytest.mark.parametrize("body", [b"", b'{"error":{"message":"overl', b"x" * 100_000], ids=["none", "half", "endless"])
 def test_an_error_status_is_known_in_time(body: bytes) -> None:
-    """What an error says is waited for as long as it is short and comes soon; its status and Retry-After are enough."""
+    """The body of an error is waited for while it is short and fast; its status and Retry-After are enough."""
 
     async def main() -> None:
-        client, sink, heard, _ = _open(OpenAIChat())
+        client, sink, recorded, _ = _open(OpenAIChat())
         sink.on_response(503, [*JSON, (b"retry-after", b"7")])
         sink.on_body(body)
         await _pass(0 if len(body) > 64 * 1024 else 3.1)
-        (error,) = heard.ends
+        (error,) = recorded.ends
         assert isinstance(error, BadStatus)
         assert (error.status, error.retry_after_s) == (503, 7.0)
         assert client.exchange.aborted
@@ -338,11 +338,11 @@ def test_a_response_without_its_last_event_is_cut() -> None:
     """A [DONE] in place of `response.completed` is no end of an answer, and is not passed on as if it were."""
 
     async def main() -> None:
-        _, sink, heard, _ = _open(OpenAIResponses())
+        _, sink, recorded, _ = _open(OpenAIResponses())
         sink.on_response(200, SSE)
         sink.on_body(b'data: {"type":"response.output_text.delta","delta":"hi"}\n\n')
         sink.on_body(b"data: [DONE]\n\n")
-        assert isinstance(heard.ends[0], ConnectionCut)
-        assert b"[DONE]" not in b"".join(frame.raw for frame in heard.frames)
+        assert isinstance(recorded.ends[0], ConnectionCut)
+        assert b"[DONE]" not in b"".join(frame.raw for frame in recorded.frames)
 
     run_virtual(main())

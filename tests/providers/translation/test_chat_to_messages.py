@@ -1,4 +1,4 @@
-"""Requests of chat clients in the words of Anthropic's Messages API, as its public reference describes them."""
+"""Chat requests translated to Anthropic's Messages API, as its public reference describes it."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def parts(*each: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(each)}]}
 
 
-def said(*messages: dict[str, Any]) -> dict[str, Any]:
+def turns(*messages: dict[str, Any]) -> dict[str, Any]:
     """A request with these messages."""
     return {"messages": list(messages)}
 
@@ -40,20 +40,20 @@ def file(**fields: Any) -> dict[str, Any]:
 
 
 # what: what a client sends (its messages are one of the user's unless given) -> what the request then has
-SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+TRANSLATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a user's text": ({}, {"messages": [USER]}),
-    "system": (said({"role": "system", "content": "Be brief."}, USER), {"system": "Be brief.", "messages": [USER]}),
-    "developer": (said({"role": "developer", "content": "Be brief."}, USER), {"system": "Be brief."}),
+    "system": (turns({"role": "system", "content": "Be brief."}, USER), {"system": "Be brief.", "messages": [USER]}),
+    "developer": (turns({"role": "developer", "content": "Be brief."}, USER), {"system": "Be brief."}),
     "two system messages": (
-        said({"role": "system", "content": "A"}, {"role": "system", "content": "B"}, USER),
+        turns({"role": "system", "content": "A"}, {"role": "system", "content": "B"}, USER),
         {"system": [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}], "messages": [USER]},
     ),
     "system in the middle": (
-        said(USER, {"role": "system", "content": "Now in French."}),
+        turns(USER, {"role": "system", "content": "Now in French."}),
         {"messages": [USER, {"role": "system", "content": "Now in French."}]},
     ),
     "several turns": (
-        said(USER, {"role": "assistant", "content": "Hi"}, USER),
+        turns(USER, {"role": "assistant", "content": "Hi"}, USER),
         {"messages": [USER, {"role": "assistant", "content": "Hi"}, USER]},
     ),
     "cache marks": (
@@ -103,24 +103,24 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "calls in parallel": ({"tools": [TOOL], "parallel_tool_calls": True}, {"tool_choice": None}),
     "a tool call": (
-        said(USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}),
+        turns(USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}),
         {"messages": [USER, {"role": "assistant", "content": [USE]}]},
     ),
     "a tool call behind a text": (
-        said(USER, {"role": "assistant", "content": "Let me see.", "refusal": None, "tool_calls": [CALL]}),
+        turns(USER, {"role": "assistant", "content": "Let me see.", "refusal": None, "tool_calls": [CALL]}),
         {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "Let me see."}, USE]}]},
     ),
     "a call without arguments": (
-        said({"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "now", "arguments": ""}}]}),
-        said({"role": "assistant", "content": [{**USE, "name": "now", "input": {}}]}),
+        turns({"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "now", "arguments": ""}}]}),
+        turns({"role": "assistant", "content": [{**USE, "name": "now", "input": {}}]}),
     ),
     "results of parallel calls, and what the user says then": (
-        said(
+        turns(
             {"role": "tool", "tool_call_id": "call_1", "content": "12"},
             {"role": "tool", "tool_call_id": "call_2", "content": "13"},
             USER,
         ),
-        said(
+        turns(
             {
                 "role": "user",
                 "content": [
@@ -132,8 +132,8 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
     ),
     "a call's id in foreign letters": (
-        said({"role": "tool", "tool_call_id": "functions.f:0", "content": "1"}),
-        said(
+        turns({"role": "tool", "tool_call_id": "functions.f:0", "content": "1"}),
+        turns(
             {
                 "role": "user",
                 "content": [
@@ -147,7 +147,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
     ),
     "signed thinking": (
-        said(
+        turns(
             {
                 "role": "assistant",
                 "content": "4",
@@ -155,7 +155,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "thinking_blocks": [{"type": "thinking", "thinking": "2+2", "signature": "sig"}],
             }
         ),
-        said(
+        turns(
             {
                 "role": "assistant",
                 "content": [
@@ -196,17 +196,17 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SAID, ids=str)
-def test_said_in_other_words(case: str) -> None:
-    """Every parameter of the table is said as the Messages API says it, and nothing is lost or added."""
-    body, expected = SAID[case]
+@pytest.mark.parametrize("case", TRANSLATED, ids=str)
+def test_parameters_are_translated(case: str) -> None:
+    """Every parameter of the table is translated, and nothing is dropped or added."""
+    body, expected = TRANSLATED[case]
     request = request_of({"model": "m", "messages": [USER], **body})
     assert request.unsupported == {}
     assert expected == {key: request.fields.get(key) for key in expected}
     assert set(request.fields) <= {"messages", "tools", *expected}
 
 
-LOST: dict[str, dict[str, Any]] = {
+UNSUPPORTED: dict[str, dict[str, Any]] = {
     "seed": {"seed": 7},
     "temperature": {"temperature": 1.2},
     "logprobs": {"logprobs": True},
@@ -232,33 +232,33 @@ LOST: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("param", LOST)
-def test_lost_parameters_are_named(param: str) -> None:
-    """What has no counterpart is lost by name; the rest of the request can go without it."""
-    request = request_of({"model": "m", "messages": [USER], **LOST[param]})
+@pytest.mark.parametrize("param", UNSUPPORTED)
+def test_unsupported_parameters_are_named(param: str) -> None:
+    """A field without a counterpart is reported by name; the rest of the request is translated."""
+    request = request_of({"model": "m", "messages": [USER], **UNSUPPORTED[param]})
     assert [param] == list(request.unsupported)
     assert param in request.unsupported[param]
     assert request.fields["messages"]
 
 
-UNSUPPORTED: dict[str, dict[str, Any]] = {
+REJECTED: dict[str, dict[str, Any]] = {
     "n": {"n": 2},
     "functions": {"functions": [FUNCTION]},
     "function_call": {"function_call": "auto"},
     "messages": {"messages": None},
     "messages[0]": {"messages": ["Hello"]},
-    "messages[0].role": said({"role": "function", "name": "f", "content": "1"}),
-    "messages[0].content": said({"role": "user", "content": 5}),
+    "messages[0].role": turns({"role": "function", "name": "f", "content": "1"}),
+    "messages[0].content": turns({"role": "user", "content": 5}),
     "messages[0].content[0].type": parts({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
     "messages[0].content[0].image_url.url": parts(picture("data:image/tiff;base64,AAAA")),
     "messages[0].content[1].image_url.url": parts({"type": "text", "text": "A"}, picture("data:nonsense")),
     "messages[0].content[0].file.file_id": parts(file(file_id="file-1")),
     "messages[0].content[0].file.file_data": parts(file(file_data="data:text/plain;base64,AAAA")),
-    "messages[0].tool_calls[0].type": said({"role": "assistant", "tool_calls": [{"type": "custom", "id": "c"}]}),
-    "messages[0].tool_calls[0].function.arguments": said(
+    "messages[0].tool_calls[0].type": turns({"role": "assistant", "tool_calls": [{"type": "custom", "id": "c"}]}),
+    "messages[0].tool_calls[0].function.arguments": turns(
         {"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]}
     ),
-    "messages[0].tool_call_id": said({"role": "tool", "content": "1"}),
+    "messages[0].tool_call_id": turns({"role": "tool", "content": "1"}),
     "tools[0].type": {"tools": [{"type": "custom", "custom": {"name": "c"}}]},
     "tool_choice": {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
     "max_tokens": {"max_tokens": "many"},
@@ -267,16 +267,16 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("param", UNSUPPORTED)
-def test_what_makes_no_sense_without_is_refused(param: str) -> None:
-    """What cannot be left out is a 400 that names the field."""
-    with pytest.raises(Unsupported) as refused:
-        request_of({"model": "m", "messages": [USER], **UNSUPPORTED[param]})
-    assert (param, 400) == (refused.value.param, refused.value.status)
-    assert param in refused.value.message
+@pytest.mark.parametrize("param", REJECTED)
+def test_fields_that_cannot_be_dropped_are_rejected(param: str) -> None:
+    """A field that cannot be dropped is a 400 that names it."""
+    with pytest.raises(Unsupported) as rejected:
+        request_of({"model": "m", "messages": [USER], **REJECTED[param]})
+    assert (param, 400) == (rejected.value.param, rejected.value.status)
+    assert param in rejected.value.message
 
 
-def test_the_body_that_goes_out() -> None:
+def test_the_body_that_is_sent() -> None:
     """A request carries the replica's model name, a bound on its tokens, and `stream` as asked."""
     call = call_of({"model": "m", "messages": [USER]})
     streamed = json.loads(CHAT_TO_MESSAGES.build(call, "claude-opus-5", stream=True))

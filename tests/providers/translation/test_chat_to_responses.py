@@ -1,4 +1,4 @@
-"""Clients of chat completions on upstreams that speak only the Responses API: requests, chunks and what is refused."""
+"""Chat completions over upstreams that have only the Responses API: requests, chunks and rejected fields."""
 
 import json
 from typing import Any
@@ -19,12 +19,12 @@ FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}, "
 
 
 def protocol() -> WireProtocol:
-    """Chat completions on an upstream that speaks the Responses API alone."""
+    """Chat completions over an upstream that has only the Responses API."""
     return protocols(CATALOG["openai"], {Api.RESPONSES}, ProtocolOptions())[Api.CHAT]
 
 
 def built(**fields: Any) -> dict[str, Any]:
-    """What the upstream is sent."""
+    """The body sent to the upstream."""
     call = call_of({"model": "m", "messages": [USER], **fields})
     made: dict[str, Any] = json.loads(protocol().build(call, "up", stream=True))
     return made
@@ -104,7 +104,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", REQUESTS)
 def test_requests(case: str) -> None:
-    """What is asked for is said in the words of the Responses API; nothing is kept unless it was asked for."""
+    """Every request is translated to the Responses API; answers are stored only on request."""
     given, expected = REQUESTS[case]
     plain = {"input": [message("user", "hi")], "store": False, "model": "up", "stream": True}
     assert built(**given) == {**plain, **expected}
@@ -147,11 +147,11 @@ def test_a_conversation_there_and_back() -> None:
         ("messages[0]", {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]}),
     ],
 )
-def test_what_cannot_be_said_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+def test_unsupported_fields_are_rejected_by_name(param: str, fields: dict[str, Any]) -> None:
     """The field is named."""
-    with pytest.raises(Unsupported) as refused:
+    with pytest.raises(Unsupported) as rejected:
         built(**fields)
-    assert refused.value.param == param
+    assert rejected.value.param == param
 
 
 ANSWER: dict[str, Any] = {
@@ -185,7 +185,7 @@ def chunks_of(*events: bytes, **fields: Any) -> tuple[list[dict[str, Any]], list
 
 
 def test_an_answer_as_chunks() -> None:
-    """Text and tool calls keep their order, the last chunk says why it ended, usage comes where it was asked for."""
+    """Text and tool calls keep their order, the last chunk has the finish_reason, usage comes on request."""
     chunks, frames = chunks_of(*events_of_answer(ANSWER), stream_options={"include_usage": True})
     assert {chunk["id"] for chunk in chunks} == {"chatcmpl-1"}
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "Hey"}
@@ -213,7 +213,7 @@ def test_an_answer_in_one_piece() -> None:
 
 @pytest.mark.parametrize(("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
 def test_an_incomplete_answer(reason: str, finish: str) -> None:
-    """Why it is incomplete is the finish_reason."""
+    """The reason of an incomplete answer is the finish_reason."""
     answer = {
         **ANSWER,
         "output": ANSWER["output"][:1],
@@ -224,7 +224,7 @@ def test_an_incomplete_answer(reason: str, finish: str) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == finish
 
 
-def test_what_is_told_only_when_it_is_done() -> None:
+def test_done_events_without_deltas() -> None:
     """Text, reasoning and arguments without deltas become one chunk each, and none comes twice."""
     writer, place = EventWriter(), {"item_id": "i", "output_index": 0}
     item = {"type": "function_call", "call_id": "c", "name": "f"}

@@ -1,4 +1,4 @@
-"""Answers in the other API's words: Messages streams as chunks and the other way, errors and cuts included."""
+"""Answers translated between the Messages API and chat completions, errors and cuts included."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ from providers.base import FrameKind, Usage
 from providers.errors import ProtocolError
 
 WITH_USAGE = call_of({"model": "m", "stream": True, "stream_options": {"include_usage": True}})
-HEARD = messages_call(stream=True)
+MESSAGES_CALL = messages_call(stream=True)
 USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}
 
 # what: events inside a message -> the deltas of the chunks that a client gets, and the finish_reason
@@ -126,8 +126,8 @@ CHUNKS: dict[str, tuple[list[bytes], list[dict[str, Any]], str]] = {
 }
 
 
-def told(data: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """What chunks say: their deltas that are not empty, and finish_reasons."""
+def chunks_in(data: list[Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The deltas of chunks that are not empty, and their finish_reasons."""
     choices = [each["choices"][0] for each in data if isinstance(each, dict) and each["choices"]]
     return [each["delta"] for each in choices if each["delta"]], [
         each["finish_reason"] for each in choices if each["finish_reason"]
@@ -140,7 +140,7 @@ def test_messages_as_chunks(case: str) -> None:
     events, deltas, finish = CHUNKS[case]
     data = data_in(read_through(CHAT_TO_MESSAGES, STREAMED, [start(), *events]))
     assert data.pop() == "[DONE]"
-    assert told(data) == ([{"role": "assistant", "content": ""}, *deltas], [finish])
+    assert chunks_in(data) == ([{"role": "assistant", "content": ""}, *deltas], [finish])
     heads = {(each["id"], each["object"], each["created"], each["model"]) for each in data}
     assert heads == {("msg_01", "chat.completion.chunk", int(WALL_S), "claude-opus-5")}
 
@@ -174,7 +174,7 @@ def test_frames_keep_what_they_are() -> None:
 
 
 def test_error_events_end_a_chat_stream() -> None:
-    """An error event is an error, before content or behind it, and is not forwarded as anything else."""
+    """An error event is an error, before content or after it, and is not forwarded as anything else."""
     reader = CHAT_TO_MESSAGES.reader(STREAMED)
     reader.read(start())
     frame = reader.read(event("error", error={"type": "overloaded_error", "message": "Overloaded"}))
@@ -184,7 +184,7 @@ def test_error_events_end_a_chat_stream() -> None:
 
 
 def test_a_missing_message_stop() -> None:
-    """A stream that ends behind its stop reason is complete, and closed as the client's API wants it."""
+    """A stream that ends after its stop reason is complete, and closed in the client's API."""
     reader = CHAT_TO_MESSAGES.reader(WITH_USAGE)
     for each in [start(), *text(0, "A"), end()[0]]:
         reader.read(each)
@@ -346,9 +346,9 @@ SERVED: dict[str, tuple[list[bytes], list[dict[str, Any]], str, str | None]] = {
 def test_chunks_as_messages(case: str) -> None:
     """A stream of chunks is one valid Messages stream, of which a client makes the message of the table."""
     chunks, blocks, reason, sequence = SERVED[case]
-    raw = read_through(MESSAGES_TO_CHAT, HEARD, chunks)
+    raw = read_through(MESSAGES_TO_CHAT, MESSAGES_CALL, chunks)
     assert_valid(raw)
-    assembler = MESSAGES_TO_CHAT._translation.assembler(HEARD)
+    assembler = MESSAGES_TO_CHAT._translation.assembler(MESSAGES_CALL)
     assembler.add(raw)
     message = json.loads(assembler.body())
     assert message["content"] == blocks
@@ -365,8 +365,8 @@ def test_chunks_as_messages(case: str) -> None:
     ],
 )
 def test_token_counts_for_messages(counts: list[bytes]) -> None:
-    """Wherever an upstream tells its counts, they stand in the last event but one; what was cached stands apart."""
-    assert data_in(read_through(MESSAGES_TO_CHAT, HEARD, counts))[-2]["usage"] == {
+    """Token counts, anywhere in an upstream's stream, are in the last event but one; cached tokens are separate."""
+    assert data_in(read_through(MESSAGES_TO_CHAT, MESSAGES_CALL, counts))[-2]["usage"] == {
         "input_tokens": 4,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 6,
@@ -375,8 +375,8 @@ def test_token_counts_for_messages(counts: list[bytes]) -> None:
 
 
 def test_missing_token_counts_are_estimated() -> None:
-    """Counts that an upstream never told are estimated from the text, and say so."""
-    raw = read_through(MESSAGES_TO_CHAT, HEARD, [chunk({"content": "123456789"}, "stop"), DONE])
+    """Counts that an upstream does not report are estimated from the text, and marked."""
+    raw = read_through(MESSAGES_TO_CHAT, MESSAGES_CALL, [chunk({"content": "123456789"}, "stop"), DONE])
     assert data_in(raw)[-2]["usage"] == {
         "input_tokens": 0,
         "cache_creation_input_tokens": 0,
@@ -387,7 +387,7 @@ def test_missing_token_counts_are_estimated() -> None:
 
 
 def test_thinking_can_be_hidden() -> None:
-    """A client that wants no thinking shown is told that there is some, and counts as served by it."""
+    """A client that requests no thinking text gets empty thinking blocks, which count as content."""
     call = messages_call(stream=True, thinking={"type": "adaptive", "display": "omitted"})
     reader = MESSAGES_TO_CHAT.reader(call)
     frames = [reader.read(each) for each in [chunk({"reasoning": "2"}), chunk({"reasoning": "3"})]]
@@ -396,9 +396,9 @@ def test_thinking_can_be_hidden() -> None:
     assert frames[1].raw == b""
 
 
-def test_calls_that_are_mixed_up() -> None:
-    """A tool call that goes on behind another one cannot be told in blocks: an error, not a wrong call."""
-    reader = MESSAGES_TO_CHAT.reader(HEARD)
+def test_interleaved_tool_calls() -> None:
+    """A tool call that continues after a later one cannot be expressed in blocks: an error, not a wrong call."""
+    reader = MESSAGES_TO_CHAT.reader(MESSAGES_CALL)
     for each in (piece(0, "call_1", "f"), piece(1, "call_2", "g")):
         reader.read(chunk(each))
     with pytest.raises(ProtocolError, match="interleaved"):
@@ -407,7 +407,7 @@ def test_calls_that_are_mixed_up() -> None:
 
 def test_chat_errors_end_a_messages_stream() -> None:
     """An error in the stream is an error; a stream cut before its end is not complete and closes nothing."""
-    reader = MESSAGES_TO_CHAT.reader(HEARD)
+    reader = MESSAGES_TO_CHAT.reader(MESSAGES_CALL)
     reader.read(chunk({"content": "A"}))
     frame = reader.read(b'data: {"error":{"message":"Out of memory","type":"server_error"}}\n\n')
     assert (frame.kind, frame.raw, reader.complete) == (FrameKind.ERROR, b"", False)
@@ -429,8 +429,8 @@ BOTH = [
         WITH_USAGE,
         b"".join([start(), PING, *thinking(0, "s", "2"), *text(1, "4"), *tool(2, "t", "f", "{}"), *end()]),
     ),
-    (MESSAGES_TO_CHAT, HEARD, b"".join(SERVED["tool calls"][0])),
-    (MESSAGES_TO_CHAT, HEARD, b"".join(SERVED["reasoning (vLLM)"][0]).replace(b"\n", b"\r\n")),
+    (MESSAGES_TO_CHAT, MESSAGES_CALL, b"".join(SERVED["tool calls"][0])),
+    (MESSAGES_TO_CHAT, MESSAGES_CALL, b"".join(SERVED["reasoning (vLLM)"][0]).replace(b"\n", b"\r\n")),
 ]
 
 
@@ -453,9 +453,9 @@ ODD = st.recursive(
 )
 
 
-@given(st.lists(ODD, max_size=5), st.sampled_from([(CHAT_TO_MESSAGES, STREAMED), (MESSAGES_TO_CHAT, HEARD)]))
+@given(st.lists(ODD, max_size=5), st.sampled_from([(CHAT_TO_MESSAGES, STREAMED), (MESSAGES_TO_CHAT, MESSAGES_CALL)]))
 def test_no_json_breaks_anything(values: list[object], both: tuple[Any, Any]) -> None:
-    """Whatever JSON an upstream sends, what goes out are whole events, or the answer is given up."""
+    """Any JSON of an upstream becomes whole events, or the answer is given up."""
     reader = both[0].reader(both[1])
     for value in values:
         try:

@@ -40,7 +40,7 @@ def tool_call(id_: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def turn(content: Any, calls: list[dict[str, Any]], results: list[Any]) -> list[dict[str, Any]]:
-    """An assistant's message and what follows: a tool's result for each call, or what the user says."""
+    """An assistant's message and the next ones: a tool's result for each call, or a user's message."""
     said: dict[str, Any] = {"role": "assistant", "content": content}
     if not calls:
         return [{**said, "content": content or "x"}, {"role": "user", "content": "go on"}]
@@ -87,7 +87,7 @@ REQUESTS = st.fixed_dictionaries(
 
 @given(REQUESTS)
 def test_requests_there_and_back(body: dict[str, Any]) -> None:
-    """A chat request, said in the Messages API's words and in chat's again, is the same request; nothing is lost."""
+    """A chat request, translated to the Messages API and back, is the same request."""
     there = chat_to_messages.request_of(body)
     back = messages_to_chat.request_of({"model": "m", **there.fields}, ENGINE)
     assert (dict(there.unsupported), dict(back.unsupported)) == ({}, {})
@@ -130,7 +130,7 @@ def completion(events: list[bytes]) -> dict[str, Any]:
 
 @given(st.builds(answer, *[st.lists(TEXT, max_size=3)] * 2, CALLS, REASONS, USAGES))
 def test_answers_there_and_back(chunks: list[bytes]) -> None:
-    """Chunks, said as Messages events and as chunks again, make the same completion."""
+    """Chunks, translated to Messages events and back, make the same completion."""
     protocol = TranslatedProtocol(MessagesToChat(ENGINE), OpenAIChat())
     there = read_through(protocol, messages_call(stream=True), chunks)
     back = read_through(CHAT_TO_MESSAGES, WHOLE, [there])

@@ -1,4 +1,4 @@
-"""Requests to Anthropic's Messages API in the words of chat completions."""
+"""Requests to Anthropic's Messages API translated to chat completions."""
 
 import json
 from typing import Any
@@ -37,27 +37,27 @@ def result(**fields: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": "toolu_1", **fields}
 
 
-def heard(*messages: dict[str, Any]) -> dict[str, Any]:
+def sent(*messages: dict[str, Any]) -> dict[str, Any]:
     """The messages that go out."""
     return {"messages": list(messages)}
 
 
-SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+TRANSLATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a user's text": ({}, {"messages": [USER], "max_tokens": 64}),
-    "system": ({"system": "Be brief."}, heard({"role": "system", "content": "Be brief."}, USER)),
+    "system": ({"system": "Be brief."}, sent({"role": "system", "content": "Be brief."}, USER)),
     "system in blocks": (
         {"system": [{**TEXT, **MARK}, {"type": "text", "text": "B"}]},
-        heard({"role": "system", "content": [TEXT, {"type": "text", "text": "B"}]}, USER),
+        sent({"role": "system", "content": [TEXT, {"type": "text", "text": "B"}]}, USER),
     ),
     "system in the middle": (
         {"messages": [USER, {"role": "system", "content": [{**TEXT, **MARK}]}]},
-        heard(USER, {"role": "system", "content": "A"}),
+        sent(USER, {"role": "system", "content": "A"}),
     ),
-    "one block of text": (user({**TEXT, **MARK}), heard({"role": "user", "content": "A"})),
-    "an image": (user(TEXT, IMAGE), heard({"role": "user", "content": [TEXT, PICTURE]})),
+    "one block of text": (user({**TEXT, **MARK}), sent({"role": "user", "content": "A"})),
+    "an image": (user(TEXT, IMAGE), sent({"role": "user", "content": [TEXT, PICTURE]})),
     "an image by its address": (
         user({"type": "image", "source": {"type": "url", "url": "https://example.com/a.jpg"}}),
-        heard(
+        sent(
             {
                 "role": "user",
                 "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.jpg"}}],
@@ -66,7 +66,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "a PDF": (
         user({"type": "document", "source": PDF, "title": "a.pdf"}),
-        heard(
+        sent(
             {
                 "role": "user",
                 "content": [
@@ -86,7 +86,7 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
                 "source": {"type": "text", "media_type": "text/plain", "data": "D"},
             }
         ),
-        heard({"role": "user", "content": "T\nD"}),
+        sent({"role": "user", "content": "T\nD"}),
     ),
     "tools": (
         {"tools": [{**TOOL, **MARK, "type": "custom"}]},
@@ -109,11 +109,11 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "a tool call": (
         assistant(TEXT, USE),
-        heard(USER, {"role": "assistant", "content": "A", "tool_calls": [CALL]}),
+        sent(USER, {"role": "assistant", "content": "A", "tool_calls": [CALL]}),
     ),
     "nothing but a tool call": (
         assistant(USE),
-        heard(USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}),
+        sent(USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}),
     ),
     "thinking, signed and sealed": (
         assistant(
@@ -121,34 +121,34 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             {"type": "redacted_thinking", "data": "x"},
             TEXT,
         ),
-        heard(USER, {"role": "assistant", "content": "A", "reasoning_content": "2+2"}),
+        sent(USER, {"role": "assistant", "content": "A", "reasoning_content": "2+2"}),
     ),
     "a tool's result": (
         user(result(content="12")),
-        heard({"role": "tool", "tool_call_id": "toolu_1", "content": "12"}),
+        sent({"role": "tool", "tool_call_id": "toolu_1", "content": "12"}),
     ),
     "a tool's result in blocks, and what the user says": (
         user(result(content=[{**TEXT, **MARK}]), {"type": "text", "text": "Go on"}),
-        heard({"role": "tool", "tool_call_id": "toolu_1", "content": "A"}, {"role": "user", "content": "Go on"}),
+        sent({"role": "tool", "tool_call_id": "toolu_1", "content": "A"}, {"role": "user", "content": "Go on"}),
     ),
     "results of parallel calls": (
         user(result(content="12"), {**result(content="13"), "tool_use_id": "toolu_2"}),
-        heard(
+        sent(
             {"role": "tool", "tool_call_id": "toolu_1", "content": "12"},
             {"role": "tool", "tool_call_id": "toolu_2", "content": "13"},
         ),
     ),
     "a tool's result without content": (
         user(result()),
-        heard({"role": "tool", "tool_call_id": "toolu_1", "content": ""}),
+        sent({"role": "tool", "tool_call_id": "toolu_1", "content": ""}),
     ),
     "a tool's failure": (
         user(result(content="no such city", is_error=True)),
-        heard({"role": "tool", "tool_call_id": "toolu_1", "content": "Error: no such city"}),
+        sent({"role": "tool", "tool_call_id": "toolu_1", "content": "Error: no such city"}),
     ),
     "a tool's image": (
         user(result(content=[TEXT, IMAGE])),
-        heard(
+        sent(
             {"role": "tool", "tool_call_id": "toolu_1", "content": "A"}, {"role": "user", "content": [PICTURE]}
         ),
     ),
@@ -186,17 +186,17 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SAID, ids=str)
-def test_said_in_other_words(case: str) -> None:
-    """Every parameter of the table is said as chat completions say it, and nothing is lost or added."""
-    body, expected = SAID[case]
+@pytest.mark.parametrize("case", TRANSLATED, ids=str)
+def test_parameters_are_translated(case: str) -> None:
+    """Every parameter of the table is translated, and nothing is dropped or added."""
+    body, expected = TRANSLATED[case]
     request = request_of({"model": "m", "max_tokens": 64, "messages": [USER], **body}, ENGINE)
     assert request.unsupported == {}
     assert {key: request.fields.get(key) for key in expected} == expected
     assert set(request.fields) <= {"messages", "max_tokens", *expected}
 
 
-LOST: dict[str, dict[str, Any]] = {
+UNSUPPORTED: dict[str, dict[str, Any]] = {
     "container": {"container": "c"},
     "inference_geo": {"inference_geo": "us"},
     "speed": {"speed": "fast"},
@@ -213,15 +213,15 @@ LOST: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("param", LOST)
-def test_lost_parameters_are_named(param: str) -> None:
-    """What has no counterpart is lost by name; the rest of the request can go without it."""
-    request = request_of({"model": "m", "max_tokens": 64, "messages": [USER], **LOST[param]}, ENGINE)
+@pytest.mark.parametrize("param", UNSUPPORTED)
+def test_unsupported_parameters_are_named(param: str) -> None:
+    """A field without a counterpart is reported by name; the rest of the request is translated."""
+    request = request_of({"model": "m", "max_tokens": 64, "messages": [USER], **UNSUPPORTED[param]}, ENGINE)
     assert list(request.unsupported) == [param]
     assert request.fields["messages"]
 
 
-UNSUPPORTED: dict[str, dict[str, Any]] = {
+REJECTED: dict[str, dict[str, Any]] = {
     "max_tokens": {"max_tokens": 0},
     "messages": {"messages": None},
     "messages[0].role": {"messages": [{"role": "tool", "content": "x"}]},
@@ -238,16 +238,16 @@ UNSUPPORTED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("param", UNSUPPORTED)
-def test_what_makes_no_sense_without_is_refused(param: str) -> None:
-    """What cannot be left out is a 400 that names the field."""
-    with pytest.raises(Unsupported) as refused:
-        request_of({"model": "m", "max_tokens": 64, "messages": [USER], **UNSUPPORTED[param]}, ENGINE)
-    assert refused.value.param == param
+@pytest.mark.parametrize("param", REJECTED)
+def test_fields_that_cannot_be_dropped_are_rejected(param: str) -> None:
+    """A field that cannot be dropped is a 400 that names it."""
+    with pytest.raises(Unsupported) as rejected:
+        request_of({"model": "m", "max_tokens": 64, "messages": [USER], **REJECTED[param]}, ENGINE)
+    assert rejected.value.param == param
 
 
 def test_dialects() -> None:
-    """A server gets only what it knows, in its words."""
+    """A server gets only fields that it supports, with its own names."""
     body = {"max_tokens": 5, "top_k": 3, **assistant({"type": "thinking", "thinking": "t", "signature": "s"}, TEXT)}
     request = request_of(body, Dialect(max_tokens="max_completion_tokens"))
     answered = {"role": "assistant", "content": "A"}
@@ -255,7 +255,7 @@ def test_dialects() -> None:
     assert list(request.unsupported) == ["top_k"]
 
 
-def test_the_body_that_goes_out() -> None:
+def test_the_body_that_is_sent() -> None:
     """A request carries the replica's model name, `stream` as asked, and asks for token counts."""
     body = json.loads(MESSAGES_TO_CHAT.build(messages_call(stream=True), "served", stream=True))
     expected = {

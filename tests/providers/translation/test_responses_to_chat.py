@@ -1,4 +1,4 @@
-"""Clients of the Responses API on upstreams that speak chat completions: requests, events and what is refused."""
+"""The Responses API over upstreams of chat completions: requests, events and rejected fields."""
 
 import json
 from typing import Any
@@ -21,13 +21,13 @@ CHAT_ONLY = frozenset({Api.CHAT})
 
 
 def protocol(*, drop: list[tuple[str, ...]] | None = None) -> WireProtocol:
-    """The Responses API on an upstream that speaks chat completions alone."""
+    """The Responses API over an upstream that has only chat completions."""
     options = ProtocolOptions() if drop is None else ProtocolOptions(on_dropped=lambda names: drop.append(tuple(names)))
     return protocols(CATALOG["vllm"], CHAT_ONLY, options)[Api.RESPONSES]
 
 
 def built(**fields: Any) -> dict[str, Any]:
-    """What the upstream is sent."""
+    """The body sent to the upstream."""
     made: dict[str, Any] = json.loads(
         protocol().build(call_of({"model": "m", **fields}, Api.RESPONSES), "up", stream=True)
     )
@@ -212,13 +212,13 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", REQUESTS)
 def test_requests(case: str) -> None:
-    """What is asked for is said in the words of chat completions."""
+    """Every request is translated to chat completions."""
     given_fields, expected = REQUESTS[case]
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     assert built(**given_fields) == {"messages": [USER], **expected, "model": "up", **stream}
 
 
-REFUSED: dict[str, dict[str, Any]] = {
+UNSUPPORTED: dict[str, dict[str, Any]] = {
     "store": {"store": True},
     "previous_response_id": {"previous_response_id": "resp_1"},
     "conversation": {"conversation": "conv_1"},
@@ -230,7 +230,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "tool_choice": {"tool_choice": {"type": "file_search"}},
     "context_management": {"context_management": [{"type": "compaction"}]},
 }
-NOT_UNDERSTOOD: dict[str, Any] = {
+REJECTED: dict[str, Any] = {
     "input[0]": [{"type": "item_reference", "id": "msg_1"}],
     "input[0].content": [{"role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}],
     "input[0].output": [
@@ -239,25 +239,25 @@ NOT_UNDERSTOOD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("param", REFUSED)
-def test_what_cannot_be_said_is_refused_or_dropped_and_told(param: str) -> None:
-    """Each such field is named; where fields may be dropped it is left out, and its name is told."""
-    call = call_of({"model": "m", "input": "hi", **REFUSED[param]}, Api.RESPONSES)
-    with pytest.raises(Unsupported) as refused:
+@pytest.mark.parametrize("param", UNSUPPORTED)
+def test_unsupported_fields_are_rejected_or_dropped(param: str) -> None:
+    """An unsupported field is rejected by name, or dropped and reported if that is allowed."""
+    call = call_of({"model": "m", "input": "hi", **UNSUPPORTED[param]}, Api.RESPONSES)
+    with pytest.raises(Unsupported) as rejected:
         protocol().build(call, "up", stream=True)
-    assert refused.value.param == param
+    assert rejected.value.param == param
     dropped: list[tuple[str, ...]] = []
     made = json.loads(protocol(drop=dropped).build(call, "up", stream=False))
     assert (dropped, made) == ([(param,)], {"messages": [USER], "model": "up"})
 
 
-@pytest.mark.parametrize("param", NOT_UNDERSTOOD)
+@pytest.mark.parametrize("param", REJECTED)
 def test_a_conversation_is_never_shortened(param: str) -> None:
     """An item that has no form there is refused, even where fields may be dropped."""
-    call = call_of({"model": "m", "input": NOT_UNDERSTOOD[param]}, Api.RESPONSES)
-    with pytest.raises(Unsupported) as refused:
+    call = call_of({"model": "m", "input": REJECTED[param]}, Api.RESPONSES)
+    with pytest.raises(Unsupported) as rejected:
         protocol(drop=[]).build(call, "up", stream=True)
-    assert refused.value.param == param
+    assert rejected.value.param == param
 
 
 CALL = call_of({"model": "m", "input": "hi", "stream": True, "metadata": {"a": "b"}}, Api.RESPONSES)
@@ -274,7 +274,7 @@ USAGE = b"data: %s\n\n" % json.dumps({"id": "x1", "choices": [], "usage": COUNTS
 DONE = b"data: [DONE]\n\n"
 
 
-def told(*chunks: bytes, done: bool = True) -> list[dict[str, Any]]:
+def answer(*chunks: bytes, done: bool = True) -> list[dict[str, Any]]:
     """The events that a client gets for these chunks; they are well-formed and numbered."""
     reader = protocol().reader(CALL)
     raw = b"".join(reader.read(each).raw for each in chunks + ((DONE,) if done else ()))
@@ -296,7 +296,7 @@ def kinds(events: list[dict[str, Any]]) -> str:
 
 def test_a_text_answer() -> None:
     """Text becomes a message with one part, begun and ended as OpenAI does, and the last event carries everything."""
-    events = told(
+    events = answer(
         chunk({"role": "assistant", "content": ""}),
         chunk({"content": "He"}),
         chunk({"content": "y"}),
@@ -335,7 +335,7 @@ def test_reasoning_then_text_then_two_tool_calls() -> None:
             {"tool_calls": [{"index": index, **named, "function": {"name": named.get("name"), "arguments": more}}]}
         )
 
-    events = told(
+    events = answer(
         chunk({"reasoning_content": "hm"}),
         chunk({"content": "so"}),
         call(0, "", id="c0", name="f"),
@@ -359,8 +359,8 @@ def test_reasoning_then_text_then_two_tool_calls() -> None:
 
 @pytest.mark.parametrize(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 def test_an_answer_that_was_cut_short_is_incomplete(finish: str, reason: str) -> None:
-    """The reason stands where the API has it, and the item says so, too."""
-    events = told(chunk({"content": "He"}), chunk({}, finish))
+    """The answer has the reason, and its last item is incomplete too."""
+    events = answer(chunk({"content": "He"}), chunk({}, finish))
     final = events[-1]["response"]
     assert (events[-1]["type"], final["status"]) == ("response.incomplete", "incomplete")
     assert final["incomplete_details"] == {"reason": reason}
@@ -369,28 +369,32 @@ def test_an_answer_that_was_cut_short_is_incomplete(finish: str, reason: str) ->
 
 def test_other_content() -> None:
     """Refusals, log probabilities, sources and Mistral's parts have their places."""
-    refused = told(chunk({"refusal": "no"}), chunk({}, "stop"))[-1]["response"]["output"]
+    refused = answer(chunk({"refusal": "no"}), chunk({}, "stop"))[-1]["response"]["output"]
     assert refused[0]["content"] == [{"type": "refusal", "refusal": "no"}]
     logprob = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
-    likely = told(chunk({"content": "a"}, logprobs={"content": [logprob]}), chunk({}, "stop"))[-1]["response"]["output"]
+    likely = answer(chunk({"content": "a"}, logprobs={"content": [logprob]}), chunk({}, "stop"))[-1]["response"][
+        "output"
+    ]
     assert likely[0]["content"][0]["logprobs"] == [logprob]
     place = {"url": "u", "title": "t", "start_index": 0, "end_index": 1}
     source = {"type": "url_citation", "url_citation": place}
-    cited = told(chunk({"content": "a"}), chunk({"annotations": [source]}), chunk({}, "stop"))[-1]["response"]["output"]
+    cited = answer(chunk({"content": "a"}), chunk({"annotations": [source]}), chunk({}, "stop"))[-1]["response"][
+        "output"
+    ]
     assert cited[0]["content"][0]["annotations"] == [{"type": "url_citation", **place}]
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "so"}]
-    mistral = told(chunk({"content": parts}), chunk({}, "stop"))[-1]["response"]["output"]
+    mistral = answer(chunk({"content": parts}), chunk({}, "stop"))[-1]["response"]["output"]
     assert [item["content"][0]["text"] for item in mistral] == ["hm", "so"]
 
 
 def test_the_end_comes_without_a_closing_event_too() -> None:
-    """A stream that ends behind its finish_reason is completed all the same."""
-    assert kinds(told(chunk({"content": "a"}), chunk({}, "stop"), done=False)).endswith("output_item.done completed")
+    """A stream that ends after its finish_reason is complete."""
+    assert kinds(answer(chunk({"content": "a"}), chunk({}, "stop"), done=False)).endswith("output_item.done completed")
 
 
 def test_an_empty_answer_is_an_answer() -> None:
     """Nothing but a finish_reason is a response without output."""
-    assert told(chunk({}, "stop"))[-1]["response"]["output"] == []
+    assert answer(chunk({}, "stop"))[-1]["response"]["output"] == []
 
 
 def test_a_body_where_a_stream_was_asked_for() -> None:
@@ -413,7 +417,7 @@ def test_a_body_where_a_stream_was_asked_for() -> None:
     st.lists(st.sampled_from(["a", "é🙂", "r:x", "t:0", "t:1", "n"]), max_size=12),
     st.sampled_from(["stop", "length", "tool_calls"]),
 )
-def test_what_is_translated_reads_as_native(pieces: list[str], finish: str) -> None:
+def test_translated_events_read_as_native(pieces: list[str], finish: str) -> None:
     """The native reader finds in translated events the kinds of the chunks that they were made of."""
     chunks = []
     for piece in pieces:
@@ -434,5 +438,5 @@ def test_what_is_translated_reads_as_native(pieces: list[str], finish: str) -> N
 
 
 def test_chat_readers_stay_as_they_were() -> None:
-    """A replica that speaks the client's API is not translated."""
+    """A replica that has the client's API is not translated."""
     assert type(protocols(CATALOG["vllm"], CHAT_ONLY, ProtocolOptions())[Api.CHAT]) is OpenAIChat

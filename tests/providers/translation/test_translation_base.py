@@ -1,4 +1,4 @@
-"""A client API on an upstream that speaks another one, with a small made-up API: what any translation can rely on."""
+"""The guarantees of every translation, tested with a small made-up API."""
 
 import json
 
@@ -67,7 +67,7 @@ class Shouting:
         return Gathered()
 
 
-def test_a_request_is_said_in_other_words() -> None:
+def test_a_request_is_translated() -> None:
     """The upstream gets the translated fields, its own model name, and is asked for a stream with usage."""
     dropped: list[object] = []
     protocol = TranslatedProtocol(Shouting(), OpenAIChat(), dropped.append)
@@ -82,11 +82,11 @@ def test_a_request_is_said_in_other_words() -> None:
     assert protocol.path(Api.MESSAGES) == "/chat/completions"
 
 
-def test_what_cannot_be_said_is_refused_by_name() -> None:
-    """Where nothing may be dropped, the field is named."""
-    with pytest.raises(Unsupported) as refused:
+def test_unsupported_fields_are_rejected_by_name() -> None:
+    """Without permission to drop fields, an unsupported field is rejected by name."""
+    with pytest.raises(Unsupported) as rejected:
         TranslatedProtocol(Shouting(), OpenAIChat()).build(CALL, "up", stream=True)
-    assert (refused.value.param, refused.value.status) == ("loud", 400)
+    assert (rejected.value.param, rejected.value.status) == ("loud", 400)
 
 
 def test_frames_keep_their_meaning_and_get_other_bytes() -> None:
@@ -104,15 +104,15 @@ def test_frames_keep_their_meaning_and_get_other_bytes() -> None:
     assert reader.close() is None
 
 
-def test_an_answer_without_a_closing_event_is_ended_in_the_clients_words() -> None:
-    """A body that ends behind a finish_reason is complete, and the client's protocol still gets its end."""
+def test_an_answer_without_a_closing_event_is_closed_in_the_clients_api() -> None:
+    """A body that ends after a finish_reason is complete, and the client still gets its closing event."""
     reader = TranslatedProtocol(Shouting(), OpenAIChat()).reader(CALL)
     reader.read(STOP)
     assert reader.close() == Frame(FrameKind.DONE, b"data: end\n\n")
 
 
 def test_an_error_has_no_bytes_of_its_own() -> None:
-    """Errors and comments of the upstream reach the client in the client's words or not at all."""
+    """Errors and comments of the upstream have no bytes for the client."""
     reader = TranslatedProtocol(Shouting(), OpenAIChat()).reader(CALL)
     assert reader.read(b": ping\n\n") == Frame(FrameKind.COMMENT, b"")
     failed = reader.read(b'data: {"error":{"message":"no"}}\n\n')
@@ -143,7 +143,7 @@ class Twice(Shouting):
 
 
 def test_translations_compose() -> None:
-    """What a translation makes of an upstream can be translated again, event by event."""
+    """A translated protocol can be translated again, event by event."""
     protocol = TranslatedProtocol(Twice(), TranslatedProtocol(Shouting(), OpenAIChat()))
     assert json.loads(protocol.build(CALL, "up", stream=True))["messages"] == [{"role": "user", "content": "hi"}]
     reader = protocol.reader(CALL)
@@ -154,7 +154,7 @@ def test_translations_compose() -> None:
 
 
 @pytest.mark.parametrize("kind", CATALOG)
-def test_every_kind_can_be_asked_in_chat(kind: str) -> None:
-    """Whatever an upstream speaks, chat completions lead to it."""
+def test_every_kind_serves_chat(kind: str) -> None:
+    """Chat completions can be served by every kind of upstream."""
     row = CATALOG[kind]
     assert Api.CHAT in protocols(row, row.apis, ProtocolOptions())
