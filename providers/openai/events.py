@@ -29,7 +29,7 @@ from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import as_count, dumps, loads
 
 FirstToken = Literal["any", "answer"]
-""""any": the first content may be reasoning; "answer": it must belong to the answer."""
+"""The first content of an answer: with "any" reasoning counts, with "answer" it does not."""
 
 Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
 """Splits a complete answer into the chunks of an equal stream, without the closing event."""

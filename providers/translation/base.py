@@ -1,4 +1,4 @@
-"""Serves a client API from an upstream that has another one: a request and an answer half joined as a `WireProtocol`.
+"""Serves a client API from an upstream that has another one: request and answer translated by one `WireProtocol`.
 
 A `Translation` translates the client's request and makes a `Translator`, which turns the upstream's events into the
 client's, one by one. Events are classified (content, error, usage, end) once, by the reader of the upstream's own
