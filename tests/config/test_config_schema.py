@@ -16,7 +16,7 @@ from gateway.config.settings import Settings
 
 EXAMPLE = ROOT / "examples/gateway.yaml"
 PARTS = ROOT / "docs/configuration.md"  # where parts of a configuration are shown; elsewhere only whole ones are
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REPLICA = "{name: a, kind: vllm, base_url: http://h:1/v1}"
 MODELS = f"models: [{{name: m, replicas: [{REPLICA}]}}]\n"
 

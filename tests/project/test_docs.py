@@ -6,6 +6,7 @@ Settings, metrics, log fields and commands are held to their pages by the tests 
 import ast
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted(DOCS.rglob("*.md"))]
 SECRETS = {"ANTHROPIC_API_KEY": "sk-ant", "TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
 ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429), ("config_refused", 422)}
 
@@ -49,7 +51,7 @@ def _blocks(kind: str) -> Iterator[tuple[Path, str]]:
 
 def _rows(page: str, cell: str) -> list[str]:
     """What stands in the first cells of a page's tables, where it has this form."""
-    return re.findall(rf"^\| \[?`({cell})`", _text(ROOT / "docs" / page), re.MULTILINE)
+    return re.findall(rf"^\| \[?`({cell})`", _text(DOCS / page), re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name + "@" + page.parent.name) for page in PAGES])
@@ -64,11 +66,31 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_index_has_every_page() -> None:
-    """docs/README.md leads to every page beside it."""
-    index = _text(ROOT / "docs" / "README.md")
-    assert [page.name for page in PAGES if page.parent.name == "docs" and f"({page.name})" not in index] == [
-        "README.md"
-    ]
+    """docs/README.md links every page below docs/."""
+    index = _text(DOCS / "README.md")
+    pages = [page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)]
+    assert [page for page in pages if f"({page})" not in index] == ["README.md"]
+
+
+@pytest.mark.parametrize("folder", ["guides", "design"])
+def test_guides_and_records_are_short(folder: str) -> None:
+    """A guide has under 150 lines, a design record under 100."""
+    lines_max = {"guides": 150, "design": 100}[folder]
+    pages = sorted((DOCS / folder).glob("*.md"))
+    assert pages
+    assert [page.name for page in pages if len(_text(page).splitlines()) >= lines_max] == []
+
+
+def test_the_layers_are_those_of_the_import_contracts() -> None:
+    """docs/architecture.md shows the layers of each package as import-linter checks them."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    shown = "\n".join(
+        "\n".join([*contract["containers"], *(f"    {layer}" for layer in contract["layers"])])
+        for contract in contracts
+        if contract["type"] == "layers"
+    )
+    assert f"```\n{shown}\n```" in _text(DOCS / "architecture.md")
 
 
 def test_code_blocks_can_be_read() -> None:
@@ -93,7 +115,7 @@ def test_configurations_can_be_used(tmp_path: Path) -> None:
 
 def test_error_codes() -> None:
     """docs/errors.md has one row for each error code and its status, and none for what there is not."""
-    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", _text(ROOT / "docs" / "errors.md"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", _text(DOCS / "errors.md"), re.MULTILINE)
     told = [(code, int(status)) for code, status in rows]
     assert sorted(told) == sorted({(error.code, error.status) for error in errors()} | ADMIN_ERRORS)
 
@@ -105,7 +127,7 @@ def test_public_routes() -> None:
 
 def test_headers() -> None:
     """docs/api.md has each header of the contract."""
-    api = _text(ROOT / "docs" / "api.md")
+    api = _text(DOCS / "api.md")
     asked = {parameter["name"] for parameter in CONTRACT["components"]["parameters"].values()}
     told = {
         name
@@ -122,7 +144,7 @@ def test_admin_routes() -> None:
     expected = sorted(
         f"{method} {route.path.replace(':path', '')}" for route in routes for method in route.methods or ()
     )
-    headings = re.findall(r"^## `(.+)`$", _text(ROOT / "docs" / "admin.md"), re.MULTILINE)
+    headings = re.findall(r"^## `(.+)`$", _text(DOCS / "admin.md"), re.MULTILINE)
     assert sorted(headings) == expected
     assert sorted(_rows("admin.md", "[A-Z]+ /[^`]*")) == expected
 
