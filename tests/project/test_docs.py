@@ -26,7 +26,16 @@ from gateway.observe.usage import UsageTable
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted(DOCS.rglob("*.md"))]
-SECRETS = {"ANTHROPIC_API_KEY": "sk-ant", "TEAM_A_KEY": "sk-a", "OPENAI_API_KEY": "sk-o"}
+SECRETS = {
+    name: name.lower() for name in (
+            "ANTHROPIC_API_KEY",
+            "AZURE_1_KEY",
+            "AZURE_2_KEY",
+            "LITELLM_KEY",
+            "OPENAI_API_KEY",
+            "TEAM_A_KEY",
+        )
+}
 ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429), ("config_refused", 422)}
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
