@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import exp, inf
 from typing import Final
 
-# hedging.md section 5
+# docs/design/0005
 _CAP_COSTS: Final = 3.0
 _CAP_ACCRUAL_S: Final = 6.0
 _OVERDRAW_SHARE: Final = 0.9  # of the cap; without it, a prompt longer than the cap could never be hedged

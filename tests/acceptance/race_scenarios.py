@@ -20,7 +20,7 @@ SURFACING = ("429", "500", "error_frame", "error_event", "finish_error", "json_e
 REFUSALS = ("content_policy+stall:0,60ms", "refusal", "content_filter:0")
 _AT_ONCE: Settings = {"policy": "static", "delay": "10ms", "hedge_delay_min": "1ms", "budget": "100%"}
 _BUDGET = 0.1
-_CAP = 3.0  # requests; hedging.md section 5
+_CAP = 3.0  # requests; docs/design/0005
 _CAP_ACCRUAL_S = 6.0
 
 

@@ -29,7 +29,7 @@ def shown() -> list[Any]:
     for page in PAGES:
         for number, text in enumerate(re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)):
             if page == PARTS or re.search("^models:", text, re.MULTILINE):
-                found.append(pytest.param(whole(text), id=f"{page.name} {number}"))
+                found.append(pytest.param(whole(text), id=f"{page.relative_to(ROOT)} {number}"))
     return found
 
 

@@ -27,14 +27,15 @@ from gateway.observe.usage import UsageTable
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted(DOCS.rglob("*.md"))]
 SECRETS = {
-    name: name.lower() for name in (
-            "ANTHROPIC_API_KEY",
-            "AZURE_1_KEY",
-            "AZURE_2_KEY",
-            "LITELLM_KEY",
-            "OPENAI_API_KEY",
-            "TEAM_A_KEY",
-        )
+    name: name.lower()
+    for name in (
+        "ANTHROPIC_API_KEY",
+        "AZURE_1_KEY",
+        "AZURE_2_KEY",
+        "LITELLM_KEY",
+        "OPENAI_API_KEY",
+        "TEAM_A_KEY",
+    )
 }
 ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429), ("config_refused", 422)}
 
@@ -63,7 +64,7 @@ def _rows(page: str, cell: str) -> list[str]:
     return re.findall(rf"^\| \[?`({cell})`", _text(DOCS / page), re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name + "@" + page.parent.name) for page in PAGES])
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     """Each local link has its file, and its heading there."""
     for target in re.findall(r"\]\(([^)\s]+)\)", _text(page)):

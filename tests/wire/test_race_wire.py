@@ -71,7 +71,7 @@ def test_hedges_keep_to_their_budget() -> None:
         return results
 
     hedged = sum(result.startswith("backup") for result in run_real(main()))
-    assert 0 < hedged <= 3 + 0.1 * count + 0.1 * count  # hedging.md section 5: the cap grows with the traffic
+    assert 0 < hedged <= 3 + 0.1 * count + 0.1 * count  # docs/design/0005: the cap grows with the traffic
 
 
 def test_without_hedging_the_late_stay_so() -> None:
