@@ -1,7 +1,7 @@
-"""What a client sees of each fault, after how long and for how many upstream calls: the table of docs/failover.md.
+"""The table of docs/failover.md: each fault, the client's view of it, the time and the number of upstream calls.
 
 The gateway's own race over simulated replicas in virtual time, hedging off, so that every figure is exact. The replicas
-say the same text and count the calls. `python tests/acceptance/fault_table.py` prints the table. Units: seconds.
+give the same text and count the calls. `python tests/acceptance/fault_table.py` prints the table. Units: seconds.
 """
 
 import asyncio
@@ -42,15 +42,15 @@ class Fault:
     """One row.
 
     Attributes:
-        name: as the table says it.
-        first: the faults of the replica that is asked first.
-        second: those of its sibling; None: there is none.
-        fallback: those of a fallback's replica; None: there is none.
-        warm: requests sent before the one that is looked at.
-        form: whose form of the fault it is.
+        name: name in the table.
+        first: faults of the first replica.
+        second: faults of the other replica; None without one.
+        fallback: faults of a fallback's replica; None without one.
+        warm: number of requests sent before the measured one.
+        form: provider whose form of the fault is used.
         prefills: the replicas continue answers.
-        alike: they say the same.
-        recovery: what is done when a stream breaks.
+        alike: the replicas give the same answer.
+        recovery: recovery mode of the model.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Fault:
 
 @dataclass
 class Seen:
-    """What became of a request."""
+    """The result of a request."""
 
     text: str
     error: GatewayError | None
@@ -120,7 +120,7 @@ class _Client:
 
 
 def play(fault: Fault) -> Seen:
-    """What a client sees when it asks for a stream."""
+    """Send one streaming request and return its result."""
     return run_virtual(_play(fault))
 
 
@@ -147,7 +147,7 @@ async def _play(fault: Fault) -> Seen:
 
 
 async def _ask(model: Model, loop: asyncio.AbstractEventLoop) -> Seen:
-    """One request, until the core says that it is over."""
+    """Send one request and wait for its `RequestEnded`."""
     over = asyncio.Event()
 
     def emit(event: Event) -> None:
@@ -167,21 +167,21 @@ async def _ask(model: Model, loop: asyncio.AbstractEventLoop) -> Seen:
 
 _PROVIDERS = [
     *("openai", "azure", "anthropic", "groq", "fireworks", "openrouter", "gemini"),
-    *("mistral", "together", "cerebras", "vllm"),  # which do not say for how long
+    *("mistral", "together", "cerebras", "vllm"),  # which do not state a time
 ]
 _SEVEN = "429:7s,openai always"
 FAULTS: Sequence[Fault] = (
     Fault("none", ""),
-    *(Fault("429 once for 2 s, no sibling", f"429:2s,{name} once", None, form=name) for name in _PROVIDERS),
+    *(Fault("429 once for 2 s, single replica", f"429:2s,{name} once", None, form=name) for name in _PROVIDERS),
     *(Fault("429 always", f"429:7s,{name} always", form=name) for name in _PROVIDERS),
-    Fault("429 always for 7 s, everywhere", _SEVEN, _SEVEN),
-    Fault("429 for 7 s, everywhere, as an earlier request was told", _SEVEN, _SEVEN, warm=1),
-    Fault("429 always for 7 s, no sibling, a fallback", _SEVEN, None, ""),
+    Fault("429 always for 7 s, both replicas", _SEVEN, _SEVEN),
+    Fault("429 for 7 s, both replicas, known from an earlier request", _SEVEN, _SEVEN, warm=1),
+    Fault("429 always for 7 s, single replica, a fallback", _SEVEN, None, ""),
     Fault("500 once", "500 once"),
-    Fault("500 once, no sibling", "500 once", None),
+    Fault("500 once, single replica", "500 once", None),
     Fault("503 always", "503 always"),
-    Fault("503 always, no sibling, a fallback", "503 always", None, ""),
-    Fault("503 always, everywhere", "503 always", "503 always"),
+    Fault("503 always, single replica, a fallback", "503 always", None, ""),
+    Fault("503 always, both replicas", "503 always", "503 always"),
     Fault("connection refused", "refuse always"),
     Fault("reset once", "reset once"),
     Fault("accepted, then silence", "silence always"),
@@ -191,26 +191,26 @@ FAULTS: Sequence[Fault] = (
     Fault("200 with a JSON error", "json_error always"),
     Fault("200 with an error event first", "error_frame:0 always"),
     Fault("400, prompt too long", "context_length always"),
-    Fault("400, prompt too long, a fallback takes it", "context_length always", "context_length always", ""),
+    Fault("400, prompt too long, a fallback accepts it", "context_length always", "context_length always", ""),
     Fault("400, content policy", "content_policy always"),
     Fault("the model refuses", "refusal always"),
     Fault("401 from one replica", "401 always"),
-    Fault("401 everywhere", "401 always", "401 always"),
+    Fault("401 from both replicas", "401 always", "401 always"),
     Fault("404, no such model, from one replica", "404 always"),
     Fault("one malformed event", "malformed always"),
     Fault("no [DONE]", "no_done always"),
-    Fault("cut after 40 of 60 tokens, asked again", "cut_rst:40 once"),
+    Fault("cut after 40 of 60 tokens, replayed", "cut_rst:40 once"),
     Fault("cut after 40 of 60 tokens, continued", "cut_rst:40 once", prefills=True),
     Fault(
-        "cut after 40 of 60 tokens, the sibling refuses to continue",
+        "cut after 40 of 60 tokens, the other replica rejects the continuation",
         "cut_rst:40 once",
         "status:400 once",
         prefills=True,
     ),
-    Fault("cut after 40 of 60 tokens, no sibling, continued", "cut_rst:40 once", None, prefills=True),
-    Fault("cut after 40 of 60 tokens, the sibling says something else", "cut_rst:40 once", alike=False),
+    Fault("cut after 40 of 60 tokens, single replica, continued", "cut_rst:40 once", None, prefills=True),
+    Fault("cut after 40 of 60 tokens, the other replica gives another answer", "cut_rst:40 once", alike=False),
     Fault("cut after 40 of 60 tokens, recovery off", "cut_rst:40 once", recovery=RecoveryMode.OFF),
-    Fault("cut after 40 of 60 tokens, both of them, continued", "cut_rst:40 once", "cut_rst:10 once", prefills=True),
+    Fault("cut after 40 of 60 tokens, both replicas, continued", "cut_rst:40 once", "cut_rst:10 once", prefills=True),
     Fault("silent for 30 s after 40 of 60 tokens, continued", "stall:40,30s once", prefills=True),
     Fault("an error event after 40 of 60 tokens, continued", "error_frame:40 once", prefills=True),
     Fault("two malformed events, continued", "malformed:40+malformed:41 once", prefills=True),
@@ -219,9 +219,9 @@ FAULTS: Sequence[Fault] = (
 
 
 def result(seen: Seen, whole: str) -> str:
-    """What stands behind a fault's name."""
+    """The cells after a fault's name."""
     if seen.error is None:
-        what = "the whole answer" if seen.text == whole else f"its own answer: {seen.text[:40]!r}"
+        what = "the whole answer" if seen.text == whole else f"the refusal: {seen.text[:40]!r}"
     else:
         what = f"{seen.error.status} `{seen.error.code or seen.error.kind}`"
         if seen.error.retry_after_s is not None:
@@ -232,14 +232,14 @@ def result(seen: Seen, whole: str) -> str:
 
 
 def table() -> str:
-    """The table as Markdown; forms of one fault that come to the same stand in one row."""
+    """The table as Markdown; forms of a fault with equal results share a row."""
     whole = play(FAULTS[0]).text
     rows: dict[tuple[str, str], list[str]] = {}
     for fault in FAULTS:
         rows.setdefault((fault.name, result(play(fault), whole)), []).append(fault.form)
     head = ["| fault of the first replica | the client sees | after | upstream calls |", "|---|---|---|---|"]
     lines = [
-        f"| {name}{', as said by ' * any(forms)}{', '.join(forms)} | {came}" for (name, came), forms in rows.items()
+        f"| {name}{', in the form of ' * any(forms)}{', '.join(forms)} | {came}" for (name, came), forms in rows.items()
     ]
     return "\n".join([*head, *lines])
 
