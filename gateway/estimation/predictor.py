@@ -1,7 +1,7 @@
 """Predicts the TTFT of each replica of a pool: TTFT = level_r * (b + s * uncached + c * pending tokens).
 
 Owns the coefficients, fitted to relative errors and never negative, and the levels of the replicas, which follow each
-replica's slow phases (hedging.md section 3). Does not choose replicas or time hedges; the ages of waiting attempts are
+replica's slow phases (docs/design/0004). Does not choose replicas or time hedges; the ages of waiting attempts are
 no input. Samples are appended on the hot path and processed in batches.
 
 Units: seconds; tokens; a level is a factor, stored as its logarithm.

@@ -1,8 +1,8 @@
 """Detects from the attempts that wait at one replica that the replica has stopped answering.
 
-A loser sends no signal to the breaker, so this detects a replica that holds requests without failing them (hedging.md
-section 4, "Suspect"). Independent of other replicas: if all are suspect, the caller ignores the result. Responses with
-an error concern the breaker, not this detector.
+A loser sends no signal to the breaker, so this detects a replica that holds requests without failing them
+(docs/hedging.md, "Replicas that stop answering"). Independent of other replicas: if all are suspect, the caller
+ignores the result. Responses with an error concern the breaker, not this detector.
 
 Units: seconds.
 """

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gateway.estimation.window import Bins
 
-_UNKNOWN_AT: Final = 2.0  # times the largest observation (hedging.md section 4)
+_UNKNOWN_AT: Final = 2.0  # times the largest observation (docs/design/0003)
 _ALL: Final = np.ones(1)  # S before the first point
 _ROUNDING: Final = 1e-9  # rounding error of a product of thousands of factors, when it is compared with a share
 

@@ -1,6 +1,6 @@
 """Decides, when a hedge timer fires, whether a backup is worth sending and affordable.
 
-Owns the decision and its reasons (hedging.md section 4, "on timer"). Does not choose the backup, and takes no credits:
+Owns the decision and its reasons (docs/design/0004). Does not choose the backup, and takes no credits:
 the caller reserves them after an `Allow`.
 
 Units: seconds.

@@ -1,6 +1,6 @@
 """Computes when to start a backup: a policy's plan, read by every request and renewed from time to time.
 
-Owns the choice of the delay (hedging.md section 4). Does not decide whether a hedge is allowed once its time has come
+Owns the choice of the delay (docs/design/0004). Does not decide whether a hedge is allowed once its time has come
 (gate.py), and does not learn the curve. All policies produce the same kind of plan, so the race depends on none.
 
 Units: the adaptive plan's delays are multiples of the prediction; all others are seconds. Shares are fractions of 1.

@@ -25,7 +25,7 @@ def curve_of(values: list[Sample]) -> Survival:
 
 
 def objective(curve: Survival, delays: Floats, share: float) -> list[float]:
-    """Saving per request of hedging at each delay, by hedging.md section 4."""
+    """Saving per request of hedging at each delay, by docs/design/0004."""
     left = [max(curve.at(float(delay)), 1e-12) for delay in delays]
     return [min(1.0, share / s) * float(g) for s, g in zip(left, curve.gains(delays), strict=True)]
 
