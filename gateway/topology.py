@@ -46,7 +46,7 @@ from providers.protocols import ProtocolOptions, protocols
 from providers.transport.origin import Origin
 
 _GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
-_GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows others down (docs/evaluation/hedging.md, W5)
+_GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows others (docs/evaluation/hedging.md, W5)
 _PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
 _PARAMS_MAX = 16  # told of one request
 _PARAM_CHARS_MAX = 100

@@ -1,8 +1,8 @@
 """The estimated state of a provider's quota: a mirror of the provider's counting, with tickets for requests under way.
 
-Restricts hedges and advises primaries (docs/limits.md). Independent of headers, replicas and money; an unknown limit is
-unknown, never zero, and blocks nothing. Configured and observed limits coexist, and all of them must have room, so the
-lower one wins.
+Restricts hedges and advises primaries (docs/provider-quotas.md). Independent of headers, replicas and money; an
+unknown limit is unknown, never zero, and blocks nothing. Configured and observed limits coexist, and all of them must
+have room, so the lower one wins.
 
 Units: requests and tokens; now_s in seconds, of one clock; windows and resets in seconds.
 """

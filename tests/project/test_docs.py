@@ -23,6 +23,7 @@ from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
+from providers.catalog import CATALOG
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docker/README.md", *sorted(DOCS.rglob("*.md"))]
@@ -121,6 +122,17 @@ def test_configurations_can_be_used(tmp_path: Path) -> None:
         file.write_text(text, encoding="utf-8")
         assert load(file, SECRETS).models
     assert {page.name for page, _ in whole} >= {"README.md", "configuration.md"}
+
+
+def test_hedged_providers() -> None:
+    """The guide to OpenAI and Azure lists each provider kind under the catalogue's fact about billing."""
+    rows = re.findall(r"^\| (yes|no|not known) \| (.+?) \|", _text(DOCS / "guides/openai-and-azure.md"), re.MULTILINE)
+    listed = {answer: set(re.findall(r"`(\w+)`", kinds)) for answer, kinds in rows}
+    expected: dict[str, set[str]] = {"yes": set(), "no": set(), "not known": set()}
+    for name, kind in CATALOG.items():
+        if not kind.own_engine:
+            expected[{True: "yes", False: "no", None: "not known"}[kind.cancel_stops_billing]].add(name)
+    assert listed == expected
 
 
 def test_error_codes() -> None:
