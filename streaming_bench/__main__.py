@@ -1,7 +1,7 @@
-"""The command line of the bench: `ttft-bench ...` and `python -m streaming_bench ...` are the same.
+"""Command line of the bench: `ttft-bench ...` and `python -m streaming_bench ...` are the same.
 
-Owns the list of commands; each is a module of its own with `add_arguments(parser)` and `run(args)`, and only the one
-that is called is loaded. No units.
+Owns the list of commands. Each command is a module with `add_arguments(parser)` and `run(args)`; only the module of the
+command that runs is loaded. No units.
 """
 
 import argparse
@@ -11,35 +11,46 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-from streaming_bench.failures import BenchError
-from streaming_bench.report.drawing import INSTALL, lacks_matplotlib
+from streaming_bench.errors import BenchError
+from streaming_bench.report.optional_plots import INSTALL, lacks_matplotlib
 from streaming_bench.simulation.toml_table import ScenarioError
 
 PROGRAM: Final = "ttft-bench"
 COMMANDS: Final = {
-    "compare": "compare policies with the real gateway over real sockets",
-    "load": "measure any OpenAI-compatible endpoint, or two in turn",
-    "report": "show a folder of results again, or two beside each other",
-    "virtual": "compare policies on a workload in virtual time",
-    "figures": "draw the pictures of docs/hedging.md",
-    "seeds": "run published tables again, beside their figures",
-    "sweep": "budgets, windows, accuracy and drift: what could be had, and what is",
-    "golden": "write the small tables that the tests compare with",
+    "compare": "compare hedging policies: the real gateway, simulated replicas, real sockets",
+    "load": "measure one OpenAI-compatible endpoint, or two in turn",
+    "report": "rebuild the tables and plots of a result folder, or compare two folders",
+    "simulate": "compare hedging policies on a simulated workload, in virtual time",
+    "reproduce": "rerun published tables and print them next to the published figures",
+    "sweep": "simulate a range of budgets, windows, accuracies and a changing load",
+    "docs-figures": "draw the plots of docs/hedging.md",
+    "update-golden": "write the golden tables of the tests",
 }
-"""Each command and its summary; its module in `commands` has its name."""
+"""Summary of each command; the module in `commands` has the command's name with underscores."""
+RENAMED: Final = {
+    "virtual": "simulate",
+    "seeds": "reproduce",
+    "figures": "docs-figures",
+    "golden": "update-golden",
+}
+"""New name of each renamed command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: without the program's name; None for that of the process.
+        argv: arguments without the program's name; None for those of the process.
 
     Returns:
-        The exit status: 0 fine, 1 it failed, 2 the command line cannot be understood, 130 Ctrl-C.
+        The exit status: 0 for success, 1 for a failure, 2 for a wrong command line, 130 for Ctrl-C.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="What hedging buys, and its price.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="Measures what hedged requests gain and cost.", allow_abbrev=False
+    )
+    if given and given[0] in RENAMED:
+        parser.error(f'"{given[0]}" was renamed to "{RENAMED[given[0]]}"')
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         about = f"{summary[0].upper()}{summary[1:]}."
@@ -63,11 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _module(parser: argparse.ArgumentParser, command: str) -> ModuleType:
     try:
-        return importlib.import_module(f"streaming_bench.commands.{command}")
+        return importlib.import_module(f"streaming_bench.commands.{command.replace('-', '_')}")
     except ModuleNotFoundError as error:
         if not lacks_matplotlib(error):
             raise
-        parser.error(f"{command} draws pictures and needs matplotlib: {INSTALL}")
+        parser.error(f"{command} needs matplotlib; install it: {INSTALL}")
 
 
 if __name__ == "__main__":

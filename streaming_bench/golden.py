@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from streaming_bench.published import lab as cost
+from streaming_bench.published import threshold_lab
 from streaming_bench.report.results import csv_text
-from streaming_bench.simulation.comparison import Plan, compare
+from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.scenario import FOLDER, load
 
 REQUESTS: Final = 2_000
@@ -23,7 +23,7 @@ KEYS: Final = (
 
 def golden_rows(workload: str) -> dict[str, dict[str, object]]:
     """A workload's rows by policy."""
-    result = compare(replace(load(workload), requests=REQUESTS), Plan(POLICIES, (1,)))
+    result = compare(replace(load(workload), requests=REQUESTS), ComparisonPlan(POLICIES, (1,)))
     rows = result["rows"]
     assert isinstance(rows, list)
     return {row["policy"]: {key: row[key] for key in KEYS} for row in rows}
@@ -31,7 +31,10 @@ def golden_rows(workload: str) -> dict[str, dict[str, object]]:
 
 def golden_lab() -> dict[str, str]:
     """The files of the deterministic lab, by name: the same bytes on every version of Python."""
-    return {f"{name}.csv": csv_text(heads, rows) for name, (heads, rows) in cost.tables(cost.draw(cost.SEED)).items()}
+    return {
+        f"{name}.csv": csv_text(heads, rows)
+        for name, (heads, rows) in threshold_lab.tables(threshold_lab.draw(threshold_lab.SEED)).items()
+    }
 
 
 def write_golden(folder: Path) -> None:

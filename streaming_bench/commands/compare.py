@@ -10,16 +10,16 @@ from typing import Final
 
 from providers.simulated.quantities import distribution, duration
 from streaming_bench import arguments, progress
-from streaming_bench.compare.experiment import ROWS, Scene
+from streaming_bench.compare.experiment import POLICIES, Experiment
 from streaming_bench.compare.processes import fleet
 from streaming_bench.compare.rendering import render
-from streaming_bench.compare.runner import Row, run_row, shares
+from streaming_bench.compare.runner import RunSpec, measure_run, progress_spans
 from streaming_bench.report.records import MODES, Run, write_runs
 from streaming_bench.report.results import Results
 
 _PARTS: Final = ("headers", "episode")
 _MEASURING: Final = 0.95  # of the time; the rest is drawing
-_FEW: Final = 4  # in modes that only show that the same happens again, so many times fewer requests are sent
+_SHORT_FACTOR: Final = 4  # in modes that only show that the same happens again, so many times fewer requests are sent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     law, modes = arguments.checked(distribution), tuple(mode.replace(" ", "-") for mode in MODES)
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="write requests, tables, pictures and a manifest there")
-    add("--policy", type=arguments.names("policy", *ROWS), default=ROWS, help=f"some of {','.join(ROWS)}")
+    add("--policy", type=arguments.names("policy", *POLICIES), default=POLICIES, help=f"some of {','.join(POLICIES)}")
     add("--headers", type=arguments.names("mode", *modes), default=modes, help=f"some of {','.join(modes)}")
     add("--part", type=arguments.names("part", *_PARTS), default=_PARTS, help=f"some of {','.join(_PARTS)}")
     add("--requests", type=count, default=700, metavar="N", help="measured in a row: 700")
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run the rows, write and print what came of them."""
-    scene = Scene(
+    scene = Experiment(
         ttft=args.ttft,
         miss_ttft=args.miss_ttft,
         misses=args.misses,
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     )
     results = Results(args.out, args.argv, args.seed)
     bar = progress.bar()
-    runs = write_runs(results, _measured(scene, rows(args), lambda name, done: bar(name, _MEASURING * done)))
+    runs = write_runs(results, _measure(scene, run_specs(args), lambda name, done: bar(name, _MEASURING * done)))
     bar("tables and pictures", _MEASURING)
     small_print = _small_print(args)
     lines = render(results, runs, small_print)
@@ -67,38 +67,38 @@ def run(args: argparse.Namespace) -> None:
     print(f"\n{results.folder}: tables.md and more, as manifest.json lists it")
 
 
-def rows(args: argparse.Namespace) -> list[Row]:
+def run_specs(args: argparse.Namespace) -> list[RunSpec]:
     """What is run, in order: both header modes in full, the others in short, then a slow episode."""
     found = []
     modes = [mode.replace("-", " ") for mode in args.headers] if "headers" in args.part else []
     for mode in modes:
-        few = {"flushed": 1, "held": 2}.get(mode, _FEW)
-        wanted = args.policy if few < _FEW else [name for name in args.policy if name in ("ttfb", "adaptive")]
-        found += [Row(mode, policy, _part(args.warm, few), _part(args.requests, few)) for policy in wanted]
+        few = {"flushed": 1, "held": 2}.get(mode, _SHORT_FACTOR)
+        wanted = args.policy if few < _SHORT_FACTOR else [name for name in args.policy if name in ("ttfb", "adaptive")]
+        found += [RunSpec(mode, policy, _fraction(args.warm, few), _fraction(args.requests, few)) for policy in wanted]
     if "episode" in args.part:
         third_s = args.requests / args.rps / 3
         slow_s = (round(third_s, 1), round(2 * third_s, 1))
         wanted = [name for name in args.policy if name in ("off", "adaptive")]
-        found += [Row("flushed", policy, args.warm, args.requests, "episode", slow_s) for policy in wanted]
+        found += [RunSpec("flushed", policy, args.warm, args.requests, "episode", slow_s) for policy in wanted]
     return found
 
 
-def _measured(scene: Scene, planned: Sequence[Row], bar: progress.Progress) -> list[Run]:
-    spans, runs = shares(planned), []
+def _measure(scene: Experiment, planned: Sequence[RunSpec], bar: progress.Progress) -> list[Run]:
+    spans, runs = progress_spans(planned), []
     with fleet(scene.profiles("flushed"), scene.seed) as replicas:
         for row in planned:
             begin, end = spans[row]
             count = row.warm + row.count
 
-            def tell(done: int, row: Row = row, begin: float = begin, end: float = end, count: int = count) -> None:
+            def tell(done: int, row: RunSpec = row, begin: float = begin, end: float = end, count: int = count) -> None:
                 if done % 10 == 0 or done == count:
                     bar(row.name, begin + (end - begin) * done / count)
 
-            runs.append(run_row(replicas, scene, row, tell))
+            runs.append(measure_run(replicas, scene, row, tell))
     return runs
 
 
-def _part(count: int, few: int) -> int:
+def _fraction(count: int, few: int) -> int:
     return max(1, count // few)
 
 

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 from providers.catalog import CATALOG
 from providers.simulated.quantities import UnitError, duration
 from streaming_bench import arguments, progress
-from streaming_bench.failures import BenchError
-from streaming_bench.load.client import Planned, Target
-from streaming_bench.load.plan import Traffic, planned, read_trace, spend
+from streaming_bench.errors import BenchError
+from streaming_bench.load.client import PlannedRequest, Target
+from streaming_bench.load.plan import TrafficPlan, estimate_cost, plan_requests, read_trace
 from streaming_bench.load.rendering import render
 from streaming_bench.load.session import Session, measure
-from streaming_bench.load.sizes import TOKENS_MAX, sizes
+from streaming_bench.load.token_distribution import TOKENS_MAX, token_distribution
 from streaming_bench.report.records import Run, write_runs
 from streaming_bench.report.results import Results
 
@@ -59,7 +59,7 @@ def _add_targets(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
-    count, length = arguments.checked(arguments.count), arguments.checked(sizes)
+    count, length = arguments.checked(arguments.count), arguments.checked(token_distribution)
     positive = arguments.checked(arguments.positive)
     how = group.add_mutually_exclusive_group(required=True)
     how.add_argument("--rps", type=positive, metavar="R", help="open loop: so many a second, as a Poisson process")
@@ -78,7 +78,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> None:
     """Say what it costs, send it, tell what came of it."""
     trace = read_trace(args.trace) if args.trace else ()
-    traffic = Traffic(
+    traffic = TrafficPlan(
         requests=args.requests or len(trace) or _REQUESTS,
         rate_per_s=args.rps,
         prompt_tokens=args.prompt_tokens,
@@ -87,8 +87,8 @@ def run(args: argparse.Namespace) -> None:
         block=args.block,
         seed=args.seed,
     )
-    requests, targets = planned(traffic, trace), _targets(args, os.environ)
-    cost = spend(requests, len(targets))
+    requests, targets = plan_requests(traffic, trace), _targets(args, os.environ)
+    cost = estimate_cost(requests, len(targets))
     print(f"{cost} ({' and '.join(_shown(target) for target in targets.values())})", file=sys.stderr)
     objection = cost.objection(args.requests_max, args.tokens_max)
     if args.dry_run:
@@ -148,7 +148,7 @@ def _shown(target: Target) -> str:
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
 
 
-def _small_print(args: argparse.Namespace, requests: Sequence[Planned]) -> str:
+def _small_print(args: argparse.Namespace, requests: Sequence[PlannedRequest]) -> str:
     how = f"{args.concurrency} at a time" if args.concurrency else f"{args.rps:g} requests/s" if args.rps else "a trace"
     lengths = f"prompts of {args.prompt_tokens.text}, answers of at most {args.max_tokens.text} tokens"
     return f"{len(requests):,} requests, {how}, {lengths}, seed {args.seed}"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from streaming_bench.compare import rendering as comparison
-from streaming_bench.failures import BenchError
+from streaming_bench.errors import BenchError
 from streaming_bench.load import rendering as load
-from streaming_bench.report import tables as show
+from streaming_bench.report import tables
 from streaming_bench.report.records import Run, read_runs
 from streaming_bench.report.results import Results, read_manifest
 
@@ -54,6 +54,6 @@ def _beside(results: Results, runs: Sequence[Run], others: Sequence[Run], title:
     if not pairs:
         names = ", ".join(other.name for other in others)
         raise BenchError(f"no run has the same name in both folders; the second has {names}")
-    grids = show.beside([run for run in runs if run.name in pairs], pairs)
+    grids = tables.ratio_tables([run for run in runs if run.name in pairs], pairs)
     results.markdown("tables.md", "Two folders", title, *grids)
     return [title, *(line for grid in grids for line in ("", *grid.lines()))]

@@ -19,11 +19,11 @@ from streaming_bench.report.grid import Grid, percent, short
 from streaming_bench.report.plots import Frontier, Point
 from streaming_bench.report.results import Results
 from streaming_bench.simulation import sweeps
-from streaming_bench.simulation.sweeps import Drifted, Reached, Sharp, Size, Traded
+from streaming_bench.simulation.sweeps import AccuracyRow, DriftRow, FrontierRow, SweepSize, WindowRow
 
 PARTS: Final = ("frontier", "windows", "accuracy", "drift")
-FULL: Final = Size(10_000, (101,), 1.0)
-QUICK: Final = Size(2_500, (101,), 0.2)
+FULL: Final = SweepSize(10_000, (101,), 1.0)
+QUICK: Final = SweepSize(2_500, (101,), 0.2)
 _QUICK_BUDGETS: Final = (0.02, 0.10, 0.30)
 _QUICK_WORKLOADS: Final = ("W1", "W2")
 _BOUNDS: Final = ("best single hedge", "clairvoyant")
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the parts, print their tables, write everything."""
     usual = QUICK if args.quick else FULL
     seeds = tuple(range(args.seed_first, args.seed_first + args.seeds))
-    size = Size(args.requests or usual.requests, seeds, usual.drift)
+    size = SweepSize(args.requests or usual.requests, seeds, usual.drift)
     results = Results(args.out, args.argv, args.seed_first)
     pages: list[Grid | str] = []
     if "frontier" in args.part:
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> None:
     results.close(parts=list(args.part), requests=size.requests)
 
 
-def _frontier(results: Results, rows: Sequence[Traded]) -> list[Grid | str]:
+def _frontier(results: Results, rows: Sequence[FrontierRow]) -> list[Grid | str]:
     """Means over seeds, a table and a picture for each workload."""
-    results.csv("frontier.csv", Traded._fields, rows)
+    results.csv("frontier.csv", FrontierRow._fields, rows)
     pages: list[Grid | str] = []
     for workload in dict.fromkeys(row.workload for row in rows):
         means = _means([row for row in rows if row.workload == workload])
@@ -78,18 +78,18 @@ def _frontier(results: Results, rows: Sequence[Traded]) -> list[Grid | str]:
     return pages
 
 
-def _means(rows: Sequence[Traded]) -> list[Traded]:
+def _means(rows: Sequence[FrontierRow]) -> list[FrontierRow]:
     """One row for each policy and budget."""
     kinds = dict.fromkeys((row.policy, row.budget) for row in rows)
     found = []
     for policy, budget in kinds:
         same = [row for row in rows if (row.policy, row.budget) == (policy, budget)]
         figures = [float(np.mean(column)) for column in zip(*(row[4:] for row in same), strict=True)]
-        found.append(Traded(same[0].workload, policy, budget, same[0].seed, *figures))
+        found.append(FrontierRow(same[0].workload, policy, budget, same[0].seed, *figures))
     return found
 
 
-def _cells(row: Traded) -> list[str]:
+def _cells(row: FrontierRow) -> list[str]:
     latencies = (row.p50, row.p95, row.p99, row.p999, row.mean)
     shown = ["" if math.isnan(value) else short(value) for value in latencies]
     return [
@@ -101,7 +101,7 @@ def _cells(row: Traded) -> list[str]:
     ]
 
 
-def _draw_frontier(results: Results, workload: str, rows: Sequence[Traded]) -> None:
+def _draw_frontier(results: Results, workload: str, rows: Sequence[FrontierRow]) -> None:
     """p99 and mean against extra load, side by side."""
     name, title = f"frontier-{workload.lower()}", f"{workload}: what a backup buys, and its price"
     with plots.picture(results, name, title, panels=2, share_y=False) as panels:
@@ -124,8 +124,8 @@ def _legend_below(axes: Axes, columns: int) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def _windows(results: Results, rows: Sequence[Reached]) -> list[Grid | str]:
-    results.csv("windows.csv", Reached._fields, rows)
+def _windows(results: Results, rows: Sequence[WindowRow]) -> list[Grid | str]:
+    results.csv("windows.csv", WindowRow._fields, rows)
     phases = list(dict.fromkeys(row.phase for row in rows))
     cells = []
     for reach_s in dict.fromkeys(row.reach_s for row in rows):
@@ -134,8 +134,8 @@ def _windows(results: Results, rows: Sequence[Reached]) -> list[Grid | str]:
     return ["W7, length of the curve's window: p99 in ms and hedges, phase by phase", Grid(["window", *phases], cells)]
 
 
-def _accuracy(results: Results, rows: Sequence[Sharp]) -> list[Grid | str]:
-    results.csv("accuracy.csv", Sharp._fields, rows)
+def _accuracy(results: Results, rows: Sequence[AccuracyRow]) -> list[Grid | str]:
+    results.csv("accuracy.csv", AccuracyRow._fields, rows)
     heads = ["accuracy", "workload", "d*", "of the late", "requests +", "p99", "mean"]
     cells = [
         [
@@ -147,15 +147,15 @@ def _accuracy(results: Results, rows: Sequence[Sharp]) -> list[Grid | str]:
     return ["relative accuracy of the sketch: the plan from the same draws, and what it comes to", Grid(heads, cells)]
 
 
-def _drift(results: Results, rows: Sequence[Drifted]) -> list[Grid | str]:
+def _drift(results: Results, rows: Sequence[DriftRow]) -> list[Grid | str]:
     """A table of the three phases, and the day as a picture."""
-    results.csv("drift.csv", Drifted._fields, rows)
+    results.csv("drift.csv", DriftRow._fields, rows)
     title = "A day that changes: static thresholds go stale"
     with plots.picture(results, "drift", title, panels=2, share_y=False) as (latency, load):
         for number, policy in enumerate(dict.fromkeys(row.policy for row in rows)):
             own = [row for row in rows if row.policy == policy]
             times = [row.from_s + sweeps.BUCKET_S / 2 for row in own]
-            given = plots.look("" if policy.startswith("static") else policy, number + 1)
+            given = plots.line_style("" if policy.startswith("static") else policy, number + 1)
             lines = [(latency, [row.p99 for row in own])]
             if policy != "off":
                 lines.append((load, [row.hedges for row in own]))
@@ -171,7 +171,7 @@ def _drift(results: Results, rows: Sequence[Drifted]) -> list[Grid | str]:
     return ["W7, phase by phase: p99 in ms, and hedges", _phases(rows)]
 
 
-def _phases(rows: Sequence[Drifted]) -> Grid:
+def _phases(rows: Sequence[DriftRow]) -> Grid:
     spans = {"fast, 20-200 s": (20, 200), "slow, 220-400 s": (220, 400), "fast again, 420-600 s": (420, 600)}
     cells = []
     for policy in dict.fromkeys(row.policy for row in rows):

@@ -11,11 +11,11 @@ from typing import Final
 
 from providers.simulated.quantities import Distribution
 from streaming_bench.compare.gateway_process import SIGNALS
-from streaming_bench.load.client import Planned
+from streaming_bench.load.client import PlannedRequest
 from streaming_bench.load.pacing import poisson
-from streaming_bench.load.sizes import prompt
+from streaming_bench.load.token_distribution import prompt_text
 
-ROWS: Final = ("direct", "off", "headers", "ttfb", "static", "quantile", "adaptive")
+POLICIES: Final = ("direct", "off", "headers", "ttfb", "static", "quantile", "adaptive")
 """What is compared: no gateway, and a gateway with each policy."""
 
 _PROFILES: Final[dict[str, dict[str, object]]] = {
@@ -30,7 +30,7 @@ _PROMPT_TOKENS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Experiment:
     """Replicas and traffic.
 
     Attributes:
@@ -87,7 +87,7 @@ class Scene:
             settings["quantile"] = 1.0 - self.budget  # what its budget pays for
         return settings
 
-    def requests(self, count: int, stretch: str) -> list[Planned]:
+    def requests(self, count: int, stretch: str) -> list[PlannedRequest]:
         """The same requests at the same times for every row.
 
         Args:
@@ -97,7 +97,7 @@ class Scene:
         times = poisson(count, self.rate_per_s, random.Random(f"{self.seed}/{stretch}"))
         words = random.Random(f"{self.seed}/{stretch}/words")
         return [
-            Planned(number, 0, at_s, prompt(number, _PROMPT_TOKENS, words), _PROMPT_TOKENS, self.tokens)
+            PlannedRequest(number, 0, at_s, prompt_text(number, _PROMPT_TOKENS, words), _PROMPT_TOKENS, self.tokens)
             for number, at_s in enumerate(times)
         ]
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from streaming_bench.failures import BenchError
+from streaming_bench.errors import BenchError
 
 _ROOT: Final = Path(__file__).resolve().parents[2]  # where the packages are
 _START_S_MAX: Final = 20.0
@@ -52,19 +52,19 @@ class Fleet:
     def configure(self, profiles: Sequence[Mapping[str, object]]) -> None:
         """Give each replica its profile, and let it begin anew."""
         for port, profile in zip(self._controls, profiles, strict=True):
-            _exchange(port, "POST", "/sim/profile", profile)
-            _exchange(port, "POST", "/sim/reset")
+            _request_json(port, "POST", "/sim/profile", profile)
+            _request_json(port, "POST", "/sim/reset")
 
     def slow_down(self, count: int, factor: float, begin_s: float, length_s: float) -> None:
         """Make the first so many replicas slow for a while; its beginning counts from their first request."""
         for port in self._controls[:count]:
-            _exchange(
+            _request_json(
                 port, "POST", "/sim/profile", {"episodes": [f"x{factor:g} from {begin_s:.3f}s for {length_s:.3f}s"]}
             )
 
     def counts(self) -> Counts:
         """Since they began anew."""
-        stats = [_exchange(port, "GET", "/sim/stats?records=0") for port in self._controls]
+        stats = [_request_json(port, "GET", "/sim/stats?records=0") for port in self._controls]
         return Counts(*(sum(int(str(each[name])) for each in stats) for name in Counts._fields))
 
 
@@ -87,7 +87,7 @@ def fleet(profiles: Sequence[Mapping[str, object]], seed: int) -> Iterator[Fleet
                 raise BenchError(f"the simulated replicas did not start within {_START_S_MAX:g} s")
             yield Fleet(json.loads(told))
         finally:
-            _end(process)
+            _stop(process)
 
 
 class Gateway(NamedTuple):
@@ -99,7 +99,7 @@ class Gateway(NamedTuple):
 
     def learned_delay_ms(self) -> float | None:
         """After how long it hedges: the mean over its replicas, None if it does not."""
-        state = _exchange(self.admin_port, "GET", f"/admin/models/{self.model}")
+        state = _request_json(self.admin_port, "GET", f"/admin/models/{self.model}")
         pools = state["pools"]
         assert isinstance(pools, list)
         delays = [replica["hedge_delay_ms"] for replica in pools[0]["replicas"]]
@@ -137,17 +137,17 @@ def gateway(urls: Sequence[str], hedge: Mapping[str, object], signal: str | None
             command, stdin=nothing, stdout=nothing, stderr=pipe, cwd=_ROOT, start_new_session=True
         ) as process:
             try:
-                said = _said(process, _ADMIN)
+                said = _read_startup(process, _ADMIN)
                 url, admin = _READY.search(said), _ADMIN.search(said)
                 if url is None or admin is None:
                     raise BenchError(f"the gateway did not start: {said.strip() or 'it said nothing'}")
                 yield Gateway(f"http://127.0.0.1:{url[1]}/v1", int(admin[1]), "bench")
             finally:
                 process.terminate()
-                _end(process)
+                _stop(process)
 
 
-def _said(process: subprocess.Popen[bytes], until: re.Pattern[str]) -> str:
+def _read_startup(process: subprocess.Popen[bytes], until: re.Pattern[str]) -> str:
     """What a process says on standard error until some words have come, or for as long as it may take to start."""
     stream = process.stderr
     assert stream is not None
@@ -161,7 +161,7 @@ def _said(process: subprocess.Popen[bytes], until: re.Pattern[str]) -> str:
     return said.decode(errors="replace")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -170,7 +170,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def _exchange(port: int, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
+def _request_json(port: int, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
     """One request to a control or admin address, answered with a JSON object."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S_MAX)
     try:

@@ -1,15 +1,15 @@
 """What `compare` and `report` make of its runs: tables, sentences and pictures.
 
-Owns which rows stand beside each other. It must not know how they were measured. Units: as in show.py.
+Owns which rows stand beside each other. It must not know how they were measured. Units: as in tables.py.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from streaming_bench.report import tables as show
-from streaming_bench.report.drawing import draw
-from streaming_bench.report.figures import ALWAYS, NEVER, WAITS, Figures, compared, figures
+from streaming_bench.report import tables
+from streaming_bench.report.figures import ALWAYS, NEVER, WAITS, Figures, compare_runs, figures
 from streaming_bench.report.grid import Grid, percent
+from streaming_bench.report.optional_plots import draw
 from streaming_bench.report.records import MODES, Run
 from streaming_bench.report.results import Results
 
@@ -21,7 +21,7 @@ def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]
     for title, members in groups.items():
         told += [f"## {title}", *_tables(members)]
     sentences = [sentence for members in groups.values() for sentence in _sentences(members)]
-    warnings = show.warnings([figures(run) for run in runs])
+    warnings = tables.warnings([figures(run) for run in runs])
     told += ["## In short", *(f"- {sentence}" for sentence in (*sentences, *warnings))]
     results.json("figures.json", {"runs": [{**run.facts, **figures(run).json()} for run in runs]})
     results.markdown("tables.md", "Policies over real sockets", *told)
@@ -40,27 +40,33 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return groups
 
 
-def renamed(runs: Sequence[Run]) -> list[Figures]:
+def figures_by_policy(runs: Sequence[Run]) -> list[Figures]:
     """The figures of runs of one mode, by their policies."""
     return [replace(figures(run), name=str(run.facts["policy"])) for run in runs]
 
 
 def _tables(runs: Sequence[Run]) -> list[Grid]:
-    rows = renamed(runs)
-    failed = show.errors(rows)
-    grids = [show.overview(rows), *(show.waits(rows, key) for key in WAITS), show.throughput(rows)]
+    rows = figures_by_policy(runs)
+    failed = tables.errors(rows)
+    grids = [tables.overview(rows), *(tables.waits(rows, key) for key in WAITS), tables.throughput(rows)]
     return grids if failed is None else [*grids, failed]
 
 
 def _printed(groups: Mapping[str, Sequence[Run]], sentences: Sequence[str]) -> list[str]:
     lines = []
     for title, members in groups.items():
-        rows = renamed(members)
-        lines += ["", f"{title}; times in ms", *show.overview(rows).lines()]
-        failed = show.errors(rows)
+        rows = figures_by_policy(members)
+        lines += ["", f"{title}; times in ms", *tables.overview(rows).lines()]
+        failed = tables.errors(rows)
         lines += failed.lines() if failed is not None else []
     first = next(iter(groups.values()), [])
-    lines += ["", *show.waits(renamed(first), "ttft").lines(), "", *show.throughput(renamed(first)).lines(), ""]
+    lines += [
+        "",
+        *tables.waits(figures_by_policy(first), "ttft").lines(),
+        "",
+        *tables.throughput(figures_by_policy(first)).lines(),
+        "",
+    ]
     return lines + [f"- {sentence}" for sentence in sentences]
 
 
@@ -76,6 +82,6 @@ def _sentences(runs: Sequence[Run]) -> list[str]:
     if "ttfb" in loads and loads["ttfb"] > ALWAYS:
         said.append(f"{mode}: a delay learned from TTFB hedges everything ({percent(loads['ttfb'])} extra load)")
     if "adaptive" in found and "off" in found:
-        times = show.interval(compared(found["adaptive"], found["off"], "ttft", 0.95), "x")
+        times = tables.with_interval(compare_runs(found["adaptive"], found["off"], "ttft", 0.95), "x")
         said.append(f"{mode}: adaptive has {times} the p95 TTFT of off at {percent(loads['adaptive'])} extra load")
     return said

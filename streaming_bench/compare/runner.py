@@ -13,12 +13,12 @@ from itertools import cycle
 from typing import Final
 
 from providers.base import Call
-from streaming_bench.compare.experiment import Scene
+from streaming_bench.compare.experiment import Experiment
 from streaming_bench.compare.gateway_process import SIGNALS
 from streaming_bench.compare.processes import Counts, Fleet, Gateway, gateway
-from streaming_bench.failures import BenchError
-from streaming_bench.load.client import Client, Planned, Target
-from streaming_bench.load.pacing import Lag, open_loop
+from streaming_bench.errors import BenchError
+from streaming_bench.load.client import Client, PlannedRequest, Target
+from streaming_bench.load.pacing import LoopLag, open_loop
 from streaming_bench.report.records import Record, Run
 from streaming_bench.report.stats import quantile
 
@@ -27,12 +27,12 @@ _POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RunSpec:
     """One run.
 
     Attributes:
-        mode: what replicas send before the first token, of `scene.MODES`.
-        policy: of `scene.ROWS`.
+        mode: what replicas send before the first token, of `records.MODES`.
+        policy: of `experiment.POLICIES`.
         warm: requests whose times are not kept.
         count: requests after those.
         part: of the comparison: "headers" or "episode".
@@ -52,7 +52,7 @@ class Row:
         return f"{self.policy}, {self.mode}" if self.part == "headers" else f"{self.policy}, {self.part}"
 
 
-def run_row(fleet: Fleet, scene: Scene, row: Row, progress: Callable[[int], None]) -> Run:
+def measure_run(fleet: Fleet, scene: Experiment, row: RunSpec, progress: Callable[[int], None]) -> Run:
     """Run one row.
 
     Args:
@@ -67,7 +67,7 @@ def run_row(fleet: Fleet, scene: Scene, row: Row, progress: Callable[[int], None
 
 
 @contextlib.contextmanager
-def _target(fleet: Fleet, scene: Scene, row: Row) -> Iterator[Gateway | None]:
+def _target(fleet: Fleet, scene: Experiment, row: RunSpec) -> Iterator[Gateway | None]:
     if row.policy == "direct":
         yield None
     else:
@@ -75,7 +75,9 @@ def _target(fleet: Fleet, scene: Scene, row: Row) -> Iterator[Gateway | None]:
             yield found
 
 
-async def _run(fleet: Fleet, scene: Scene, row: Row, found: Gateway | None, progress: Callable[[int], None]) -> Run:
+async def _run(
+    fleet: Fleet, scene: Experiment, row: RunSpec, found: Gateway | None, progress: Callable[[int], None]
+) -> Run:
     loop = asyncio.get_running_loop()
     run = Run(row.name)
     over = 0
@@ -93,15 +95,15 @@ async def _run(fleet: Fleet, scene: Scene, row: Row, found: Gateway | None, prog
         clients = [Client(Target(url, model, timeout_s=30.0), tasks, begin_s) for url in urls]
         try:
             measuring, warm_s = False, loop.time()
-            await open_loop(_InTurn(clients), scene.requests(row.warm, "warm"), warm_s, done)
+            await open_loop(_RoundRobin(clients), scene.requests(row.warm, "warm"), warm_s, done)
             before = await _settled(fleet)
             if row.slow_s is not None:
                 slow_from_s, slow_to_s = row.slow_s
                 since_s = loop.time() - warm_s
                 fleet.slow_down(scene.replicas // 2, scene.slowness, since_s + slow_from_s, slow_to_s - slow_from_s)
             measuring = True
-            lag, start_s = Lag(), loop.time()
-            await open_loop(_InTurn(clients), scene.requests(row.count, "measured"), start_s, done)
+            lag, start_s = LoopLag(), loop.time()
+            await open_loop(_RoundRobin(clients), scene.requests(row.count, "measured"), start_s, done)
             lag.stop()
             after = await _settled(fleet)
         finally:
@@ -147,18 +149,18 @@ async def _settled(fleet: Fleet) -> Counts:
     return counts
 
 
-class _InTurn:
+class _RoundRobin:
     """Several clients, each of which gets the next request: one, or for `direct` one for each replica."""
 
     def __init__(self, clients: Sequence[Client]) -> None:
         self._clients = clients
         self._turn = cycle(clients)
 
-    def call(self, planned: Planned) -> Call:
+    def call(self, planned: PlannedRequest) -> Call:
         """See `Client.call`."""
         return self._clients[0].call(planned)
 
-    def send(self, planned: Planned, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
+    def send(self, planned: PlannedRequest, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
         """See `Client.send`."""
         next(self._turn).send(planned, call, due_s, done)
 
@@ -173,7 +175,7 @@ class _InTurn:
             await client.idle()
 
 
-def shares(rows: Sequence[Row]) -> Mapping[Row, tuple[float, float]]:
+def progress_spans(rows: Sequence[RunSpec]) -> Mapping[RunSpec, tuple[float, float]]:
     """Where each row begins and ends, as shares of all requests."""
     total, begin, found = sum(row.warm + row.count for row in rows), 0, {}
     for row in rows:

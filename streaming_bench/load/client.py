@@ -52,7 +52,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedRequest:
     """One request to be sent.
 
     Attributes:
@@ -95,7 +95,7 @@ class Client:
             url.hostname or "", url.port or (443 if tls else 80), tls, 10.0, connections_max=_CONNECTIONS_MAX
         )
         self._wire = WireClient(origin, tasks)
-        self._tap = _Tap(self._wire)
+        self._tap = _TapClient(self._wire)
         headers = [(b"host", url.netloc.rpartition("@")[2].encode()), (b"user-agent", b"ttft-bench")]
         if target.key:
             bearer = kind.auth is Auth.BEARER
@@ -108,7 +108,7 @@ class Client:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def call(self, planned: Planned) -> Call:
+    def call(self, planned: PlannedRequest) -> Call:
         """The request's bytes; made ahead of time, since it takes a while for long prompts."""
         body: dict[str, object] = {
             "model": self._target.model,
@@ -122,7 +122,7 @@ class Client:
         bounds = NumberLimits(n_max=1, max_tokens_max=_TOKENS_MAX)
         return parse(Api.CHAT, json.dumps(body).encode(), (), bounds, frozenset()).call
 
-    def send(self, planned: Planned, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
+    def send(self, planned: PlannedRequest, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
         """Send it now.
 
         Args:
@@ -161,7 +161,7 @@ class Client:
         done(exchange.record)
 
 
-class _Tap:
+class _TapClient:
     """An `HttpClient` that tells an exchange of its first byte."""
 
     exchange: "_Exchange"
@@ -171,10 +171,10 @@ class _Tap:
 
     def send(self, request: Request, sink: HttpSink) -> HttpStream:
         """See `HttpClient.send`; the exchange was set just before."""
-        return self._client.send(request, _Tapped(self.exchange, sink))
+        return self._client.send(request, _TapSink(self.exchange, sink))
 
 
-class _Tapped:
+class _TapSink:
     """An `HttpSink` that passes everything on."""
 
     __slots__ = ("_exchange", "_sink")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from providers.base import Call
-from streaming_bench.load.client import Client, Planned
+from streaming_bench.load.client import Client, PlannedRequest
 from streaming_bench.report.records import Record
 
 UNDER_WAY_MAX: Final = 4_096
@@ -25,10 +25,10 @@ class Sender(Protocol):
     def under_way(self) -> int:
         """Requests that are not over."""
 
-    def call(self, planned: Planned) -> Call:
+    def call(self, planned: PlannedRequest) -> Call:
         """The request's bytes."""
 
-    def send(self, planned: Planned, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
+    def send(self, planned: PlannedRequest, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
         """Send it now; `done` hears of its end."""
 
     async def idle(self) -> None:
@@ -45,7 +45,7 @@ def poisson(count: int, rate_per_s: float, rng: random.Random) -> list[float]:
 
 
 async def open_loop(
-    client: Sender, requests: Sequence[Planned], begin_s: float, done: Callable[[Record], None]
+    client: Sender, requests: Sequence[PlannedRequest], begin_s: float, done: Callable[[Record], None]
 ) -> None:
     """Send each request at its time and wait for all answers.
 
@@ -72,7 +72,7 @@ async def open_loop(
 
 
 async def closed_loop(
-    client: Client, requests: Sequence[Planned], concurrency: int, done: Callable[[Record], None]
+    client: Client, requests: Sequence[PlannedRequest], concurrency: int, done: Callable[[Record], None]
 ) -> None:
     """Send the next request whenever one is over, so many at a time, and wait for all answers."""
     loop = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ async def closed_loop(
         stopped = True
 
 
-class Lag:
+class LoopLag:
     """How late the event loop is: what this client adds to every instant that it stamps.
 
     Attributes:

@@ -11,16 +11,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from streaming_bench.failures import BenchError
-from streaming_bench.load.client import Planned
+from streaming_bench.errors import BenchError
+from streaming_bench.load.client import PlannedRequest
 from streaming_bench.load.pacing import poisson
-from streaming_bench.load.sizes import TOKENS_MAX, Sizes, prompt, shared_words
+from streaming_bench.load.token_distribution import TOKENS_MAX, TokenDistribution, prompt_text, shared_text
 
 REQUESTS_CAP: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class TrafficPlan:
     """What traffic is like.
 
     Attributes:
@@ -34,14 +34,14 @@ class Traffic:
 
     requests: int
     rate_per_s: float | None
-    prompt_tokens: Sizes
-    max_tokens: Sizes
+    prompt_tokens: TokenDistribution
+    max_tokens: TokenDistribution
     shared_tokens: int = 0
     block: int = 50
     seed: int = 1
 
 
-def planned(traffic: Traffic, trace: Sequence["Arrival"] = ()) -> list[Planned]:
+def plan_requests(traffic: TrafficPlan, trace: Sequence["TraceEntry"] = ()) -> list[PlannedRequest]:
     """The requests.
 
     Args:
@@ -50,7 +50,7 @@ def planned(traffic: Traffic, trace: Sequence["Arrival"] = ()) -> list[Planned]:
     """
     rng = random.Random(f"{traffic.seed}/times")
     lengths = random.Random(f"{traffic.seed}/lengths")
-    shared = shared_words(traffic.shared_tokens, traffic.seed)
+    shared = shared_text(traffic.shared_tokens, traffic.seed)
     count = min(len(trace), traffic.requests) if trace else traffic.requests
     times: Sequence[float | None] = [arrival.at_s for arrival in trace[:count]]
     if not trace:
@@ -61,14 +61,14 @@ def planned(traffic: Traffic, trace: Sequence["Arrival"] = ()) -> list[Planned]:
         if trace:
             tokens, most = trace[number].prompt_tokens or tokens, trace[number].max_tokens or most
         words = random.Random(f"{traffic.seed}/words/{number}")
-        text = prompt(number, tokens, words, shared)
-        found.append(Planned(number, number // traffic.block, at_s, text, tokens, most))
+        text = prompt_text(number, tokens, words, shared)
+        found.append(PlannedRequest(number, number // traffic.block, at_s, text, tokens, most))
     return found
 
 
-def in_blocks(requests: Sequence[Planned]) -> list[list[Planned]]:
+def in_blocks(requests: Sequence[PlannedRequest]) -> list[list[PlannedRequest]]:
     """The same requests by blocks; times count from the beginning of each."""
-    blocks: list[list[Planned]] = []
+    blocks: list[list[PlannedRequest]] = []
     for each in requests:
         if not blocks or blocks[-1][0].block != each.block:
             blocks.append([])
@@ -76,13 +76,13 @@ def in_blocks(requests: Sequence[Planned]) -> list[list[Planned]]:
     return [_from_zero(block) for block in blocks]
 
 
-def _from_zero(block: Sequence[Planned]) -> list[Planned]:
+def _from_zero(block: Sequence[PlannedRequest]) -> list[PlannedRequest]:
     first_s = block[0].at_s or 0.0
     return [each if each.at_s is None else replace(each, at_s=each.at_s - first_s) for each in block]
 
 
 @dataclass(frozen=True, slots=True)
-class Spend:
+class CostEstimate:
     """What a run costs at most.
 
     Attributes:
@@ -111,9 +111,9 @@ class Spend:
         return None
 
 
-def spend(requests: Sequence[Planned], targets: int) -> Spend:
+def estimate_cost(requests: Sequence[PlannedRequest], targets: int) -> CostEstimate:
     """What sending all requests to each of so many targets costs at most."""
-    return Spend(
+    return CostEstimate(
         targets * len(requests),
         targets * sum(each.prompt_tokens for each in requests),
         targets * sum(each.max_tokens for each in requests),
@@ -121,7 +121,7 @@ def spend(requests: Sequence[Planned], targets: int) -> Spend:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class TraceEntry:
     """One line of a trace; None for what it does not say."""
 
     at_s: float
@@ -129,7 +129,7 @@ class Arrival:
     max_tokens: int | None
 
 
-def read_trace(path: Path) -> list[Arrival]:
+def read_trace(path: Path) -> list[TraceEntry]:
     """Read arrivals from a CSV file with the column `at_s` and, if wanted, `prompt_tokens` and `max_tokens`.
 
     Raises:
@@ -140,7 +140,7 @@ def read_trace(path: Path) -> list[Arrival]:
             rows = csv.DictReader(file)
             if "at_s" not in (rows.fieldnames or ()):
                 raise BenchError(f"{path}: the first line must name the columns, `at_s` among them")
-            found = [_arrival(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
+            found = [_entry(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"cannot read the trace {path}: {error}") from error
     if not found or len(found) > REQUESTS_CAP:
@@ -151,7 +151,7 @@ def read_trace(path: Path) -> list[Arrival]:
     return found
 
 
-def _arrival(row: dict[str, str], where: str) -> Arrival:
+def _entry(row: dict[str, str], where: str) -> TraceEntry:
     try:
         at_s = float(row["at_s"])
         counts = [int(row[name]) if row.get(name) else None for name in ("prompt_tokens", "max_tokens")]
@@ -159,4 +159,4 @@ def _arrival(row: dict[str, str], where: str) -> Arrival:
         raise BenchError(f"{where}: cannot be read: {error}") from error
     if not 0 <= at_s < 1e7 or any(count is not None and not 1 <= count <= TOKENS_MAX for count in counts):
         raise BenchError(f"{where}: times are seconds from 0 on, token counts from 1 to {TOKENS_MAX:,}")
-    return Arrival(at_s, *counts)
+    return TraceEntry(at_s, *counts)

@@ -1,11 +1,11 @@
-"""What `load` and `report` make of its runs: tables, warnings and pictures. Units: as in show.py."""
+"""What `load` and `report` make of its runs: tables, warnings and pictures. Units: as in tables.py."""
 
 from collections.abc import Sequence
 
-from streaming_bench.report import tables as show
-from streaming_bench.report.drawing import draw
+from streaming_bench.report import tables
 from streaming_bench.report.figures import WAITS, figures
 from streaming_bench.report.grid import Grid
+from streaming_bench.report.optional_plots import draw
 from streaming_bench.report.records import Run
 from streaming_bench.report.results import Results
 
@@ -19,12 +19,12 @@ def render(results: Results | None, runs: Sequence[Run], small_print: str) -> li
         small_print: what was sent.
     """
     rows = [figures(run) for run in runs]
-    grids: list[Grid] = [*(show.waits(rows, key) for key in WAITS), show.throughput(rows)]
-    failed = show.errors(rows)
+    grids: list[Grid] = [*(tables.waits(rows, key) for key in WAITS), tables.throughput(rows)]
+    failed = tables.errors(rows)
     grids += [] if failed is None else [failed]
     if len(runs) > 1:
-        grids += show.beside([runs[0]], {runs[0].name: runs[1]})
-    warnings = show.warnings(rows)
+        grids += tables.ratio_tables([runs[0]], {runs[0].name: runs[1]})
+    warnings = tables.warnings(rows)
     if results is not None:
         results.json("figures.json", {"runs": [row.json() for row in rows]})
         results.markdown("tables.md", "Load", small_print, *grids, *warnings)

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streaming_bench.load.client import Client, Planned, Target
-from streaming_bench.load.pacing import Lag, closed_loop, open_loop
+from streaming_bench.load.client import Client, PlannedRequest, Target
+from streaming_bench.load.pacing import LoopLag, closed_loop, open_loop
 from streaming_bench.load.plan import in_blocks
 from streaming_bench.progress import Progress, quiet
 from streaming_bench.report.records import Record, Run
@@ -30,7 +30,7 @@ class Session:
     """
 
     targets: Mapping[str, Target]
-    requests: Sequence[Planned]
+    requests: Sequence[PlannedRequest]
     concurrency: int | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
     tokens_max: float = float("inf")
@@ -38,7 +38,7 @@ class Session:
 
 
 @dataclass(slots=True)
-class Outcome:
+class Measurement:
     """What came of it.
 
     Attributes:
@@ -50,11 +50,11 @@ class Outcome:
     cut: str = ""
 
 
-async def measure(session: Session) -> Outcome:
+async def measure(session: Session) -> Measurement:
     """Send everything; returns what there is even if it was interrupted."""
-    outcome = Outcome([Run(name) for name in session.targets])
+    outcome = Measurement([Run(name) for name in session.targets])
     async with asyncio.TaskGroup() as tasks:
-        driver = _Driver(session, outcome, tasks)
+        driver = _SessionRunner(session, outcome, tasks)
         try:
             await driver.run()
         except asyncio.CancelledError:
@@ -67,14 +67,14 @@ async def measure(session: Session) -> Outcome:
     return outcome
 
 
-class _Driver:
+class _SessionRunner:
     """Sends blocks to targets in turn.
 
     Attributes:
         cut: why it stopped itself.
     """
 
-    def __init__(self, session: Session, outcome: Outcome, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, session: Session, outcome: Measurement, tasks: asyncio.TaskGroup) -> None:
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._begin_s = self._loop.time()
@@ -103,13 +103,13 @@ class _Driver:
             run.facts["lag_p99_ms"] = 1000 * quantile(lags_s, 0.99).value
             run.records.sort(key=lambda record: record.number)
 
-    async def _stretch(self, which: int, requests: Sequence[Planned]) -> None:
+    async def _stretch(self, which: int, requests: Sequence[PlannedRequest]) -> None:
         client, concurrency = self._clients[which], self._session.concurrency
 
         def done(record: Record) -> None:
             self._count(record, which)
 
-        lag = Lag()
+        lag = LoopLag()
         try:
             if concurrency is None:
                 await open_loop(client, requests, self._loop.time(), done)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from streaming_bench import arguments
-from streaming_bench.failures import BenchError
-from streaming_bench.overhead import growth, record
+from streaming_bench.errors import BenchError
+from streaming_bench.overhead import cost_table, growth
 from streaming_bench.overhead.processes import Machine, backend
-from streaming_bench.overhead.rows import Row, standard
+from streaming_bench.overhead.rows import CostRow, standard
 
 RECORDED: Final = Path(__file__).resolve().parents[2] / "docs" / "performance.json"
 _REPLICAS: Final = 3
@@ -32,11 +32,11 @@ def main() -> int:
     if not Path("/proc/self/schedstat").exists():
         print("CPU times are read from /proc, which only Linux has", file=sys.stderr)
         return 1
-    told, machine, rows = record.machine(), Machine(), list[Row]()
+    told, machine, rows = cost_table.machine(), Machine(), list[CostRow]()
     print(", ".join(f"{name} {value}" for name, value in told.items()), file=sys.stderr)
     try:
         if args.growth is not None:
-            measuring = growth.measure(machine, args.growth or list(growth.PARTS), args.rounds)
+            measuring = growth.measure_parts(machine, args.growth or list(growth.PARTS), args.rounds)
             for row in measuring:
                 rows.append(row)
                 print(f"measured: {row.name}", file=sys.stderr)
@@ -55,9 +55,9 @@ def main() -> int:
         print(
             f"other work took up to {foreign:.0%} of the measured core: figures are high, run it again", file=sys.stderr
         )
-    print("\n".join(record.table(rows, record.read(RECORDED))))
+    print("\n".join(cost_table.table(rows, cost_table.read(RECORDED))))
     if args.record:
-        record.write(RECORDED, rows, told)
+        cost_table.write(RECORDED, rows, told)
     return 0
 
 

@@ -43,7 +43,7 @@ def _token(number: int) -> bytes:
     return _piece(_choice(f'"content":"token {number} "'))
 
 
-class Clock:
+class TokenPacer:
     """Writes the tokens of all paced answers, from one timer: a wheel with a slot for each millisecond of the gap."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
 
     requests = 0  # of all connections
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: TokenPacer) -> None:
         self._clock = clock
         self._head = b""
         self._tokens = 0
@@ -152,27 +152,27 @@ class _Connection(asyncio.Protocol):
 class _Input(asyncio.Protocol):
     """Takes gaps from the process that started this one, and notices its end."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: TokenPacer) -> None:
         self._clock = clock
         self.ended = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
         for line in data.split():
             self._clock.set(int(line))
-            _say(_Connection.requests)
+            _print_json(_Connection.requests)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.ended.set()
 
 
-def _say(what: object) -> None:
+def _print_json(what: object) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
 async def serve(ports: int, certificate: str | None) -> None:
     """Answer until the input ends."""
-    loop, clock = asyncio.get_running_loop(), Clock()
+    loop, clock = asyncio.get_running_loop(), TokenPacer()
     contexts: list[ssl.SSLContext | None] = [None]
     if certificate is not None:
         secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -183,7 +183,7 @@ async def serve(ports: int, certificate: str | None) -> None:
         for context in contexts
         for _ in range(ports)
     ]
-    _say([server.sockets[0].getsockname()[1] for server in servers])
+    _print_json([server.sockets[0].getsockname()[1] for server in servers])
     told = _Input(clock)
     await loop.connect_read_pipe(lambda: told, sys.stdin)
     await told.ended.wait()

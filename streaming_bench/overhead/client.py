@@ -19,7 +19,7 @@ _WAIT_S_MAX: Final = 60.0  # for what is under way
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class StreamLoad:
     """What is sent.
 
     Attributes:
@@ -49,7 +49,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Seen:
+class LoadResult:
     """What came of it.
 
     Attributes:
@@ -67,13 +67,13 @@ class Seen:
     gaps_s: list[float] = field(default_factory=list)
 
 
-class _Client:
+class _LoadState:
     """What all streams of a run share."""
 
-    def __init__(self, load: Load, models: Sequence[str]) -> None:
+    def __init__(self, load: StreamLoad, models: Sequence[str]) -> None:
         self.loop = asyncio.get_running_loop()
         self.load = load
-        self.seen = Seen()
+        self.seen = LoadResult()
         self._requests = [load.request(model) for model in models]
         self._sent = 0
         self._ends_s = self.loop.time() + load.length_s
@@ -97,7 +97,7 @@ class _Client:
 class _Stream(asyncio.Protocol):
     """One connection, with one request after the other."""
 
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: _LoadState) -> None:
         self._client = client
         self._got = bytearray()
         self._sent_s = self._read_s = 0.0
@@ -153,9 +153,9 @@ class _Stream(asyncio.Protocol):
         self._client.ended()
 
 
-async def send(load: Load, port: int, models: Sequence[str]) -> Seen:
+async def send(load: StreamLoad, port: int, models: Sequence[str]) -> LoadResult:
     """Send it all, asking the models in turn, and wait for the answers; what has not come after a minute has failed."""
-    client = _Client(load, models)
+    client = _LoadState(load, models)
     left, step = load.streams, max(50, load.streams // _RAMP_STEPS)
     while left:
         count = min(step, left)

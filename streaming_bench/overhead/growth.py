@@ -9,45 +9,45 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from streaming_bench.overhead.client import Load, Seen, send
-from streaming_bench.overhead.processes import Backend, Machine, Target, backend, gateway, nginx, settings
-from streaming_bench.overhead.rows import GATEWAY, NGINX, Row, per, rounds, sample
-from streaming_bench.overhead.usage import usage
+from streaming_bench.overhead.client import LoadResult, StreamLoad, send
+from streaming_bench.overhead.processes import Backend, Machine, ProxyProcess, backend, gateway, nginx, settings
+from streaming_bench.overhead.rows import GATEWAY, NGINX, CostRow, cost_row, measure, measure_rounds
+from streaming_bench.overhead.usage import process_usage
 
 _LENGTH_MS: Final = 3000  # of a paced stream
 _TOKENS_PER_S: Final = 15_000  # in all streams together, which the load client can read
-_SHORT: Final = Load(streams=64, tokens=20, length_s=2.0)
+_SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
 _REPLICAS: Final = 3
 _FIRST_S: Final = 0.08  # of requests for each model, about a hundred, before any is measured
 
 
-def _paced(streams: int, gap_ms: int) -> Load:
-    return Load(streams, _LENGTH_MS // gap_ms, gap_ms)
+def _paced(streams: int, gap_ms: int) -> StreamLoad:
+    return StreamLoad(streams, _LENGTH_MS // gap_ms, gap_ms)
 
 
-def _tokens(seen: Seen) -> int:
+def _tokens(seen: LoadResult) -> int:
     return seen.tokens
 
 
-def _requests(seen: Seen) -> int:
+def _requests(seen: LoadResult) -> int:
     return seen.requests
 
 
 @contextlib.contextmanager
-def _both(machine: Machine, back: Backend) -> Iterator[dict[str, Target]]:
+def _both(machine: Machine, back: Backend) -> Iterator[dict[str, ProxyProcess]]:
     """A gateway, and nginx where it is installed."""
     with gateway(machine, settings(back.ports)) as ours, nginx(machine, back.ports) as theirs:
         yield {GATEWAY: ours, **({} if theirs is None else {NGINX: theirs})}
 
 
-def streams(machine: Machine, count: int) -> Iterator[Row]:
+def streams(machine: Machine, count: int) -> Iterator[CostRow]:
     """More of them, at about the same number of tokens a second in all."""
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for number in (1, 10, 100, 1000, 5000):
             load = _paced(number, max(20, 1000 * number // _TOKENS_PER_S))
-            idle_mb = usage(targets[GATEWAY].pid).rss_mb
-            samples = rounds(load, targets, back, count)
-            yield per(
+            idle_mb = process_usage(targets[GATEWAY].pid).rss_mb
+            samples = measure_rounds(load, targets, back, count)
+            yield cost_row(
                 f"{number:,} stream{'s' if number > 1 else ''}, {load.gap_ms} ms between tokens",
                 "us a token",
                 samples,
@@ -55,39 +55,39 @@ def streams(machine: Machine, count: int) -> Iterator[Row]:
             )
             most_mb = max(each.rss_mb for each in samples[GATEWAY])
             if number >= 1000:
-                yield Row(f"memory of one of {number:,} streams", "kB", 1024 * (most_mb - idle_mb) / number)
+                yield CostRow(f"memory of one of {number:,} streams", "kB", 1024 * (most_mb - idle_mb) / number)
 
 
-def rates(machine: Machine, count: int) -> Iterator[Row]:
+def rates(machine: Machine, count: int) -> Iterator[CostRow]:
     """The same streams, slower and faster."""
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for gap_ms in (200, 100, 50, 20, 10):
-            samples = rounds(_paced(100, gap_ms), targets, back, count)
-            yield per(f"100 streams, {1000 // gap_ms} tokens a second each", "us a token", samples, _tokens)
+            samples = measure_rounds(_paced(100, gap_ms), targets, back, count)
+            yield cost_row(f"100 streams, {1000 // gap_ms} tokens a second each", "us a token", samples, _tokens)
 
 
-def prompts(machine: Machine, count: int) -> Iterator[Row]:
+def prompts(machine: Machine, count: int) -> Iterator[CostRow]:
     """Longer ones."""
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for size in (1_000, 10_000, 100_000, 1_000_000):
             load = replace(_SHORT, streams=16, prompt_bytes=size)
-            samples = rounds(load, targets, back, count)
-            yield per(f"prompts of {size // 1000:,} kB", "us a request", samples, _requests)
+            samples = measure_rounds(load, targets, back, count)
+            yield cost_row(f"prompts of {size // 1000:,} kB", "us a request", samples, _requests)
 
 
-def replicas(machine: Machine, count: int) -> Iterator[Row]:
+def replicas(machine: Machine, count: int) -> Iterator[CostRow]:
     """More of them for one model."""
     numbers = (2, 3, 20, 200)
     with backend(max(numbers)) as back, contextlib.ExitStack() as stack:
         targets = {
             str(number): stack.enter_context(gateway(machine, settings(back.ports[:number]))) for number in numbers
         }
-        samples = rounds(_SHORT, targets, back, count)
+        samples = measure_rounds(_SHORT, targets, back, count)
         for name in targets:
-            yield per(f"{name} replicas", "us a request", samples, _requests, name)
+            yield cost_row(f"{name} replicas", "us a request", samples, _requests, name)
 
 
-def models(machine: Machine, count: int) -> Iterator[Row]:
+def models(machine: Machine, count: int) -> Iterator[CostRow]:
     """More of them, with three replicas each, asked in turn."""
     numbers = (1, 10, 100, 500)
     with backend(_REPLICAS) as back, contextlib.ExitStack() as stack:
@@ -98,31 +98,31 @@ def models(machine: Machine, count: int) -> Iterator[Row]:
             for number in numbers
         }
         for target in targets.values():  # each model has learned something, and has its figures
-            sample(replace(_SHORT, length_s=len(target.models) * _FIRST_S), target, back)
-        samples = rounds(_SHORT, targets, back, count)
+            measure(replace(_SHORT, length_s=len(target.models) * _FIRST_S), target, back)
+        samples = measure_rounds(_SHORT, targets, back, count)
         for name in targets:
-            yield per(name, "us a request", samples, _requests, name)
+            yield cost_row(name, "us a request", samples, _requests, name)
         most = f"{numbers[-1]} models"
-        yield Row(f"memory with {most}", "MB", max(each.rss_mb for each in samples[most]))
-        yield Row(f"from start to ready with {most}", "s", targets[most].start_s)
+        yield CostRow(f"memory with {most}", "MB", max(each.rss_mb for each in samples[most]))
+        yield CostRow(f"from start to ready with {most}", "s", targets[most].start_s)
 
 
-def scrapes(machine: Machine, count: int) -> Iterator[Row]:
+def scrapes(machine: Machine, count: int) -> Iterator[CostRow]:
     """The longest pause of streams while metrics of 50 models are read again and again, and while they are not."""
     load = _paced(100, 20)
     with backend(_REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
-        sample(_SHORT, target, back)  # all of them have figures now
+        measure(_SHORT, target, back)  # all of them have figures now
         for name, scraping in (("nobody reads metrics", False), ("metrics of 50 models read on and on", True)):
             pauses: list[float] = []
             back.pace(load.gap_ms)
             for _ in range(count):
                 pauses += asyncio.run(_paused(load, target, scraping=scraping))
             pauses.sort()
-            yield Row(f"longest pause of 100 streams, {name}, p50", "ms", 1000 * pauses[len(pauses) // 2])
-            yield Row(f"longest pause of 100 streams, {name}, max", "ms", 1000 * pauses[-1])
+            yield CostRow(f"longest pause of 100 streams, {name}, p50", "ms", 1000 * pauses[len(pauses) // 2])
+            yield CostRow(f"longest pause of 100 streams, {name}, max", "ms", 1000 * pauses[-1])
 
 
-async def _paused(load: Load, target: Target, *, scraping: bool) -> list[float]:
+async def _paused(load: StreamLoad, target: ProxyProcess, *, scraping: bool) -> list[float]:
     """The longest pause of each stream."""
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(send(load, target.port, target.models[:1]))
@@ -137,7 +137,7 @@ async def _paused(load: Load, target: Target, *, scraping: bool) -> list[float]:
     return sending.result().gaps_s
 
 
-PARTS: Final[dict[str, Callable[[Machine, int], Iterator[Row]]]] = {
+PARTS: Final[dict[str, Callable[[Machine, int], Iterator[CostRow]]]] = {
     "streams": streams,
     "rates": rates,
     "prompts": prompts,
@@ -147,7 +147,7 @@ PARTS: Final[dict[str, Callable[[Machine, int], Iterator[Row]]]] = {
 }
 
 
-def measure(machine: Machine, parts: Sequence[str], count: int) -> Iterator[Row]:
+def measure_parts(machine: Machine, parts: Sequence[str], count: int) -> Iterator[CostRow]:
     """These parts of the table."""
     for part in parts:
         yield from PARTS[part](machine, count)

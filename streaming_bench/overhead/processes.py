@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
-from streaming_bench.failures import BenchError
+from streaming_bench.errors import BenchError
 
 _ROOT: Final = Path(__file__).resolve().parents[2]  # where the packages are
 _START_S_MAX: Final = 30.0
@@ -43,7 +43,7 @@ http {{
 """
 
 
-class Target(NamedTuple):
+class ProxyProcess(NamedTuple):
     """What is measured: where it listens, its process, its admin port if it has one, and its models."""
 
     port: int
@@ -121,7 +121,7 @@ def backend(ports: int) -> Iterator[Backend]:
             try:
                 yield Backend(process, ports, certificate)
             finally:
-                _end(process)
+                _stop(process)
 
 
 def _certificate(folder: Path) -> str | None:
@@ -138,7 +138,7 @@ def _certificate(folder: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def gateway(machine: Machine, config: Mapping[str, object], certificate: str | None = None) -> Iterator[Target]:
+def gateway(machine: Machine, config: Mapping[str, object], certificate: str | None = None) -> Iterator[ProxyProcess]:
     """A gateway with these settings while inside.
 
     Raises:
@@ -160,15 +160,15 @@ def gateway(machine: Machine, config: Mapping[str, object], certificate: str | N
         ) as process:
             machine.pin(process.pid)
             try:
-                said = _said(process)
+                said = _read_startup(process)
                 port, admin = _READY.search(said), _ADMIN.search(said)
                 if port is None or admin is None:
                     raise BenchError(f"the gateway did not start: {said.strip() or 'it said nothing'}")
                 start_s = (datetime.now(UTC) - begin).total_seconds()
-                yield Target(int(port[1]), process.pid, int(admin[1]), start_s, names)
+                yield ProxyProcess(int(port[1]), process.pid, int(admin[1]), start_s, names)
             finally:
                 process.terminate()
-                _end(process)
+                _stop(process)
 
 
 def settings(
@@ -179,7 +179,7 @@ def settings(
     return {"models": [{"name": f"m{n}", "replicas": replicas, "hedge": {"policy": policy}} for n in range(models)]}
 
 
-def limited(ports: Sequence[int]) -> dict[str, object]:
+def limited_settings(ports: Sequence[int]) -> dict[str, object]:
     """The same with a key, limits for it, prices and a quota; nothing of it is ever reached."""
     plenty = {"requests_per_min": 100_000_000, "tokens_per_min": 100_000_000_000}
     prices = {"prompt": 0.1, "completion": 0.4}
@@ -198,7 +198,7 @@ def _replicas(ports: Sequence[int], scheme: str, **more: object) -> list[dict[st
 
 
 @contextlib.contextmanager
-def nginx(machine: Machine, ports: Sequence[int], *, tls: bool = False) -> Iterator[Target | None]:
+def nginx(machine: Machine, ports: Sequence[int], *, tls: bool = False) -> Iterator[ProxyProcess | None]:
     """What nginx does before these ports while inside; None where it is not installed."""
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{_SBIN}")
     if program is None:
@@ -216,10 +216,10 @@ def nginx(machine: Machine, ports: Sequence[int], *, tls: bool = False) -> Itera
             machine.pin(process.pid)
             try:
                 _await_port(process, port)
-                yield Target(port, process.pid)
+                yield ProxyProcess(port, process.pid)
             finally:
                 process.terminate()
-                _end(process)
+                _stop(process)
 
 
 def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
@@ -231,7 +231,7 @@ def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
     raise BenchError(f"nginx did not start on port {port}; what it said stands above")
 
 
-def _said(process: subprocess.Popen[bytes]) -> str:
+def _read_startup(process: subprocess.Popen[bytes]) -> str:
     """What a gateway says until it is ready, or for as long as that may take."""
     stream = process.stderr
     assert stream is not None
@@ -245,7 +245,7 @@ def _said(process: subprocess.Popen[bytes]) -> str:
     return said.decode(errors="replace")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -11,25 +11,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from streaming_bench.failures import BenchError
-from streaming_bench.overhead.client import Load, Seen, send
-from streaming_bench.overhead.processes import KEY, Backend, Machine, Target, gateway, limited, nginx, settings
-from streaming_bench.overhead.usage import core, usage
+from streaming_bench.errors import BenchError
+from streaming_bench.overhead.client import LoadResult, StreamLoad, send
+from streaming_bench.overhead.processes import (
+    KEY,
+    Backend,
+    Machine,
+    ProxyProcess,
+    gateway,
+    limited_settings,
+    nginx,
+    settings,
+)
+from streaming_bench.overhead.usage import core_usage, process_usage
 
 GATEWAY: Final[str] = "gateway"
 NGINX: Final[str] = "nginx"
-_SHORT: Final = Load(streams=64, tokens=20, length_s=2.0)
-_PACED: Final = Load(streams=1000, tokens=60, gap_ms=50)
-_SECURE: Final = Load(streams=300, tokens=100, gap_ms=30)  # a thousand handshakes at once would measure the back end's
-_ALONE: Final = Load(streams=1, tokens=1, length_s=1.5)
+_SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
+_PACED: Final = StreamLoad(streams=1000, tokens=60, gap_ms=50)
+_SECURE: Final = StreamLoad(
+    streams=300, tokens=100, gap_ms=30
+)  # a thousand handshakes at once would measure the back end's
+_ALONE: Final = StreamLoad(streams=1, tokens=1, length_s=1.5)
 _WARM_S: Final = 0.7
 _MEMORY_S: Final = 0.25  # between two looks at it
 
 
-class Sample(NamedTuple):
+class CostSample(NamedTuple):
     """One load against one target: what was seen, and what the target took for it."""
 
-    seen: Seen
+    seen: LoadResult
     cpu_s: float
     user_share: float
     rss_mb: float
@@ -37,7 +48,7 @@ class Sample(NamedTuple):
     foreign: float  # share of its core that other work took
 
 
-class Row(NamedTuple):
+class CostRow(NamedTuple):
     """One line of the table.
 
     Attributes:
@@ -59,121 +70,123 @@ class Row(NamedTuple):
     foreign: float = 0.0
 
 
-Samples = Mapping[str, Sequence[Sample]]
+SamplesByTarget = Mapping[str, Sequence[CostSample]]
 """By target."""
 
 
-def sample(load: Load, target: Target, back: Backend) -> Sample:
+def measure(load: StreamLoad, target: ProxyProcess, back: Backend) -> CostSample:
     """Run a load.
 
     Raises:
         BenchError: answers failed.
     """
     requests = back.pace(load.gap_ms)
-    before, core_before = usage(target.pid), core(target.pid)
+    before, core_before = process_usage(target.pid), core_usage(target.pid)
     seen, rss_mb = asyncio.run(_send(load, target))
-    after, core_after = usage(target.pid), core(target.pid)
+    after, core_after = process_usage(target.pid), core_usage(target.pid)
     if seen.errors > seen.requests // 1000:
         raise BenchError(f"{seen.errors} of {seen.errors + seen.requests} answers failed under {load}")
     user_s, kernel_s = after.user_s - before.user_s, after.kernel_s - before.kernel_s
     share = user_s / (user_s + kernel_s) if user_s + kernel_s else 0.0
     cpu_s, busy_s = after.cpu_s - before.cpu_s, core_after.busy_s - core_before.busy_s
     foreign = max(0.0, busy_s - cpu_s) / max(0.01, busy_s + core_after.idle_s - core_before.idle_s)
-    return Sample(seen, cpu_s, share, rss_mb, back.pace(load.gap_ms) - requests, foreign)
+    return CostSample(seen, cpu_s, share, rss_mb, back.pace(load.gap_ms) - requests, foreign)
 
 
-async def _send(load: Load, target: Target) -> tuple[Seen, float]:
+async def _send(load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, float]:
     """Send it, and look at the target's memory meanwhile."""
     peak_mb = 0.0
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(send(load, target.port, target.models))
         while not sending.done():
             await asyncio.wait([sending], timeout=_MEMORY_S)
-            peak_mb = max(peak_mb, usage(target.pid).rss_mb)
+            peak_mb = max(peak_mb, process_usage(target.pid).rss_mb)
     return sending.result(), peak_mb
 
 
-def rounds(load: Load, targets: Mapping[str, Target], back: Backend, count: int) -> dict[str, list[Sample]]:
+def measure_rounds(
+    load: StreamLoad, targets: Mapping[str, ProxyProcess], back: Backend, count: int
+) -> dict[str, list[CostSample]]:
     """A load against each of them in turn, so many times, after a warm-up."""
     for target in targets.values():
-        sample(replace(load, streams=min(64, load.streams), tokens=20, gap_ms=0, length_s=_WARM_S), target, back)
-    found: dict[str, list[Sample]] = {name: [] for name in targets}
+        measure(replace(load, streams=min(64, load.streams), tokens=20, gap_ms=0, length_s=_WARM_S), target, back)
+    found: dict[str, list[CostSample]] = {name: [] for name in targets}
     for _ in range(count):
         for name, target in targets.items():
-            found[name].append(sample(load, target, back))
+            found[name].append(measure(load, target, back))
     return found
 
 
-def per(
+def cost_row(
     name: str,
     unit: str,
-    samples: Samples,
-    count: Callable[[Seen], int],
+    samples: SamplesByTarget,
+    count: Callable[[LoadResult], int],
     ours: str = GATEWAY,
-) -> Row:
+) -> CostRow:
     """A row of CPU time: the median over the rounds, for each request or token."""
     own, own_user = _cost(samples[ours], count)
     theirs, theirs_user = _cost(samples[NGINX], count) if NGINX in samples else (None, None)
     foreign = max(each.foreign for of in samples.values() for each in of)
-    return Row(name, unit, own, own_user, theirs, theirs_user, foreign)
+    return CostRow(name, unit, own, own_user, theirs, theirs_user, foreign)
 
 
-def _cost(samples: Sequence[Sample], count: Callable[[Seen], int]) -> tuple[float, float]:
+def _cost(samples: Sequence[CostSample], count: Callable[[LoadResult], int]) -> tuple[float, float]:
     costs = [(1e6 * each.cpu_s / count(each.seen), each.user_share) for each in samples]
     middle, share = sorted(costs)[len(costs) // 2]
     return middle, middle * share
 
 
-def _requests(seen: Seen) -> int:
+def _requests(seen: LoadResult) -> int:
     return seen.requests
 
 
-def _tokens(seen: Seen) -> int:
+def _tokens(seen: LoadResult) -> int:
     return seen.tokens
 
 
-def standard(machine: Machine, back: Backend, count: int) -> Iterator[Row]:
+def standard(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
     """The table that is compared with the recorded one."""
     with contextlib.ExitStack() as stack:
         targets = {
             GATEWAY: stack.enter_context(gateway(machine, settings(back.ports))),
             "off": stack.enter_context(gateway(machine, settings(back.ports, policy="off"))),
-            "limited": stack.enter_context(gateway(machine, limited(back.ports))),
+            "limited": stack.enter_context(gateway(machine, limited_settings(back.ports))),
         }
-        yield Row("from start to ready", "s", targets[GATEWAY].start_s)
-        yield Row("memory, idle", "MB", usage(targets[GATEWAY].pid).rss_mb)
+        yield CostRow("from start to ready", "s", targets[GATEWAY].start_s)
+        yield CostRow("memory, idle", "MB", process_usage(targets[GATEWAY].pid).rss_mb)
         beside = stack.enter_context(nginx(machine, back.ports))
         if beside is not None:
             targets[NGINX] = beside
-        short = rounds(replace(_SHORT, key=KEY), targets, back, count)
+        short = measure_rounds(replace(_SHORT, key=KEY), targets, back, count)
         request = "us a request"
-        yield per("64 streams of 20 tokens", request, short, _requests)
-        yield per("the same, hedging off", request, short, _requests, "off")
-        yield per("the same, keys, limits, prices, quotas", request, short, _requests, "limited")
+        yield cost_row("64 streams of 20 tokens", request, short, _requests)
+        yield cost_row("the same, hedging off", request, short, _requests, "off")
+        yield cost_row("the same, keys, limits, prices, quotas", request, short, _requests, "limited")
         few = {name: targets[name] for name in (GATEWAY, NGINX) if name in targets}
-        paced = rounds(_PACED, few, back, count)
-        yield per("1,000 paced streams", "us a token", paced, _tokens)
-        yield _memory("memory, 1,000 streams", paced)
+        paced = measure_rounds(_PACED, few, back, count)
+        yield cost_row("1,000 paced streams", "us a token", paced, _tokens)
+        yield _memory_row("memory, 1,000 streams", paced)
         yield from _first_tokens(few, back, count)
     if back.tls_ports:
         yield from _secure(machine, back, count)
 
 
-def _memory(name: str, samples: Samples) -> Row:
+def _memory_row(name: str, samples: SamplesByTarget) -> CostRow:
     theirs = max(each.rss_mb for each in samples[NGINX]) if NGINX in samples else None
-    return Row(name, "MB", max(each.rss_mb for each in samples[GATEWAY]), None, theirs)
+    return CostRow(name, "MB", max(each.rss_mb for each in samples[GATEWAY]), None, theirs)
 
 
-def _first_tokens(targets: Mapping[str, Target], back: Backend, count: int) -> Iterator[Row]:
+def _first_tokens(targets: Mapping[str, ProxyProcess], back: Backend, count: int) -> Iterator[CostRow]:
     """What a gateway adds to the first token of one stream after the other, over the back end alone."""
-    direct = Target(back.ports[0], targets[GATEWAY].pid)  # whose CPU time is not looked at
-    samples = rounds(_ALONE, {"direct": direct, **targets}, back, count)
+    direct = ProxyProcess(back.ports[0], targets[GATEWAY].pid)  # whose CPU time is not looked at
+    samples = measure_rounds(_ALONE, {"direct": direct, **targets}, back, count)
     for title, cut in (("p50", 0.5), ("p99", 0.99)):
         found = {
             name: statistics.median(_quantile(each.seen.ttfts_s, cut) for each in of) for name, of in samples.items()
         }
         added = {name: 1000 * (value - found["direct"]) for name, value in found.items()}
-        yield Row(f"added to the first token, {title}", "ms", added[GATEWAY], None, added.get(NGINX))
+        yield CostRow(f"added to the first token, {title}", "ms", added[GATEWAY], None, added.get(NGINX))
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
@@ -181,7 +194,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def _secure(machine: Machine, back: Backend, count: int) -> Iterator[Row]:
+def _secure(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
     """With TLS to the replicas."""
     with contextlib.ExitStack() as stack:
         config = settings(back.tls_ports, tls=True)
@@ -189,7 +202,7 @@ def _secure(machine: Machine, back: Backend, count: int) -> Iterator[Row]:
         beside = stack.enter_context(nginx(machine, back.tls_ports, tls=True))
         if beside is not None:
             targets[NGINX] = beside
-        short = rounds(_SHORT, targets, back, count)
-        yield per("64 streams of 20 tokens, TLS upstream", "us a request", short, _requests)
-        paced = rounds(_SECURE, targets, back, count)
-        yield per("300 paced streams, TLS upstream", "us a token", paced, _tokens)
+        short = measure_rounds(_SHORT, targets, back, count)
+        yield cost_row("64 streams of 20 tokens, TLS upstream", "us a request", short, _requests)
+        paced = measure_rounds(_SECURE, targets, back, count)
+        yield cost_row("300 paced streams, TLS upstream", "us a token", paced, _tokens)

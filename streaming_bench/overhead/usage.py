@@ -12,7 +12,7 @@ _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 _PAGE_MB: Final = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-class Usage(NamedTuple):
+class ProcessUsage(NamedTuple):
     """Of a process and its children.
 
     Attributes:
@@ -27,7 +27,7 @@ class Usage(NamedTuple):
     rss_mb: float
 
 
-def usage(pid: int) -> Usage:
+def process_usage(pid: int) -> ProcessUsage:
     """So far.
 
     Raises:
@@ -35,26 +35,26 @@ def usage(pid: int) -> Usage:
     """
     stat, tasks = _stat(pid), list(Path(f"/proc/{pid}/task").iterdir())
     cpu_s = sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks) / 1e9
-    found = Usage(cpu_s, int(stat[11]) * _TICK_S, int(stat[12]) * _TICK_S, int(stat[21]) * _PAGE_MB)
+    found = ProcessUsage(cpu_s, int(stat[11]) * _TICK_S, int(stat[12]) * _TICK_S, int(stat[21]) * _PAGE_MB)
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split():
-        found = Usage(*map(sum, zip(found, usage(int(child)), strict=True)))
+        found = ProcessUsage(*map(sum, zip(found, process_usage(int(child)), strict=True)))
     return found
 
 
-class Core(NamedTuple):
+class CoreUsage(NamedTuple):
     """What the cores have done that a process may run on, all programs together."""
 
     busy_s: float
     idle_s: float
 
 
-def core(pid: int) -> Core:
+def core_usage(pid: int) -> CoreUsage:
     """So far."""
     names = {f"cpu{number}" for number in os.sched_getaffinity(pid)}
     lines = [line.split() for line in Path("/proc/stat").read_text("ascii").splitlines()]
     ticks = [list(map(int, line[1:9])) for line in lines if line and line[0] in names]
     idle = sum(line[3] + line[4] for line in ticks)
-    return Core((sum(map(sum, ticks)) - idle) * _TICK_S, idle * _TICK_S)
+    return CoreUsage((sum(map(sum, ticks)) - idle) * _TICK_S, idle * _TICK_S)
 
 
 def _stat(pid: int) -> list[str]:

@@ -29,7 +29,7 @@ STRAGGLERS, FACTOR = 0.05, 10
 OVERHEAD_S = 0.0011  # of httpx and the event loop: the published p50 of 5.8 ms without that of the law, 4.64 ms
 
 
-class Simulated(httpx.AsyncBaseTransport):
+class SimulatedTransport(httpx.AsyncBaseTransport):
     """Answers after a drawn time."""
 
     def __init__(self, seed: int, overhead_s: float) -> None:
@@ -54,7 +54,7 @@ async def run(args: argparse.Namespace, *, hedged: bool) -> dict[str, object]:
     times_ms: list[float] = []
     if args.virtual:
         _base.time = _token_bucket.time = SimpleNamespace(monotonic=loop.time)
-    simulated = Simulated(args.seed, OVERHEAD_S if args.virtual else 0.0)
+    simulated = SimulatedTransport(args.seed, OVERHEAD_S if args.virtual else 0.0)
     transport = HedgedHttpxTransport(inner=simulated, config=hedge.HedgeConfig()) if hedged else simulated
     numbers = iter(range(args.requests))
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from streaming_bench.failures import BenchError
+from streaming_bench.errors import BenchError
 from streaming_bench.progress import Progress
-from streaming_bench.published.figures import PYTHON_PORT
-from streaming_bench.published.side_by_side import Found
+from streaming_bench.published.side_by_side import ReproducedRow
+from streaming_bench.published.sources import PYTHON_PORT
 
 SETUP: Final = "python -m venv port && port/bin/pip install 'hedge-python[httpx]'"
 
@@ -27,7 +27,9 @@ class PortError(BenchError):
     """The port cannot be run."""
 
 
-def reproduce(python: Path, seeds: Sequence[int], at_a_time: int, tell: Progress, *, real_time: bool) -> list[Found]:
+def reproduce(
+    python: Path, seeds: Sequence[int], at_a_time: int, tell: Progress, *, real_time: bool
+) -> list[ReproducedRow]:
     """Run both rows.
 
     Args:
@@ -50,10 +52,10 @@ def reproduce(python: Path, seeds: Sequence[int], at_a_time: int, tell: Progress
     return [_found(name, figures) for name, figures in runs.items()]
 
 
-def _found(name: str, runs: Sequence[dict[str, float]]) -> Found:
+def _found(name: str, runs: Sequence[dict[str, float]]) -> ReproducedRow:
     here = {key: float(np.mean([run[key] for run in runs])) for key in runs[0]}
     by = {key: (min(run[key] for run in runs), max(run[key] for run in runs)) for key in ("p95", "p99", "p999")}
-    return Found(name, here, {"port": PYTHON_PORT[name]}, by if len(runs) > 1 else {})
+    return ReproducedRow(name, here, {"port": PYTHON_PORT[name]}, by if len(runs) > 1 else {})
 
 
 def _run(python: Path, seed: int, at_a_time: int, *, real_time: bool) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from streaming_bench.report.records import Record, Run
-from streaming_bench.report.stats import QUANTILES, Blocks, Estimate, blocks_of, quantile, ratio
+from streaming_bench.report.stats import QUANTILES, Blocks, Estimate, in_blocks, quantile, ratio
 
 NEVER: Final = 0.005  # extra load of a policy that does not hedge
 ALWAYS: Final = 0.9  # and of one that always does
@@ -105,7 +105,7 @@ def _number(run: Run, name: str) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def compared(above: Run, below: Run, key: str, share: float | None, seed: int = 0) -> Estimate:
+def compare_runs(above: Run, below: Run, key: str, share: float | None, seed: int = 0) -> Estimate:
     """One run's wait as a ratio to another's.
 
     Args:
@@ -127,7 +127,7 @@ def _blocks(run: Run, key: str, share: float | None) -> Blocks:
             blocks.setdefault(record.block, []).append(read(record))
         return Blocks(list(blocks.values()), share)
     values: Sequence[float] = [read(record) for record in ordered]
-    return Blocks(blocks_of(values, BLOCK), share)
+    return Blocks(in_blocks(values, BLOCK), share)
 
 
 def answered(records: Sequence[Record]) -> list[Record]:

@@ -25,7 +25,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
     *("#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
     "#7F7F7F",
 )
-_OTHERS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
+_OTHER_COLOURS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY)
 _STYLE: Final = Path(__file__).with_suffix(".mplstyle")
 _SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
 _DPI: Final = 120
@@ -40,7 +40,7 @@ Dashes = str | tuple[int, tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LineStyle:
     """How a series is drawn."""
 
     colour: str
@@ -48,16 +48,16 @@ class Look:
     width: float
 
 
-_POLICY_LOOKS: Final = {
-    "adaptive": Look(BLUE, "-", 4.0),
-    "quantile": Look(GREEN, (0, (6, 2)), 3.0),
-    "static": Look(ORANGE, (0, (4, 2, 1, 2)), 3.0),
-    "ttfb": Look(VERMILION, (0, (2, 1.5)), 3.0),
-    "headers": Look(PURPLE, (0, (1, 1.2)), 3.0),
-    "library": Look(PURPLE, (0, (1, 1.2)), 3.0),
-    "fan_out": Look(SKY, (0, (8, 2)), 3.0),
-    "off": Look(BLACK, "-", 2.6),
-    "direct": Look(GREY, (0, (5, 3)), 2.6),
+_POLICY_STYLES: Final = {
+    "adaptive": LineStyle(BLUE, "-", 4.0),
+    "quantile": LineStyle(GREEN, (0, (6, 2)), 3.0),
+    "static": LineStyle(ORANGE, (0, (4, 2, 1, 2)), 3.0),
+    "ttfb": LineStyle(VERMILION, (0, (2, 1.5)), 3.0),
+    "headers": LineStyle(PURPLE, (0, (1, 1.2)), 3.0),
+    "library": LineStyle(PURPLE, (0, (1, 1.2)), 3.0),
+    "fan_out": LineStyle(SKY, (0, (8, 2)), 3.0),
+    "off": LineStyle(BLACK, "-", 2.6),
+    "direct": LineStyle(GREY, (0, (5, 3)), 2.6),
 }
 
 
@@ -72,15 +72,15 @@ _TITLES: Final = {
 }
 
 
-def titled(policy: str) -> str:
+def display_name(policy: str) -> str:
     """What a policy is called in a picture."""
     return _TITLES.get(policy, policy)
 
 
-def look(name: str, number: int) -> Look:
+def line_style(name: str, number: int) -> LineStyle:
     """How a policy is drawn, the same in all pictures; what is no policy goes by its number."""
-    known = _POLICY_LOOKS.get(name.split(" ", maxsplit=1)[0].rstrip(","))
-    return known or Look(_OTHERS[number % len(_OTHERS)], "-", 3.0)
+    known = _POLICY_STYLES.get(name.split(" ", maxsplit=1)[0].rstrip(","))
+    return known or LineStyle(_OTHER_COLOURS[number % len(_OTHER_COLOURS)], "-", 3.0)
 
 
 @contextmanager
@@ -144,13 +144,13 @@ def cdf(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
         series: milliseconds by name; what was never answered is infinite.
     """
     for number, (name, values) in enumerate(series.items()):
-        given = look(name, number)
+        style = line_style(name, number)
         times = np.sort(np.asarray(values, dtype=float))
         shares = np.arange(1, len(times) + 1) / len(times)
         seen = np.isfinite(times)
         axes.step(
-            times[seen], shares[seen], where="post", label=titled(name), color=given.colour, linestyle=given.dashes,
-            linewidth=given.width,
+            times[seen], shares[seen], where="post", label=display_name(name), color=style.colour,
+            linestyle=style.dashes, linewidth=style.width,
         )  # fmt: skip
     log_ms(axes)
     axes.set_ylim(0, 1.02)
@@ -183,18 +183,18 @@ class Frontier:
 def frontier(axes: Axes, drawn: Frontier) -> None:
     """Latency against extra load: below and to the left is better."""
     for number, (name, points) in enumerate(drawn.bounds.items()):
-        style = ((0, (1, 1)), (0, (4, 3)))[number % 2]
+        dashes = ((0, (1, 1)), (0, (4, 3)))[number % 2]
         loads = [point.extra_load for point in points]
-        axes.plot(loads, [p.latency_ms for p in points], color=GREY, linestyle=style, linewidth=2.4, label=name)
+        axes.plot(loads, [p.latency_ms for p in points], color=GREY, linestyle=dashes, linewidth=2.4, label=name)
     covered = sum(_is_spot(points) for points in drawn.policies.values())
     for number, (name, points) in enumerate(drawn.policies.items()):
-        given, size = look(name, number), _MARKER
+        style, size = line_style(name, number), _MARKER
         if _is_spot(points):  # others may lie on the same: the first of them is the largest
             covered -= 1
             size += covered * _MARKER
         axes.plot(
             [point.extra_load for point in points], [point.latency_ms for point in points], label=name,
-            color=given.colour, linewidth=given.width, marker="o", markersize=size,
+            color=style.colour, linewidth=style.width, marker="o", markersize=size,
         )  # fmt: skip
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     log_ms(axes, vertical=True)
@@ -225,7 +225,7 @@ def scatter(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[flo
     low, high = min(everything, default=1.0) / 1.4, max(everything, default=1000.0) * 1.4
     axes.plot([low, high], [low, high], color=GREY, linewidth=2, linestyle=(0, (5, 4)), label="TTFT = TTFB")
     for number, (name, (firsts, contents)) in enumerate(series.items()):
-        colour, marker = _OTHERS[number % len(_OTHERS)], "o^sD"[number % 4]
+        colour, marker = _OTHER_COLOURS[number % len(_OTHER_COLOURS)], "o^sD"[number % 4]
         axes.scatter(firsts, contents, s=26, alpha=0.55, color=colour, marker=marker, linewidths=0, label=name)
     log_ms(axes)
     log_ms(axes, vertical=True)
@@ -248,17 +248,17 @@ def over_time(
         number: of the series, for its colour.
         share: of the quantile.
     """
-    given = look(name, number)
+    style = line_style(name, number)
     at = np.asarray(times_s, dtype=float)
     values = np.asarray(values_ms, dtype=float)
     seen = np.isfinite(values)
-    axes.scatter(at[seen], values[seen], s=14, alpha=0.3, color=given.colour, linewidths=0)
+    axes.scatter(at[seen], values[seen], s=14, alpha=0.3, color=style.colour, linewidths=0)
     seconds = np.floor(at[seen])
     steps = [second for second in np.unique(seconds) if np.count_nonzero(seconds == second) >= _SECOND_MIN]
     lines = [float(np.quantile(values[seen][seconds == second], share)) for second in steps]
-    label = f"{titled(name)}, p{100 * share:.0f} of each second"
+    label = f"{display_name(name)}, p{100 * share:.0f} of each second"
     places = [step + 0.5 for step in steps]
-    axes.plot(places, lines, color=given.colour, linewidth=given.width + 0.5, marker="o", markersize=8, label=label)
+    axes.plot(places, lines, color=style.colour, linewidth=style.width + 0.5, marker="o", markersize=8, label=label)
     log_ms(axes, vertical=True)
 
 
@@ -269,10 +269,10 @@ def shaded(axes: Axes, begin_s: float, end_s: float, label: str) -> None:
 
 def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int, *, width_s: float = 1.0) -> None:
     """How many a second: a step for each stretch of so many seconds."""
-    given = look(name, number)
+    style = line_style(name, number)
     edges = width_s * np.arange(math.floor(max(times_s, default=0.0) / width_s) + 2)
     counts, _ = np.histogram(np.asarray(times_s, dtype=float), edges)
-    axes.stairs(counts / width_s, edges, color=given.colour, linewidth=given.width, label=name)
+    axes.stairs(counts / width_s, edges, color=style.colour, linewidth=style.width, label=name)
 
 
 def bars(axes: Axes, values: Mapping[str, float], form: str, *, named: bool = True) -> None:
@@ -286,10 +286,10 @@ def bars(axes: Axes, values: Mapping[str, float], form: str, *, named: bool = Tr
     """
     names = list(values)
     places = np.arange(len(names))
-    colours = [look(name, number).colour for number, name in enumerate(names)]
+    colours = [line_style(name, number).colour for number, name in enumerate(names)]
     drawn = axes.barh(places, [max(0.0, value) for value in values.values()], color=colours, height=0.66)
     axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=8, fontsize=18)
-    axes.set_yticks(places, [titled(name) if named else "" for name in names], fontsize=19)
+    axes.set_yticks(places, [display_name(name) if named else "" for name in names], fontsize=19)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * max(1e-9, *values.values()))
     axes.tick_params(axis="y", length=0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
-from streaming_bench.failures import BenchError
+from streaming_bench.errors import BenchError
 from streaming_bench.report.results import Cell, Results, read_csv, read_json
 
 REQUESTS: Final = "requests.csv"

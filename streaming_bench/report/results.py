@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from streaming_bench.failures import BenchError
+from streaming_bench.errors import BenchError
 from streaming_bench.report.grid import Grid
 
 MANIFEST = "manifest.json"

@@ -105,7 +105,7 @@ def _statistic(blocks: Sequence[NDArray[np.float64]], chosen: NDArray[np.int64],
     return float(np.partition(values, rank)[rank])
 
 
-def blocks_of(values: Sequence[float], size: int) -> list[Sequence[float]]:
+def in_blocks(values: Sequence[float], size: int) -> list[Sequence[float]]:
     """A sample in the order of its requests, cut into blocks; a short rest joins the last one."""
     starts = list(range(0, max(1, len(values) - size + 1), size))
     return [values[start : start + size] for start in starts[:-1]] + [values[starts[-1] :]]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from streaming_bench.report.figures import LAG_MS_MAX, WAITS, Figures, compared
+from streaming_bench.report.figures import LAG_MS_MAX, WAITS, Figures, compare_runs
 from streaming_bench.report.grid import Grid, percent, short
 from streaming_bench.report.records import Run
 from streaming_bench.report.stats import QUANTILES, Estimate
@@ -31,7 +31,7 @@ def overview(rows: Sequence[Figures]) -> Grid:
 
 def waits(rows: Sequence[Figures], key: str) -> Grid:
     """All quantiles of one wait, with their intervals."""
-    cells = [(row.name, *(interval(row.waits[key][share]) for share in QUANTILES)) for row in rows]
+    cells = [(row.name, *(with_interval(row.waits[key][share]) for share in QUANTILES)) for row in rows]
     return Grid((f"{WAITS[key][0]}, ms", *QUANTILES), cells)
 
 
@@ -59,7 +59,7 @@ def errors(rows: Sequence[Figures]) -> Grid | None:
     )
 
 
-def beside(runs: Sequence[Run], others: Mapping[str, Run]) -> list[Grid]:
+def ratio_tables(runs: Sequence[Run], others: Mapping[str, Run]) -> list[Grid]:
     """Runs as ratios to others, a table for each wait; the intervals are those of a bootstrap.
 
     Args:
@@ -71,7 +71,7 @@ def beside(runs: Sequence[Run], others: Mapping[str, Run]) -> list[Grid]:
         cells = []
         for run in runs:
             other = others[run.name]
-            found = [interval(compared(run, other, key, share), "x") for share in _RATIOS.values()]
+            found = [with_interval(compare_runs(run, other, key, share), "x") for share in _RATIOS.values()]
             cells.append((run.name if other.name == run.name else f"{run.name} / {other.name}", *found))
         grids.append(Grid((f"{title}, ratio", *_RATIOS), cells))
     return grids
@@ -88,7 +88,7 @@ def warnings(rows: Sequence[Figures]) -> list[str]:
     return [f"The measuring client was late in {where}: {why}. {do}"]
 
 
-def interval(estimate: Estimate, unit: str = "") -> str:
+def with_interval(estimate: Estimate, unit: str = "") -> str:
     """A value with its interval; where a sample was too small for an end of it, with ? there."""
     if math.isnan(estimate.value):
         return "n/a"

@@ -31,7 +31,7 @@ class Bound:
     mean_s: float
 
 
-def best_single(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
+def best_single_hedge(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
     """The best of all policies that send at most one backup, chosen with knowledge of the draws' distribution.
 
     Args:

@@ -15,18 +15,18 @@ from gateway.config.settings import HedgeSettings
 from gateway.routing.strategies import Crossing, Routing
 from gateway.topology import hedge_parameters
 from streaming_bench.simulation import summary
-from streaming_bench.simulation.engine_replicas import Prepared
-from streaming_bench.simulation.policies import Terms
+from streaming_bench.simulation.engine_replicas import ServerDraws
+from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.runner import Run, Traffic, run
-from streaming_bench.simulation.sampled_replicas import Draws
+from streaming_bench.simulation.runner import ArrivalPlan, SimulatedRun, run
+from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
-from streaming_bench.simulation.summary import Figures, Part
+from streaming_bench.simulation.summary import Figures, Subset
 from streaming_bench.simulation.world import World, arrivals_s
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ComparisonPlan:
     """What is compared.
 
     Attributes:
@@ -61,7 +61,7 @@ class Plan:
 
 
 def compare(
-    scenario: Scenario, plan: Plan, progress: Callable[[str, float], None] = lambda _what, _done: None
+    scenario: Scenario, plan: ComparisonPlan, progress: Callable[[str, float], None] = lambda _what, _done: None
 ) -> dict[str, object]:
     """Run everything.
 
@@ -77,7 +77,7 @@ def compare(
     found: dict[str, dict[str, list[Figures]]] = {p: {part.name: [] for part in parts} for p in plan.policies}
     runs, done = len(plan.seeds) * len(plan.policies), 0
     for seed in plan.seeds:
-        samples = Samples(scenario, plan, seed)
+        samples = SeedSamples(scenario, plan, seed)
         for policy in plan.policies:
 
             def tell(requests: int, policy: str = policy, seed: int = seed, done: int = done) -> None:
@@ -92,7 +92,7 @@ def compare(
     return {"rows": rows, "manifest": _manifest(scenario, plan)}
 
 
-class Samples:
+class SeedSamples:
     """Everything that is drawn for one seed of a workload; every policy meets the same.
 
     Args:
@@ -101,14 +101,16 @@ class Samples:
         seed: of the draws.
     """
 
-    def __init__(self, scenario: Scenario, plan: Plan, seed: int) -> None:
+    def __init__(self, scenario: Scenario, plan: ComparisonPlan, seed: int) -> None:
         self._scenario = scenario
         self._plan = plan
         self._seed = seed
         self._traffic = _traffic(scenario, seed)
-        self.draws = _prepare(scenario, plan, seed)
+        self.draws = _draw(scenario, plan, seed)
 
-    def run(self, policy: str, tell: Callable[[int], None] = lambda _done: None, on_terms: Terms | None = None) -> Run:
+    def run(
+        self, policy: str, tell: Callable[[int], None] = lambda _done: None, on_terms: PolicySettings | None = None
+    ) -> SimulatedRun:
         """One policy.
 
         Args:
@@ -116,13 +118,20 @@ class Samples:
             tell: hears how many requests are over, now and then.
             on_terms: instead of the plan's.
         """
-        return run(policy, on_terms or terms(self._scenario, self._plan), self._traffic, self._world, self._seed, tell)
+        return run(
+            policy,
+            on_terms or policy_settings(self._scenario, self._plan),
+            self._traffic,
+            self._world,
+            self._seed,
+            tell,
+        )
 
     def _world(self, loop: asyncio.AbstractEventLoop) -> World:
         return self.draws.world(self._scenario, loop, held=self._plan.held)
 
 
-def terms(scenario: Scenario, plan: Plan) -> Terms:
+def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
     """The terms of a comparison: the gateway's defaults where neither plan nor scenario says otherwise."""
     defaults, delay_s_min = hedge_parameters(HedgeSettings(), Crossing.NEVER), scenario.hedge_delay_min_s
     settings = replace(
@@ -134,40 +143,40 @@ def terms(scenario: Scenario, plan: Plan) -> Terms:
         hedge_delay_min_s=defaults.hedge_delay_min_s if delay_s_min is None else delay_s_min,
         routing=plan.routing,
     )
-    return Terms(settings, plan.library_rps or scenario.reference.library_rps)
+    return PolicySettings(settings, plan.library_rps or scenario.reference.library_rps)
 
 
-def _prepare(scenario: Scenario, plan: Plan, seed: int) -> Draws | Prepared:
+def _draw(scenario: Scenario, plan: ComparisonPlan, seed: int) -> TtftDraws | ServerDraws:
     serving = scenario.serving
     if serving is not None:
         if plan.headroom is not None:
             serving = replace(serving, quotas=replace(serving.quotas, headroom=plan.headroom))
-        return Prepared(replace(scenario, serving=serving), seed, plan.limit_headers, plan.others)
-    return Draws(scenario, seed, plan.correlation)
+        return ServerDraws(replace(scenario, serving=serving), seed, plan.limit_headers, plan.others)
+    return TtftDraws(scenario, seed, plan.correlation)
 
 
-def _traffic(scenario: Scenario, seed: int) -> Traffic:
+def _traffic(scenario: Scenario, seed: int) -> ArrivalPlan:
     arrivals = scenario.arrivals
     times_s = None if arrivals.concurrency else arrivals_s(arrivals, scenario.requests, seed)
-    return Traffic(times_s, arrivals.concurrency)
+    return ArrivalPlan(times_s, arrivals.concurrency)
 
 
-def _parts(scenario: Scenario) -> Sequence[Part]:
+def _parts(scenario: Scenario) -> Sequence[Subset]:
     late_s = math.inf if scenario.late_s is None else scenario.late_s
     serving = scenario.serving
     if serving is None:
-        spans = [Part(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
-        return [Part("all", late_s=late_s), *spans]
+        spans = [Subset(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
+        return [Subset("all", late_s=late_s), *spans]
     out = serving.brown_out
     bad = ((out.start_s, out.end_s + serving.settle_s),)
     return [
-        Part("all", without=bad),
-        Part("short prompts", without=bad, tokens_max=serving.short_tokens),
-        Part("brown-out", out.start_s, out.end_s + serving.settle_s),
+        Subset("all", without=bad),
+        Subset("short prompts", without=bad, tokens_max=serving.short_tokens),
+        Subset("brown-out", out.start_s, out.end_s + serving.settle_s),
     ]
 
 
-def _manifest(scenario: Scenario, plan: Plan) -> dict[str, object]:
+def _manifest(scenario: Scenario, plan: ComparisonPlan) -> dict[str, object]:
     """What it takes to repeat the run."""
     return {
         "workload": scenario.name,

@@ -15,11 +15,11 @@ from typing import Final
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from providers.base import Call, Resource, Sink, Stream
-from streaming_bench.simulation.engine_scenario import Engine, Opaque, Quotas
+from streaming_bench.simulation.engine_scenario import EngineModel, ProviderModel, Quotas
 from streaming_bench.simulation.prompts import Prompt, draw_prompts
-from streaming_bench.simulation.provider_quota import LimitHeaders, Others, Provider
+from streaming_bench.simulation.provider_quota import LimitHeaders, OtherTraffic, ProviderQuota
 from streaming_bench.simulation.scenario import Scenario
-from streaming_bench.simulation.slowdowns import Weather, weathers
+from streaming_bench.simulation.speed_timeline import SpeedTimeline, draw_timelines
 from streaming_bench.simulation.world import TimedStream, World
 
 _REFUSED_AFTER_S: Final = 0.005
@@ -29,7 +29,7 @@ _AFTERWARDS: Final = 2.0  # weather is drawn for longer than the arrivals take
 
 
 @dataclass(frozen=True, slots=True)
-class Luck:
+class RequestDraws:
     """What one request would meet at one replica."""
 
     noise: float
@@ -38,7 +38,7 @@ class Luck:
     stall_s: float
 
 
-class Prepared:
+class ServerDraws:
     """Everything drawn for one seed.
 
     Args:
@@ -56,33 +56,35 @@ class Prepared:
         serving = self._serving = scenario.serving
         count, self._rate = scenario.requests, scenario.arrivals.per_second
         self._prompts = draw_prompts(serving.prompts, count, serving.quotas.answer_tokens, seed)
-        self._weather = weathers(serving, scenario.replicas, _AFTERWARDS * count / self._rate, seed)
+        self._weather = draw_timelines(serving, scenario.replicas, _AFTERWARDS * count / self._rate, seed)
         rng = random.Random(f"{seed}/luck")
         slots = range(scenario.replicas)
         opaque = serving.opaque
-        self._luck = [] if opaque is None else [[_luck(opaque, rng, i) for _ in slots] for i in range(count)]
+        self._luck = [] if opaque is None else [[_draw_request(opaque, rng, i) for _ in slots] for i in range(count)]
         self._facts = [prompt.facts for prompt in self._prompts]
 
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
         """Fresh servers with these draws; headers always come with the first token."""
         quotas = self._serving.quotas
         limits = self._limits(quotas)
-        providers = [Provider(limits, self._headers, self._rival(i)) for i in range(quotas.quotas)]
+        providers = [ProviderQuota(limits, self._headers, self._rival(i)) for i in range(quotas.quotas)]
         names = [f"quota-{i * quotas.quotas // scenario.replicas}" for i in range(scenario.replicas)]
         told = limits if self._headers is LimitHeaders.NONE else ()
         ledgers = {name: Ledger(told) for name in names}
         engine, opaque = self._serving.engine, self._serving.opaque
         engines: list[_EngineReplica] = []
-        endpoints: list[_EngineReplica | _OpaqueReplica] = []
+        endpoints: list[_EngineReplica | _ProviderReplica] = []
         for i, weather in enumerate(self._weather):
-            common = _Common(loop, self._prompts, weather, providers[i * quotas.quotas // scenario.replicas], quotas)
+            common = _ServerContext(
+                loop, self._prompts, weather, providers[i * quotas.quotas // scenario.replicas], quotas
+            )
             if engine is not None:
                 engines.append(_EngineReplica(common, engine))
                 endpoints.append(engines[-1])
             elif opaque is not None:
                 out = self._serving.brown_out
                 endpoints.append(
-                    _OpaqueReplica(common, opaque, [luck[i] for luck in self._luck], (out.start_s, out.end_s))
+                    _ProviderReplica(common, opaque, [luck[i] for luck in self._luck], (out.start_s, out.end_s))
                 )
 
         def prefill() -> tuple[float, float]:
@@ -92,12 +94,12 @@ class Prepared:
         gain_min = _GAIN_MIN_OWN if batches else _GAIN_MIN_PROVIDER
         return World(endpoints, self._facts, names, ledgers, batches, gain_min, prefill, providers[0].form)
 
-    def _rival(self, index: int) -> Others | None:
+    def _rival(self, index: int) -> OtherTraffic | None:
         """Who else uses a quota."""
         if not self._others:
             return None
         tokens = [prompt.tokens + self._serving.quotas.answer_tokens for prompt in self._prompts]
-        return Others(self._others, tokens, f"{self._seed}/others/{index}")
+        return OtherTraffic(self._others, tokens, f"{self._seed}/others/{index}")
 
     def _limits(self, quotas: Quotas) -> list[Limit]:
         """What each quota allows, from what the traffic needs in the mean."""
@@ -109,18 +111,18 @@ class Prepared:
         ]
 
 
-def _luck(opaque: Opaque, rng: random.Random, request: int) -> Luck:
-    return Luck(opaque.noise.draw(rng, request), rng.random(), rng.random(), opaque.stall.draw(rng, request))
+def _draw_request(opaque: ProviderModel, rng: random.Random, request: int) -> RequestDraws:
+    return RequestDraws(opaque.noise.draw(rng, request), rng.random(), rng.random(), opaque.stall.draw(rng, request))
 
 
 @dataclass(frozen=True, slots=True)
-class _Common:
+class _ServerContext:
     """What a server needs, of either kind."""
 
     loop: asyncio.AbstractEventLoop
     prompts: Sequence[Prompt]
-    weather: Weather
-    provider: Provider
+    weather: SpeedTimeline
+    provider: ProviderQuota
     quotas: Quotas
 
     def refuse(self, prompt: Prompt, stream: TimedStream) -> bool:
@@ -133,10 +135,16 @@ class _Common:
         return error is not None
 
 
-class _OpaqueReplica:
+class _ProviderReplica:
     """A provider's endpoint."""
 
-    def __init__(self, common: _Common, opaque: Opaque, luck: Sequence[Luck], brown_out: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        common: _ServerContext,
+        opaque: ProviderModel,
+        luck: Sequence[RequestDraws],
+        brown_out: tuple[float, float],
+    ) -> None:
         self._common = common
         self._opaque = opaque
         self._luck = luck
@@ -157,7 +165,7 @@ class _OpaqueReplica:
         stream.at(loop, first_s + self._opaque.gap_s * prompt.answer, stream.end)
         return stream
 
-    def _ttft_s(self, prompt: Prompt, luck: Luck, now_s: float) -> float:
+    def _ttft_s(self, prompt: Prompt, luck: RequestDraws, now_s: float) -> float:
         opaque = self._opaque
         recent = now_s - self._asked_s.get(prompt.group, -math.inf) <= opaque.remembered_s
         self._asked_s[prompt.group] = now_s
@@ -169,7 +177,7 @@ class _OpaqueReplica:
         return ttft_s + (luck.stall_s if luck.stalls < stalls else 0.0)
 
 
-class _Job(TimedStream):
+class _EngineRequest(TimedStream):
     """One request at an engine."""
 
     __slots__ = ("_engine", "decoding", "left", "over", "prompt", "spent")
@@ -205,10 +213,10 @@ class _EngineReplica:
         wasted: those of requests that were cancelled before their first token.
     """
 
-    def __init__(self, common: _Common, engine: Engine) -> None:
+    def __init__(self, common: _ServerContext, engine: EngineModel) -> None:
         self._common = common
         self._engine = engine
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[_EngineRequest] = deque()
         self._decodes = 0
         self._busy = False
         self._cache: OrderedDict[int, int] = OrderedDict()  # tokens by group; a request's own part is below 0
@@ -219,7 +227,7 @@ class _EngineReplica:
     def open(self, call: Call, sink: Sink) -> Stream:
         """Queue it."""
         request = int(call.body)
-        job = _Job(sink, self._common.prompts[request], self)
+        job = _EngineRequest(sink, self._common.prompts[request], self)
         if self._common.refuse(job.prompt, job):
             job.over = True
             return job
@@ -228,7 +236,7 @@ class _EngineReplica:
             self._iterate()
         return job
 
-    def dropped(self, job: _Job) -> None:
+    def dropped(self, job: _EngineRequest) -> None:
         """A request was cancelled."""
         if job.decoding:
             self._decodes -= 1
@@ -244,7 +252,7 @@ class _EngineReplica:
     def _iterate(self) -> None:
         """Begin the next iteration, if there is something to compute."""
         engine, room = self._engine, self._engine.chunk_tokens
-        parts: list[tuple[_Job, float]] = []
+        parts: list[tuple[_EngineRequest, float]] = []
         for job in self._queue:
             if job.left is None:
                 job.left = max(1.0, job.prompt.tokens - self._hit(job.prompt))
@@ -260,7 +268,7 @@ class _EngineReplica:
             loop = self._common.loop
             loop.call_at(self._common.weather.finish_s(loop.time(), work_s), self._iterated, parts)
 
-    def _iterated(self, parts: list[tuple[_Job, float]]) -> None:
+    def _iterated(self, parts: list[tuple[_EngineRequest, float]]) -> None:
         """An iteration is over."""
         done = []
         for job, part in parts:
@@ -278,7 +286,7 @@ class _EngineReplica:
             self._first_token(job)
         self._iterate()
 
-    def _first_token(self, job: _Job) -> None:
+    def _first_token(self, job: _EngineRequest) -> None:
         if job.over:
             return  # another one's first token has cancelled it just now
         prompt, loop = job.prompt, self._common.loop

@@ -48,7 +48,7 @@ class Prompts:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineModel:
     """An engine with iteration batching and a prefix cache.
 
     Attributes:
@@ -69,7 +69,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class ProviderModel:
     """A provider of whom only the TTFT is seen: level * (base + uncached / per_s) * noise + a rare stall.
 
     Attributes:
@@ -150,8 +150,8 @@ class Serving:
     """
 
     prompts: Prompts
-    engine: Engine | None
-    opaque: Opaque | None
+    engine: EngineModel | None
+    opaque: ProviderModel | None
     episodes: tuple[Episodes, ...]
     brown_out: BrownOut
     quotas: Quotas
@@ -197,8 +197,8 @@ def _range(table: Table) -> tuple[float, float]:
     return table.take("min", number), table.take("max", number)
 
 
-def _engine(table: Table) -> Engine:
-    return Engine(
+def _engine(table: Table) -> EngineModel:
+    return EngineModel(
         chunk_tokens=table.take("chunk_tokens", number),
         prefill_per_s=table.take("prefill_tokens_per_second", number),
         iteration_s=table.take("iteration", duration),
@@ -208,8 +208,8 @@ def _engine(table: Table) -> Engine:
     )
 
 
-def _opaque(table: Table) -> Opaque:
-    return Opaque(
+def _opaque(table: Table) -> ProviderModel:
+    return ProviderModel(
         base_s=table.take("base", duration),
         prefill_per_s=table.take("prefill_tokens_per_second", number),
         noise=table.take("noise", distribution),

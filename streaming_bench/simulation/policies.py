@@ -23,21 +23,21 @@ from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import BreakerState, Replica
 
-NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "off")
+POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "off")
 
-FREE: Final = 10.0  # a budget that never binds, not even a fleet that is slow as a whole and earns slower
+UNLIMITED_BUDGET: Final = 10.0  # a budget that never binds, not even a fleet that is slow as a whole and earns slower
 
-_WARM_UP: Final = 20
+_WARM_UP_REQUESTS: Final = 20
 _WARM_UP_DELAY_S: Final = 0.010
 _DELAY_MIN_S: Final = 0.001
 _WINDOW_S: Final = 30.0
 _SLICES: Final = 6  # of a window, as in the gateway
 _BURST_S: Final = 2.0  # of its refill is what the bucket holds
-_REREAD: Final = 50  # requests between two readings of the sketch, which the library reads every time
+_RELEARN_EVERY: Final = 50  # requests between two readings of the sketch, which the library reads every time
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PolicySettings:
     """On what terms policies compete.
 
     Attributes:
@@ -51,7 +51,7 @@ class Terms:
     reach_s: float | None = None
 
 
-def contender(name: str, replicas: Sequence[Replica], terms: Terms, ledgers: Mapping[str, Ledger]) -> Pool:
+def make_pool(name: str, replicas: Sequence[Replica], terms: PolicySettings, ledgers: Mapping[str, Ledger]) -> Pool:
     """A pool that hedges by the policy of that name."""
     settings = terms.settings
     if name == "library":
@@ -74,7 +74,7 @@ def contender(name: str, replicas: Sequence[Replica], terms: Terms, ledgers: Map
     return pool
 
 
-class _Since(HedgeTickets, frozen=True):
+class _LibraryTickets(HedgeTickets, frozen=True):
     """What a backup of the library's carries: when its request began."""
 
     start_s: float
@@ -104,7 +104,7 @@ class LibraryPool(Pool):
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """The p90 of what winners took."""
         self._requests += 1
-        if self._requests > _WARM_UP and self._requests % _REREAD == 0:
+        if self._requests > _WARM_UP_REQUESTS and self._requests % _RELEARN_EVERY == 0:
             learned_s = self._winners.quantile(self.settings.quantile, attempt.start_s)
             self._delay_s = max(_DELAY_MIN_S, learned_s or _WARM_UP_DELAY_S)
         return self._delay_s
@@ -125,12 +125,12 @@ class LibraryPool(Pool):
             return Denied(Denial.BUDGET, math.inf, "the bucket is empty")
         self._bucket -= 1
         backup = self.replicas[int(rand * len(self.replicas))]
-        return Hedge(backup, _Since(Ticket(1.0), Ticket(0.0), asking.start_s), "")
+        return Hedge(backup, _LibraryTickets(Ticket(1.0), Ticket(0.0), asking.start_s), "")
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """A winner: its time counts from the request's start."""
         tickets = attempt.forecast.tickets if attempt.forecast is not None else None
-        start_s = tickets.start_s if isinstance(tickets, _Since) else attempt.start_s
+        start_s = tickets.start_s if isinstance(tickets, _LibraryTickets) else attempt.start_s
         self._winners.add_event(now_s - start_s, now_s)
         return super().on_content(attempt, now_s)
 

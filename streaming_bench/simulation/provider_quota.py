@@ -28,7 +28,7 @@ class LimitHeaders(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherTraffic:
     """Somebody else who uses the same quota.
 
     Attributes:
@@ -42,7 +42,7 @@ class Others:
     seed: str
 
 
-class Provider:
+class ProviderQuota:
     """One quota as its provider counts it.
 
     Args:
@@ -55,7 +55,7 @@ class Provider:
     """
 
     def __init__(
-        self, limits: Sequence[Limit], headers: LimitHeaders = LimitHeaders.NONE, others: Others | None = None
+        self, limits: Sequence[Limit], headers: LimitHeaders = LimitHeaders.NONE, others: OtherTraffic | None = None
     ) -> None:
         self._limits = limits
         self._left = [limit.amount for limit in limits]
@@ -89,7 +89,7 @@ class Provider:
             )
         return self._stated
 
-    def _gap_s(self, others: Others) -> float:
+    def _gap_s(self, others: OtherTraffic) -> float:
         mean = sum(others.tokens) / len(others.tokens)
         paces = (
             limit.amount / limit.window_s / (mean if limit.resource is Resource.TOKENS else 1.0)

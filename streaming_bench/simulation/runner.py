@@ -21,7 +21,7 @@ from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.topology import timeouts
-from streaming_bench.simulation.policies import Terms, contender
+from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
 
@@ -35,7 +35,7 @@ _NO_TIMEOUTS: Final = replace(
 )  # a TTFT time-out would help `off`; what is measured is hedging
 
 
-class Record(NamedTuple):
+class SimulatedRequest(NamedTuple):
     """What became of one request; all but the times are counts.
 
     Attributes:
@@ -62,7 +62,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulatedRun:
     """One policy over one seed.
 
     Attributes:
@@ -71,13 +71,13 @@ class Run:
         plan: the policy's last one, for the first replica; None where it makes none.
     """
 
-    records: Sequence[Record]
+    records: Sequence[SimulatedRequest]
     prefill: tuple[float, float]
     plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class ArrivalPlan:
     """How requests come.
 
     Attributes:
@@ -89,7 +89,7 @@ class Traffic:
     concurrency: int
 
 
-class _Client:
+class _NullClient:
     """A client that is always fast enough and never leaves."""
 
     committed = False
@@ -112,16 +112,16 @@ class _Client:
 
 def run(
     policy: str,
-    terms: Terms,
-    traffic: Traffic,
+    terms: PolicySettings,
+    traffic: ArrivalPlan,
     make_world: Callable[[asyncio.AbstractEventLoop], World],
     seed: int,
     progress: Callable[[int], None],
-) -> Run:
+) -> SimulatedRun:
     """Send all requests and wait for all answers.
 
     Args:
-        policy: one of `contenders.NAMES`.
+        policy: one of `policies.POLICY_NAMES`.
         terms: budget, routing and so on.
         traffic: when requests come.
         make_world: fresh replicas on a loop.
@@ -144,14 +144,14 @@ def run(
             )
             for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
         ]
-        pool = contender(policy, replicas, terms, world.ledgers)
-        driver = _Driver(loop, world, pool, traffic, seed, progress)
+        pool = make_pool(policy, replicas, terms, world.ledgers)
+        driver = _Simulation(loop, world, pool, traffic, seed, progress)
         loop.set_exception_handler(driver.failed)
         runner.run(driver.run())
-    return Run(driver.records, world.prefill(), pool.learning.last_plan(replicas[0].name))
+    return SimulatedRun(driver.records, world.prefill(), pool.learning.last_plan(replicas[0].name))
 
 
-class _Driver:
+class _Simulation:
     """Starts races and keeps what they report."""
 
     def __init__(
@@ -159,7 +159,7 @@ class _Driver:
         loop: asyncio.AbstractEventLoop,
         world: World,
         pool: Pool,
-        traffic: Traffic,
+        traffic: ArrivalPlan,
         seed: int,
         progress: Callable[[int], None],
     ) -> None:
@@ -169,11 +169,11 @@ class _Driver:
         self._progress = progress
         self._model = Model("bench", [pool], _NO_TIMEOUTS)
         self._runtime = Runtime(loop, self._hear, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
-        self._client = _Client()
+        self._client = _NullClient()
         self._next = 0
         self._over = asyncio.Event()
         self._failure: dict[str, object] | None = None
-        self.records: list[Record] = []
+        self.records: list[SimulatedRequest] = []
 
     async def run(self) -> None:
         """Until the last answer, or the first error."""
@@ -220,7 +220,7 @@ class _Driver:
             self._loop.call_soon(self._start)
 
 
-def _record(event: RequestEnded, tokens: float) -> Record:
+def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
     hedges = limited = limited_backups = 0
     wasted_s = 0.0
     if len(event.attempts) > 1 or event.status != 200:
@@ -232,7 +232,7 @@ def _record(event: RequestEnded, tokens: float) -> Record:
             elif attempt.outcome is Outcome.RATE_LIMITED:
                 limited += 1
                 limited_backups += is_backup
-    return Record(
+    return SimulatedRequest(
         arrived_s=event.at_s - event.total_s,
         ttft_s=event.ttft_s if event.ttft_s is not None else float("inf"),
         tokens=tokens,

@@ -13,14 +13,14 @@ from typing import Final
 
 from gateway.hedging.contract import RequestFacts
 from providers.base import Call, Sink, Stream
-from streaming_bench.simulation.scenario import Drawn, Rare, Scenario
+from streaming_bench.simulation.scenario import RareEvent, SampledModel, Scenario
 from streaming_bench.simulation.world import TimedStream, World
 
 _ATTEMPTS: Final = 2  # of one request at one replica; only the reference library asks the same one twice
 _PROMPT_TOKENS: Final = 100.0  # of every request: these servers do not care
 
 
-class Draws:
+class TtftDraws:
     """The random numbers of one seed; made once, used by every policy.
 
     Args:
@@ -52,11 +52,11 @@ class Draws:
             loop: their clock.
             held: headers come with the first token, not ahead of it.
         """
-        endpoints = [_Replica(self, scenario, loop, i, held=held) for i in range(scenario.replicas)]
+        endpoints = [_SampledReplica(self, scenario, loop, i, held=held) for i in range(scenario.replicas)]
         return World(endpoints, self.facts, [None] * scenario.replicas)
 
 
-def _add_rare(table: list[list[float]], rare: Rare, replicas: int, correlation: float, seed: int) -> None:
+def _add_rare(table: list[list[float]], rare: RareEvent, replicas: int, correlation: float, seed: int) -> None:
     """Let what is rare happen: replicas share one coin so often that any two of them are so correlated."""
     coins = random.Random(f"{seed}/rare")
     effects = random.Random(f"{seed}/effect")
@@ -70,7 +70,7 @@ def _add_rare(table: list[list[float]], rare: Rare, replicas: int, correlation: 
                 row[slot] = _effect(rare, usual_s, effects, i)
 
 
-def _effect(rare: Rare, usual_s: float, rng: random.Random, request: int) -> float:
+def _effect(rare: RareEvent, usual_s: float, rng: random.Random, request: int) -> float:
     if rare.ttft is not None:
         return rare.ttft.draw(rng, request)
     if rare.extra is not None:
@@ -79,17 +79,17 @@ def _effect(rare: Rare, usual_s: float, rng: random.Random, request: int) -> flo
     return usual_s * rare.factor
 
 
-class _Replica:
+class _SampledReplica:
     """One replica; an `Endpoint`."""
 
     def __init__(
-        self, draws: Draws, scenario: Scenario, loop: asyncio.AbstractEventLoop, index: int, *, held: bool
+        self, draws: TtftDraws, scenario: Scenario, loop: asyncio.AbstractEventLoop, index: int, *, held: bool
     ) -> None:
         self._ttft_s = draws.ttft_s
         self._headers_s = None if held else draws.headers_s
         assert scenario.drawn is not None
         self._drawn = scenario.drawn
-        self._level = _Level(scenario.drawn)
+        self._level = _LoadLevel(scenario.drawn)
         self._loop = loop
         self._index = index
         self._replicas = scenario.replicas
@@ -118,10 +118,10 @@ class _Replica:
         return round(ttft_s / round_s) * round_s if round_s else ttft_s
 
 
-class _Level:
+class _LoadLevel:
     """How much slower everything is at a time."""
 
-    def __init__(self, drawn: Drawn) -> None:
+    def __init__(self, drawn: SampledModel) -> None:
         self._starts_s: Sequence[float] = [step.start_s for step in drawn.steps]
         self._factors = [1.0, *(step.factor for step in drawn.steps)]
 

@@ -30,7 +30,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Rare:
+class RareEvent:
     """What happens to a share of the answers; exactly one of factor, extra and ttft is set.
 
     Attributes:
@@ -51,7 +51,7 @@ class Rare:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LevelStep:
     """From start_s on, everything takes `factor` times as long."""
 
     start_s: float
@@ -59,7 +59,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledModel:
     """Replicas whose TTFT is drawn, whatever they are busy with.
 
     Attributes:
@@ -72,13 +72,13 @@ class Drawn:
 
     ttft: Distribution
     overhead_s: float
-    rare: Rare | None
+    rare: RareEvent | None
     round_s: float
-    steps: tuple[Step, ...]
+    steps: tuple[LevelStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TrafficState:
     """One of the states of bursty traffic.
 
     Attributes:
@@ -102,11 +102,11 @@ class Arrivals:
 
     concurrency: int
     per_second: float
-    states: tuple[State, ...] = ()
+    states: tuple[TrafficState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceSettings:
     """What policies are told that need telling.
 
     Attributes:
@@ -143,12 +143,12 @@ class Scenario:
     arrivals: Arrivals
     replicas: int
     headers: Distribution | None
-    drawn: Drawn | None
+    drawn: SampledModel | None
     serving: Serving | None
     hedge_delay_min_s: float | None
     spans: tuple[Span, ...]
     late_s: float | None
-    reference: Reference
+    reference: ReferenceSettings
     sha256: str = ""
 
 
@@ -179,7 +179,7 @@ def load(name: str) -> Scenario:
     return replace(scenario, sha256=hashlib.sha256(raw).hexdigest())
 
 
-def faster(scenario: Scenario, factor: float) -> Scenario:
+def with_load(scenario: Scenario, factor: float) -> Scenario:
     """The same workload at another rate; closed loops have more clients."""
     arrivals = scenario.arrivals
     if arrivals.concurrency:
@@ -216,16 +216,16 @@ def _arrivals(table: Table) -> Arrivals:
     return Arrivals(0, table.take("per_second", number), states)
 
 
-def _state(table: Table) -> State:
-    return State(table.take("rate", number), table.take("lasts", duration))
+def _state(table: Table) -> TrafficState:
+    return TrafficState(table.take("rate", number), table.take("lasts", duration))
 
 
-def _reference(table: Table) -> Reference:
-    return Reference(table.take("static_delay", duration), table.take("library_rps", number, 100.0))
+def _reference(table: Table) -> ReferenceSettings:
+    return ReferenceSettings(table.take("static_delay", duration), table.take("library_rps", number, 100.0))
 
 
-def _drawn(table: Table) -> Drawn:
-    return Drawn(
+def _drawn(table: Table) -> SampledModel:
+    return SampledModel(
         ttft=table.take("ttft", distribution),
         overhead_s=table.take("overhead", duration, 0.0),
         rare=table.optional_table("rare", _rare),
@@ -234,8 +234,8 @@ def _drawn(table: Table) -> Drawn:
     )
 
 
-def _rare(table: Table) -> Rare:
-    rare = Rare(
+def _rare(table: Table) -> RareEvent:
+    rare = RareEvent(
         share=table.take("share", share),
         factor=table.optional("factor", number),
         extra=table.optional("extra", distribution),
@@ -262,8 +262,8 @@ def _span(name: str, value: object) -> Span:
     return Span(name, duration(start), duration(end))
 
 
-def _steps(value: object) -> tuple[Step, ...]:
+def _steps(value: object) -> tuple[LevelStep, ...]:
     """Read { "200s" = 13.3 }."""
     if not isinstance(value, dict):
         raise UnitError(f'found {value!r}; write a table such as {{ "200s" = 2.5 }}')
-    return tuple(Step(duration(start), number(factor)) for start, factor in value.items())
+    return tuple(LevelStep(duration(start), number(factor)) for start, factor in value.items())

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streaming_bench.simulation.runner import Record, Run
+from streaming_bench.simulation.runner import SimulatedRequest, SimulatedRun
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 LATENCIES: Final = (*QUANTILES, "mean")
@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subset:
     """A part of the requests that is reported by itself.
 
     Attributes:
@@ -40,10 +40,10 @@ class Part:
     late_s: float = np.inf
 
 
-def figures(run: Run, part: Part) -> Figures:
+def figures(run: SimulatedRun, part: Subset) -> Figures:
     """What one run came to, for a part of its requests."""
     columns = np.array(run.records, dtype=float).T
-    column = dict(zip(Record._fields, columns, strict=True))
+    column = dict(zip(SimulatedRequest._fields, columns, strict=True))
     chosen = _chosen(column["arrived_s"], column["tokens"], part)
     picked = {name: values[chosen] for name, values in column.items()}
     answered = picked["ttft_s"][np.isfinite(picked["ttft_s"])]
@@ -67,7 +67,7 @@ def figures(run: Run, part: Part) -> Figures:
     return row
 
 
-def _chosen(arrived_s: NDArray[np.float64], tokens: NDArray[np.float64], part: Part) -> Mask:
+def _chosen(arrived_s: NDArray[np.float64], tokens: NDArray[np.float64], part: Subset) -> Mask:
     chosen: Mask = (arrived_s >= part.start_s) & (arrived_s < part.end_s) & (tokens < part.tokens_max)
     for start_s, end_s in part.without:
         chosen &= (arrived_s < start_s) | (arrived_s >= end_s)

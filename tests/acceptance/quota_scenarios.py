@@ -25,7 +25,7 @@ from providers.base import Api, Call, Frame, FrameKind, Headers, RateLimit, Reso
 from providers.errors import ConnectError, ConnectionCut
 from running import run_virtual
 from scripted import FINISH, Scripted, ScriptedStream, Step, answer, status, text
-from streaming_bench.simulation.comparison import Plan, compare
+from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.scenario import load
 
@@ -58,7 +58,7 @@ def refused(
 ) -> dict[str, Refused]:
     """W6 with quotas at `headroom` times the traffic, hedged and not, on the same samples."""
     scenario = replace(load("W6"), requests=requests)
-    plan = Plan(("adaptive", "off"), (seed,), headroom=headroom, limit_headers=headers, others=others)
+    plan = ComparisonPlan(("adaptive", "off"), (seed,), headroom=headroom, limit_headers=headers, others=others)
     rows: Any = compare(scenario, plan)["rows"]
     return {row["policy"]: _refused(row) for row in rows}
 

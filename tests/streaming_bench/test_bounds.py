@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streaming_bench.simulation.bounds import Values, best_single, clairvoyant
+from streaming_bench.simulation.bounds import Values, best_single_hedge, clairvoyant
 
 
 def draws(seed: int, count: int = 800) -> tuple[Values, Values]:
@@ -23,7 +23,7 @@ def test_no_threshold_is_better(seed: int, eighths: int, delay_s: float) -> None
     hedged = np.where(first > delay_s, np.minimum(first, delay_s + second), first)
     took = np.concatenate([hedged] * eighths + [first] * (8 - eighths))  # each request in all its ways: nobody is lucky
     load = eighths / 8 * float((first > delay_s).mean())
-    best, knowing = best_single(first, second, load + 0.02), clairvoyant(first, second, load + 0.02)
+    best, knowing = best_single_hedge(first, second, load + 0.02), clairvoyant(first, second, load + 0.02)
     assert best.mean_s <= float(took.mean()) * 1.01
     assert best.p99_s <= float(np.quantile(took, 0.99, method="higher")) * 1.05
     assert knowing.p99_s <= best.p99_s * 1.001
@@ -33,10 +33,10 @@ def test_no_threshold_is_better(seed: int, eighths: int, delay_s: float) -> None
 def test_without_a_budget_nothing_is_gained() -> None:
     """A budget of 0 leaves p99 and mean as they are; with all of it both draws count and the lower one is taken."""
     first, second = draws(1)
-    for bound in (best_single(first, second, 0.0), clairvoyant(first, second, 0.0)):
+    for bound in (best_single_hedge(first, second, 0.0), clairvoyant(first, second, 0.0)):
         assert bound.p99_s == pytest.approx(np.quantile(first, 0.99), rel=0.02)
         assert bound.mean_s == pytest.approx(first.mean())
-    for bound in (best_single(first, second, 1.0), clairvoyant(first, second, 1.0)):
+    for bound in (best_single_hedge(first, second, 1.0), clairvoyant(first, second, 1.0)):
         assert bound.mean_s == pytest.approx(np.minimum(first, second).mean())
         assert bound.p99_s == pytest.approx(np.quantile(np.minimum(first, second), 0.99), rel=0.02)
 
@@ -44,6 +44,6 @@ def test_without_a_budget_nothing_is_gained() -> None:
 def test_a_budget_never_hurts() -> None:
     """More budget is never worse."""
     first, second = draws(2)
-    bounds = [best_single(first, second, budget) for budget in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0)]
+    bounds = [best_single_hedge(first, second, budget) for budget in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0)]
     assert [b.p99_s for b in bounds] == sorted((b.p99_s for b in bounds), reverse=True)
     assert [b.mean_s for b in bounds] == sorted((b.mean_s for b in bounds), reverse=True)

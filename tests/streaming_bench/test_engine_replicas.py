@@ -11,12 +11,12 @@ from gateway.limits.bucket import Limit
 from providers.base import Frame, Headers, Resource
 from providers.errors import UpstreamError
 from running import run_virtual
-from streaming_bench.simulation.engine_replicas import Prepared
-from streaming_bench.simulation.provider_quota import Provider
-from streaming_bench.simulation.runner import Record, Run
-from streaming_bench.simulation.scenario import Scenario, faster, load
-from streaming_bench.simulation.slowdowns import Spell, Weather
-from streaming_bench.simulation.summary import Part, figures
+from streaming_bench.simulation.engine_replicas import ServerDraws
+from streaming_bench.simulation.provider_quota import ProviderQuota
+from streaming_bench.simulation.runner import SimulatedRequest, SimulatedRun
+from streaming_bench.simulation.scenario import Scenario, load, with_load
+from streaming_bench.simulation.speed_timeline import Slowdown, SpeedTimeline
+from streaming_bench.simulation.summary import Subset, figures
 from streaming_bench.simulation.world import arrivals_s, call_of
 
 TIMES = st.floats(0.0, 100.0)
@@ -25,14 +25,14 @@ TIMES = st.floats(0.0, 100.0)
 @given(st.lists(st.tuples(TIMES, st.floats(0.1, 20.0), st.floats(0.05, 1.0)), max_size=5), TIMES, TIMES, TIMES)
 def test_work_adds_up(spells: list[tuple[float, float, float]], start_s: float, first_s: float, then_s: float) -> None:
     """Whatever the weather, doing one piece of work and then another ends when doing both at once does."""
-    weather = Weather([Spell(at_s, at_s + lasts_s, speed) for at_s, lasts_s, speed in spells])
+    weather = SpeedTimeline([Slowdown(at_s, at_s + lasts_s, speed) for at_s, lasts_s, speed in spells])
     halfway_s = weather.finish_s(start_s, first_s)
     assert weather.finish_s(halfway_s, then_s) == pytest.approx(weather.finish_s(start_s, first_s + then_s), abs=1e-6)
 
 
 def test_work_takes_longer_in_a_spell() -> None:
     """At half the speed the part of the work that falls into the spell takes twice as long."""
-    weather = Weather([Spell(10.0, 20.0, 0.5)])
+    weather = SpeedTimeline([Slowdown(10.0, 20.0, 0.5)])
     assert weather.finish_s(0.0, 5.0) == 5.0
     assert weather.finish_s(8.0, 4.0) == pytest.approx(14.0)
     assert weather.finish_s(18.0, 4.0) == pytest.approx(23.0)
@@ -41,7 +41,7 @@ def test_work_takes_longer_in_a_spell() -> None:
 
 def test_a_quota_refuses_what_it_does_not_have() -> None:
     """A bucket gives what it holds, then says when there will be more, and gives it then."""
-    provider = Provider([Limit(Resource.REQUESTS, 2, 10.0), Limit(Resource.TOKENS, 1_000, 10.0)])
+    provider = ProviderQuota([Limit(Resource.REQUESTS, 2, 10.0), Limit(Resource.TOKENS, 1_000, 10.0)])
     assert provider.refuses(100, 0.0) is None
     assert provider.refuses(100, 0.0) is None
     refused = provider.refuses(100, 0.0)
@@ -62,8 +62,8 @@ def test_bursts_keep_the_mean() -> None:
 
 def test_a_faster_workload_is_the_same_otherwise() -> None:
     """--load scales the rate of an open loop, and the clients of a closed one."""
-    assert faster(load("W6"), 2.0).arrivals.per_second == 40
-    assert faster(load("W1"), 0.5).arrivals.concurrency == 10
+    assert with_load(load("W6"), 2.0).arrivals.per_second == 40
+    assert with_load(load("W1"), 0.5).arrivals.concurrency == 10
 
 
 class Heard:
@@ -96,7 +96,7 @@ def test_an_engine_computes_prompts_in_order() -> None:
     scenario = calm("W5")
 
     async def main() -> tuple[list[Heard], tuple[float, float]]:
-        world = Prepared(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
+        world = ServerDraws(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
         heard = [Heard() for _ in range(5)]
         for i, sink in enumerate(heard):
             world.endpoints[0].open(call_of(i), sink)
@@ -117,7 +117,7 @@ def test_an_aborted_request_frees_the_engine() -> None:
     scenario = calm("W5")
 
     async def main() -> tuple[Heard, Heard, tuple[float, float]]:
-        world = Prepared(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
+        world = ServerDraws(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
         gone, kept = Heard(), Heard()
         stream = world.endpoints[0].open(call_of(0), gone)
         world.endpoints[0].open(call_of(1), kept)
@@ -135,15 +135,15 @@ def test_an_aborted_request_frees_the_engine() -> None:
 def test_parts_are_what_they_say() -> None:
     """A part takes requests by arrival and prompt length, and a request without an answer counts as failed."""
     records = [
-        Record(1.0, 0.1, 10.0, 0, 0, 0, 0.0, 0, 0),
-        Record(2.0, 0.3, 10.0, 1, 1, 1, 0.2, 0, 0),
-        Record(3.0, 0.5, 900.0, 0, 0, 0, 0.0, 0, 0),
-        Record(4.0, float("inf"), 10.0, 0, 0, 1, 0.0, 2, 1),
+        SimulatedRequest(1.0, 0.1, 10.0, 0, 0, 0, 0.0, 0, 0),
+        SimulatedRequest(2.0, 0.3, 10.0, 1, 1, 1, 0.2, 0, 0),
+        SimulatedRequest(3.0, 0.5, 900.0, 0, 0, 0, 0.0, 0, 0),
+        SimulatedRequest(4.0, float("inf"), 10.0, 0, 0, 1, 0.0, 2, 1),
     ]
-    run = Run(records, (100.0, 5.0))
-    every = figures(run, Part("all"))
+    run = SimulatedRun(records, (100.0, 5.0))
+    every = figures(run, Subset("all"))
     assert (every["p50"], every["failed"], every["hedges"], every["win_rate"]) == (300.0, 1.0, 0.25, 1.0)
     assert (every["rate_limited"], every["rate_limited_hedges"], every["wasted_prefill"]) == (2.0, 1.0, 0.05)
-    assert figures(run, Part("short", tokens_max=100.0))["requests"] == 3
-    assert figures(run, Part("calm", without=((1.5, 3.5),)))["requests"] == 2
-    assert figures(run, Part("late", late_s=0.2))["late"] == 2
+    assert figures(run, Subset("short", tokens_max=100.0))["requests"] == 3
+    assert figures(run, Subset("calm", without=((1.5, 3.5),)))["requests"] == 2
+    assert figures(run, Subset("late", late_s=0.2))["late"] == 2

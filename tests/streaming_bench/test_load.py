@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from providers.simulated.quantities import UnitError
-from streaming_bench.__main__ import main
-from streaming_bench.failures import BenchError
-from streaming_bench.load.plan import Arrival, Traffic, in_blocks, planned, read_trace, spend
-from streaming_bench.load.sizes import prompt, shared_words, sizes
+from streaming_bench.__main__ import COMMANDS, RENAMED, main
+from streaming_bench.errors import BenchError
+from streaming_bench.load.plan import TraceEntry, TrafficPlan, estimate_cost, in_blocks, plan_requests, read_trace
+from streaming_bench.load.token_distribution import prompt_text, shared_text, token_distribution
 
 
 def draws(text: str, count: int = 400) -> list[int]:
     """Token counts of a distribution."""
     rng = random.Random(1)
-    return [sizes(text).draw(rng, number) for number in range(count)]
+    return [token_distribution(text).draw(rng, number) for number in range(count)]
 
 
 def test_lengths_are_what_they_say() -> None:
@@ -33,13 +33,13 @@ def test_lengths_are_what_they_say() -> None:
 def test_a_wrong_length_is_explained(text: str) -> None:
     """What is no length says what to write instead."""
     with pytest.raises(UnitError, match=r"write|whole numbers"):
-        sizes(text)
+        token_distribution(text)
 
 
 def test_prompts_have_their_length_and_their_own_beginning() -> None:
     """A prompt has about the words that were asked for, begins with what is shared, and no two are alike behind it."""
-    shared = shared_words(50, 1)
-    texts = [prompt(number, 200, random.Random(number), shared) for number in range(2)]
+    shared = shared_text(50, 1)
+    texts = [prompt_text(number, 200, random.Random(number), shared) for number in range(2)]
     assert [len(text.split()) for text in texts] == [194, 194]  # a chat template adds the rest
     assert all(text.startswith(shared) for text in texts)
     assert texts[0] != texts[1]
@@ -47,11 +47,15 @@ def test_prompts_have_their_length_and_their_own_beginning() -> None:
 
 def test_a_plan_is_its_seed() -> None:
     """The same seed plans the same requests, another one others; times begin at 0 and rise."""
-    traffic = Traffic(100, 20.0, sizes("lognormal:200,50"), sizes("uniform:10,60"), shared_tokens=10, seed=3)
-    requests = planned(traffic)
+    traffic = TrafficPlan(
+        100, 20.0, token_distribution("lognormal:200,50"), token_distribution("uniform:10,60"), shared_tokens=10, seed=3
+    )
+    requests = plan_requests(traffic)
     times = [each.at_s for each in requests if each.at_s is not None]
-    assert requests == planned(traffic)
-    assert requests != planned(Traffic(100, 20.0, sizes("200"), sizes("20"), seed=4))
+    assert requests == plan_requests(traffic)
+    assert requests != plan_requests(
+        TrafficPlan(100, 20.0, token_distribution("200"), token_distribution("20"), seed=4)
+    )
     assert len(times) == 100
     assert times == sorted(times)
     assert times[0] == 0.0
@@ -60,10 +64,12 @@ def test_a_plan_is_its_seed() -> None:
 
 def test_blocks_begin_at_zero() -> None:
     """Cut into blocks, nothing is lost, and times count from each block's first request."""
-    blocks = in_blocks(planned(Traffic(25, 20.0, sizes("20"), sizes("20"), block=10)))
+    blocks = in_blocks(
+        plan_requests(TrafficPlan(25, 20.0, token_distribution("20"), token_distribution("20"), block=10))
+    )
     assert [len(block) for block in blocks] == [10, 10, 5]
     assert [block[0].at_s for block in blocks] == [0.0, 0.0, 0.0]
-    closed = in_blocks(planned(Traffic(3, None, sizes("20"), sizes("20"), block=2)))
+    closed = in_blocks(plan_requests(TrafficPlan(3, None, token_distribution("20"), token_distribution("20"), block=2)))
     assert [each.at_s for block in closed for each in block] == [None, None, None]
 
 
@@ -72,8 +78,8 @@ def test_a_trace_is_followed(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("at_s,prompt_tokens,max_tokens\n0,100,5\n0.5,,\n")
     trace = read_trace(file)
-    assert trace == [Arrival(0.0, 100, 5), Arrival(0.5, None, None)]
-    requests = planned(Traffic(10, None, sizes("20"), sizes("30")), trace)
+    assert trace == [TraceEntry(0.0, 100, 5), TraceEntry(0.5, None, None)]
+    requests = plan_requests(TrafficPlan(10, None, token_distribution("20"), token_distribution("30")), trace)
     assert [(each.at_s, each.prompt_tokens, each.max_tokens) for each in requests] == [(0.0, 100, 5), (0.5, 20, 30)]
 
 
@@ -100,7 +106,7 @@ def test_a_wrong_trace_is_explained(tmp_path: Path, text: str, said: str) -> Non
 
 def test_what_it_costs_is_known_before() -> None:
     """All prompts and the longest answers, to every target, are counted and compared with what is allowed."""
-    cost = spend(planned(Traffic(10, None, sizes("100"), sizes("20"))), 2)
+    cost = estimate_cost(plan_requests(TrafficPlan(10, None, token_distribution("100"), token_distribution("20"))), 2)
     assert (cost.requests, cost.prompt_tokens, cost.tokens) == (20, 2000, 400)
     assert cost.objection(20, 2400) is None
     assert "over --requests-max 19" in (cost.objection(19, 2400) or "")
@@ -158,6 +164,15 @@ def test_a_command_that_does_not_exist_is_told(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["bogus"])
     assert "compare" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_command_names_its_successor(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The former name of a command ends with status 2 and the new name."""
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([old, "--help"])
+    assert f'"{old}" was renamed to "{new}"' in capsys.readouterr().err
+    assert new in COMMANDS
 
 
 def test_nobody_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from streaming_bench.golden import golden_lab
 from streaming_bench.progress import quiet
-from streaming_bench.published import fan_out, python_port, tables
-from streaming_bench.published import figures as published
-from streaming_bench.published import lab as cost
-from streaming_bench.published.side_by_side import Found, grid, off
+from streaming_bench.published import fan_out, python_port, sources, studies, threshold_lab
+from streaming_bench.published.side_by_side import ReproducedRow, deviation, grid
 
 LAB = Path(__file__).parent / "golden" / "lab"
 
@@ -25,20 +23,20 @@ def test_the_labs_files_are_golden() -> None:
     assert golden_lab() == golden_lab()
 
 
-@pytest.mark.parametrize("threshold", cost.THRESHOLDS)
+@pytest.mark.parametrize("threshold", threshold_lab.THRESHOLDS)
 def test_the_lab_agrees_with_its_table(threshold: str) -> None:
     """Thresholds and the baseline's p99 are the published ones, the hedged p99 is within 5 %."""
-    row, said = cost.cost(cost.draw(cost.SEED), threshold), published.COST[threshold]
+    row, said = threshold_lab.threshold_cost(threshold_lab.draw(threshold_lab.SEED), threshold), sources.COST[threshold]
     assert (row.threshold_ms, row.baseline_p99_ms, row.total_requests) == (said[0], said[1], said[6])
     assert row.hedged_p99_ms == pytest.approx(said[2], rel=0.05)
 
 
-@given(attempts_ms, st.sampled_from(list(cost.THRESHOLDS)))
+@given(attempts_ms, st.sampled_from(list(threshold_lab.THRESHOLDS)))
 def test_a_hedge_shortens_and_what_it_wastes_is_the_losers_time(pairs: list[tuple[int, int]], threshold: str) -> None:
     """No request gets slower; the wasted work is what the losers had spent when the winner was there."""
-    lab = cost.Lab([a for a, _ in pairs], [b for _, b in pairs])
-    row = cost.cost(lab, threshold)
-    hedged = cost.hedged_ms(lab, row.threshold_ms)
+    lab = threshold_lab.LabDraws([a for a, _ in pairs], [b for _, b in pairs])
+    row = threshold_lab.threshold_cost(lab, threshold)
+    hedged = threshold_lab.hedged_ms(lab, row.threshold_ms)
     assert all(after <= before for after, before in zip(hedged, lab.primaries_ms, strict=True))
     late = [(a, b, took) for (a, b), took in zip(pairs, hedged, strict=True) if a > row.threshold_ms]
     assert row.hedged_requests == len(late)
@@ -47,17 +45,17 @@ def test_a_hedge_shortens_and_what_it_wastes_is_the_losers_time(pairs: list[tupl
 
 def test_the_fan_out_arithmetic() -> None:
     """What is published for calls of which 1 % are slow is right, and one call is as slow as it is."""
-    assert {calls: round(fan_out.any_slow(0.01, calls), 2 + (calls < 100)) for calls in published.FAN_OUT} == dict(
-        published.FAN_OUT
+    assert {calls: round(fan_out.any_slow(0.01, calls), 2 + (calls < 100)) for calls in sources.FAN_OUT} == dict(
+        sources.FAN_OUT
     )
     assert fan_out.any_slow(0.04, 1) == pytest.approx(0.04)
 
 
 def test_the_study_left_its_delay_out() -> None:
     """Without the delay of 20 ms that a hedged request waits, the study's figures come out; with it they do not."""
-    study = replace(tables.THREE_SERVERS, rows=tables.THREE_SERVERS.rows[1:3])
-    found = {row.name: row for row in tables.reproduce(study, [101], 2_500, quiet)}
-    said = published.THREE_SERVERS["20 ms to all others"]["study"]
+    study = replace(studies.THREE_SERVERS, rows=studies.THREE_SERVERS.rows[1:3])
+    found = {row.name: row for row in studies.reproduce(study, [101], 2_500, quiet)}
+    said = sources.THREE_SERVERS["20 ms to all others"]["study"]
     without = found["the same, the delay left out"].here
     assert all(without[key] == pytest.approx(said[key], rel=0.05) for key in ("mean", "p95", "p99", "p100"))
     assert found["20 ms to all others"].here["p99"] > 1.2 * said["p99"]
@@ -66,14 +64,14 @@ def test_the_study_left_its_delay_out() -> None:
 def test_figures_stand_beside_each_other() -> None:
     """A row has its published figures, ours, how far off each is, and where seeds differ from what to what."""
     said = {"paper": {"p50": 10.0, "p99": 100.0, "extra": 0.05}}
-    row = Found("static", {"p50": 11.0, "p99": 90.0, "p999": 200.0, "extra": 0.07}, said, {"p99": (80.0, 95.0)})
+    row = ReproducedRow("static", {"p50": 11.0, "p99": 90.0, "p999": 200.0, "extra": 0.07}, said, {"p99": (80.0, 95.0)})
     assert grid([row]).rows == [
         ["static: paper", "10", "100", "", "5.0%"],
         ["static: here", "11", "90", "200", "7.0%"],
         ["    off by, paper", "+10.0%", "-10.0%", "", "+2.0 points"],
         ["    seeds from, to", "", "80-95", "", ""],
     ]
-    assert off("p999", row.here, said["paper"]) is None
+    assert deviation("p999", row.here, said["paper"]) is None
 
 
 def test_without_the_port_it_is_said_how_to_get_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What was measured: records survive a folder, figures are those of the records, and tables say what they show."""
+"""What was measured: records survive a folder, figures are those of the records, and tables say what they tables."""
 
 import argparse
 import math
@@ -11,14 +11,13 @@ import pytest
 from providers.simulated.profile import parse_profile
 from providers.simulated.quantities import distribution
 from streaming_bench.__main__ import main
-from streaming_bench.commands.compare import add_arguments, rows
+from streaming_bench.commands.compare import add_arguments, run_specs
 from streaming_bench.compare import rendering as comparison
-from streaming_bench.compare.experiment import ROWS, Scene
-from streaming_bench.failures import BenchError
+from streaming_bench.compare.experiment import POLICIES, Experiment
+from streaming_bench.errors import BenchError
 from streaming_bench.load import rendering as load_rendering
-from streaming_bench.report import tables as show
-from streaming_bench.report.figures import compared as compare_runs
-from streaming_bench.report.figures import figures
+from streaming_bench.report import tables
+from streaming_bench.report.figures import compare_runs, figures
 from streaming_bench.report.records import MODES, Record, Run, read_runs, write_runs
 from streaming_bench.report.results import Results
 
@@ -112,7 +111,7 @@ def test_figures_are_those_of_the_records() -> None:
 
 def test_the_table_is_golden() -> None:
     """The overview of a known comparison is this one."""
-    grid = show.overview(comparison.renamed(runs()))
+    grid = tables.overview(comparison.figures_by_policy(runs()))
     assert "\n".join(grid.lines()) == TABLE
 
 
@@ -142,10 +141,10 @@ def test_failures_are_in_a_table_of_their_own() -> None:
     """Classes of failure are columns, and there is no such table where nothing failed."""
     failed = run("off", lambda _: 0.02, 100, lambda _: "primary")
     failed.records[3].error = "timeout"
-    grid = show.errors([figures(failed)])
+    grid = tables.errors([figures(failed)])
     assert grid is not None
     assert grid.lines() == ["failed        timeout", "off, flushed        1"]
-    assert show.errors([figures(each) for each in runs()]) is None
+    assert tables.errors([figures(each) for each in runs()]) is None
 
 
 def test_a_ratio_is_that_of_the_runs() -> None:
@@ -161,18 +160,18 @@ def test_compare_plans_its_rows() -> None:
     add_arguments(parser)
     args = parser.parse_args(["--out", "x", "--requests", "1200", "--warm", "300", "--rps", "150"])
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    for row in rows(args):
+    for row in run_specs(args):
         found.setdefault((row.part, row.mode), []).append((row.policy, row.count))
-    assert [policy for policy, _ in found["headers", "flushed"]] == list(ROWS)
-    assert found["headers", "held"] == [(policy, 600) for policy in ROWS]
+    assert [policy for policy, _ in found["headers", "flushed"]] == list(POLICIES)
+    assert found["headers", "held"] == [(policy, 600) for policy in POLICIES]
     assert found["headers", "role first"] == [("ttfb", 300), ("adaptive", 300)]
     assert found["episode", "flushed"] == [("off", 1200), ("adaptive", 1200)]
-    assert {row.slow_s for row in rows(args)} == {None, (2.7, 5.3)}
+    assert {row.slow_s for row in run_specs(args)} == {None, (2.7, 5.3)}
 
 
 def test_decks_have_their_misses_and_their_seed() -> None:
     """Each replica's deck has exactly the share of misses, differs from the others', and is its seed's."""
-    scene = Scene(distribution("20ms"), distribution("200ms"), misses=0.2)
+    scene = Experiment(distribution("20ms"), distribution("200ms"), misses=0.2)
     decks = [scene.deck(number) for number in range(2)]
     assert [deck.count("200.000ms") for deck in decks] == [100, 100]
     assert [deck.count("20.000ms") for deck in decks] == [400, 400]

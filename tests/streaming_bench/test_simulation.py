@@ -10,7 +10,7 @@ import pytest
 from gateway.routing.strategies import Routing
 from streaming_bench.__main__ import main
 from streaming_bench.golden import KEYS, golden_rows
-from streaming_bench.simulation.comparison import Plan, compare
+from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.scenario import FOLDER, load
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[str, Any]]:
     """The rows of a small comparison, by policy."""
     scenario = replace(load(workload), requests=requests)
-    result = compare(scenario, Plan(**{"policies": ("adaptive", "off"), "seeds": (1,), **plan}))
+    result = compare(scenario, ComparisonPlan(**{"policies": ("adaptive", "off"), "seeds": (1,), **plan}))
     found = result["rows"]
     assert isinstance(found, list)
     return {row["policy"]: row for row in found}
@@ -27,7 +27,7 @@ def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[st
 
 @pytest.mark.parametrize("workload", sorted(path.stem for path in FOLDER.glob("*.toml")))
 def test_rows_are_golden(workload: str) -> None:
-    """2,000 requests of each workload give the rows checked in; `streaming_bench golden` writes them anew."""
+    """2,000 requests of each workload give the rows checked in; `ttft-bench update-golden` writes them anew."""
     expected = json.loads((GOLDEN / f"{workload}.json").read_text())
     found = golden_rows(workload)
     assert list(found) == list(expected)
@@ -93,7 +93,7 @@ def test_correlated_misses_do_no_harm() -> None:
 def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints a line for each policy and writes rows and a manifest."""
     file = tmp_path / "o.json"
-    arguments = "virtual --workload W8 --policy adaptive,off --budget 20 --seeds 1 --requests 200 --json"
+    arguments = "simulate --workload W8 --policy adaptive,off --budget 20 --seeds 1 --requests 200 --json"
     assert main([*arguments.split(), str(file)]) == 0
     out = capsys.readouterr().out
     first = [line.split()[0] for line in out.splitlines()[1:]]
@@ -116,5 +116,5 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_wrong_option_is_explained(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A value that cannot be used ends the command with a sentence."""
     with pytest.raises(SystemExit):
-        main(["virtual", *arguments.split()])
+        main(["simulate", *arguments.split()])
     assert said in " ".join(capsys.readouterr().err.split())

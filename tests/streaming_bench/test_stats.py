@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming_bench.report.stats import Blocks, blocks_of, quantile, ratio
+from streaming_bench.report.stats import Blocks, in_blocks, quantile, ratio
 
 
 def test_the_interval_of_a_median_is_the_textbooks() -> None:
@@ -54,7 +54,7 @@ def test_a_ratio_is_found(share: float | None, paired: bool) -> None:
     """Of two samples of which one is 1.5 times the other, the ratio is 1.5 and its interval is close around it."""
     rng = random.Random(2)
     values = [rng.uniform(10, 20) for _ in range(1000)]
-    below, above = blocks_of(values, 50), blocks_of([1.5 * value for value in values], 50)
+    below, above = in_blocks(values, 50), in_blocks([1.5 * value for value in values], 50)
     found = ratio(Blocks(above, share), Blocks(below, share), 1, paired=paired)
     assert found.value == pytest.approx(1.5)
     assert 1.35 < found.low <= 1.5 + 1e-9
@@ -66,7 +66,7 @@ def test_a_ratio_is_found(share: float | None, paired: bool) -> None:
 def test_blocks_lose_nothing(count: int, size: int) -> None:
     """Cut into blocks, a sample has the same values in the same order, and no block but a lone one is short."""
     values = [float(number) for number in range(count)]
-    blocks = blocks_of(values, size)
+    blocks = in_blocks(values, size)
     assert [value for block in blocks for value in block] == values
     assert all(len(block) >= size for block in blocks) or len(blocks) == 1
 

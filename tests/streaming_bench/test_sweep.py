@@ -11,9 +11,9 @@ from streaming_bench.__main__ import main
 from streaming_bench.progress import quiet
 from streaming_bench.report.results import read_manifest
 from streaming_bench.simulation import sweeps
-from streaming_bench.simulation.sweeps import Size
+from streaming_bench.simulation.sweeps import SweepSize
 
-TINY = Size(400, (7,), 0.01)
+TINY = SweepSize(400, (7,), 0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,8 @@ def test_coarser_bins_cost_little_until_they_are_very_coarse() -> None:
 
 def test_a_shorter_window_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each window length has a row for each phase of the day, and changes what is learned."""
-    monkeypatch.setattr(sweeps, "REACHES_S", (15.0, 300.0))
-    rows = list(sweeps.windows(Size(400, (7,), 0.03), quiet))
+    monkeypatch.setattr(sweeps, "WINDOWS_S", (15.0, 300.0))
+    rows = list(sweeps.windows(SweepSize(400, (7,), 0.03), quiet))
     assert [row.reach_s for row in rows] == [15.0] * 5 + [300.0] * 5
     assert [row[2:] for row in rows[:5]] != [row[2:] for row in rows[5:]]
 
@@ -64,7 +64,7 @@ def test_a_sweep_fills_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     command = import_module("streaming_bench.commands.sweep")
     monkeypatch.setattr(command, "QUICK", TINY)
     monkeypatch.setattr(command, "_QUICK_BUDGETS", (0.1,))
-    monkeypatch.setattr(sweeps, "DRIFTERS", {"adaptive": None, "static 6 ms": 0.006})
+    monkeypatch.setattr(sweeps, "DRIFT_POLICIES", {"adaptive": None, "static 6 ms": 0.006})
     assert main(["sweep", "--quick", "--workload", "W2", "--part", "frontier,drift", "--out", str(tmp_path)]) == 0
     files = read_manifest(tmp_path)["files"]
     assert isinstance(files, dict)

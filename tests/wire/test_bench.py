@@ -13,18 +13,18 @@ from simulated_sockets import serving
 from spawned import spawn
 from streaming_bench.__main__ import main
 from streaming_bench.load.client import Target
-from streaming_bench.load.plan import Traffic, planned
-from streaming_bench.load.session import Outcome, Session, measure
-from streaming_bench.load.sizes import sizes
+from streaming_bench.load.plan import TrafficPlan, plan_requests
+from streaming_bench.load.session import Measurement, Session, measure
+from streaming_bench.load.token_distribution import token_distribution
 from streaming_bench.report.records import Run, read_runs
 from streaming_bench.report.results import read_manifest
 
 COMPARE = "compare --requests 30 --warm 10 --rps 300 --policy direct,ttfb --headers flushed --part headers"
 
 
-def traffic(count: int, rate_per_s: float | None = 200.0, block: int = 10) -> Traffic:
+def traffic(count: int, rate_per_s: float | None = 200.0, block: int = 10) -> TrafficPlan:
     """A few short requests."""
-    return Traffic(count, rate_per_s, sizes("30"), sizes("5"), block=block)
+    return TrafficPlan(count, rate_per_s, token_distribution("30"), token_distribution("5"), block=block)
 
 
 def test_compare_counts_at_the_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,12 +48,12 @@ def test_compare_counts_at_the_replicas(tmp_path: Path, capsys: pytest.CaptureFi
 def test_load_sees_what_the_server_sent() -> None:
     """Both kinds of loop get every answer with its tokens, and a closed loop keeps to its connections."""
 
-    async def scenario() -> tuple[list[Outcome], int]:
+    async def scenario() -> tuple[list[Measurement], int]:
         async with serving(ttft="1ms", gap="1ms", headers="at_once", role="early") as server:
             targets = {"endpoint": Target(server.url, "m")}
             outcomes = [
-                await measure(Session(targets, planned(traffic(30)))),
-                await measure(Session(targets, planned(traffic(30, None)), concurrency=3)),
+                await measure(Session(targets, plan_requests(traffic(30)))),
+                await measure(Session(targets, plan_requests(traffic(30, None)), concurrency=3)),
             ]
             return outcomes, server.stats.connections_opened
 
@@ -75,10 +75,10 @@ def test_load_sees_what_the_server_sent() -> None:
 def test_two_targets_take_turns() -> None:
     """Both get the same requests, block by block, and the first of a block alternates."""
 
-    async def scenario() -> tuple[Outcome, list[int]]:
+    async def scenario() -> tuple[Measurement, list[int]]:
         async with serving() as one, serving() as other:
             targets = {"endpoint": Target(one.url, "m"), "against": Target(other.url, "m")}
-            outcome = await measure(Session(targets, planned(traffic(20))))
+            outcome = await measure(Session(targets, plan_requests(traffic(20))))
             return outcome, [one.stats.requests, other.stats.requests]
 
     outcome, requests = run_real(scenario())
@@ -106,7 +106,7 @@ def test_failures_have_their_class(fault: str, error: str) -> None:
 
     async def scenario() -> list[Run]:
         async with serving(faults=[fault]) as server:
-            outcome = await measure(Session({"endpoint": Target(server.url, "m")}, planned(traffic(3))))
+            outcome = await measure(Session({"endpoint": Target(server.url, "m")}, plan_requests(traffic(3))))
             return outcome.runs
 
     [run] = run_real(scenario())
@@ -121,7 +121,7 @@ def test_nobody_there_is_a_result() -> None:
         async with serving(ttft="60s") as server:
             url, silent = "http://127.0.0.1:9/v1", Target(server.url, "m", timeout_s=0.05)
             outcomes = [
-                await measure(Session({"endpoint": target}, planned(traffic(1))))
+                await measure(Session({"endpoint": target}, plan_requests(traffic(1))))
                 for target in (Target(url, "m"), silent)
             ]
             return [outcome.runs[0].records[0].error for outcome in outcomes]
@@ -132,9 +132,11 @@ def test_nobody_there_is_a_result() -> None:
 def test_tokens_are_bounded_while_it_runs() -> None:
     """A server that says more than it was allowed ends the run, which keeps what it has."""
 
-    async def scenario() -> Outcome:
+    async def scenario() -> Measurement:
         async with serving() as server:
-            session = Session({"endpoint": Target(server.url, "m")}, planned(traffic(50, None)), 1, tokens_max=100)
+            session = Session(
+                {"endpoint": Target(server.url, "m")}, plan_requests(traffic(50, None)), 1, tokens_max=100
+            )
             return await measure(session)
 
     outcome = run_real(scenario())

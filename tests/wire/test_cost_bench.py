@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench.failures import BenchError
-from streaming_bench.overhead import record
-from streaming_bench.overhead.client import Load
-from streaming_bench.overhead.processes import KEY, Machine, backend, gateway, limited
-from streaming_bench.overhead.rows import Row, sample
+from streaming_bench.errors import BenchError
+from streaming_bench.overhead import cost_table
+from streaming_bench.overhead.client import StreamLoad
+from streaming_bench.overhead.processes import KEY, Machine, backend, gateway, limited_settings
+from streaming_bench.overhead.rows import CostRow, measure
 
-ROWS = [Row("requests", "us", 120.0, 80.0, 100.0, 20.0), Row("memory", "MB", 64.0)]
+ROWS = [CostRow("requests", "us", 120.0, 80.0, 100.0, 20.0), CostRow("memory", "MB", 64.0)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="CPU times are read from /proc")
@@ -18,9 +18,11 @@ def test_every_answer_is_whole_and_asked_for_once(monkeypatch: pytest.MonkeyPatc
     """Each answer through a gateway has all its tokens, paced or not; the gateway took CPU time; a wrong key fails."""
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)  # this process runs other tests, too
     machine = Machine()
-    with backend(2) as back, gateway(machine, limited(back.ports)) as target:
+    with backend(2) as back, gateway(machine, limited_settings(back.ports)) as target:
         for gap_ms in (0, 3):
-            seen, cpu_s, user_share, rss_mb, upstream, foreign = sample(Load(8, 5, gap_ms, key=KEY), target, back)
+            seen, cpu_s, user_share, rss_mb, upstream, foreign = measure(
+                StreamLoad(8, 5, gap_ms, key=KEY), target, back
+            )
             assert (seen.requests, seen.errors, seen.tokens, upstream) == (8, 0, 40, 8)
             assert len(seen.ttfts_s) == 8
             assert cpu_s > 0
@@ -28,15 +30,15 @@ def test_every_answer_is_whole_and_asked_for_once(monkeypatch: pytest.MonkeyPatc
             assert rss_mb > 1
             assert 0 <= foreign <= 1
         with pytest.raises(BenchError, match="8 of 8 answers failed"):
-            sample(Load(8, 5, key="another"), target, back)
+            measure(StreamLoad(8, 5, key="another"), target, back)
 
 
 def test_a_run_is_compared_with_the_kept_one(tmp_path: Path) -> None:
     """The table has the ratio of each figure to nginx and to the kept run, and nothing where there is neither."""
     file = tmp_path / "kept.json"
-    assert record.read(file) == {}
-    record.write(file, [ROWS[0]._replace(ours=240.0)], {"cores": 2})
-    requests, memory = record.table(ROWS, record.read(file))[2:]
+    assert cost_table.read(file) == {}
+    cost_table.write(file, [ROWS[0]._replace(ours=240.0)], {"cores": 2})
+    requests, memory = cost_table.table(ROWS, cost_table.read(file))[2:]
     assert [cell.strip() for cell in requests.split("|")] == [
         "", "requests", "us", "120", "80.0 + 40.0", "100", "20.0 + 80.0", "1.20", "240", "0.50", "",
     ]  # fmt: skip

@@ -8,14 +8,14 @@ three-server study (`study`), the deterministic lab (`lab`), the Python port's p
 from collections.abc import Mapping
 from typing import Final
 
-Figures = Mapping[str, float]
+PublishedFigures = Mapping[str, float]
 
 
-def _row(p50: float, p90: float, p95: float, p99: float, p999: float, extra: float) -> Figures:
+def _row(p50: float, p90: float, p95: float, p99: float, p999: float, extra: float) -> PublishedFigures:
     return {"p50": p50, "p90": p90, "p95": p95, "p99": p99, "p999": p999, "extra": extra}
 
 
-MICROSERVICE: Final[Mapping[str, Mapping[str, Figures]]] = {
+MICROSERVICE: Final[Mapping[str, Mapping[str, PublishedFigures]]] = {
     "no hedging": {
         "article": _row(5.1, 9.0, 18.8, 65.0, 103.8, 0.0),
         "readme": _row(5.0, 8.9, 17.1, 64.3, 104.5, 0.0),
@@ -34,12 +34,12 @@ MICROSERVICE: Final[Mapping[str, Mapping[str, Figures]]] = {
     },
 }
 
-STREAMING_FLUSHED: Final[Mapping[str, Mapping[str, Figures]]] = {
+STREAMING_FLUSHED: Final[Mapping[str, Mapping[str, PublishedFigures]]] = {
     "time to headers": {"readme": {"p50": 1.2, "p90": 2.0, "p95": 2.3, "p99": 3.0, "p80": 1.6}},
     "time to first token": {"readme": {"p50": 16.4, "p90": 199.4, "p95": 216.0, "p99": 243.5, "p80": 25.9}},
 }
 
-STREAMING_HELD: Final[Mapping[str, Mapping[str, Figures]]] = {
+STREAMING_HELD: Final[Mapping[str, Mapping[str, PublishedFigures]]] = {
     "no hedging": {
         "readme": {"p50": 16.4, "p90": 199.6, "p95": 217.5, "p99": 245.6, "extra": 0.0},
         "article": {"p50": 5.1, "p90": 26.3, "p99": 28.1, "extra": 0.0},
@@ -54,7 +54,7 @@ STREAMING_HELD: Final[Mapping[str, Mapping[str, Figures]]] = {
     },
 }
 
-THREE_SERVERS: Final[Mapping[str, Mapping[str, Figures]]] = {
+THREE_SERVERS: Final[Mapping[str, Mapping[str, PublishedFigures]]] = {
     "round robin": {"study": {"mean": 12.13, "p95": 18.75, "p99": 87.88, "p100": 278.62, "extra": 0.0}},
     "20 ms to all others": {"study": {"mean": 9.71, "p95": 17.25, "p99": 19.13, "p100": 19.94, "extra": 0.068}},
 }
@@ -68,7 +68,7 @@ COST: Final[Mapping[str, tuple[float, ...]]] = {
 FAN_OUT: Final[Mapping[int, float]] = {10: 0.096, 100: 0.63}
 """Of n calls with 1 % slow ones."""
 
-PYTHON_PORT: Final[Mapping[str, Figures]] = {
+PYTHON_PORT: Final[Mapping[str, PublishedFigures]] = {
     "no hedging": _row(5.8, 10.3, 12.2, 51.3, 78.3, 0.0),
     "adaptive": _row(6.2, 10.5, 12.1, 18.8, 22.2, 0.07),
 }

@@ -18,8 +18,8 @@ from gateway.hedging.plan import Plan as HedgePlan
 from streaming_bench import progress
 from streaming_bench.report import plots
 from streaming_bench.report.results import Results
-from streaming_bench.simulation.comparison import Plan, Samples
-from streaming_bench.simulation.runner import Run
+from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
+from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.scenario import load
 
 SEED: Final = 101
@@ -31,7 +31,7 @@ POLICIES: Final = ("off", "adaptive")
 _RATIO_MAX: Final = 40.0  # of the axis
 _SHARE_MIN: Final = 2e-3  # of requests: below, a window of a minute says little
 
-_Runs = Mapping[str, Mapping[str, Run]]
+_Runs = Mapping[str, Mapping[str, SimulatedRun]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,19 +50,19 @@ def run(args: argparse.Namespace) -> None:
 
 def _runs(tell: progress.Progress) -> _Runs:
     """Both policies on both workloads."""
-    found: dict[str, dict[str, Run]] = {}
+    found: dict[str, dict[str, SimulatedRun]] = {}
     for number, (workload, budget) in enumerate(BUDGETS.items()):
-        plan = Plan(POLICIES, (SEED,), budget=budget)
-        samples = Samples(replace(load(workload), requests=REQUESTS), plan, SEED)
+        plan = ComparisonPlan(POLICIES, (SEED,), budget=budget)
+        samples = SeedSamples(replace(load(workload), requests=REQUESTS), plan, SEED)
         found[workload] = {}
         for turn, policy in enumerate(POLICIES):
             begun = len(POLICIES) * number + turn
-            found[workload][policy] = samples.run(policy, _told(tell, f"{workload}, {policy}", begun))
+            found[workload][policy] = samples.run(policy, _progress(tell, f"{workload}, {policy}", begun))
     tell("done", 1.0)
     return found
 
 
-def _told(tell: progress.Progress, what: str, begun: int) -> Callable[[int], None]:
+def _progress(tell: progress.Progress, what: str, begun: int) -> Callable[[int], None]:
     """Progress of one of the runs."""
     runs = len(BUDGETS) * len(POLICIES)
     return lambda done: tell(what, min(0.999, (begun + done / REQUESTS) / runs))
@@ -88,7 +88,7 @@ def _curve(axes: Axes, plan: HedgePlan, budget: float) -> None:
     left = np.concatenate(([1.0], curve.survival))
     axes.step(points, left, where="post", color=plots.BLACK, linewidth=3.0)
     axes.axvline(plan.delay, color=plots.BLUE, linewidth=3.5)
-    axes.text(1.07 * plan.delay, 0.42, _said(plan), color=plots.BLUE, fontsize=18)
+    axes.text(1.07 * plan.delay, 0.42, _delay_label(plan), color=plots.BLUE, fontsize=18)
     axes.axhline(budget, color=plots.VERMILION, linestyle=(0, (1, 1.5)), linewidth=2.6)
     axes.text(_RATIO_MAX, 1.07 * budget, f"budget {budget:.0%}", color=plots.VERMILION, fontsize=18, ha="right")
     axes.set_xscale("log")
@@ -102,7 +102,7 @@ def _curve(axes: Axes, plan: HedgePlan, budget: float) -> None:
     axes.set_xlabel("wait, in multiples of its predicted TTFT")
 
 
-def _said(plan: HedgePlan) -> str:
+def _delay_label(plan: HedgePlan) -> str:
     """What the line at d* says."""
     if plan.share < 1:
         return (
@@ -127,11 +127,11 @@ def _cdfs(results: Results, runs: _Runs) -> None:
         panels[0].set_ylabel("requests answered")
 
 
-def _name(policy: str, run: Run) -> str:
+def _name(policy: str, run: SimulatedRun) -> str:
     """The policy, and what it cost."""
     hedges = sum(record.hedges for record in run.records) / len(run.records)
     return f"{policy}, {hedges:.0%} hedges" if hedges else policy
 
 
-def _ttfts_ms(run: Run) -> Sequence[float]:
+def _ttfts_ms(run: SimulatedRun) -> Sequence[float]:
     return [1000 * record.ttft_s for record in run.records]

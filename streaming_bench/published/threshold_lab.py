@@ -29,7 +29,7 @@ _STRAGGLERS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Lab:
+class LabDraws:
     """All draws of a run: what each request's first attempt takes, and what a second one would."""
 
     primaries_ms: Sequence[int]
@@ -37,7 +37,7 @@ class Lab:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ThresholdCost:
     """One row of the cost table."""
 
     threshold: str
@@ -60,14 +60,14 @@ class Cost:
         )
 
 
-def draw(seed: int) -> Lab:
+def draw(seed: int) -> LabDraws:
     """Everything random in a run."""
     rng = random.Random(seed)
     count = PER_SECOND * SECONDS
-    return Lab([_sample_ms(rng) for _ in range(count)], [_sample_ms(rng) for _ in range(count)])
+    return LabDraws([_sample_ms(rng) for _ in range(count)], [_sample_ms(rng) for _ in range(count)])
 
 
-def cost(lab: Lab, threshold: str) -> Cost:
+def threshold_cost(lab: LabDraws, threshold: str) -> ThresholdCost:
     """A row: the threshold is that quantile of the same run without hedging."""
     baseline = sorted(lab.primaries_ms)
     threshold_ms = quantile(baseline, THRESHOLDS[threshold])
@@ -76,7 +76,7 @@ def cost(lab: Lab, threshold: str) -> Cost:
         done_ms = threshold_ms + backup_ms
         wasted_ms += done_ms if done_ms < primary_ms else primary_ms - threshold_ms
         completed += done_ms == primary_ms  # in the same millisecond: too late to be cancelled
-    return Cost(
+    return ThresholdCost(
         threshold=threshold,
         threshold_ms=threshold_ms,
         baseline_p99_ms=quantile(baseline, 0.99),
@@ -88,7 +88,7 @@ def cost(lab: Lab, threshold: str) -> Cost:
     )
 
 
-def hedged_ms(lab: Lab, threshold_ms: int) -> list[int]:
+def hedged_ms(lab: LabDraws, threshold_ms: int) -> list[int]:
     """What each request takes with a second attempt at the threshold."""
     return [
         min(primary_ms, threshold_ms + backup_ms) if primary_ms > threshold_ms else primary_ms
@@ -103,9 +103,9 @@ def by_second(latencies_ms: Sequence[int]) -> Iterator[Sequence[str | int]]:
         yield (second + 1, *(quantile(part, q) for q in (0.5, 0.95, 0.99, 0.999)), PER_SECOND)
 
 
-def tables(lab: Lab) -> dict[str, tuple[Sequence[str], list[Sequence[str | int]]]]:
+def tables(lab: LabDraws) -> dict[str, tuple[Sequence[str], list[Sequence[str | int]]]]:
     """Every table of a run by the name of its file: heads and rows."""
-    rows = [cost(lab, threshold) for threshold in THRESHOLDS]
+    rows = [threshold_cost(lab, threshold) for threshold in THRESHOLDS]
     runs = {"baseline": lab.primaries_ms} | {f"hedged-{r.threshold}": hedged_ms(lab, r.threshold_ms) for r in rows}
     seconds = {name: (SECOND_HEADS, list(by_second(latencies_ms))) for name, latencies_ms in runs.items()}
     return {"cost-table": (COST_HEADS, [row.cells for row in rows]), **seconds}
@@ -122,7 +122,7 @@ def _sample_ms(rng: random.Random) -> int:
     return round(min(100.0, max(1.0, rng.gauss(20.0, 5.0))))
 
 
-def _late(lab: Lab, threshold_ms: int) -> Iterator[tuple[int, int]]:
+def _late(lab: LabDraws, threshold_ms: int) -> Iterator[tuple[int, int]]:
     """The pairs of which the first attempt is late."""
     return (pair for pair in zip(lab.primaries_ms, lab.backups_ms, strict=True) if pair[0] > threshold_ms)
 

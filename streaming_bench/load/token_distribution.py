@@ -25,7 +25,7 @@ _HEAD_TOKENS: Final = 8  # of "Request 17:" and of what a chat template puts aro
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class TokenDistribution:
     """A distribution of token counts.
 
     Attributes:
@@ -37,7 +37,7 @@ class Sizes:
     draw: Callable[[random.Random, int], int] = field(compare=False, repr=False)
 
 
-def sizes(text: str) -> Sizes:
+def token_distribution(text: str) -> TokenDistribution:
     """Read "200", "uniform:100,2000", "lognormal:500,200" (mean and standard deviation) or "trace:100,2000,50".
 
     Raises:
@@ -46,17 +46,17 @@ def sizes(text: str) -> Sizes:
     name, colon, rest = text.partition(":")
     values = [_tokens(word, text) for word in (rest if colon else name).split(",")]
     if not colon and len(values) == 1:
-        return Sizes(text, lambda _rng, _number: values[0])
+        return TokenDistribution(text, lambda _rng, _number: values[0])
     if name == "trace":
-        return Sizes(text, lambda _rng, number: values[number % len(values)])
+        return TokenDistribution(text, lambda _rng, number: values[number % len(values)])
     if name == "uniform" and len(values) == 2 and values[0] <= values[1]:
-        return Sizes(text, lambda rng, _number: rng.randint(values[0], values[1]))
+        return TokenDistribution(text, lambda rng, _number: rng.randint(values[0], values[1]))
     if name == "lognormal" and len(values) == 2:
-        return Sizes(text, lambda rng, _number: _lognormal(rng, *values))
+        return TokenDistribution(text, lambda rng, _number: _lognormal(rng, *values))
     raise UnitError(f"found {text!r}; write 200, uniform:100,2000, lognormal:500,200 or trace:100,2000,50, in tokens")
 
 
-def prompt(number: int, tokens: int, rng: random.Random, shared: str = "") -> str:
+def prompt_text(number: int, tokens: int, rng: random.Random, shared: str = "") -> str:
     """A prompt of about so many tokens.
 
     Args:
@@ -70,7 +70,7 @@ def prompt(number: int, tokens: int, rng: random.Random, shared: str = "") -> st
     return f"{shared} Request {number}: {words}" if shared else f"Request {number}: {words}"
 
 
-def shared_words(tokens: int, seed: int) -> str:
+def shared_text(tokens: int, seed: int) -> str:
     """What all prompts begin with."""
     return " ".join(random.Random(f"{seed}/shared").choices(_WORDS, k=tokens)) if tokens else ""
 

@@ -13,7 +13,7 @@ from streaming_bench.simulation.engine_scenario import Episodes, Serving
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class Slowdown:
     """From start_s to end_s everything goes at `speed`."""
 
     start_s: float
@@ -21,14 +21,14 @@ class Spell:
     speed: float
 
 
-class Weather:
+class SpeedTimeline:
     """One replica's speed in time.
 
     Args:
         spells: speeds of overlapping ones multiply.
     """
 
-    def __init__(self, spells: Sequence[Spell]) -> None:
+    def __init__(self, spells: Sequence[Slowdown]) -> None:
         self._starts_s = sorted({0.0, *(t for spell in spells for t in (spell.start_s, spell.end_s))})
         self._speeds = []
         for start_s in self._starts_s:
@@ -53,29 +53,29 @@ class Weather:
         return max(start_s, self._starts_s[j] + (goal - self._work[j]) / self._speeds[j])
 
 
-def weathers(serving: Serving, replicas: int, length_s: float, seed: int) -> list[Weather]:
+def draw_timelines(serving: Serving, replicas: int, length_s: float, seed: int) -> list[SpeedTimeline]:
     """Draw every replica's weather for so long."""
     rng = random.Random(f"{seed}/weather")
-    spells: list[list[Spell]] = [[] for _ in range(replicas)]
+    spells: list[list[Slowdown]] = [[] for _ in range(replicas)]
     for episodes in serving.episodes:
         if episodes.each:
             for own in spells:
-                own.extend(_draw(episodes, length_s, rng))
+                own.extend(_draw_slowdowns(episodes, length_s, rng))
         else:
-            for spell in _draw(episodes, length_s, rng):
+            for spell in _draw_slowdowns(episodes, length_s, rng):
                 spells[int(rng.random() * replicas)].append(spell)
     out = serving.brown_out
-    return [Weather([*own, Spell(out.start_s, out.end_s, out.speed)]) for own in spells]
+    return [SpeedTimeline([*own, Slowdown(out.start_s, out.end_s, out.speed)]) for own in spells]
 
 
-def _draw(episodes: Episodes, length_s: float, rng: random.Random) -> list[Spell]:
-    spells: list[Spell] = []
+def _draw_slowdowns(episodes: Episodes, length_s: float, rng: random.Random) -> list[Slowdown]:
+    spells: list[Slowdown] = []
     now_s = episodes.every_s * rng.random()
     while now_s < length_s:
         slow, fast = episodes.speed
         share = rng.random()
         speed = 1 / (1 / fast + share * (1 / slow - 1 / fast)) if episodes.in_factor else slow + share * (fast - slow)
         lasts_s = episodes.lasts.draw(rng, len(spells))
-        spells.append(Spell(now_s, now_s + lasts_s, speed))
+        spells.append(Slowdown(now_s, now_s + lasts_s, speed))
         now_s += lasts_s + rng.expovariate(1 / max(1e-9, episodes.every_s - lasts_s))
     return spells

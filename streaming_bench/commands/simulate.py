@@ -12,10 +12,10 @@ from gateway.routing.strategies import Routing
 from providers.simulated.quantities import duration
 from streaming_bench import arguments, progress
 from streaming_bench.simulation import table
-from streaming_bench.simulation.comparison import Plan, compare
-from streaming_bench.simulation.policies import NAMES
+from streaming_bench.simulation.comparison import ComparisonPlan, compare
+from streaming_bench.simulation.policies import POLICY_NAMES
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.scenario import faster, load
+from streaming_bench.simulation.scenario import load, with_load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workload", required=True, metavar="NAME", help="W1 to W8, or the path of a .toml file")
     add(
         "--policy",
-        type=arguments.names("policy", *NAMES),
+        type=arguments.names("policy", *POLICY_NAMES),
         default=("adaptive", "off"),
-        help=f"some of {','.join(NAMES)}",
+        help=f"some of {','.join(POLICY_NAMES)}",
     )
     add("--budget", type=percent, metavar="%", help="hedges, in per cent of the requests")
     add("--max-hedges", type=count, default=1, metavar="N", help="per request")
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     if args.requests is not None:
         scenario = replace(scenario, requests=args.requests)
     if args.load is not None:
-        scenario = faster(scenario, args.load)
+        scenario = with_load(scenario, args.load)
     result = compare(scenario, _plan(args), progress.bar())
     rows = result["rows"]
     assert isinstance(rows, list)
@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> None:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def _plan(args: argparse.Namespace) -> Plan:
-    return Plan(
+def _plan(args: argparse.Namespace) -> ComparisonPlan:
+    return ComparisonPlan(
         policies=args.policy,
         seeds=tuple(range(args.seed_first, args.seed_first + args.seeds)),
         budget=args.budget,

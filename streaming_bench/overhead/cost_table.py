@@ -9,7 +9,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from streaming_bench.overhead.rows import Row
+from streaming_bench.overhead.rows import CostRow
 
 _HEADS = ("", "unit", "gateway", "user + kernel", "nginx", "user + kernel", "of nginx", "recorded", "of recorded")
 
@@ -30,7 +30,7 @@ def machine() -> dict[str, object]:
     return found
 
 
-def write(file: Path, rows: Sequence[Row], told: Mapping[str, object]) -> None:
+def write(file: Path, rows: Sequence[CostRow], told: Mapping[str, object]) -> None:
     """Keep a run."""
     figures = {row.name: {name: _rounded(value) for name, value in row._asdict().items()} for row in rows}
     file.write_text(json.dumps({"machine": told, "rows": figures}, indent=1) + "\n", encoding="utf-8")
@@ -44,7 +44,7 @@ def read(file: Path) -> dict[str, float]:
     return {name: row["ours"] for name, row in rows.items()}
 
 
-def table(rows: Sequence[Row], recorded: Mapping[str, float]) -> list[str]:
+def table(rows: Sequence[CostRow], recorded: Mapping[str, float]) -> list[str]:
     """As Markdown; ratios below 1: cheaper than nginx, cheaper than it was."""
     lines = [_HEADS, ("---",) * len(_HEADS), *(_cells(row, recorded.get(row.name)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADS))]
@@ -53,7 +53,7 @@ def table(rows: Sequence[Row], recorded: Mapping[str, float]) -> list[str]:
     ]
 
 
-def _cells(row: Row, before: float | None) -> tuple[str, ...]:
+def _cells(row: CostRow, before: float | None) -> tuple[str, ...]:
     return (
         row.name,
         row.unit,

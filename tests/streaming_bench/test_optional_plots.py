@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streaming_bench.__main__ import main
-from streaming_bench.report.drawing import INSTALL
+from streaming_bench.report.optional_plots import INSTALL
 from streaming_bench.report.records import Record, Run, write_runs
 from streaming_bench.report.results import Results
 

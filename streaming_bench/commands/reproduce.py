@@ -13,10 +13,8 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from streaming_bench import arguments, progress
-from streaming_bench.published import fan_out, python_port, tables
-from streaming_bench.published import figures as published
-from streaming_bench.published import lab as cost
-from streaming_bench.published.side_by_side import Found, grid
+from streaming_bench.published import fan_out, python_port, sources, studies, threshold_lab
+from streaming_bench.published.side_by_side import ReproducedRow, grid
 from streaming_bench.report import plots
 from streaming_bench.report.grid import Grid, percent
 from streaming_bench.report.results import Results
@@ -43,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Run a table again."""
-    first = args.seed_first or (cost.SEED if args.table == "cost" else _SEED_FIRST)
+    first = args.seed_first or (threshold_lab.SEED if args.table == "cost" else _SEED_FIRST)
     results = None if args.out is None else Results(args.out, args.argv, first)
     parts = TABLES[args.table](args, first, results)
     for part in parts:
@@ -56,15 +54,15 @@ def run(args: argparse.Namespace) -> None:
 
 def _microservice(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
     """50,000 requests, 5 % stragglers: none, static 10 and 50 ms, adaptive."""
-    return _race(args, first, results, "microservice", tables.MICROSERVICE)
+    return _race(args, first, results, "microservice", studies.MICROSERVICE)
 
 
 def _streaming(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
     """Both header modes."""
-    headers = [tables.header_times(_seeds(args, first))]
+    headers = [studies.header_times(_seeds(args, first))]
     _csv(results, "streaming-headers", headers)
-    flushed = _race(args, first, results, "streaming-flushed", tables.FLUSHED)
-    held = _race(args, first, results, "streaming-held", tables.HELD)
+    flushed = _race(args, first, results, "streaming-flushed", studies.FLUSHED)
+    held = _race(args, first, results, "streaming-held", studies.HELD)
     return [
         "streaming: when flushed headers arrive, which is what a hedge at headers learns",
         grid(headers),
@@ -75,42 +73,45 @@ def _streaming(args: argparse.Namespace, first: int, results: Results | None) ->
 
 def _three_servers(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
     """Round robin, and 20 ms to all others."""
-    return _race(args, first, results, "three-servers", tables.THREE_SERVERS)
+    return _race(args, first, results, "three-servers", studies.THREE_SERVERS)
 
 
 def _cost(_args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
     """The lab's table of one seed with its files, and what another seed would have said."""
-    lab = cost.draw(first)
-    rows = {name: cost.cost(lab, name) for name in cost.THRESHOLDS}
+    lab = threshold_lab.draw(first)
+    rows = {name: threshold_lab.threshold_cost(lab, name) for name in threshold_lab.THRESHOLDS}
     if results is not None:
-        for name, (heads, lines) in cost.tables(lab).items():
+        for name, (heads, lines) in threshold_lab.tables(lab).items():
             results.csv(f"{name}.csv", heads, lines)
     cells = []
     for name, row in rows.items():
-        said = published.COST[name]
+        said = sources.COST[name]
         cells.append([f"{name}: lab", *(f"{value:g}" for value in said)])
         cells.append([f"{name}: here", *map(str, row.cells[1:])])
-    table = Grid(["threshold", *(head.replace("_", " ") for head in cost.COST_HEADS[1:])], cells)
+    table = Grid(["threshold", *(head.replace("_", " ") for head in threshold_lab.COST_HEADS[1:])], cells)
     return [f"cost of a threshold, seed {first}", table, *_other_seeds(first)]
 
 
 def _other_seeds(first: int) -> _Parts:
     """The same run with other seeds: which of them put the p99 into the tail."""
-    labs = [cost.draw(seed) for seed in range(first, first + _COST_SEEDS)]
-    kinds: dict[str, list[dict[str, cost.Cost]]] = {"p99 of 200 ms, as published": [], "p99 below 100 ms": []}
+    labs = [threshold_lab.draw(seed) for seed in range(first, first + _COST_SEEDS)]
+    kinds: dict[str, list[dict[str, threshold_lab.ThresholdCost]]] = {
+        "p99 of 200 ms, as published": [],
+        "p99 below 100 ms": [],
+    }
     for lab in labs:
-        rows = {name: cost.cost(lab, name) for name in cost.THRESHOLDS}
+        rows = {name: threshold_lab.threshold_cost(lab, name) for name in threshold_lab.THRESHOLDS}
         kinds["p99 of 200 ms, as published" if rows["p99"].baseline_p99_ms >= 200 else "p99 below 100 ms"].append(rows)
     heads = [
         "baseline",
         "seeds",
-        *(f"{name}: {what}" for name in cost.THRESHOLDS for what in ("p99 ms", "hedges", "wasted ms")),
+        *(f"{name}: {what}" for name in threshold_lab.THRESHOLDS for what in ("p99 ms", "hedges", "wasted ms")),
     ]
     cells = [[kind, f"{len(found)} of {len(labs)}", *_means(found)] for kind, found in kinds.items() if found]
     return [f"means over {len(labs)} seeds, by what the seed makes of the baseline", Grid(heads, cells)]
 
 
-def _means(found: Sequence[Mapping[str, cost.Cost]]) -> list[str]:
+def _means(found: Sequence[Mapping[str, threshold_lab.ThresholdCost]]) -> list[str]:
     """Of hedged p99, hedges and wasted work, threshold by threshold."""
     figures = [
         [figure for row in rows.values() for figure in (row.hedged_p99_ms, row.hedged_requests, row.wasted_work_ms)]
@@ -125,7 +126,7 @@ def _fan_out(_args: argparse.Namespace, _first: int, results: Results | None) ->
     cells = [
         [
             *(f"{calls:,}", *(percent(fan_out.any_slow(share, calls), 2) for share in fan_out.SHARES)),
-            percent(published.FAN_OUT[calls]) if calls in published.FAN_OUT else "",
+            percent(sources.FAN_OUT[calls]) if calls in sources.FAN_OUT else "",
         ]
         for calls in fan_out.CALLS
     ]
@@ -145,9 +146,9 @@ def _python_port(args: argparse.Namespace, first: int, results: Results | None) 
     return [f"the Python port's httpx rows, {clock}, {args.at_a_time} at a time, {args.seeds} seeds", grid(found)]
 
 
-def _race(args: argparse.Namespace, first: int, results: Results | None, name: str, study: tables.Study) -> _Parts:
+def _race(args: argparse.Namespace, first: int, results: Results | None, name: str, study: studies.Study) -> _Parts:
     """A table of races."""
-    found = tables.reproduce(study, _seeds(args, first), args.requests, progress.bar())
+    found = studies.reproduce(study, _seeds(args, first), args.requests, progress.bar())
     _csv(results, name, found)
     return [f"{name.replace('-', ', ', 1)}: {study.workload}, {args.seeds} seeds from {first}", grid(found)]
 
@@ -156,7 +157,7 @@ def _seeds(args: argparse.Namespace, first: int) -> range:
     return range(first, first + args.seeds)
 
 
-def _csv(results: Results | None, name: str, found: Sequence[Found]) -> None:
+def _csv(results: Results | None, name: str, found: Sequence[ReproducedRow]) -> None:
     """Every figure by row and source."""
     if results is not None:
         rows: list[Sequence[str | float]] = []
@@ -173,10 +174,10 @@ def _draw_fan_out(results: Results) -> None:
     with plots.picture(results, "fan-out", title, below=below) as (axes,):
         calls = np.geomspace(1, 1000, 200)
         for number, share in enumerate(fan_out.SHARES):
-            given = plots.look("", number)
+            given = plots.line_style("", number)
             label = f"{100 * share:g}% of calls are slow"
             axes.plot(calls, 1 - (1 - share) ** calls, color=given.colour, linewidth=3.5, label=label)
-        for n, said in published.FAN_OUT.items():
+        for n, said in sources.FAN_OUT.items():
             axes.plot([n], [said], "o", color=plots.BLACK, markersize=11, zorder=5)
             axes.annotate(f"{said:.1%} at {n}".replace(".0%", "%"), (n, said), (12, -20), textcoords="offset points")
         axes.set_xscale("log")

@@ -14,7 +14,7 @@ IMAGES = DOCS / "images"
 def test_the_pictures_of_the_docs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command draws a picture of each kind that docs/hedging.md shows, from short runs as from long ones."""
     pytest.importorskip("matplotlib")
-    figures = import_module("streaming_bench.commands.figures")
+    figures = import_module("streaming_bench.commands.docs_figures")
     monkeypatch.setattr(figures, "REQUESTS", 300)
     figures.run(argparse.Namespace(folder=tmp_path, argv=["figures"]))
     drawn = {path.name for path in tmp_path.glob("*.png")}
