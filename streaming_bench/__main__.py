@@ -13,7 +13,7 @@ from typing import Final
 
 from streaming_bench.errors import BenchError
 from streaming_bench.report.optional_plots import INSTALL, lacks_matplotlib
-from streaming_bench.simulation.toml_table import ScenarioError
+from streaming_bench.simulation.toml_section import ScenarioError
 
 PROGRAM: Final = "ttft-bench"
 COMMANDS: Final = {

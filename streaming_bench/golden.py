@@ -4,14 +4,13 @@ Units: as in summary.py.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from streaming_bench.published import threshold_lab
 from streaming_bench.report.results import csv_text
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import FOLDER, load
+from streaming_bench.simulation.scenario import FOLDER, load, with_requests
 
 REQUESTS: Final = 2_000
 POLICIES: Final = ("adaptive", "library", "off")
@@ -23,7 +22,7 @@ KEYS: Final = (
 
 def golden_rows(workload: str) -> dict[str, dict[str, object]]:
     """A workload's rows by policy."""
-    result = compare(replace(load(workload), requests=REQUESTS), ComparisonPlan(POLICIES, (1,)))
+    result = compare(with_requests(load(workload), REQUESTS), ComparisonPlan(POLICIES, (1,)))
     rows = result["rows"]
     assert isinstance(rows, list)
     return {row["policy"]: {key: row[key] for key in KEYS} for row in rows}

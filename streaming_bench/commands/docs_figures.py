@@ -6,7 +6,6 @@ axes; ratios are multiples of the predicted TTFT.
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,7 @@ from streaming_bench.report import plots
 from streaming_bench.report.results import Results
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.runner import SimulatedRun
-from streaming_bench.simulation.scenario import load
+from streaming_bench.simulation.scenario import load, with_requests
 
 SEED: Final = 101
 REQUESTS: Final = 12_000
@@ -53,7 +52,7 @@ def _runs(tell: progress.Progress) -> _Runs:
     found: dict[str, dict[str, SimulatedRun]] = {}
     for number, (workload, budget) in enumerate(BUDGETS.items()):
         plan = ComparisonPlan(POLICIES, (SEED,), budget=budget)
-        samples = SeedSamples(replace(load(workload), requests=REQUESTS), plan, SEED)
+        samples = SeedSamples(with_requests(load(workload), REQUESTS), plan, SEED)
         found[workload] = {}
         for turn, policy in enumerate(POLICIES):
             begun = len(POLICIES) * number + turn

@@ -5,7 +5,6 @@ Owns options and what is printed. Units: as in arguments.py.
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from gateway.routing.strategies import Routing
@@ -15,7 +14,7 @@ from streaming_bench.simulation import table
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.policies import POLICY_NAMES
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.scenario import load, with_load
+from streaming_bench.simulation.scenario import load, with_load, with_requests
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     """Compare policies on a workload, print the tables."""
     scenario = load(args.workload)
     if args.requests is not None:
-        scenario = replace(scenario, requests=args.requests)
+        scenario = with_requests(scenario, args.requests)
     if args.load is not None:
         scenario = with_load(scenario, args.load)
     result = compare(scenario, _plan(args), progress.bar())

@@ -20,7 +20,7 @@ from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.policies import UNLIMITED_BUDGET
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
-from streaming_bench.simulation.scenario import Scenario, load
+from streaming_bench.simulation.scenario import Scenario, load, with_requests
 
 Values = NDArray[np.float64]
 
@@ -137,7 +137,7 @@ def reproduce(study: Study, seeds: Sequence[int], requests: int | None, tell: Pr
     """
     scenario = load(study.workload)
     if requests is not None:
-        scenario = replace(scenario, requests=requests)
+        scenario = with_requests(scenario, requests)
     found: list[ReproducedRow] = []
     for number, row in enumerate(study.rows):
         figures = []
@@ -160,7 +160,7 @@ def header_times(seeds: Sequence[int]) -> ReproducedRow:
     scenario = load("W2")
     figures = []
     for seed in seeds:
-        draws = SeedSamples(replace(scenario, requests=10_000), _FREE, seed).draws
+        draws = SeedSamples(with_requests(scenario, 10_000), _FREE, seed).draws
         assert isinstance(draws, TtftDraws)
         headers = draws.headers_s
         assert headers is not None

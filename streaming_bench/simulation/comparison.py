@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 
+from msgspec import structs
+
 from gateway.config.settings import HedgeSettings
 from gateway.routing.strategies import Crossing, Routing
 from gateway.topology import hedge_parameters
@@ -150,15 +152,18 @@ def _draw(scenario: Scenario, plan: ComparisonPlan, seed: int) -> TtftDraws | Se
     serving = scenario.serving
     if serving is not None:
         if plan.headroom is not None:
-            serving = replace(serving, quotas=replace(serving.quotas, headroom=plan.headroom))
-        return ServerDraws(replace(scenario, serving=serving), seed, plan.limit_headers, plan.others)
+            scenario = structs.replace(
+                scenario,
+                serving=structs.replace(serving, quotas=structs.replace(serving.quotas, headroom=plan.headroom)),
+            )
+        return ServerDraws(scenario, seed, plan.limit_headers, plan.others)
     return TtftDraws(scenario, seed, plan.correlation)
 
 
 def _traffic(scenario: Scenario, seed: int) -> ArrivalPlan:
     arrivals = scenario.arrivals
     times_s = None if arrivals.concurrency else arrivals_s(arrivals, scenario.requests, seed)
-    return ArrivalPlan(times_s, arrivals.concurrency)
+    return ArrivalPlan(times_s, arrivals.concurrency or 0)
 
 
 def _parts(scenario: Scenario) -> Sequence[Subset]:

@@ -54,7 +54,7 @@ class ServerDraws:
         self._seed, self._headers, self._others = seed, headers, others
         assert scenario.serving is not None
         serving = self._serving = scenario.serving
-        count, self._rate = scenario.requests, scenario.arrivals.per_second
+        count, self._rate = scenario.requests, scenario.arrivals.per_second or 0.0
         self._prompts = draw_prompts(serving.prompts, count, serving.quotas.answer_tokens, seed)
         self._weather = draw_timelines(serving, scenario.replicas, _AFTERWARDS * count / self._rate, seed)
         rng = random.Random(f"{seed}/luck")
@@ -67,8 +67,8 @@ class ServerDraws:
         """Fresh servers with these draws; headers always come with the first token."""
         quotas = self._serving.quotas
         limits = self._limits(quotas)
-        providers = [ProviderQuota(limits, self._headers, self._rival(i)) for i in range(quotas.quotas)]
-        names = [f"quota-{i * quotas.quotas // scenario.replicas}" for i in range(scenario.replicas)]
+        providers = [ProviderQuota(limits, self._headers, self._rival(i)) for i in range(quotas.count)]
+        names = [f"quota-{i * quotas.count // scenario.replicas}" for i in range(scenario.replicas)]
         told = limits if self._headers is LimitHeaders.NONE else ()
         ledgers = {name: Ledger(told) for name in names}
         engine, opaque = self._serving.engine, self._serving.opaque
@@ -76,7 +76,7 @@ class ServerDraws:
         endpoints: list[_EngineReplica | _ProviderReplica] = []
         for i, weather in enumerate(self._weather):
             common = _ServerContext(
-                loop, self._prompts, weather, providers[i * quotas.quotas // scenario.replicas], quotas
+                loop, self._prompts, weather, providers[i * quotas.count // scenario.replicas], quotas
             )
             if engine is not None:
                 engines.append(_EngineReplica(common, engine))
@@ -104,7 +104,7 @@ class ServerDraws:
     def _limits(self, quotas: Quotas) -> list[Limit]:
         """What each quota allows, from what the traffic needs in the mean."""
         tokens = sum(prompt.tokens for prompt in self._prompts) / len(self._prompts) + quotas.answer_tokens
-        requests = quotas.headroom * self._rate / quotas.quotas * quotas.window_s / (1 - self._others)
+        requests = quotas.headroom * self._rate / quotas.count * quotas.window_s / (1 - self._others)
         return [
             Limit(Resource.REQUESTS, requests, quotas.window_s),
             Limit(Resource.TOKENS, requests * tokens, quotas.window_s),
@@ -171,7 +171,9 @@ class _ProviderReplica:
         self._asked_s[prompt.group] = now_s
         is_cached = luck.hit < (opaque.hit if recent else opaque.hit_else)
         uncached = prompt.tokens - (prompt.prefix if is_cached else 0)
-        ttft_s = (opaque.base_s + uncached / opaque.prefill_per_s) * luck.noise / self._common.weather.speed(now_s)
+        ttft_s = (
+            (opaque.base_s + uncached / opaque.prefill_tokens_per_s) * luck.noise / self._common.weather.speed(now_s)
+        )
         start_s, end_s = self._brown_out
         stalls = opaque.brown_out_stalls if start_s <= now_s < end_s else opaque.stalls
         return ttft_s + (luck.stall_s if luck.stalls < stalls else 0.0)
@@ -264,7 +266,11 @@ class _EngineReplica:
         self._busy = bool(parts)
         if parts:
             tokens = engine.chunk_tokens - room
-            work_s = engine.iteration_s + engine.per_decode_s * self._decodes + tokens / engine.prefill_per_s
+            work_s = (
+                engine.iteration_s
+                + engine.iteration_per_decode_s * self._decodes
+                + tokens / engine.prefill_tokens_per_s
+            )
             loop = self._common.loop
             loop.call_at(self._common.weather.finish_s(loop.time(), work_s), self._iterated, parts)
 

@@ -46,22 +46,22 @@ def draw_prompts(prompts: Prompts, count: int, answer_counted: int, seed: int) -
         seed: of the run.
     """
     rng = random.Random(f"{seed}/prompts")
-    prefixes = [rng.randbytes(_BYTES_PER_TOKEN * _tokens(prompts.prefix, rng)) for _ in range(prompts.groups)]
+    prefixes = [rng.randbytes(_BYTES_PER_TOKEN * _tokens(prompts.prefix_tokens, rng)) for _ in range(prompts.groups)]
     popularity = list(itertools.accumulate((rank + 1) ** -prompts.zipf for rank in range(prompts.groups)))
-    low, high = prompts.document_tokens
+    documents = prompts.document_tokens
     drawn = []
     for _ in range(count):
         group = bisect_left(popularity, rng.random() * popularity[-1])
         is_document = rng.random() < prompts.documents
-        own = int(rng.uniform(low, high)) if is_document else _tokens(prompts.suffix, rng)
+        own = int(rng.uniform(documents.min, documents.max)) if is_document else _tokens(prompts.suffix_tokens, rng)
         text = prefixes[group] + rng.randbytes(_BYTES_PER_TOKEN * own)
         tokens = len(text) // _BYTES_PER_TOKEN
         facts = RequestFacts(
             float(tokens), len(text), prefix_hashes(text), answer_tokens=answer_counted, coin=rng.random()
         )
-        drawn.append(Prompt(group, tokens - own, tokens, _tokens(prompts.answer, rng), facts))
+        drawn.append(Prompt(group, tokens - own, tokens, _tokens(prompts.answer_tokens, rng), facts))
     return drawn
 
 
 def _tokens(law: LogNormal, rng: random.Random) -> int:
-    return max(5, min(int(law.most), int(rng.lognormvariate(math.log(law.median), law.sigma))))
+    return max(5, min(int(law.max), int(rng.lognormvariate(math.log(law.median), law.sigma))))

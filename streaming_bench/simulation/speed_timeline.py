@@ -54,28 +54,37 @@ class SpeedTimeline:
 
 
 def draw_timelines(serving: Serving, replicas: int, length_s: float, seed: int) -> list[SpeedTimeline]:
-    """Draw every replica's weather for so long."""
+    """Draw the timeline of every replica for `length_s`."""
     rng = random.Random(f"{seed}/weather")
-    spells: list[list[Slowdown]] = [[] for _ in range(replicas)]
-    for episodes in serving.episodes:
-        if episodes.each:
-            for own in spells:
+    slowdowns: list[list[Slowdown]] = [[] for _ in range(replicas)]
+    for episodes in (serving.slow, serving.stalls):
+        if episodes is None:
+            continue
+        if episodes.at == "each replica":
+            for own in slowdowns:
                 own.extend(_draw_slowdowns(episodes, length_s, rng))
         else:
-            for spell in _draw_slowdowns(episodes, length_s, rng):
-                spells[int(rng.random() * replicas)].append(spell)
+            for slowdown in _draw_slowdowns(episodes, length_s, rng):
+                slowdowns[int(rng.random() * replicas)].append(slowdown)
     out = serving.brown_out
-    return [SpeedTimeline([*own, Slowdown(out.start_s, out.end_s, out.speed)]) for own in spells]
+    return [SpeedTimeline([*own, Slowdown(out.start_s, out.end_s, out.speed)]) for own in slowdowns]
 
 
 def _draw_slowdowns(episodes: Episodes, length_s: float, rng: random.Random) -> list[Slowdown]:
-    spells: list[Slowdown] = []
+    slowdowns: list[Slowdown] = []
     now_s = episodes.every_s * rng.random()
     while now_s < length_s:
-        slow, fast = episodes.speed
-        share = rng.random()
-        speed = 1 / (1 / fast + share * (1 / slow - 1 / fast)) if episodes.in_factor else slow + share * (fast - slow)
-        lasts_s = episodes.lasts.draw(rng, len(spells))
-        spells.append(Slowdown(now_s, now_s + lasts_s, speed))
+        speed = _draw_speed(episodes, rng)
+        lasts_s = episodes.lasts.draw(rng, len(slowdowns))
+        slowdowns.append(Slowdown(now_s, now_s + lasts_s, speed))
         now_s += lasts_s + rng.expovariate(1 / max(1e-9, episodes.every_s - lasts_s))
-    return spells
+    return slowdowns
+
+
+def _draw_speed(episodes: Episodes, rng: random.Random) -> float:
+    share = rng.random()
+    if episodes.speed is not None:
+        return episodes.speed.min + share * (episodes.speed.max - episodes.speed.min)
+    assert episodes.factor is not None
+    slow, fast = 1 / episodes.factor.max, 1 / episodes.factor.min
+    return 1 / (1 / fast + share * (1 / slow - 1 / fast))

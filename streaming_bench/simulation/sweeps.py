@@ -20,7 +20,7 @@ from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples, p
 from streaming_bench.simulation.policies import UNLIMITED_BUDGET, PolicySettings
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
-from streaming_bench.simulation.scenario import Scenario, load, with_load
+from streaming_bench.simulation.scenario import Scenario, load, with_load, with_requests
 
 TWO_HEDGES: Final = "two hedges, adaptive"
 POLICIES: Final = ("adaptive", TWO_HEDGES, "quantile", "library", "off")
@@ -112,7 +112,7 @@ def frontier(
     steps = len(workloads) * len(size.seeds) * len(policies) * len(budgets)
     done = 0
     for workload in workloads:
-        scenario = replace(load(workload), requests=size.requests)
+        scenario = with_requests(load(workload), size.requests)
         for seed in size.seeds:
             samples = SeedSamples(scenario, ComparisonPlan((), ()), seed)
             if scenario.drawn is not None:
@@ -174,7 +174,7 @@ def drift(size: SweepSize, tell: Progress) -> Iterator[DriftRow]:
 def pairs(scenario: Scenario, seed: int) -> tuple[Values, Values]:
     """What primaries and backups take, as many draws as bounds need; replicas are alike."""
     assert scenario.drawn is not None
-    draws = TtftDraws(replace(scenario, requests=_PAIRS), seed, None)
+    draws = TtftDraws(with_requests(scenario, _PAIRS), seed, None)
     table = np.array(draws.ttft_s)[:, :2] + scenario.drawn.overhead_s
     return table[:, 0], table[:, 1]
 
@@ -211,7 +211,7 @@ def _frontier_row(workload: str, policy: str, budget: float, seed: int, run: Sim
 def _scaled_w7(size: SweepSize) -> Scenario:
     """W7 with a share of its traffic over the same ten minutes."""
     scenario = load("W7")
-    return replace(with_load(scenario, size.drift), requests=round(size.drift * scenario.requests))
+    return with_requests(with_load(scenario, size.drift), round(size.drift * scenario.requests))
 
 
 def _stretch(run: SimulatedRun, start_s: float, end_s: float) -> tuple[float, float, float]:

@@ -20,6 +20,7 @@ from providers.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink
 from providers.errors import BadStatus
 from providers.rate_limit_headers import RateLimitFormat
 from streaming_bench.simulation.scenario import Arrivals, TrafficState
+from streaming_bench.simulation.toml_section import Duration
 
 CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
 
@@ -56,8 +57,9 @@ def call_of(request: int) -> Call:
 
 def arrivals_s(arrivals: Arrivals, count: int, seed: int) -> list[float]:
     """When each request of an open loop arrives: Poisson, at a rate that may switch between states."""
+    assert arrivals.per_second is not None
     rng = random.Random(f"{seed}/arrivals")
-    states = itertools.cycle(arrivals.states or (TrafficState(1.0, math.inf),))
+    states = itertools.cycle(arrivals.states or (TrafficState(1.0, Duration(math.inf)),))
     times_s: list[float] = []
     end_s = 0.0
     while len(times_s) < count:

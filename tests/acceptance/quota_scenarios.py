@@ -6,7 +6,7 @@ Used in small by the tests and in full by tests/acceptance/acceptance.py. Units:
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from defaults import default_hedging, default_timeouts
@@ -27,7 +27,7 @@ from running import run_virtual
 from scripted import FINISH, Scripted, ScriptedStream, Step, answer, status, text
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.scenario import load
+from streaming_bench.simulation.scenario import load, with_requests
 
 SEEDS: Final = (101, 102, 103, 104, 105)
 
@@ -57,7 +57,7 @@ def refused(
     headers: LimitHeaders, *, others: float = 0.0, headroom: float = 1.12, requests: int, seed: int
 ) -> dict[str, Refused]:
     """W6 with quotas at `headroom` times the traffic, hedged and not, on the same samples."""
-    scenario = replace(load("W6"), requests=requests)
+    scenario = with_requests(load("W6"), requests)
     plan = ComparisonPlan(("adaptive", "off"), (seed,), headroom=headroom, limit_headers=headers, others=others)
     rows: Any = compare(scenario, plan)["rows"]
     return {row["policy"]: _refused(row) for row in rows}

@@ -1,11 +1,11 @@
 """Simulated language-model servers: work takes what the weather allows, engines batch, quotas refuse."""
 
 import asyncio
-from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from gateway.limits.bucket import Limit
 from providers.base import Frame, Headers, Resource
@@ -87,7 +87,7 @@ def calm(name: str) -> Scenario:
     """A workload of ten requests without bad times."""
     scenario = load(name)
     assert scenario.serving is not None
-    serving = replace(scenario.serving, episodes=())
+    serving = replace(scenario.serving, slow=None, stalls=None)
     return replace(scenario, requests=10, serving=serving)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streaming_bench.simulation.scenario import FOLDER, load
-from streaming_bench.simulation.toml_table import ScenarioError
+from streaming_bench.simulation.toml_section import ScenarioError
 
 GOOD = """
 name = "X"
@@ -47,7 +47,7 @@ def test_a_good_scenario_is_read(tmp_path: Path) -> None:
     assert scenario.drawn.rare is not None
     assert (scenario.drawn.rare.share, scenario.drawn.rare.factor) == (0.05, 10.0)
     assert (scenario.reference.static_delay_s, scenario.reference.library_rps) == (0.010, 100.0)
-    assert (scenario.arrivals.concurrency, scenario.arrivals.per_second) == (0, 5.0)
+    assert (scenario.arrivals.concurrency, scenario.arrivals.per_second) == (None, 5.0)
     assert len(scenario.sha256) == 64
 
 
@@ -62,12 +62,16 @@ def test_every_scenario_of_the_package_is_read(name: str) -> None:
     [
         ("replicas = 2", "replicas = 0", "x.toml: replicas: found 0; write a whole number, at least 1"),
         ("replicas = 2", "", "x.toml: replicas is missing; add it"),
-        ("per_second", "rps", "x.toml [arrivals]: per_second is missing; add it"),
+        ("per_second", "rps", "x.toml [arrivals]: there is no key 'rps'; known here: concurrency, per_second, "),
+        ("per_second = 5", "", "x.toml [arrivals]: write exactly one of concurrency and per_second"),
+        ('static_delay = "10ms"', "", "x.toml [reference]: static_delay is missing; add it"),
+        ("factor = 10", "factor = 'x'", "x.toml [drawn.rare]: factor: found 'x'; write a number above 0"),
+        ("[drawn.rare]", "rare = 3\n[other]", "x.toml [drawn]: rare: found 3; write a table"),
         ("requests = 10", "requests = 10\ncolour = 1", "x.toml: there is no key 'colour'; known here: "),
         ("factor = 10", "factor = 10\nextra = '1s'", "[drawn.rare]: write exactly one of factor, extra, ttft"),
-        ("factor = 10", "factor = 10\nfoo = 1", "x.toml [drawn] [rare]: there is no key 'foo'; known here: share, "),
+        ("factor = 10", "factor = 10\nfoo = 1", "x.toml [drawn.rare]: there is no key 'foo'; known here: share, "),
         ('"10ms"', "10", "x.toml [reference]: static_delay: 10 is not a duration; write a duration with its unit"),
-        ('"5%"', '"105%"', "x.toml [drawn] [rare]: share: '105%' is not a share from 0% to 100%; write a share"),
+        ('"5%"', '"105%"', "x.toml [drawn.rare]: share: '105%' is not a share from 0% to 100%; write a share"),
         ("name", "name =", "x.toml: not a TOML file: "),
         (GOOD[GOOD.index("[drawn]") : GOOD.index("[ref")], "", "write exactly one of [drawn] and [serving]"),
         ('name = "X"', "name = 3", "x.toml: name: found 3; write a text in quotes"),
@@ -83,3 +87,19 @@ def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
     """A name that does not exist lists those that do."""
     with pytest.raises(ScenarioError, match=r"there is no workload 'W99'; write one of W1, W2, .*W8 or the path"):
         load("W99")
+
+
+def test_a_choice_lists_its_values(tmp_path: Path) -> None:
+    """A key with a few values names them, and a table with alternatives names those."""
+    text = (FOLDER / "w5.toml").read_text()
+    path = tmp_path / "y.toml"
+    path.write_text(text.replace('"one replica"', '"all"'))
+    with pytest.raises(
+        ScenarioError, match=r"\[serving.slow\]: at: found 'all'; write 'each replica' or 'one replica'"
+    ):
+        load(str(path))
+    path.write_text(text.replace("speed = { min = 0.12", "pace = { min = 0.12"))
+    with pytest.raises(
+        ScenarioError, match=r"y.toml \[serving.slow\]: there is no key 'pace'; known here: at, every, "
+    ):
+        load(str(path))

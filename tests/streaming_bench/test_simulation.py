@@ -1,7 +1,6 @@
 """The bench: deterministic, fair between policies, and known by its golden rows."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,14 @@ from gateway.routing.strategies import Routing
 from streaming_bench.__main__ import main
 from streaming_bench.golden import KEYS, golden_rows
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import FOLDER, load
+from streaming_bench.simulation.scenario import FOLDER, load, with_requests
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[str, Any]]:
     """The rows of a small comparison, by policy."""
-    scenario = replace(load(workload), requests=requests)
+    scenario = with_requests(load(workload), requests)
     result = compare(scenario, ComparisonPlan(**{"policies": ("adaptive", "off"), "seeds": (1,), **plan}))
     found = result["rows"]
     assert isinstance(found, list)
