@@ -1,11 +1,11 @@
-"""`figures`: the two pictures of docs/hedging.md, from two workloads in virtual time.
+"""`docs-figures`: the two plots of docs/hedging.md, from two workloads in virtual time.
 
-Owns what they show. The same code and the same version of matplotlib give the same pictures. Units: milliseconds on
+Owns their content. The same code and the same version of matplotlib give the same plots. Units: milliseconds on
 axes; ratios are multiples of the predicted TTFT.
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +28,14 @@ TITLES: Final = {"W2": "Streaming, 1 in 5 misses its cache", "W6": "Four provide
 SPANS_MS: Final = {"W2": (7, 400), "W6": (70, 40_000)}
 POLICIES: Final = ("off", "adaptive")
 _RATIO_MAX: Final = 40.0  # of the axis
-_SHARE_MIN: Final = 2e-3  # of requests: below, a window of a minute says little
+_SHARE_MIN: Final = 2e-3  # of requests; a window of a minute has too few samples below
 
 _Runs = Mapping[str, Mapping[str, SimulatedRun]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed behind the command."""
-    parser.add_argument("folder", type=Path, help="docs/images")
+    """Add the options of the command."""
+    parser.add_argument("folder", type=Path, help="folder for the plots: docs/images")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -44,33 +44,25 @@ def run(args: argparse.Namespace) -> None:
     runs = _runs(progress.bar())
     _survival(results, runs)
     _cdfs(results, runs)
-    print(f"hedging-survival and hedging-ttft stand in {args.folder}, as PNG and SVG")
+    print(f"wrote hedging-survival and hedging-ttft to {args.folder}, as PNG and SVG")
 
 
-def _runs(tell: progress.Progress) -> _Runs:
-    """Both policies on both workloads."""
-    found: dict[str, dict[str, SimulatedRun]] = {}
-    for number, (workload, budget) in enumerate(BUDGETS.items()):
-        plan = ComparisonPlan(POLICIES, (SEED,), budget=budget)
+def _runs(show: progress.Progress) -> _Runs:
+    found: dict[str, dict[str, SimulatedRun]] = {workload: {} for workload in BUDGETS}
+    plans = [(workload, policy) for workload in BUDGETS for policy in POLICIES]
+    for index, (workload, policy) in enumerate(plans):
+        plan = ComparisonPlan(POLICIES, (SEED,), budget=BUDGETS[workload])
         samples = SeedSamples(with_requests(load(workload), REQUESTS), plan, SEED)
-        found[workload] = {}
-        for turn, policy in enumerate(POLICIES):
-            begun = len(POLICIES) * number + turn
-            found[workload][policy] = samples.run(policy, _progress(tell, f"{workload}, {policy}", begun))
-    tell("done", 1.0)
+        one = progress.of_run(show, f"{workload}, {policy}", index, len(plans), REQUESTS)
+        found[workload][policy] = samples.run(policy, one)
+    show("done", 1.0)
     return found
 
 
-def _progress(tell: progress.Progress, what: str, begun: int) -> Callable[[int], None]:
-    """Progress of one of the runs."""
-    runs = len(BUDGETS) * len(POLICIES)
-    return lambda done: tell(what, min(0.999, (begun + done / REQUESTS) / runs))
-
-
 def _survival(results: Results, runs: _Runs) -> None:
-    """What adaptive has learned at the end of each workload, and where it hedges."""
-    title = "How long waits last, and where a backup is sent"
-    below = f"What `adaptive` has learned of its last minute; Kaplan-Meier over both kinds of waits; seed {SEED}"
+    """Draw the survival curve that adaptive has learned at the end of each workload, and its delay."""
+    title = "Survival of waits, and the delay of the backup"
+    below = f"Learned by `adaptive` over its last minute; Kaplan-Meier over both kinds of waits; seed {SEED}"
     with plots.picture(results, "hedging-survival", title, panels=len(runs), below=below) as panels:
         for axes, (workload, policies) in zip(panels, runs.items(), strict=True):
             plan = policies["adaptive"].plan
@@ -102,21 +94,20 @@ def _curve(axes: Axes, plan: HedgePlan, budget: float) -> None:
 
 
 def _delay_label(plan: HedgePlan) -> str:
-    """What the line at d* says."""
     if plan.share < 1:
         return (
-            f"d* = {plan.delay:.2f}x: {plan.share:.0%} of\nthe late ask for a backup,\nthe others at {plan.late:.1f}x"
+            f"d* = {plan.delay:.2f}x: {plan.share:.0%} of\nlate requests get a backup,\nthe others at {plan.late:.1f}x"
         )
-    return f"d* = {plan.delay:.2f}x: all who are\nlate ask for a backup"
+    return f"d* = {plan.delay:.2f}x: every\nlate request gets a backup"
 
 
 def _cdfs(results: Results, runs: _Runs) -> None:
-    """TTFT with and without hedging, on the same draws."""
+    """Draw the TTFT with and without hedging, on the same draws."""
     title = "Time to first token: hedging off against adaptive"
     below = f"Virtual time, {REQUESTS:,} requests each, the same draws for both policies; seed {SEED}"
     with plots.picture(results, "hedging-ttft", title, panels=len(runs), below=below) as panels:
         for axes, (workload, policies) in zip(panels, runs.items(), strict=True):
-            plots.cdf(axes, {_name(policy, run): _ttfts_ms(run) for policy, run in policies.items()})
+            plots.cdf(axes, {_name(policy, run): 1000 * run.columns["ttft_s"] for policy, run in policies.items()})
             axes.set_title(TITLES[workload], fontsize=19)
             axes.set_xlim(*SPANS_MS[workload])
             if workload == "W6":
@@ -127,10 +118,5 @@ def _cdfs(results: Results, runs: _Runs) -> None:
 
 
 def _name(policy: str, run: SimulatedRun) -> str:
-    """The policy, and what it cost."""
-    hedges = sum(record.hedges for record in run.records) / len(run.records)
+    hedges = run.columns["hedges"].mean()
     return f"{policy}, {hedges:.0%} hedges" if hedges else policy
-
-
-def _ttfts_ms(run: SimulatedRun) -> Sequence[float]:
-    return [1000 * record.ttft_s for record in run.records]

@@ -10,11 +10,11 @@ from pathlib import Path
 from gateway.routing.strategies import Routing
 from providers.simulated.quantities import duration
 from streaming_bench import arguments, progress
-from streaming_bench.simulation import table
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.policies import POLICY_NAMES
 from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.scenario import load, with_load, with_requests
+from streaming_bench.simulation.summary import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> None:
     rows = result["rows"]
     assert isinstance(rows, list)
     print(f"{scenario.name}: {scenario.about}; {scenario.requests:,} requests, {args.seeds} seeds; times in ms")
-    print("\n".join(table.lines(rows)))
+    print("\n".join(table(rows).lines()))
     for part in rows[0]["parts"]:
         print(f"\n{part}")
-        print("\n".join(table.lines(rows, part)))
+        print("\n".join(table(rows, part).lines()))
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
 

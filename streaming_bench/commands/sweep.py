@@ -128,9 +128,9 @@ def _windows(results: Results, rows: Sequence[WindowRow]) -> list[Grid | str]:
     results.csv("windows.csv", WindowRow._fields, rows)
     phases = list(dict.fromkeys(row.phase for row in rows))
     cells = []
-    for reach_s in dict.fromkeys(row.reach_s for row in rows):
-        by = {row.phase: row for row in rows if row.reach_s == reach_s}
-        cells.append([f"{reach_s:g} s", *(f"{short(by[p].p99)} at {percent(by[p].hedges)}" for p in phases)])
+    for window_s in dict.fromkeys(row.window_s for row in rows):
+        by = {row.phase: row for row in rows if row.window_s == window_s}
+        cells.append([f"{window_s:g} s", *(f"{short(by[p].p99)} at {percent(by[p].hedges)}" for p in phases)])
     return ["W7, length of the curve's window: p99 in ms and hedges, phase by phase", Grid(["window", *phases], cells)]
 
 

@@ -55,7 +55,7 @@ def main() -> int:
         print(
             f"other work took up to {foreign:.0%} of the measured core: figures are high, run it again", file=sys.stderr
         )
-    print("\n".join(cost_table.table(rows, cost_table.read(RECORDED))))
+    print("\n".join(cost_table.table(rows, cost_table.read(RECORDED)).markdown()))
     if args.record:
         cost_table.write(RECORDED, rows, told)
     return 0

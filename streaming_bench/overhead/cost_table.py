@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from streaming_bench.overhead.rows import CostRow
+from streaming_bench.report.grid import Grid, short
 
 _HEADS = ("", "unit", "gateway", "user + kernel", "nginx", "user + kernel", "of nginx", "recorded", "of recorded")
 
@@ -30,10 +31,10 @@ def machine() -> dict[str, object]:
     return found
 
 
-def write(file: Path, rows: Sequence[CostRow], told: Mapping[str, object]) -> None:
-    """Keep a run."""
-    figures = {row.name: {name: _rounded(value) for name, value in row._asdict().items()} for row in rows}
-    file.write_text(json.dumps({"machine": told, "rows": figures}, indent=1) + "\n", encoding="utf-8")
+def write(file: Path, rows: Sequence[CostRow], machine_facts: Mapping[str, object]) -> None:
+    """Record a run."""
+    figures = {row.name: {key: _rounded(value) for key, value in row._asdict().items()} for row in rows}
+    file.write_text(json.dumps({"machine": machine_facts, "rows": figures}, indent=1) + "\n", encoding="utf-8")
 
 
 def read(file: Path) -> dict[str, float]:
@@ -44,13 +45,9 @@ def read(file: Path) -> dict[str, float]:
     return {name: row["ours"] for name, row in rows.items()}
 
 
-def table(rows: Sequence[CostRow], recorded: Mapping[str, float]) -> list[str]:
-    """As Markdown; ratios below 1: cheaper than nginx, cheaper than it was."""
-    lines = [_HEADS, ("---",) * len(_HEADS), *(_cells(row, recorded.get(row.name)) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADS))]
-    return [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
-    ]
+def table(rows: Sequence[CostRow], recorded: Mapping[str, float]) -> Grid:
+    """Return the table; a ratio below 1 means cheaper than nginx, or cheaper than the recorded run."""
+    return Grid(_HEADS, [_cells(row, recorded.get(row.name)) for row in rows])
 
 
 def _cells(row: CostRow, before: float | None) -> tuple[str, ...]:
@@ -68,13 +65,11 @@ def _cells(row: CostRow, before: float | None) -> tuple[str, ...]:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+    return "" if value is None else short(value)
 
 
 def _split(value: float | None, user: float | None) -> str:
-    return "" if value is None or user is None else f"{_number(user)} + {_number(value - user)}"
+    return "" if value is None or user is None else f"{short(user)} + {short(value - user)}"
 
 
 def _ratio(value: float, other: float | None) -> str:

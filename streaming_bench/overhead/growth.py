@@ -9,9 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from streaming_bench.overhead.client import LoadResult, StreamLoad, send
+from streaming_bench.overhead.client import StreamLoad, send
 from streaming_bench.overhead.processes import Backend, Machine, ProxyProcess, backend, gateway, nginx, settings
-from streaming_bench.overhead.rows import GATEWAY, NGINX, CostRow, cost_row, measure, measure_rounds
+from streaming_bench.overhead.rows import (
+    GATEWAY,
+    NGINX,
+    CostRow,
+    cost_row,
+    measure,
+    measure_rounds,
+)
 from streaming_bench.overhead.usage import process_usage
 
 _LENGTH_MS: Final = 3000  # of a paced stream
@@ -23,14 +30,6 @@ _FIRST_S: Final = 0.08  # of requests for each model, about a hundred, before an
 
 def _paced(streams: int, gap_ms: int) -> StreamLoad:
     return StreamLoad(streams, _LENGTH_MS // gap_ms, gap_ms)
-
-
-def _tokens(seen: LoadResult) -> int:
-    return seen.tokens
-
-
-def _requests(seen: LoadResult) -> int:
-    return seen.requests
 
 
 @contextlib.contextmanager
@@ -48,10 +47,7 @@ def streams(machine: Machine, count: int) -> Iterator[CostRow]:
             idle_mb = process_usage(targets[GATEWAY].pid).rss_mb
             samples = measure_rounds(load, targets, back, count)
             yield cost_row(
-                f"{number:,} stream{'s' if number > 1 else ''}, {load.gap_ms} ms between tokens",
-                "us a token",
-                samples,
-                _tokens,
+                f"{number:,} stream{'s' if number > 1 else ''}, {load.gap_ms} ms between tokens", "token", samples
             )
             most_mb = max(each.rss_mb for each in samples[GATEWAY])
             if number >= 1000:
@@ -63,7 +59,7 @@ def rates(machine: Machine, count: int) -> Iterator[CostRow]:
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for gap_ms in (200, 100, 50, 20, 10):
             samples = measure_rounds(_paced(100, gap_ms), targets, back, count)
-            yield cost_row(f"100 streams, {1000 // gap_ms} tokens a second each", "us a token", samples, _tokens)
+            yield cost_row(f"100 streams, {1000 // gap_ms} tokens a second each", "token", samples)
 
 
 def prompts(machine: Machine, count: int) -> Iterator[CostRow]:
@@ -72,7 +68,7 @@ def prompts(machine: Machine, count: int) -> Iterator[CostRow]:
         for size in (1_000, 10_000, 100_000, 1_000_000):
             load = replace(_SHORT, streams=16, prompt_bytes=size)
             samples = measure_rounds(load, targets, back, count)
-            yield cost_row(f"prompts of {size // 1000:,} kB", "us a request", samples, _requests)
+            yield cost_row(f"prompts of {size // 1000:,} kB", "request", samples)
 
 
 def replicas(machine: Machine, count: int) -> Iterator[CostRow]:
@@ -84,7 +80,7 @@ def replicas(machine: Machine, count: int) -> Iterator[CostRow]:
         }
         samples = measure_rounds(_SHORT, targets, back, count)
         for name in targets:
-            yield cost_row(f"{name} replicas", "us a request", samples, _requests, name)
+            yield cost_row(f"{name} replicas", "request", samples, name)
 
 
 def models(machine: Machine, count: int) -> Iterator[CostRow]:
@@ -101,7 +97,7 @@ def models(machine: Machine, count: int) -> Iterator[CostRow]:
             measure(replace(_SHORT, length_s=len(target.models) * _FIRST_S), target, back)
         samples = measure_rounds(_SHORT, targets, back, count)
         for name in targets:
-            yield cost_row(name, "us a request", samples, _requests, name)
+            yield cost_row(name, "request", samples, name)
         most = f"{numbers[-1]} models"
         yield CostRow(f"memory with {most}", "MB", max(each.rss_mb for each in samples[most]))
         yield CostRow(f"from start to ready with {most}", "s", targets[most].start_s)

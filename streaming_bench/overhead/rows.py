@@ -7,9 +7,9 @@ hits all of them; the median of the rounds counts. Units: microseconds of CPU ti
 import asyncio
 import contextlib
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from streaming_bench.errors import BenchError
 from streaming_bench.overhead.client import LoadResult, StreamLoad, send
@@ -117,32 +117,21 @@ def measure_rounds(
     return found
 
 
-def cost_row(
-    name: str,
-    unit: str,
-    samples: SamplesByTarget,
-    count: Callable[[LoadResult], int],
-    ours: str = GATEWAY,
-) -> CostRow:
-    """A row of CPU time: the median over the rounds, for each request or token."""
-    own, own_user = _cost(samples[ours], count)
-    theirs, theirs_user = _cost(samples[NGINX], count) if NGINX in samples else (None, None)
-    foreign = max(each.foreign for of in samples.values() for each in of)
-    return CostRow(name, unit, own, own_user, theirs, theirs_user, foreign)
+def cost_row(name: str, per: Literal["request", "token"], samples: SamplesByTarget, ours: str = GATEWAY) -> CostRow:
+    """Return a row of CPU time for each request or token: the median over the rounds."""
+    own, own_user = _cost(samples[ours], per)
+    theirs, theirs_user = _cost(samples[NGINX], per) if NGINX in samples else (None, None)
+    foreign = max(each.foreign for found in samples.values() for each in found)
+    return CostRow(name, f"us a {per}", own, own_user, theirs, theirs_user, foreign)
 
 
-def _cost(samples: Sequence[CostSample], count: Callable[[LoadResult], int]) -> tuple[float, float]:
-    costs = [(1e6 * each.cpu_s / count(each.seen), each.user_share) for each in samples]
+def _cost(samples: Sequence[CostSample], per: Literal["request", "token"]) -> tuple[float, float]:
+    costs = []
+    for each in samples:
+        count = each.seen.requests if per == "request" else each.seen.tokens
+        costs.append((1e6 * each.cpu_s / count, each.user_share))
     middle, share = sorted(costs)[len(costs) // 2]
     return middle, middle * share
-
-
-def _requests(seen: LoadResult) -> int:
-    return seen.requests
-
-
-def _tokens(seen: LoadResult) -> int:
-    return seen.tokens
 
 
 def standard(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
@@ -159,13 +148,12 @@ def standard(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
         if beside is not None:
             targets[NGINX] = beside
         short = measure_rounds(replace(_SHORT, key=KEY), targets, back, count)
-        request = "us a request"
-        yield cost_row("64 streams of 20 tokens", request, short, _requests)
-        yield cost_row("the same, hedging off", request, short, _requests, "off")
-        yield cost_row("the same, keys, limits, prices, quotas", request, short, _requests, "limited")
+        yield cost_row("64 streams of 20 tokens", "request", short)
+        yield cost_row("the same, hedging off", "request", short, "off")
+        yield cost_row("the same, keys, limits, prices, quotas", "request", short, "limited")
         few = {name: targets[name] for name in (GATEWAY, NGINX) if name in targets}
         paced = measure_rounds(_PACED, few, back, count)
-        yield cost_row("1,000 paced streams", "us a token", paced, _tokens)
+        yield cost_row("1,000 paced streams", "token", paced)
         yield _memory_row("memory, 1,000 streams", paced)
         yield from _first_tokens(few, back, count)
     if back.tls_ports:
@@ -203,6 +191,6 @@ def _secure(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
         if beside is not None:
             targets[NGINX] = beside
         short = measure_rounds(_SHORT, targets, back, count)
-        yield cost_row("64 streams of 20 tokens, TLS upstream", "us a request", short, _requests)
+        yield cost_row("64 streams of 20 tokens, TLS upstream", "request", short)
         paced = measure_rounds(_SECURE, targets, back, count)
-        yield cost_row("300 paced streams, TLS upstream", "us a token", paced, _tokens)
+        yield cost_row("300 paced streams, TLS upstream", "token", paced)

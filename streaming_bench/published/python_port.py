@@ -15,10 +15,10 @@ from streaming_bench.errors import BenchError
 from streaming_bench.progress import Progress
 from streaming_bench.published.side_by_side import ReproducedRow
 from streaming_bench.published.sources import PYTHON_PORT
+from streaming_bench.simulation.summary import QUANTILES
 
 SETUP: Final = "python -m venv port && port/bin/pip install 'hedge-python[httpx]'"
 
-_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 _DRIVER: Final = Path(__file__).with_name("port_driver.py")
 _RUN_S_MAX: Final = 300.0
 
@@ -46,7 +46,7 @@ def reproduce(
     for number, seed in enumerate(seeds):
         tell(f"seed {seed}", number / len(seeds))
         for name, row in _run(python, seed, at_a_time, real_time=real_time).items():
-            figures = {key: float(np.quantile(row["times_ms"], q)) for key, q in _QUANTILES.items()}
+            figures = {key: float(np.quantile(row["times_ms"], q)) for key, q in QUANTILES.items()}
             runs[name].append({**figures, "extra": row["extra"]})
     tell("done", 1.0)
     return [_found(name, figures) for name, figures in runs.items()]

@@ -1,7 +1,7 @@
-"""The tables of races that the documents publish, run again in virtual time: microservice, streaming, three servers.
+"""Published tables of races, run again in virtual time: microservice, streaming, three servers.
 
-Every row is a policy on a workload's own draws, with the gateway's own race; `adaptive, as published` is the reference
-library by its published rules (policies.py). Units: milliseconds in figures, seconds inside.
+Every row is a policy on a workload's own draws, through the gateway's own race; `adaptive, as published` is the
+reference library by its published rules (policies.py). Units: milliseconds in figures, seconds inside.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.routing.strategies import Routing
-from streaming_bench.progress import Progress
+from streaming_bench.progress import Progress, of_run
 from streaming_bench.published import sources
 from streaming_bench.published.side_by_side import ReproducedRow
 from streaming_bench.published.sources import PublishedFigures
+from streaming_bench.simulation.bounds import Values
 from streaming_bench.simulation.comparison import ComparisonPlan, SeedSamples
 from streaming_bench.simulation.policies import UNLIMITED_BUDGET
 from streaming_bench.simulation.runner import SimulatedRun
 from streaming_bench.simulation.sampled_replicas import TtftDraws
-from streaming_bench.simulation.scenario import Scenario, load, with_requests
-
-Values = NDArray[np.float64]
+from streaming_bench.simulation.scenario import load, with_requests
 
 _QUANTILES: Final = {"p50": 0.5, "p80": 0.8, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p100": 1.0}
 _MICRO: Final = ("p50", "p90", "p95", "p99", "p999")
@@ -33,13 +31,13 @@ _FAN_OUT_S: Final = 0.020
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """A row that is run.
+    """One row to run.
 
     Attributes:
-        name: as in `published`, or of a row that is only here.
-        policy: in `policies.POLICY_NAMES`.
-        plan: on what terms.
-        read: the latencies that the row is about, in seconds.
+        name: name of the published row, or of a row that exists only here.
+        policy: one of `policies.POLICY_NAMES`.
+        plan: settings of the policy.
+        read: reads the row's latencies in seconds from a run.
     """
 
     name: str
@@ -50,7 +48,7 @@ class StudyRow:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A published table and how it is run again."""
+    """A published table and the runs that reproduce it."""
 
     workload: str
     keys: Sequence[str]
@@ -59,16 +57,16 @@ class Study:
 
 
 def ttfts_s(run: SimulatedRun) -> Values:
-    """Time to first token of every request."""
-    return np.array([record.ttft_s for record in run.records])
+    """Return the time to the first token of every request."""
+    return run.columns["ttft_s"]
 
 
 def without_delay_s(run: SimulatedRun) -> Values:
-    """The same with the delay left out where a request was hedged: how the study must have counted."""
-    return np.array([record.ttft_s - (_FAN_OUT_S if record.hedges else 0.0) for record in run.records])
+    """Return the same times without the delay of hedged requests, as the study must have counted."""
+    return run.columns["ttft_s"] - _FAN_OUT_S * (run.columns["hedges"] > 0)
 
 
-_FREE: Final = ComparisonPlan((), (), budget=UNLIMITED_BUDGET)  # nothing binds static delays, as in the documents
+_FREE: Final = ComparisonPlan((), (), budget=UNLIMITED_BUDGET)  # no budget, as in the publications
 _TENTH: Final = replace(_FREE, budget=0.10)
 _FIFTH: Final = replace(_FREE, budget=0.20)
 _FREE_HELD: Final = replace(_FREE, held=True)
@@ -126,70 +124,63 @@ THREE_SERVERS: Final = Study(
 )
 
 
-def reproduce(study: Study, seeds: Sequence[int], requests: int | None, tell: Progress) -> list[ReproducedRow]:
-    """Run a study's rows.
+def reproduce(study: Study, seeds: Sequence[int], requests: int | None, progress: Progress) -> list[ReproducedRow]:
+    """Run the rows of a study.
 
     Args:
-        study: what is published.
-        seeds: one run of each row for each; figures are their means.
-        requests: instead of the workload's number.
-        tell: hears how far it is.
+        study: the published table.
+        seeds: one run of each row for each seed; the figures are means over them.
+        requests: number of requests; None for the workload's.
+        progress: called with the current row and the share done.
     """
     scenario = load(study.workload)
     if requests is not None:
         scenario = with_requests(scenario, requests)
+    runs = len(study.rows) * len(seeds)
     found: list[ReproducedRow] = []
     for number, row in enumerate(study.rows):
         figures = []
         for turn, seed in enumerate(seeds):
-            begun = number * len(seeds) + turn
-            figures.append(
-                _figures(study, scenario, row, seed, _progress(tell, row.name, begun, study, seeds, scenario))
+            index = number * len(seeds) + turn
+            run = SeedSamples(scenario, row.plan, seed).run(
+                row.policy, of_run(progress, row.name, index, runs, scenario.requests)
             )
-        keys = figures[0].keys()
-        here = {key: float(np.mean([one[key] for one in figures])) for key in keys}
-        by = {key: (min(one[key] for one in figures), max(one[key] for one in figures)) for key in keys}
-        by = {key: span for key, span in by.items() if key != "extra" and span[1] > 1.05 * span[0]}
-        found.append(ReproducedRow(row.name, here, _published(study, row.name), by))
-    tell("done", 1.0)
+            figures.append(_figures(run, row, study.keys))
+        spans = {key: (min(one[key] for one in figures), max(one[key] for one in figures)) for key in figures[0]}
+        spans = {key: (low, high) for key, (low, high) in spans.items() if key != "extra" and high > 1.05 * low}
+        found.append(ReproducedRow(row.name, _means(figures), _published(study, row.name), spans))
+    progress("done", 1.0)
     return found
 
 
 def header_times(seeds: Sequence[int]) -> ReproducedRow:
-    """When the streaming workload's headers come if they are flushed: the signal that means nothing."""
-    scenario = load("W2")
+    """Return the times of the streaming workload's flushed headers, which carry no information on the first token."""
+    scenario = with_requests(load("W2"), 10_000)
     figures = []
     for seed in seeds:
-        draws = SeedSamples(with_requests(scenario, 10_000), _FREE, seed).draws
+        draws = SeedSamples(scenario, _FREE, seed).draws
         assert isinstance(draws, TtftDraws)
         headers = draws.headers_s
         assert headers is not None
         figures.append({key: 1000 * float(np.quantile(headers, _QUANTILES[key])) for key in _STREAM})
-    here = {key: float(np.mean([one[key] for one in figures])) for key in _STREAM}
-    return ReproducedRow("time to headers", here, sources.STREAMING_FLUSHED["time to headers"], {})
+    return ReproducedRow("time to headers", _means(figures), sources.STREAMING_FLUSHED["time to headers"], {})
 
 
 def _published(study: Study, name: str) -> Mapping[str, PublishedFigures]:
-    """What is published for a row; one with the delay left out is held against the row that it explains."""
+    """Return the published figures of a row; a row without the delay is compared with the row that it explains."""
     if name == "the same, the delay left out":
         name = "20 ms to all others"
     return study.published.get(name, {})
 
 
-def _figures(
-    study: Study, scenario: Scenario, row: StudyRow, seed: int, tell: Callable[[int], None]
-) -> dict[str, float]:
-    run = SeedSamples(scenario, row.plan, seed).run(row.policy, tell)
+def _figures(run: SimulatedRun, row: StudyRow, keys: Sequence[str]) -> dict[str, float]:
     times_ms = 1000 * row.read(run)
-    figures = {key: float(np.quantile(times_ms, _QUANTILES[key])) for key in study.keys if key in _QUANTILES}
-    if "mean" in study.keys:
+    figures = {key: float(np.quantile(times_ms, _QUANTILES[key])) for key in keys if key in _QUANTILES}
+    if "mean" in keys:
         figures["mean"] = float(times_ms.mean())
-    figures["extra"] = sum(record.hedges for record in run.records) / len(run.records)
+    figures["extra"] = float(run.columns["hedges"].mean())
     return figures
 
 
-def _progress(
-    tell: Progress, what: str, begun: int, study: Study, seeds: Sequence[int], scenario: Scenario
-) -> Callable[[int], None]:
-    runs = len(study.rows) * len(seeds)
-    return lambda done: tell(what, min(0.999, (begun + done / scenario.requests) / runs))
+def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: float(np.mean([one[key] for one in figures])) for key in figures[0]}

@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from numpy.typing import NDArray
 
 from streaming_bench.report.results import Results
 
@@ -136,7 +137,7 @@ def log_ms(axes: Axes, *, vertical: bool = False) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def cdf(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
+def cdf(axes: Axes, series: Mapping[str, Sequence[float] | NDArray[np.float64]]) -> None:
     """The share of requests that were answered within a time, one line for each series.
 
     Args:

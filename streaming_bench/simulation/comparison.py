@@ -1,4 +1,4 @@
-"""Policies side by side on the same samples: every policy over every seed of a workload, as rows and a manifest.
+"""Runs policies side by side on the same samples: every policy on every seed of a workload, as rows and a manifest.
 
 Owns the plan of a comparison. It must not know how anything is printed. Deterministic: the same arguments give the same
 rows to the last bit. Units: as in summary.py.
@@ -16,6 +16,7 @@ from msgspec import structs
 from gateway.config.settings import HedgeSettings
 from gateway.routing.strategies import Crossing, Routing
 from gateway.topology import hedge_parameters
+from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws
 from streaming_bench.simulation.policies import PolicySettings
@@ -23,28 +24,28 @@ from streaming_bench.simulation.provider_quota import LimitHeaders
 from streaming_bench.simulation.runner import ArrivalPlan, SimulatedRun, run
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
-from streaming_bench.simulation.summary import Figures, Subset
+from streaming_bench.simulation.summary import SimulatedFigures, Subset
 from streaming_bench.simulation.world import World, arrivals_s
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """What is compared.
+    """Policies to compare, and their settings.
 
     Attributes:
-        policies: their names.
-        seeds: one run of each policy for each.
-        budget: a share; None: the gateway's default.
-        max_hedges: for the gateway's policies.
-        routing: of primaries.
-        held: headers come with the first token, also where the workload flushes them.
-        correlation: of rare events between replicas; None: the workload's.
-        headroom: of quotas, as a multiple of what the mean traffic needs; None: the workload's.
-        limit_headers: what providers of W5 and W6 state of their limits; without any the gateway is told them.
-        others: the share of each quota that somebody else uses; headroom is in what is left.
-        quantile: of the policies that use one; None: the gateway's default.
-        static_delay_s: of static and fan_out; None: the workload's.
-        library_rps: None: the workload's.
+        policies: names of the policies.
+        seeds: each policy runs once for each seed.
+        budget: share of hedges; None for the gateway's default.
+        max_hedges: maximum of backups per request, of the gateway's policies.
+        routing: strategy that chooses primaries.
+        held: send headers with the first token, also where the workload flushes them.
+        correlation: correlation of rare events between replicas; None for the workload's.
+        headroom: quota as a multiple of the mean traffic; None for the workload's.
+        limit_headers: rate limit headers of the providers of W5 and W6; with NONE the limits are configured.
+        others: share of each quota that other clients use; headroom refers to the rest.
+        quantile: quantile of the policies that use one; None for the gateway's default.
+        static_delay_s: delay of static and fan_out; None for the workload's.
+        library_rps: request rate configured for the reference library; None for the workload's.
     """
 
     policies: tuple[str, ...]
@@ -62,79 +63,66 @@ class ComparisonPlan:
     library_rps: float | None = None
 
 
-def compare(
-    scenario: Scenario, plan: ComparisonPlan, progress: Callable[[str, float], None] = lambda _what, _done: None
-) -> dict[str, object]:
-    """Run everything.
-
-    Args:
-        scenario: the workload.
-        plan: what is compared on it.
-        progress: hears what is running and the share of all that is done.
+def compare(scenario: Scenario, plan: ComparisonPlan, progress: Progress = quiet) -> dict[str, object]:
+    """Run all policies on all seeds.
 
     Returns:
         `rows`, one per policy, and a `manifest`.
     """
-    parts = _parts(scenario)
-    found: dict[str, dict[str, list[Figures]]] = {p: {part.name: [] for part in parts} for p in plan.policies}
-    runs, done = len(plan.seeds) * len(plan.policies), 0
-    for seed in plan.seeds:
-        samples = SeedSamples(scenario, plan, seed)
-        for policy in plan.policies:
-
-            def tell(requests: int, policy: str = policy, seed: int = seed, done: int = done) -> None:
-                progress(f"{policy}, seed {seed}", (done + requests / scenario.requests) / runs)
-
-            result = samples.run(policy, tell)
-            for part in parts:
-                found[policy][part.name].append(summary.figures(result, part))
-            done += 1
-    off = found.get("off")
-    rows = [summary.row(policy, seeds, off) for policy, seeds in found.items()]
+    subsets = _subsets(scenario)
+    found: dict[str, dict[str, list[SimulatedFigures]]] = {p: {s.name: [] for s in subsets} for p in plan.policies}
+    runs = [(seed, policy) for seed in plan.seeds for policy in plan.policies]
+    samples = None
+    for index, (seed, policy) in enumerate(runs):
+        if samples is None or samples.seed != seed:
+            samples = SeedSamples(scenario, plan, seed)
+        run = samples.run(policy, of_run(progress, f"{policy}, seed {seed}", index, len(runs), scenario.requests))
+        for subset in subsets:
+            found[policy][subset.name].append(summary.figures(run, subset))
+    progress("done", 1.0)
+    rows = [summary.row(policy, seeds, found.get("off")) for policy, seeds in found.items()]
     return {"rows": rows, "manifest": _manifest(scenario, plan)}
 
 
 class SeedSamples:
-    """Everything that is drawn for one seed of a workload; every policy meets the same.
+    """All random numbers of one seed of a workload, the same for every policy.
 
-    Args:
-        scenario: the workload.
-        plan: on what terms policies run.
-        seed: of the draws.
+    Attributes:
+        seed: seed of the draws.
+        draws: random numbers of the replicas.
     """
 
     def __init__(self, scenario: Scenario, plan: ComparisonPlan, seed: int) -> None:
         self._scenario = scenario
         self._plan = plan
-        self._seed = seed
-        self._traffic = _traffic(scenario, seed)
+        self.seed = seed
+        arrivals = scenario.arrivals
+        times_s = None if arrivals.concurrency else arrivals_s(arrivals, scenario.requests, seed)
+        self._arrivals = ArrivalPlan(times_s, arrivals.concurrency or 0)
         self.draws = _draw(scenario, plan, seed)
 
     def run(
-        self, policy: str, tell: Callable[[int], None] = lambda _done: None, on_terms: PolicySettings | None = None
+        self,
+        policy: str,
+        progress: Callable[[int], None] = lambda _requests: None,
+        settings: PolicySettings | None = None,
     ) -> SimulatedRun:
-        """One policy.
+        """Run one policy.
 
         Args:
             policy: its name.
-            tell: hears how many requests are over, now and then.
-            on_terms: instead of the plan's.
+            progress: called now and then with the number of finished requests.
+            settings: settings of the policies; None for those of the plan.
         """
-        return run(
-            policy,
-            on_terms or policy_settings(self._scenario, self._plan),
-            self._traffic,
-            self._world,
-            self._seed,
-            tell,
-        )
+        settings = settings or policy_settings(self._scenario, self._plan)
+        return run(policy, settings, self._arrivals, self._world, self.seed, progress)
 
     def _world(self, loop: asyncio.AbstractEventLoop) -> World:
         return self.draws.world(self._scenario, loop, held=self._plan.held)
 
 
 def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
-    """The terms of a comparison: the gateway's defaults where neither plan nor scenario says otherwise."""
+    """Return the settings of the plan, else of the scenario, else the gateway's defaults."""
     defaults, delay_s_min = hedge_parameters(HedgeSettings(), Crossing.NEVER), scenario.hedge_delay_min_s
     settings = replace(
         defaults,
@@ -160,29 +148,23 @@ def _draw(scenario: Scenario, plan: ComparisonPlan, seed: int) -> TtftDraws | Se
     return TtftDraws(scenario, seed, plan.correlation)
 
 
-def _traffic(scenario: Scenario, seed: int) -> ArrivalPlan:
-    arrivals = scenario.arrivals
-    times_s = None if arrivals.concurrency else arrivals_s(arrivals, scenario.requests, seed)
-    return ArrivalPlan(times_s, arrivals.concurrency or 0)
-
-
-def _parts(scenario: Scenario) -> Sequence[Subset]:
+def _subsets(scenario: Scenario) -> Sequence[Subset]:
     late_s = math.inf if scenario.late_s is None else scenario.late_s
     serving = scenario.serving
     if serving is None:
         spans = [Subset(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
-        return [Subset("all", late_s=late_s), *spans]
-    out = serving.brown_out
-    bad = ((out.start_s, out.end_s + serving.settle_s),)
+        return [Subset(late_s=late_s), *spans]
+    start_s, end_s = serving.brown_out.start_s, serving.brown_out.end_s + serving.settle_s
+    without = ((start_s, end_s),)
     return [
-        Subset("all", without=bad),
-        Subset("short prompts", without=bad, tokens_max=serving.short_tokens),
-        Subset("brown-out", out.start_s, out.end_s + serving.settle_s),
+        Subset(without=without),
+        Subset("short prompts", without=without, tokens_max=serving.short_tokens),
+        Subset("brown-out", start_s, end_s),
     ]
 
 
 def _manifest(scenario: Scenario, plan: ComparisonPlan) -> dict[str, object]:
-    """What it takes to repeat the run."""
+    """Return everything needed to repeat the run."""
     return {
         "workload": scenario.name,
         "workload_sha256": scenario.sha256,

@@ -1,9 +1,9 @@
-"""The policies that are compared: the gateway's own, and two published ones as pools of the same race.
+"""The compared policies: the gateway's own, and two published ones as pools of the same race.
 
-`library` is what the reference hedging library does by its published rules: the p90 of winners' latencies, two
-tumbling windows of 30 s, ten fixed warm-up milliseconds, a token bucket filled by a *configured* request rate, headers
-taken for the answer, the backup to the same host name (any replica behind it). `fan_out` asks all other replicas at
-once after a fixed delay. Neither ships with the gateway.
+`library` follows the published rules of the reference hedging library: the p90 of the winners' latencies over two
+tumbling windows of 30 s, a warm-up delay of 10 ms, a token bucket filled at a *configured* request rate, response
+headers counted as the answer, and backups to the same host name (any replica). `fan_out` sends a request to all other
+replicas after a fixed delay. Neither is part of the gateway.
 
 Units: seconds; shares are fractions of 1.
 """
@@ -25,69 +25,65 @@ from gateway.routing.replicas import BreakerState, Replica
 
 POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "off")
 
-UNLIMITED_BUDGET: Final = 10.0  # a budget that never binds, not even a fleet that is slow as a whole and earns slower
+UNLIMITED_BUDGET: Final = 10.0  # never binds, not even when all replicas are slow and credit accrues slowly
 
 _WARM_UP_REQUESTS: Final = 20
 _WARM_UP_DELAY_S: Final = 0.010
 _DELAY_MIN_S: Final = 0.001
 _WINDOW_S: Final = 30.0
-_SLICES: Final = 6  # of a window, as in the gateway
-_BURST_S: Final = 2.0  # of its refill is what the bucket holds
+_SLICES: Final = 6  # slices of a window, as in the gateway
+_BURST_S: Final = 2.0  # capacity of the bucket, as a time of refill
 _RELEARN_EVERY: Final = 50  # requests between two readings of the sketch, which the library reads every time
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """On what terms policies compete.
+    """Settings under which policies are compared.
 
     Attributes:
-        settings: of the gateway's policies; `policy` is replaced.
-        library_rps: what the library is told to expect.
-        reach_s: how far the curve's window reaches back; None: as in the gateway.
+        hedging: settings of the gateway's policies; `policy` is replaced.
+        library_rps: request rate configured for the library.
+        window_s: length of the window of the survival curve; None for the gateway's.
     """
 
-    settings: HedgeParameters
+    hedging: HedgeParameters
     library_rps: float
-    reach_s: float | None = None
+    window_s: float | None = None
 
 
-def make_pool(name: str, replicas: Sequence[Replica], terms: PolicySettings, ledgers: Mapping[str, Ledger]) -> Pool:
-    """A pool that hedges by the policy of that name."""
-    settings = terms.settings
+def make_pool(name: str, replicas: Sequence[Replica], settings: PolicySettings, ledgers: Mapping[str, Ledger]) -> Pool:
+    """Return a pool that hedges by the policy with this name."""
+    hedging = settings.hedging
     if name == "library":
-        return LibraryPool(
-            replicas,
-            replace(settings, policy=Policy.QUANTILE, answered_by=FirstEvent.HEADERS, max_hedges=1),
-            ledgers,
-            terms.library_rps,
-        )
+        hedging = replace(hedging, policy=Policy.QUANTILE, answered_by=FirstEvent.HEADERS, max_hedges=1)
+        return LibraryPool(replicas, hedging, ledgers, settings.library_rps)
     if name == "fan_out":
         hedges = len(replicas) - 1
-        return FanOutPool(name, replicas, replace(settings, policy=Policy.STATIC, max_hedges=hedges), ledgers)
-    if name == "ttfb":  # as it was published: nothing binds its budget
-        settings = replace(settings, policy=Policy.QUANTILE, sampled_event=FirstEvent.HEADERS, budget=1.0)
+        return FanOutPool(name, replicas, replace(hedging, policy=Policy.STATIC, max_hedges=hedges), ledgers)
+    if name == "ttfb":  # as published: without a budget
+        hedging = replace(hedging, policy=Policy.QUANTILE, sampled_event=FirstEvent.HEADERS, budget=1.0)
     else:
-        settings = replace(settings, policy=Policy(name))
-    pool = Pool(name, replicas, settings, ledgers)
-    if terms.reach_s is not None:
-        pool.learning.ratios = Window(slice_s=terms.reach_s / _SLICES, reach_s=terms.reach_s)
+        hedging = replace(hedging, policy=Policy(name))
+    pool = Pool(name, replicas, hedging, ledgers)
+    if settings.window_s is not None:
+        pool.learning.ratios = Window(slice_s=settings.window_s / _SLICES, reach_s=settings.window_s)
     return pool
 
 
 class _LibraryTickets(HedgeTickets, frozen=True):
-    """What a backup of the library's carries: when its request began."""
+    """Tickets of a backup of the library, with the start of its request."""
 
     start_s: float
 
 
 class LibraryPool(Pool):
-    """Hedges as the reference library does.
+    """Hedges by the rules of the reference library.
 
     Args:
-        replicas: behind one host name.
-        settings: routing, budget and the quantile.
-        ledgers: of the quotas, which it does not ask.
-        rps: the configured request rate.
+        replicas: replicas of one host name.
+        settings: routing, budget and quantile.
+        ledgers: ledgers of the quotas, which the library ignores.
+        rps: configured request rate.
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class LibraryPool(Pool):
         self._filled_s = 0.0
 
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
-        """The p90 of what winners took."""
+        """Return the configured quantile of the winners' latencies."""
         self._requests += 1
         if self._requests > _WARM_UP_REQUESTS and self._requests % _RELEARN_EVERY == 0:
             learned_s = self._winners.quantile(self.settings.quantile, attempt.start_s)
@@ -118,7 +114,7 @@ class LibraryPool(Pool):
         now_s: float,
         rand: float,
     ) -> Hedge | Denied:
-        """Hedge if the bucket has a token; an empty one is not asked again."""
+        """Hedge if the bucket has a token; if not, do not ask again."""
         self._bucket = min(self._refill * _BURST_S, self._bucket + (now_s - self._filled_s) * self._refill)
         self._filled_s = now_s
         if self._bucket < 1:
@@ -128,7 +124,7 @@ class LibraryPool(Pool):
         return Hedge(backup, _LibraryTickets(Ticket(1.0), Ticket(0.0), asking.start_s), "")
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
-        """A winner: its time counts from the request's start."""
+        """Record a winner's latency since the start of its request."""
         tickets = attempt.forecast.tickets if attempt.forecast is not None else None
         start_s = tickets.start_s if isinstance(tickets, _LibraryTickets) else attempt.start_s
         self._winners.add_event(now_s - start_s, now_s)
@@ -136,10 +132,10 @@ class LibraryPool(Pool):
 
 
 class FanOutPool(Pool):
-    """Asks everyone else at once when a fixed delay is over."""
+    """Sends a request to all other replicas after a fixed delay."""
 
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
-        """The fixed delay; a backup is followed by the next one at once."""
+        """Return the fixed delay, or 0 after a backup."""
         is_backup = attempt.forecast is not None and attempt.forecast.tickets is not None
         return 0.0 if is_backup else self.settings.static_delay_s
 
@@ -152,8 +148,8 @@ class FanOutPool(Pool):
         now_s: float,
         rand: float,
     ) -> Hedge | Denied:
-        """The next one not tried."""
+        """Hedge to the next replica not tried."""
         for replica in self.replicas:
             if replica not in tried:
                 return Hedge(replica, HedgeTickets(Ticket(1.0), Ticket(0.0)), "")
-        return Denied(Denial.NO_REPLICA, math.inf, "all were asked")
+        return Denied(Denial.NO_REPLICA, math.inf, "every replica was tried")

@@ -1,14 +1,18 @@
-"""Runs one policy over one seed of a workload in virtual time: the gateway's own race and pool, simulated replicas.
+"""Simulates one policy on one seed of a workload, in virtual time: the gateway's race and pool, simulated replicas.
 
-Owns the traffic and the records. It must not know how replicas answer (drawn.py and others) nor what is computed from
-the records (summary.py). Units: seconds of the loop's clock.
+Owns arrivals and the record of each request. It must not know how replicas answer (sampled_replicas.py,
+engine_replicas.py) nor what is computed from the records (summary.py). Units: seconds of the loop's clock.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gateway.config.settings import TimeoutSettings
 from gateway.errors import GatewayError
@@ -25,6 +29,7 @@ from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
 
+_PROGRESS_EVERY: Final = 1000  # requests
 _NO_TIMEOUTS: Final = replace(
     timeouts(TimeoutSettings()),
     ttft_failover_s=3600,
@@ -32,22 +37,22 @@ _NO_TIMEOUTS: Final = replace(
     stall_s=3600,
     total_s=36_000,
     commit_status_after_s=36_000,
-)  # a TTFT time-out would help `off`; what is measured is hedging
+)  # a TTFT timeout would help `off`, and hedging is what is measured
 
 
 class SimulatedRequest(NamedTuple):
-    """What became of one request; all but the times are counts.
+    """Outcome of one request.
 
     Attributes:
-        arrived_s: when.
-        ttft_s: until its first token; infinite if it got none.
-        tokens: of its prompt.
-        hedges: backups sent.
-        won: a backup won.
+        arrived_s: time of arrival.
+        ttft_s: time to the first token; infinite without one.
+        tokens: length of the prompt.
+        hedges: number of backups.
+        won: 1 if a backup won, else 0.
         extra: attempts besides the first.
-        wasted_s: how long attempts had been upstream that were cancelled.
-        limited: its attempts that were answered 429.
-        limited_backups: those of them that were backups.
+        wasted_s: total time upstream of the cancelled attempts.
+        limited: attempts that got a 429.
+        limited_backups: backups that got a 429.
     """
 
     arrived_s: float
@@ -61,28 +66,33 @@ class SimulatedRequest(NamedTuple):
     limited_backups: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SimulatedRun:
-    """One policy over one seed.
+    """Result of one policy on one seed.
 
     Attributes:
-        records: of all requests, in the order of their ends.
-        prefill: tokens computed by the replicas, and those for attempts that were cancelled; 0 where nobody computes.
-        plan: the policy's last one, for the first replica; None where it makes none.
+        records: all requests, in the order of their ends.
+        prefill: tokens computed by the replicas, and those computed for cancelled attempts; 0 without engines.
+        plan: the policy's last plan for the first replica; None if the policy makes no plans.
     """
 
     records: Sequence[SimulatedRequest]
     prefill: tuple[float, float]
     plan: Plan | None = None
 
+    @cached_property
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """The records as one array per attribute."""
+        return dict(zip(SimulatedRequest._fields, np.array(self.records, dtype=float).T, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class ArrivalPlan:
-    """How requests come.
+    """Arrivals of requests.
 
     Attributes:
-        arrivals_s: when each arrives; None in a closed loop.
-        concurrency: requests at a time in a closed loop.
+        arrivals_s: time of each arrival; None in a closed loop.
+        concurrency: number of clients of a closed loop.
     """
 
     arrivals_s: Sequence[float] | None
@@ -90,30 +100,30 @@ class ArrivalPlan:
 
 
 class _NullClient:
-    """A client that is always fast enough and never leaves."""
+    """A client that accepts everything at once and never disconnects."""
 
     committed = False
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Told by the event."""
+        """Ignore the headers."""
 
     def keep_alive(self) -> None:
-        """Told by the event."""
+        """Ignore the comment."""
 
     def write(self, raw: bytes) -> None:
-        """Told by the event."""
+        """Ignore the data."""
 
     def finish(self) -> None:
-        """Told by the event."""
+        """Ignore the end."""
 
     def fail(self, error: GatewayError) -> None:
-        """Told by the event."""
+        """Ignore the error."""
 
 
 def run(
     policy: str,
-    terms: PolicySettings,
-    traffic: ArrivalPlan,
+    settings: PolicySettings,
+    arrivals: ArrivalPlan,
     make_world: Callable[[asyncio.AbstractEventLoop], World],
     seed: int,
     progress: Callable[[int], None],
@@ -122,67 +132,71 @@ def run(
 
     Args:
         policy: one of `policies.POLICY_NAMES`.
-        terms: budget, routing and so on.
-        traffic: when requests come.
-        make_world: fresh replicas on a loop.
-        seed: for what the gateway draws itself.
-        progress: hears how many requests are over, now and then.
+        settings: settings of the policies.
+        arrivals: times or number of clients.
+        make_world: makes fresh replicas on a loop.
+        seed: seed of the gateway's own random numbers.
+        progress: called now and then with the number of finished requests.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         world = make_world(loop)
-        read = None if world.limits is None else world.limits.read
+        read_limits = None if world.limits is None else world.limits.read
         replicas = [
             Replica(
                 f"replica-{i}",
                 endpoint,
                 quota,
                 gain_min=world.gain_min,
-                read_limits=read,
+                read_limits=read_limits,
                 counts_max_tokens=True,  # the simulated providers do
                 batches=world.batches,
             )
             for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
         ]
-        pool = make_pool(policy, replicas, terms, world.ledgers)
-        driver = _Simulation(loop, world, pool, traffic, seed, progress)
-        loop.set_exception_handler(driver.failed)
-        runner.run(driver.run())
-    return SimulatedRun(driver.records, world.prefill(), pool.learning.last_plan(replicas[0].name))
+        pool = make_pool(policy, replicas, settings, world.ledgers)
+        simulation = _Simulation(loop, world, pool, arrivals, seed, progress)
+        loop.set_exception_handler(simulation.failed)
+        runner.run(simulation.run())
+    return SimulatedRun(simulation.records, world.prefill(), pool.learning.last_plan(replicas[0].name))
 
 
 class _Simulation:
-    """Starts races and keeps what they report."""
+    """Starts races and records their events."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         world: World,
         pool: Pool,
-        traffic: ArrivalPlan,
+        arrivals: ArrivalPlan,
         seed: int,
         progress: Callable[[int], None],
     ) -> None:
         self._loop = loop
         self._facts = world.facts
-        self._traffic = traffic
+        self._arrivals = arrivals
         self._progress = progress
         self._model = Model("bench", [pool], _NO_TIMEOUTS)
-        self._runtime = Runtime(loop, self._hear, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
+        self._runtime = Runtime(loop, self._on_event, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
         self._client = _NullClient()
         self._next = 0
-        self._over = asyncio.Event()
+        self._finished = asyncio.Event()
         self._failure: dict[str, object] | None = None
         self.records: list[SimulatedRequest] = []
 
     async def run(self) -> None:
-        """Until the last answer, or the first error."""
-        if self._traffic.arrivals_s is None:
-            for _ in range(min(self._traffic.concurrency, len(self._facts))):
+        """Run until the last answer or the first failure.
+
+        Raises:
+            RuntimeError: A callback raised.
+        """
+        if self._arrivals.arrivals_s is None:
+            for _ in range(min(self._arrivals.concurrency, len(self._facts))):
                 self._start()
         else:
-            self._loop.call_at(self._traffic.arrivals_s[0], self._arrive, self._traffic.arrivals_s)
-        await self._over.wait()
+            self._loop.call_at(self._arrivals.arrivals_s[0], self._arrive, self._arrivals.arrivals_s)
+        await self._finished.wait()
         if self._failure is not None:
             cause = self._failure.get("exception")
             raise RuntimeError(f"the run failed: {self._failure}") from (
@@ -190,9 +204,9 @@ class _Simulation:
             )
 
     def failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """A callback raised: nothing after that can be trusted."""
+        """Stop: no result is valid after an exception in a callback."""
         self._failure = context
-        self._over.set()
+        self._finished.set()
 
     def _arrive(self, arrivals_s: Sequence[float]) -> None:
         self._start()
@@ -205,18 +219,18 @@ class _Simulation:
         caller = Caller(str(request), "", self._loop.time())
         Race(self._model, call_of(request), self._facts[request], self._client, caller, self._runtime).start()
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         if isinstance(event, ComponentFailed):
             self.failed(self._loop, {"message": f"{event.component} raised {event.error}"})
         if not isinstance(event, RequestEnded):
             return
         self.records.append(_record(event, self._facts[int(event.request_id)].prompt_tokens))
         done = len(self.records)
-        if done % 1000 == 0:
+        if done % _PROGRESS_EVERY == 0:
             self._progress(done)
         if done == len(self._facts):
-            self._over.set()
-        elif self._traffic.arrivals_s is None and self._next < len(self._facts):
+            self._finished.set()
+        elif self._arrivals.arrivals_s is None and self._next < len(self._facts):
             self._loop.call_soon(self._start)
 
 

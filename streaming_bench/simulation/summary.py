@@ -1,7 +1,8 @@
-"""From records to rows: percentiles, shares and their ratios to `off`. Pure.
+"""Figures of simulated runs, their means over seeds, and the table of policies. Pure.
 
-Every figure of a row is the mean of the seeds' figures; a ratio is the geometric mean of the seeds' ratios to `off` on
-the same samples. Units: milliseconds in rows, shares as fractions of 1, seconds where a name says so.
+A figure of a row is the mean over the seeds; a ratio is the geometric mean of the seeds' ratios to `off` on the same
+samples. Quantiles interpolate, and are those of the answered requests. Units: milliseconds in rows, shares as fractions
+of 1, seconds where a name says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,30 +10,39 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streaming_bench.simulation.runner import SimulatedRequest, SimulatedRun
+from streaming_bench.report.grid import Grid, percent, short
+from streaming_bench.simulation.runner import SimulatedRun
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 LATENCIES: Final = (*QUANTILES, "mean")
 
-Figures = dict[str, float]
-Mask = NDArray[np.bool_]
+_SHARES: Final = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requests +", "extra_tokens": "tokens +"}
+_COUNTS: Final = {"wasted_s": "wasted s", "rate_limited": "429s"}
+_RARE: Final = {
+    "late": "late",
+    "rate_limited_hedges": "429s of hedges",
+    "wasted_prefill": "wasted prefill",
+    "failed": "failed",
+}
+"""Columns that are shown only if one of their values is not 0."""
+
+SimulatedFigures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A part of the requests that is reported by itself.
+    """Requests that are reported on their own.
 
     Attributes:
-        name: for people.
-        start_s, end_s: those that arrive in between;
-        without: but not those that arrive in one of these spans;
-        tokens_max: and only those with shorter prompts.
-        late_s: answers later than this are counted.
+        name: title of the table.
+        start_s, end_s: span of the arrivals.
+        without: spans whose arrivals are excluded.
+        tokens_max: bound below which the length of the prompt lies.
+        late_s: bound above which an answer counts as late.
     """
 
-    name: str
+    name: str = "all"
     start_s: float = 0.0
     end_s: float = np.inf
     without: tuple[tuple[float, float], ...] = ()
@@ -40,71 +50,85 @@ class Subset:
     late_s: float = np.inf
 
 
-def figures(run: SimulatedRun, part: Subset) -> Figures:
-    """What one run came to, for a part of its requests."""
-    columns = np.array(run.records, dtype=float).T
-    column = dict(zip(SimulatedRequest._fields, columns, strict=True))
-    chosen = _chosen(column["arrived_s"], column["tokens"], part)
-    picked = {name: values[chosen] for name, values in column.items()}
+def figures(run: SimulatedRun, subset: Subset) -> SimulatedFigures:
+    """Reduce one run to the figures of a subset of its requests."""
+    arrived_s = run.columns["arrived_s"]
+    chosen = (arrived_s >= subset.start_s) & (arrived_s < subset.end_s) & (run.columns["tokens"] < subset.tokens_max)
+    for start_s, end_s in subset.without:
+        chosen &= (arrived_s < start_s) | (arrived_s >= end_s)
+    picked = {name: values[chosen] for name, values in run.columns.items()}
     answered = picked["ttft_s"][np.isfinite(picked["ttft_s"])]
     count = len(picked["ttft_s"])
     hedges, tokens = float(picked["hedges"].sum()), float(picked["tokens"].sum())
     quantiles = np.quantile(answered, list(QUANTILES.values())) if len(answered) else np.full(len(QUANTILES), np.nan)
-    row = {name: 1000 * float(value) for name, value in zip(QUANTILES, quantiles, strict=True)}
-    row["mean"] = 1000 * float(answered.mean()) if len(answered) else float("nan")
-    row["requests"] = float(count)
-    row["late"] = float((answered > part.late_s).sum())
-    row["failed"] = float(count - len(answered))
-    row["hedges"] = hedges / count if count else 0.0
-    row["win_rate"] = float(picked["won"].sum()) / hedges if hedges else 0.0
-    row["extra_requests"] = float(picked["extra"].sum()) / count if count else 0.0
-    row["extra_tokens"] = float((picked["tokens"] * picked["hedges"]).sum()) / tokens if tokens else 0.0
-    row["wasted_s"] = float(picked["wasted_s"].sum())
-    row["rate_limited"] = float(picked["limited"].sum())
-    row["rate_limited_hedges"] = float(picked["limited_backups"].sum())
     computed, wasted = run.prefill
-    row["wasted_prefill"] = wasted / computed if computed else 0.0
-    return row
-
-
-def _chosen(arrived_s: NDArray[np.float64], tokens: NDArray[np.float64], part: Subset) -> Mask:
-    chosen: Mask = (arrived_s >= part.start_s) & (arrived_s < part.end_s) & (tokens < part.tokens_max)
-    for start_s, end_s in part.without:
-        chosen &= (arrived_s < start_s) | (arrived_s >= end_s)
-    return chosen
-
-
-def mean(seeds: Sequence[Figures]) -> Figures:
-    """The mean of each figure over the seeds."""
-    return {name: float(np.mean([figures_[name] for figures_ in seeds])) for name in seeds[0]}
-
-
-def ratios(seeds: Sequence[Figures], off: Sequence[Figures]) -> Figures:
-    """Each latency as a ratio to `off`: geometric mean over the seeds, pair by pair."""
-    return {name: _geometric([s[name] / o[name] for s, o in zip(seeds, off, strict=True)]) for name in LATENCIES}
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(values))))
+    return {
+        **{name: 1000 * float(value) for name, value in zip(QUANTILES, quantiles, strict=True)},
+        "mean": 1000 * float(answered.mean()) if len(answered) else float("nan"),
+        "requests": float(count),
+        "late": float((answered > subset.late_s).sum()),
+        "failed": float(count - len(answered)),
+        "hedges": hedges / count if count else 0.0,
+        "win_rate": float(picked["won"].sum()) / hedges if hedges else 0.0,
+        "extra_requests": float(picked["extra"].sum()) / count if count else 0.0,
+        "extra_tokens": float((picked["tokens"] * picked["hedges"]).sum()) / tokens if tokens else 0.0,
+        "wasted_s": float(picked["wasted_s"].sum()),
+        "rate_limited": float(picked["limited"].sum()),
+        "rate_limited_hedges": float(picked["limited_backups"].sum()),
+        "wasted_prefill": wasted / computed if computed else 0.0,
+    }
 
 
 def row(
-    policy: str, seeds: Mapping[str, Sequence[Figures]], off: Mapping[str, Sequence[Figures]] | None
+    policy: str,
+    seeds: Mapping[str, Sequence[SimulatedFigures]],
+    off: Mapping[str, Sequence[SimulatedFigures]] | None,
 ) -> dict[str, object]:
-    """One policy's row.
+    """Return one policy's row.
 
     Args:
         policy: its name.
-        seeds: for each part of the requests, each seed's figures; the first part is the row itself.
-        off: the same of `off`, None if that was not run.
+        seeds: the seeds' figures by the name of the subset; the first subset is the row itself.
+        off: the same figures of `off`; None if `off` was not run.
     """
     parts: dict[str, dict[str, object]] = {}
-    for name, figures_ in seeds.items():
-        if any(not figure["requests"] for figure in figures_):
-            continue  # a short run that ends before it
-        part: dict[str, object] = {**mean(figures_)}
+    for name, found in seeds.items():
+        if any(not each["requests"] for each in found):
+            continue  # the run ends before this subset begins
+        parts[name] = {key: float(np.mean([each[key] for each in found])) for key in found[0]}
         if off is not None:
-            part["to_off"] = ratios(figures_, off[name])
-        parts[name] = part
+            pairs = list(zip(found, off[name], strict=True))
+            parts[name]["to_off"] = {
+                key: float(np.exp(np.mean(np.log([one[key] / base[key] for one, base in pairs])))) for key in LATENCIES
+            }
     first, *others = parts
     return {"policy": policy, **parts[first], "parts": {name: parts[name] for name in others}}
+
+
+def table(rows: Sequence[Mapping[str, object]], part: str | None = None) -> Grid:
+    """Return the table of all policies; the ratios to `off` are in a line below each policy.
+
+    Args:
+        rows: results of `row`.
+        part: name of a subset; None for the rows themselves.
+    """
+    bodies = [row if part is None else _mapping(_mapping(row["parts"])[part]) for row in rows]
+    rare = {key: title for key, title in _RARE.items() if any(body[key] for body in bodies)}
+    titles = {**dict.fromkeys(LATENCIES), **_SHARES, **_COUNTS, **rare}
+    cells: list[list[str]] = []
+    for row, body in zip(rows, bodies, strict=True):
+        cells.append([str(row["policy"]), *(_cell(key, body[key]) for key in titles)])
+        if row["policy"] != "off" and "to_off" in body:
+            ratios = _mapping(body["to_off"])
+            cells.append(["", *(f"{ratios[key]:.2f}x" if key in ratios else "" for key in titles)])
+    return Grid(["policy", *(title or key for key, title in titles.items())], cells)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    assert isinstance(value, Mapping)
+    return value
+
+
+def _cell(key: str, value: object) -> str:
+    assert isinstance(value, float)
+    return percent(value, 2) if key in _SHARES or key == "wasted_prefill" else short(value)

@@ -141,7 +141,7 @@ def test_parts_are_what_they_say() -> None:
         SimulatedRequest(4.0, float("inf"), 10.0, 0, 0, 1, 0.0, 2, 1),
     ]
     run = SimulatedRun(records, (100.0, 5.0))
-    every = figures(run, Subset("all"))
+    every = figures(run, Subset())
     assert (every["p50"], every["failed"], every["hedges"], every["win_rate"]) == (300.0, 1.0, 0.25, 1.0)
     assert (every["rate_limited"], every["rate_limited_hedges"], every["wasted_prefill"]) == (2.0, 1.0, 0.05)
     assert figures(run, Subset("short", tokens_max=100.0))["requests"] == 3

@@ -54,7 +54,7 @@ def test_a_shorter_window_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
     """Each window length has a row for each phase of the day, and changes what is learned."""
     monkeypatch.setattr(sweeps, "WINDOWS_S", (15.0, 300.0))
     rows = list(sweeps.windows(SweepSize(400, (7,), 0.03), quiet))
-    assert [row.reach_s for row in rows] == [15.0] * 5 + [300.0] * 5
+    assert [row.window_s for row in rows] == [15.0] * 5 + [300.0] * 5
     assert [row[2:] for row in rows[:5]] != [row[2:] for row in rows[5:]]
 
 
