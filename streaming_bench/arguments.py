@@ -1,6 +1,6 @@
-"""What can be typed as the value of an option, for every command of the bench.
+"""Parsers of option values, shared by all commands of the bench.
 
-Owns how a value is read and what is said when it cannot be. Pure. Units: on the command line shares are in per cent and
+Owns how a value is read and the message for a wrong one. Pure. Units: on the command line shares are in per cent and
 durations carry their unit; inside they are fractions of 1 and seconds.
 """
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """What argparse shows when a value cannot be read is the parser's own sentence."""
+    """Return a parser whose error message is shown by argparse."""
 
     def parsed(value: str) -> _T:
         try:
@@ -26,13 +26,20 @@ def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
 
 
 def names(kind: str, *known: str) -> Callable[[str], tuple[str, ...]]:
-    """Some of these names, with commas in between; `kind` is what they are names of."""
+    """Return a parser of names with commas in between.
+
+    Args:
+        kind: noun for the names, for messages.
+        known: permitted names.
+    """
 
     def parsed(value: str) -> tuple[str, ...]:
         found = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
         unknown = [name for name in found if name not in known]
         if unknown:
-            raise argparse.ArgumentTypeError(f"there is no {kind} {unknown[0]!r}; write some of {','.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"there is no {kind} {unknown[0]!r}; write one or more of {','.join(known)}"
+            )
         return found
 
     return parsed

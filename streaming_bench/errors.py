@@ -1,5 +1,5 @@
-"""What ends a command of the bench with a sentence instead of a traceback. No units."""
+"""Errors that end a command of the bench with a message instead of a traceback. No units."""
 
 
 class BenchError(Exception):
-    """It cannot go on; the message says what was found, where, and what to do."""
+    """A command cannot continue; the message names the cause, the place and the remedy."""

@@ -1,6 +1,6 @@
-"""The golden rows: small comparisons whose figures are checked in, so that nothing changes them unnoticed.
+"""Golden rows: small comparisons with recorded figures, so that no change of a figure goes unnoticed.
 
-Units: as in summary.py.
+Units: as in simulation/summary.py.
 """
 
 import json
@@ -21,7 +21,7 @@ KEYS: Final = (
 
 
 def golden_rows(workload: str) -> dict[str, dict[str, object]]:
-    """A workload's rows by policy."""
+    """Return a workload's rows by policy."""
     result = compare(with_requests(load(workload), REQUESTS), ComparisonPlan(POLICIES, (1,)))
     rows = result["rows"]
     assert isinstance(rows, list)
@@ -29,7 +29,7 @@ def golden_rows(workload: str) -> dict[str, dict[str, object]]:
 
 
 def golden_lab() -> dict[str, str]:
-    """The files of the deterministic lab, by name: the same bytes on every version of Python."""
+    """Return the files of the deterministic lab by name: the same bytes on every version of Python."""
     return {
         f"{name}.csv": csv_text(heads, rows)
         for name, (heads, rows) in threshold_lab.tables(threshold_lab.draw(threshold_lab.SEED)).items()

@@ -1,6 +1,6 @@
-"""`compare`: what hedging buys and costs with each policy, measured with the real gateway over real sockets.
+"""`compare`: gains and costs of each policy, measured with the real gateway over real sockets.
 
-Owns options, the order of the rows and what is printed. Units: as in arguments.py.
+Owns options, the order of the runs and the printed text. Units: as in arguments.py.
 """
 
 import argparse
@@ -18,34 +18,63 @@ from streaming_bench.report.records import MODES, Run, write_runs
 from streaming_bench.report.results import Results
 
 _PARTS: Final = ("headers", "episode")
-_MEASURING: Final = 0.95  # of the time; the rest is drawing
-_SHORT_FACTOR: Final = 4  # in modes that only show that the same happens again, so many times fewer requests are sent
+_MEASURING: Final = 0.95  # share of the time; the rest is drawing
+_SHORT_FACTOR: Final = 4  # divisor of the number of requests in modes that only confirm the others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed behind the command."""
+    """Add the options of the command."""
     count, share = arguments.checked(arguments.count), arguments.checked(arguments.percent)
     law, modes = arguments.checked(distribution), tuple(mode.replace(" ", "-") for mode in MODES)
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="DIR", help="write requests, tables, pictures and a manifest there")
-    add("--policy", type=arguments.names("policy", *POLICIES), default=POLICIES, help=f"some of {','.join(POLICIES)}")
-    add("--headers", type=arguments.names("mode", *modes), default=modes, help=f"some of {','.join(modes)}")
-    add("--part", type=arguments.names("part", *_PARTS), default=_PARTS, help=f"some of {','.join(_PARTS)}")
-    add("--requests", type=count, default=700, metavar="N", help="measured in a row: 700")
-    add("--warm", type=count, default=140, metavar="N", help="sent before those: 140")
-    add("--rps", type=arguments.checked(arguments.positive), default=100.0, metavar="R", help="requests/s: 100")
-    add("--ttft", type=law, default="lognormal:15ms,3ms", metavar="LAW", help="of a hit: lognormal:15ms,3ms")
-    add("--miss-ttft", type=law, default="lognormal:200ms,25ms", metavar="LAW", help="of a miss: lognormal:200ms,25ms")
-    add("--misses", type=share, default=0.2, metavar="%", help="share of misses: 20")
-    add("--budget", type=share, default=0.2, metavar="%", help="of hedges: 20")
-    add("--static-delay", type=arguments.checked(_delay), default="26ms", metavar="TIME", help="of static: 26ms")
-    add("--replicas", type=count, default=4, metavar="N", help="4")
-    add("--seed", type=int, default=1, metavar="N", help="of times and of what replicas draw: 1")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for requests, tables, plots and a manifest")
+    add(
+        "--policy",
+        type=arguments.names("policy", *POLICIES),
+        default=POLICIES,
+        help=f"one or more of {','.join(POLICIES)}",
+    )
+    add("--headers", type=arguments.names("mode", *modes), default=modes, help=f"one or more of {','.join(modes)}")
+    add("--part", type=arguments.names("part", *_PARTS), default=_PARTS, help=f"one or more of {','.join(_PARTS)}")
+    add("--requests", type=count, default=700, metavar="N", help="recorded requests of each run; default 700")
+    add("--warm", type=count, default=140, metavar="N", help="warm-up requests of each run; default 140")
+    add(
+        "--rps",
+        type=arguments.checked(arguments.positive),
+        default=100.0,
+        metavar="R",
+        help="requests per second; default 100",
+    )
+    add(
+        "--ttft",
+        type=law,
+        default="lognormal:15ms,3ms",
+        metavar="DIST",
+        help="TTFT of a cache hit; default lognormal:15ms,3ms",
+    )
+    add(
+        "--miss-ttft",
+        type=law,
+        default="lognormal:200ms,25ms",
+        metavar="DIST",
+        help="TTFT of a cache miss; default lognormal:200ms,25ms",
+    )
+    add("--misses", type=share, default=0.2, metavar="%", help="share of cache misses; default 20")
+    add("--budget", type=share, default=0.2, metavar="%", help="share of hedges; default 20")
+    add(
+        "--static-delay",
+        type=arguments.checked(_delay),
+        default="26ms",
+        metavar="TIME",
+        help="delay of static; default 26ms",
+    )
+    add("--replicas", type=count, default=4, metavar="N", help="simulated replicas; default 4")
+    add("--seed", type=int, default=1, metavar="N", help="seed of arrivals and TTFTs; default 1")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the rows, write and print what came of them."""
-    scene = Experiment(
+    """Measure all runs, write the results and print them."""
+    experiment = Experiment(
         ttft=args.ttft,
         miss_ttft=args.miss_ttft,
         misses=args.misses,
@@ -57,18 +86,18 @@ def run(args: argparse.Namespace) -> None:
     )
     results = Results(args.out, args.argv, args.seed)
     bar = progress.bar()
-    runs = write_runs(results, _measure(scene, run_specs(args), lambda name, done: bar(name, _MEASURING * done)))
-    bar("tables and pictures", _MEASURING)
+    runs = write_runs(results, _measure(experiment, run_specs(args), lambda name, done: bar(name, _MEASURING * done)))
+    bar("tables and plots", _MEASURING)
     small_print = _small_print(args)
     lines = render(results, runs, small_print)
     results.close(kind="compare", small_print=small_print)
     bar("done", 1.0)
     print("\n".join(lines))
-    print(f"\n{results.folder}: tables.md and more, as manifest.json lists it")
+    print(f"\nwrote {results.folder}: see tables.md; manifest.json lists all files")
 
 
 def run_specs(args: argparse.Namespace) -> list[RunSpec]:
-    """What is run, in order: both header modes in full, the others in short, then a slow episode."""
+    """Return the runs in order: two header modes in full, the others shortened, then a slow episode."""
     found = []
     modes = [mode.replace("-", " ") for mode in args.headers] if "headers" in args.part else []
     for mode in modes:
@@ -83,9 +112,9 @@ def run_specs(args: argparse.Namespace) -> list[RunSpec]:
     return found
 
 
-def _measure(scene: Experiment, planned: Sequence[RunSpec], bar: progress.Progress) -> list[Run]:
+def _measure(experiment: Experiment, planned: Sequence[RunSpec], bar: progress.Progress) -> list[Run]:
     spans, runs = progress_spans(planned), []
-    with fleet(scene.profiles("flushed"), scene.seed) as replicas:
+    with fleet(experiment.profiles("flushed"), experiment.seed) as replicas:
         for row in planned:
             begin, end = spans[row]
             count = row.warm + row.count
@@ -94,7 +123,7 @@ def _measure(scene: Experiment, planned: Sequence[RunSpec], bar: progress.Progre
                 if done % 10 == 0 or done == count:
                     bar(row.name, begin + (end - begin) * done / count)
 
-            runs.append(measure_run(replicas, scene, row, tell))
+            runs.append(measure_run(replicas, experiment, row, tell))
     return runs
 
 

@@ -27,7 +27,7 @@ BUDGETS: Final = {"W2": 0.20, "W6": 0.10}
 TITLES: Final = {"W2": "Streaming, 1 in 5 misses its cache", "W6": "Four providers with bad times"}
 SPANS_MS: Final = {"W2": (7, 400), "W6": (70, 40_000)}
 POLICIES: Final = ("off", "adaptive")
-_RATIO_MAX: Final = 40.0  # of the axis
+_RATIO_MAX: Final = 40.0  # end of the axis
 _SHARE_MIN: Final = 2e-3  # of requests; a window of a minute has too few samples below
 
 _Runs = Mapping[str, Mapping[str, SimulatedRun]]

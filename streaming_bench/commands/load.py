@@ -1,6 +1,6 @@
 """`load`: traffic to any OpenAI-compatible endpoint, measured at the client; with --against, to two in turn.
 
-Owns options, the spend guard and what is printed. The key comes from an environment variable and is never shown.
+Owns options, the cost limits and the printed text. The key comes from an environment variable and is never printed.
 Units: as in arguments.py; tokens.
 """
 
@@ -31,52 +31,100 @@ _REQUESTS: Final = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed behind the command."""
-    _add_targets(parser.add_argument_group("where to"))
-    _add_traffic(parser.add_argument_group("what is sent"))
+    """Add the options of the command."""
+    _add_targets(parser.add_argument_group("target"))
+    _add_traffic(parser.add_argument_group("traffic"))
     count = arguments.checked(arguments.count)
-    guard = parser.add_argument_group("what it may cost")
-    guard.add_argument("--requests-max", type=count, default=1_000, metavar="N", help="more are refused: 1,000")
-    guard.add_argument("--tokens-max", type=count, default=500_000, metavar="N", help="prompts included: 500,000")
-    guard.add_argument("--dry-run", action="store_true", help="say what it would cost at most, and send nothing")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write requests, tables, pictures and a manifest there")
+    guard = parser.add_argument_group("cost limits")
+    guard.add_argument(
+        "--requests-max", type=count, default=1_000, metavar="N", help="reject a plan with more requests; default 1,000"
+    )
+    guard.add_argument(
+        "--tokens-max",
+        type=count,
+        default=500_000,
+        metavar="N",
+        help="reject a plan with more tokens, prompts included; default 500,000",
+    )
+    guard.add_argument("--dry-run", action="store_true", help="print the maximum cost and send nothing")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for requests, tables, plots and a manifest")
 
 
 def _add_targets(group: argparse._ArgumentGroup) -> None:
     url = arguments.checked(_url)
-    group.add_argument("--url", type=url, required=True, help="where the API begins: http://10.0.0.1:8000/v1")
-    group.add_argument("--model", required=True, help="the name to ask for")
-    group.add_argument("--key-env", metavar="NAME", help="environment variable that holds the key")
-    group.add_argument("--kind", choices=sorted(CATALOG), default="openai", help="what answers there: openai")
+    group.add_argument("--url", type=url, required=True, help="base URL of the API, such as http://10.0.0.1:8000/v1")
+    group.add_argument("--model", required=True, help="name of the model")
+    group.add_argument("--key-env", metavar="NAME", help="environment variable with the API key")
+    group.add_argument("--kind", choices=sorted(CATALOG), default="openai", help="kind of the endpoint; default openai")
     group.add_argument(
-        "--header", action="append", type=arguments.checked(_header), default=[], metavar="'NAME: VALUE'"
+        "--header",
+        action="append",
+        type=arguments.checked(_header),
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="send this header with every request; repeatable",
     )
-    group.add_argument("--against", type=url, metavar="URL", help="another one, which gets the same requests in turn")
-    group.add_argument("--against-model", metavar="NAME", help="if it has another name there")
-    group.add_argument("--against-key-env", metavar="NAME", help="if it has another key")
-    group.add_argument("--against-kind", choices=sorted(CATALOG), help="if it is of another kind")
-    group.add_argument("--timeout", type=arguments.checked(duration), default=120.0, metavar="TIME", help="120s")
+    group.add_argument(
+        "--against", type=url, metavar="URL", help="base URL of a second endpoint, which gets the same requests in turn"
+    )
+    group.add_argument("--against-model", metavar="NAME", help="name of the model there, if different")
+    group.add_argument("--against-key-env", metavar="NAME", help="environment variable with its key, if different")
+    group.add_argument("--against-kind", choices=sorted(CATALOG), help="kind of the second endpoint, if different")
+    group.add_argument(
+        "--timeout",
+        type=arguments.checked(duration),
+        default=120.0,
+        metavar="TIME",
+        help="time limit of an answer; default 120s",
+    )
 
 
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
     count, length = arguments.checked(arguments.count), arguments.checked(token_distribution)
     positive = arguments.checked(arguments.positive)
     how = group.add_mutually_exclusive_group(required=True)
-    how.add_argument("--rps", type=positive, metavar="R", help="open loop: so many a second, as a Poisson process")
-    how.add_argument("--concurrency", type=count, metavar="N", help="closed loop: so many at a time")
+    how.add_argument("--rps", type=positive, metavar="R", help="open loop: R requests per second, a Poisson process")
+    how.add_argument("--concurrency", type=count, metavar="N", help="closed loop: N requests in flight")
     how.add_argument("--trace", type=Path, metavar="FILE", help="open loop: CSV with at_s[,prompt_tokens,max_tokens]")
-    group.add_argument("--requests", type=count, metavar="N", help=f"to each endpoint: {_REQUESTS}, or all of a trace")
-    tokens = "200, uniform:A,B, lognormal:MEAN,SD, trace:A,B,..."
-    group.add_argument("--prompt-tokens", type=length, default="200", metavar="SIZE", help=tokens)
-    group.add_argument("--max-tokens", type=length, default="64", metavar="SIZE", help="of each answer, likewise: 64")
-    group.add_argument("--shared-tokens", type=arguments.checked(_shared), default=0, metavar="N", help="common prefix")
-    group.add_argument("--extra-body", type=arguments.checked(_fields), default={}, metavar="JSON", help="more fields")
-    group.add_argument("--block", type=count, default=50, metavar="N", help="requests between two turns: 50")
-    group.add_argument("--seed", type=int, default=1, metavar="N", help="of times, lengths and words: 1")
+    group.add_argument(
+        "--requests",
+        type=count,
+        metavar="N",
+        help=f"requests to each endpoint; default {_REQUESTS}, or the whole trace",
+    )
+    size = "200, uniform:A,B, lognormal:MEAN,SD or trace:A,B,..."
+    group.add_argument(
+        "--prompt-tokens",
+        type=length,
+        default="200",
+        metavar="SIZE",
+        help=f"tokens of each prompt: {size}; default 200",
+    )
+    group.add_argument(
+        "--max-tokens", type=length, default="64", metavar="SIZE", help="maximum tokens of each answer; default 64"
+    )
+    group.add_argument(
+        "--shared-tokens",
+        type=arguments.checked(_shared),
+        default=0,
+        metavar="N",
+        help="tokens of a prefix common to all prompts; default 0",
+    )
+    group.add_argument(
+        "--extra-body",
+        type=arguments.checked(_fields),
+        default={},
+        metavar="JSON",
+        help="JSON object of additional fields",
+    )
+    group.add_argument(
+        "--block", type=count, default=50, metavar="N", help="requests per turn with --against; default 50"
+    )
+    group.add_argument("--seed", type=int, default=1, metavar="N", help="seed of times, lengths and words; default 1")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Say what it costs, send it, tell what came of it."""
+    """Estimate the cost, send the requests and print the results."""
     trace = read_trace(args.trace) if args.trace else ()
     traffic = TrafficPlan(
         requests=args.requests or len(trace) or _REQUESTS,
@@ -102,7 +150,7 @@ def run(args: argparse.Namespace) -> None:
     with asyncio.Runner() as runner:
         outcome = runner.run(measure(session))
     if outcome.cut:
-        print(f"\nended early ({outcome.cut}): this is what there is", file=sys.stderr)
+        print(f"\nended early ({outcome.cut}); the results so far:", file=sys.stderr)
     _check_answered(outcome.runs, targets)
     for found, target in zip(outcome.runs, targets.values(), strict=True):
         found.facts |= {"target": _shown(target), "model": target.model}
@@ -111,15 +159,15 @@ def run(args: argparse.Namespace) -> None:
     print("\n".join(render(results, runs, small_print)))
     if results is not None:
         results.close(kind="load", small_print=small_print, ended_early=outcome.cut)
-        print(f"\n{results.folder}: tables.md and more, as manifest.json lists it")
+        print(f"\nwrote {results.folder}: see tables.md; manifest.json lists all files")
 
 
 def _check_answered(runs: Sequence[Run], targets: Mapping[str, Target]) -> None:
-    """Tables of nothing but failures would only hide them."""
+    """Raise BenchError if no request was answered."""
     failed = {_shown(targets[run.name]): Counter(record.error for record in run.records) for run in runs}
     if any(failed.values()) and not any(errors[""] for errors in failed.values()):
-        said = (f"{url}: {count:,} x {error}" for url, errors in failed.items() for error, count in errors.items())
-        raise BenchError(f"no request was answered ({'; '.join(said)}); docs/bench.md says what the classes mean")
+        counts = (f"{url}: {count:,} x {error}" for url, errors in failed.items() for error, count in errors.items())
+        raise BenchError(f"no request was answered ({'; '.join(counts)}); docs/bench.md explains the classes")
 
 
 def _targets(args: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Target]:
@@ -138,18 +186,20 @@ def _key(name: str | None, environment: Mapping[str, str]) -> str:
         return ""
     key = environment.get(name, "")
     if not key.isascii() or not key.isprintable() or not key:
-        raise BenchError(f"the environment variable {name} holds no key; set it, or leave out --key-env")
+        raise BenchError(
+            f"the environment variable {name} is unset, empty or not printable ASCII; set it, or omit --key-env"
+        )
     return key
 
 
 def _shown(target: Target) -> str:
-    """Where it is, without anything that could be a secret."""
+    """Return the URL of a target without user name and password."""
     url = urlsplit(target.url)
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
 
 
 def _small_print(args: argparse.Namespace, requests: Sequence[PlannedRequest]) -> str:
-    how = f"{args.concurrency} at a time" if args.concurrency else f"{args.rps:g} requests/s" if args.rps else "a trace"
+    how = f"{args.concurrency} in flight" if args.concurrency else f"{args.rps:g} requests/s" if args.rps else "a trace"
     lengths = f"prompts of {args.prompt_tokens.text}, answers of at most {args.max_tokens.text} tokens"
     return f"{len(requests):,} requests, {how}, {lengths}, seed {args.seed}"
 
@@ -157,9 +207,9 @@ def _small_print(args: argparse.Namespace, requests: Sequence[PlannedRequest]) -
 def _url(text: str) -> str:
     url = urlsplit(text)
     if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-        raise UnitError(f"found {text!r}; write where the API begins, such as http://10.0.0.1:8000/v1")
+        raise UnitError(f"found {text!r}; write the base URL of the API, such as http://10.0.0.1:8000/v1")
     if url.username is not None:
-        raise UnitError("the URL holds a user name or password; name the key's environment variable with --key-env")
+        raise UnitError("the URL contains a user name or password; pass the key with --key-env")
     return text.rstrip("/")
 
 
@@ -180,7 +230,7 @@ def _fields(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UnitError(f"found {text!r}, which is no JSON: {error}") from error
+        raise UnitError(f"found {text!r}, which is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise UnitError(f"""found {text!r}; write a JSON object such as '{{"temperature": 0}}'""")
     return found

@@ -1,7 +1,7 @@
-"""`seeds`: each table of the five documents this project began with, run again and printed beside its figures.
+"""`reproduce`: the tables of five publications, run again and printed next to the published figures.
 
-Owns options, what is printed and which files are written. docs/seeds.md explains the differences. Units: milliseconds
-and per cent in tables.
+Owns options, the printed text and the written files. docs/evaluation/reproductions.md explains the differences. Units:
+milliseconds and per cent in tables.
 """
 
 import argparse
@@ -21,22 +21,27 @@ from streaming_bench.report.results import Results
 
 _Parts = Sequence[Grid | str]
 
-_COST_SEEDS: Final = 200  # of the lab, to see what one seed decides
+_COST_SEEDS: Final = 200  # of the lab, to show the influence of the seed
 _SEED_FIRST: Final = 101
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed behind the command."""
+    """Add the options of the command."""
     count = arguments.checked(arguments.count)
     add = parser.add_argument
-    add("table", choices=list(TABLES), help="which table")
-    add("--out", type=Path, metavar="FOLDER", help="also write tables, CSV files and a manifest there")
-    add("--seeds", type=count, default=3, metavar="N", help="runs of each row")
-    add("--seed-first", type=count, metavar="N", help="101; for cost 1")
-    add("--requests", type=count, metavar="N", help="instead of the published number")
-    add("--python", type=Path, default=Path("port/bin/python"), help="python-port: of an environment that has the port")
-    add("--at-a-time", type=count, default=1, metavar="N", help="python-port: requests under way")
-    add("--real-time", action="store_true", help="python-port: on the machine's clock instead of virtual time")
+    add("table", choices=list(TABLES), help="the table")
+    add("--out", type=Path, metavar="DIR", help="folder for tables, CSV files and a manifest")
+    add("--seeds", type=count, default=3, metavar="N", help="runs of each row; default 3")
+    add("--seed-first", type=count, metavar="N", help="first seed; default 101, for cost 1")
+    add("--requests", type=count, metavar="N", help="requests of each run; default: the published number")
+    add(
+        "--python",
+        type=Path,
+        default=Path("port/bin/python"),
+        help="python-port: interpreter of an environment with the port",
+    )
+    add("--at-a-time", type=count, default=1, metavar="N", help="python-port: requests in flight; default 1")
+    add("--real-time", action="store_true", help="python-port: use the machine's clock instead of virtual time")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -53,18 +58,16 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _microservice(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    """50,000 requests, 5 % stragglers: none, static 10 and 50 ms, adaptive."""
     return _race(args, first, results, "microservice", studies.MICROSERVICE)
 
 
 def _streaming(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    """Both header modes."""
     headers = [studies.header_times(_seeds(args, first))]
     _csv(results, "streaming-headers", headers)
     flushed = _race(args, first, results, "streaming-flushed", studies.FLUSHED)
     held = _race(args, first, results, "streaming-held", studies.HELD)
     return [
-        "streaming: when flushed headers arrive, which is what a hedge at headers learns",
+        "streaming: arrival of flushed headers, from which a hedge at headers learns",
         grid(headers),
         *flushed,
         *held,
@@ -72,12 +75,11 @@ def _streaming(args: argparse.Namespace, first: int, results: Results | None) ->
 
 
 def _three_servers(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    """Round robin, and 20 ms to all others."""
     return _race(args, first, results, "three-servers", studies.THREE_SERVERS)
 
 
 def _cost(_args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    """The lab's table of one seed with its files, and what another seed would have said."""
+    """Return the lab's table for one seed and for 200 seeds, and write the lab's files."""
     lab = threshold_lab.draw(first)
     rows = {name: threshold_lab.threshold_cost(lab, name) for name in threshold_lab.THRESHOLDS}
     if results is not None:
@@ -85,15 +87,15 @@ def _cost(_args: argparse.Namespace, first: int, results: Results | None) -> _Pa
             results.csv(f"{name}.csv", heads, lines)
     cells = []
     for name, row in rows.items():
-        said = sources.COST[name]
-        cells.append([f"{name}: lab", *(f"{value:g}" for value in said)])
+        published = sources.COST[name]
+        cells.append([f"{name}: lab", *(f"{value:g}" for value in published)])
         cells.append([f"{name}: here", *map(str, row.cells[1:])])
     table = Grid(["threshold", *(head.replace("_", " ") for head in threshold_lab.COST_HEADS[1:])], cells)
     return [f"cost of a threshold, seed {first}", table, *_other_seeds(first)]
 
 
 def _other_seeds(first: int) -> _Parts:
-    """The same run with other seeds: which of them put the p99 into the tail."""
+    """Return the means over many seeds, grouped by the p99 of the baseline."""
     labs = [threshold_lab.draw(seed) for seed in range(first, first + _COST_SEEDS)]
     kinds: dict[str, list[dict[str, threshold_lab.ThresholdCost]]] = {
         "p99 of 200 ms, as published": [],
@@ -108,11 +110,11 @@ def _other_seeds(first: int) -> _Parts:
         *(f"{name}: {what}" for name in threshold_lab.THRESHOLDS for what in ("p99 ms", "hedges", "wasted ms")),
     ]
     cells = [[kind, f"{len(found)} of {len(labs)}", *_means(found)] for kind, found in kinds.items() if found]
-    return [f"means over {len(labs)} seeds, by what the seed makes of the baseline", Grid(heads, cells)]
+    return [f"means over {len(labs)} seeds, by the p99 of the baseline", Grid(heads, cells)]
 
 
 def _means(found: Sequence[Mapping[str, threshold_lab.ThresholdCost]]) -> list[str]:
-    """Of hedged p99, hedges and wasted work, threshold by threshold."""
+    """Return the means of hedged p99, hedges and wasted work, threshold by threshold."""
     figures = [
         [figure for row in rows.values() for figure in (row.hedged_p99_ms, row.hedged_requests, row.wasted_work_ms)]
         for rows in found
@@ -121,7 +123,6 @@ def _means(found: Sequence[Mapping[str, threshold_lab.ThresholdCost]]) -> list[s
 
 
 def _fan_out(_args: argparse.Namespace, _first: int, results: Results | None) -> _Parts:
-    """1 - (1 - p)^n as a table, and as a plot where there is a folder."""
     heads = ["calls", *(f"p = {share:.2%}".replace(".00%", "%") for share in fan_out.SHARES), "published, p = 1%"]
     cells = [
         [
@@ -134,11 +135,10 @@ def _fan_out(_args: argparse.Namespace, _first: int, results: Results | None) ->
         rows = [[calls, *(fan_out.any_slow(share, calls) for share in fan_out.SHARES)] for calls in fan_out.CALLS]
         results.csv("fan-out.csv", ["calls", *(f"p={share:g}" for share in fan_out.SHARES)], rows)
         _draw_fan_out(results)
-    return ["share of requests that wait for at least one slow call of n", Grid(heads, cells)]
+    return ["share of requests with at least one slow call of n", Grid(heads, cells)]
 
 
 def _python_port(args: argparse.Namespace, first: int, results: Results | None) -> _Parts:
-    """The real package in its own environment."""
     seeds = _seeds(args, first)
     found = python_port.reproduce(args.python, seeds, args.at_a_time, progress.bar(), real_time=args.real_time)
     _csv(results, "python-port", found)
@@ -147,7 +147,6 @@ def _python_port(args: argparse.Namespace, first: int, results: Results | None) 
 
 
 def _race(args: argparse.Namespace, first: int, results: Results | None, name: str, study: studies.Study) -> _Parts:
-    """A table of races."""
     found = studies.reproduce(study, _seeds(args, first), args.requests, progress.bar())
     _csv(results, name, found)
     return [f"{name.replace('-', ', ', 1)}: {study.workload}, {args.seeds} seeds from {first}", grid(found)]
@@ -158,7 +157,7 @@ def _seeds(args: argparse.Namespace, first: int) -> range:
 
 
 def _csv(results: Results | None, name: str, found: Sequence[ReproducedRow]) -> None:
-    """Every figure by row and source."""
+    """Write every figure by row and source."""
     if results is not None:
         rows: list[Sequence[str | float]] = []
         for one in found:
@@ -168,7 +167,6 @@ def _csv(results: Results | None, name: str, found: Sequence[ReproducedRow]) -> 
 
 
 def _draw_fan_out(results: Results) -> None:
-    """Share of requests with a slow call against calls."""
     title = "One slow call in a hundred is most requests"
     below = "P = 1 - (1 - p)^n; calls independent of each other"
     with plots.picture(results, "fan-out", title, below=below) as (axes,):
@@ -177,15 +175,17 @@ def _draw_fan_out(results: Results) -> None:
             given = plots.line_style("", number)
             label = f"{100 * share:g}% of calls are slow"
             axes.plot(calls, 1 - (1 - share) ** calls, color=given.colour, linewidth=3.5, label=label)
-        for n, said in sources.FAN_OUT.items():
-            axes.plot([n], [said], "o", color=plots.BLACK, markersize=11, zorder=5)
-            axes.annotate(f"{said:.1%} at {n}".replace(".0%", "%"), (n, said), (12, -20), textcoords="offset points")
+        for n, published in sources.FAN_OUT.items():
+            axes.plot([n], [published], "o", color=plots.BLACK, markersize=11, zorder=5)
+            axes.annotate(
+                f"{published:.1%} at {n}".replace(".0%", "%"), (n, published), (12, -20), textcoords="offset points"
+            )
         axes.set_xscale("log")
         axes.set_xlim(1, 1000)
         axes.set_ylim(0, 1.02)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:,.0f}"))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set_xlabel("calls that a request waits for")
+        axes.set_xlabel("calls per request")
         axes.set_ylabel("requests with at least one slow call")
         axes.legend(loc="center left")
 

@@ -1,6 +1,6 @@
-"""`virtual`: policies side by side on a workload, in virtual time.
+"""`simulate`: policies side by side on a workload, in virtual time.
 
-Owns options and what is printed. Units: as in arguments.py.
+Owns options and the printed text. Units: as in arguments.py.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from streaming_bench.simulation.summary import table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed behind the command."""
+    """Add the options of the command."""
     count, positive = arguments.checked(arguments.count), arguments.checked(arguments.positive)
     share, percent = arguments.checked(arguments.share), arguments.checked(arguments.percent)
     add = parser.add_argument
@@ -27,33 +27,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         type=arguments.names("policy", *POLICY_NAMES),
         default=("adaptive", "off"),
-        help=f"some of {','.join(POLICY_NAMES)}",
+        help=f"one or more of {','.join(POLICY_NAMES)}",
     )
-    add("--budget", type=percent, metavar="%", help="hedges, in per cent of the requests")
-    add("--max-hedges", type=count, default=1, metavar="N", help="per request")
-    add("--seeds", type=count, default=5, metavar="N", help="runs of each policy")
-    add("--seed-first", type=count, default=1, metavar="N")
-    add("--requests", type=count, metavar="N", help="instead of the workload's number")
-    add("--routing", choices=[routing.value for routing in Routing], default="predicted")
-    add("--headers", choices=["flushed", "held"], default="flushed", help="where the workload has both")
-    add("--correlation", type=share, metavar="RHO", help="of rare events, 0 to 1")
-    add("--quantile", type=share, metavar="Q", help="of quantile, ttfb and library: 0.9")
-    add("--static-delay", type=arguments.checked(duration), metavar="TIME", help="of static and fan_out: 10ms")
-    add("--library-rps", type=positive, metavar="N", help="what the library is told to expect")
-    add("--load", type=positive, metavar="X", help="so many times the workload's rate")
-    add("--headroom", type=positive, metavar="X", help="of quotas, times the mean traffic")
+    add("--budget", type=percent, metavar="%", help="share of hedges; default: the gateway's")
+    add("--max-hedges", type=count, default=1, metavar="N", help="maximum of backups per request; default 1")
+    add("--seeds", type=count, default=5, metavar="N", help="runs of each policy; default 5")
+    add("--seed-first", type=count, default=1, metavar="N", help="first seed; default 1")
+    add("--requests", type=count, metavar="N", help="requests of each run; default: the workload's")
+    add("--routing", choices=[routing.value for routing in Routing], default="predicted", help="routing of primaries")
+    add(
+        "--headers",
+        choices=["flushed", "held"],
+        default="flushed",
+        help="send headers at once or with the first token, for W2",
+    )
+    add("--correlation", type=share, metavar="RHO", help="correlation of rare events, 0 to 1")
+    add("--quantile", type=share, metavar="Q", help="quantile of quantile, ttfb and library; default 0.9")
+    add("--static-delay", type=arguments.checked(duration), metavar="TIME", help="delay of static and fan_out")
+    add("--library-rps", type=positive, metavar="N", help="request rate configured for the library")
+    add("--load", type=positive, metavar="X", help="multiple of the workload's rate")
+    add("--headroom", type=positive, metavar="X", help="quota as a multiple of the mean traffic")
     add(
         "--limit-headers",
         choices=[headers.value for headers in LimitHeaders],
         default="none",
-        help="what W5 and W6 state of their limits; with none the gateway is told them",
+        help="rate limit headers of W5 and W6; with none the limits are configured",
     )
-    add("--others", type=share, default=0.0, metavar="SHARE", help="of each quota, used by somebody else; 0 to 0.9")
-    add("--json", type=Path, metavar="FILE", help="write rows and a manifest there")
+    add(
+        "--others", type=share, default=0.0, metavar="SHARE", help="share of each quota used by other clients, 0 to 0.9"
+    )
+    add("--json", type=Path, metavar="FILE", help="file for rows and a manifest")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Compare policies on a workload, print the tables."""
+    """Compare policies on a workload and print the tables."""
     scenario = load(args.workload)
     if args.requests is not None:
         scenario = with_requests(scenario, args.requests)

@@ -1,6 +1,6 @@
-"""`sweep`: latency against extra load with bounds, window lengths, accuracy, and static thresholds going stale.
+"""`sweep`: latency against extra load with bounds, window lengths, accuracy, and outdated static thresholds.
 
-Owns options, tables, pictures and files; what is run is sweeps.py's. Units: milliseconds and per cent in tables.
+Owns options, tables, plots and files; simulation/sweeps.py owns the runs. Units: milliseconds and per cent in tables.
 """
 
 import argparse
@@ -30,20 +30,24 @@ _BOUNDS: Final = ("best single hedge", "clairvoyant")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed behind the command."""
+    """Add the options of the command."""
     count = arguments.checked(arguments.count)
     add = parser.add_argument
-    add("--out", type=Path, required=True, metavar="FOLDER", help="for tables, pictures and the manifest")
-    add("--part", type=arguments.names("part", *PARTS), default=PARTS, help=f"some of {','.join(PARTS)}")
-    add("--workload", type=arguments.names("workload", *sweeps.WORKLOADS), help=f"some of {','.join(sweeps.WORKLOADS)}")
-    add("--quick", action="store_true", help="a coarse picture in about a minute")
-    add("--requests", type=count, metavar="N", help="of each run; 10,000")
-    add("--seeds", type=count, default=1, metavar="N", help="runs of each point of the frontier")
-    add("--seed-first", type=count, default=101, metavar="N")
+    add("--out", type=Path, required=True, metavar="DIR", help="folder for tables, plots and a manifest")
+    add("--part", type=arguments.names("part", *PARTS), default=PARTS, help=f"one or more of {','.join(PARTS)}")
+    add(
+        "--workload",
+        type=arguments.names("workload", *sweeps.WORKLOADS),
+        help=f"one or more of {','.join(sweeps.WORKLOADS)}",
+    )
+    add("--quick", action="store_true", help="coarse results in about a minute")
+    add("--requests", type=count, metavar="N", help="requests of each run; default 10,000")
+    add("--seeds", type=count, default=1, metavar="N", help="runs of each point of the frontier; default 1")
+    add("--seed-first", type=count, default=101, metavar="N", help="first seed; default 101")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the parts, print their tables, write everything."""
+    """Run the parts, print their tables and write everything."""
     usual = QUICK if args.quick else FULL
     seeds = tuple(range(args.seed_first, args.seed_first + args.seeds))
     size = SweepSize(args.requests or usual.requests, seeds, usual.drift)
@@ -66,7 +70,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _frontier(results: Results, rows: Sequence[FrontierRow]) -> list[Grid | str]:
-    """Means over seeds, a table and a picture for each workload."""
     results.csv("frontier.csv", FrontierRow._fields, rows)
     pages: list[Grid | str] = []
     for workload in dict.fromkeys(row.workload for row in rows):
@@ -79,7 +82,7 @@ def _frontier(results: Results, rows: Sequence[FrontierRow]) -> list[Grid | str]
 
 
 def _means(rows: Sequence[FrontierRow]) -> list[FrontierRow]:
-    """One row for each policy and budget."""
+    """Return one row for each policy and budget: the means over the seeds."""
     kinds = dict.fromkeys((row.policy, row.budget) for row in rows)
     found = []
     for policy, budget in kinds:
@@ -102,7 +105,6 @@ def _cells(row: FrontierRow) -> list[str]:
 
 
 def _draw_frontier(results: Results, workload: str, rows: Sequence[FrontierRow]) -> None:
-    """p99 and mean against extra load, side by side."""
     name, title = f"frontier-{workload.lower()}", f"{workload}: what a backup buys, and its price"
     with plots.picture(results, name, title, panels=2, share_y=False) as panels:
         for axes, statistic in zip(panels, ("p99", "mean"), strict=True):
@@ -117,7 +119,7 @@ def _draw_frontier(results: Results, workload: str, rows: Sequence[FrontierRow])
 
 
 def _legend_below(axes: Axes, columns: int) -> None:
-    """One legend for all panels, below them, where no line is."""
+    """Draw one legend for all panels below them, where no line is."""
     handles, labels = axes.get_legend_handles_labels()
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -131,7 +133,10 @@ def _windows(results: Results, rows: Sequence[WindowRow]) -> list[Grid | str]:
     for window_s in dict.fromkeys(row.window_s for row in rows):
         by = {row.phase: row for row in rows if row.window_s == window_s}
         cells.append([f"{window_s:g} s", *(f"{short(by[p].p99)} at {percent(by[p].hedges)}" for p in phases)])
-    return ["W7, length of the curve's window: p99 in ms and hedges, phase by phase", Grid(["window", *phases], cells)]
+    return [
+        "W7, length of the window of the survival curve: p99 in ms and hedges, by phase",
+        Grid(["window", *phases], cells),
+    ]
 
 
 def _accuracy(results: Results, rows: Sequence[AccuracyRow]) -> list[Grid | str]:
@@ -144,11 +149,10 @@ def _accuracy(results: Results, rows: Sequence[AccuracyRow]) -> list[Grid | str]
         ]
         for row in rows
     ]
-    return ["relative accuracy of the sketch: the plan from the same draws, and what it comes to", Grid(heads, cells)]
+    return ["relative accuracy of the sketch: the plan from the same draws, and its result", Grid(heads, cells)]
 
 
 def _drift(results: Results, rows: Sequence[DriftRow]) -> list[Grid | str]:
-    """A table of the three phases, and the day as a picture."""
     results.csv("drift.csv", DriftRow._fields, rows)
     title = "A day that changes: static thresholds go stale"
     with plots.picture(results, "drift", title, panels=2, share_y=False) as (latency, load):
@@ -168,7 +172,7 @@ def _drift(results: Results, rows: Sequence[DriftRow]) -> list[Grid | str]:
         for axes in (latency, load):
             axes.set_xlabel("seconds into the day")
         _legend_below(latency, columns=5)
-    return ["W7, phase by phase: p99 in ms, and hedges", _phases(rows)]
+    return ["W7: p99 in ms and hedges, by phase", _phases(rows)]
 
 
 def _phases(rows: Sequence[DriftRow]) -> Grid:

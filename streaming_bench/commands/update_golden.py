@@ -1,4 +1,4 @@
-"""`golden`: writes the small tables that the tests compare with. No units but those of the tables."""
+"""`update-golden`: writes the golden tables of the tests. Units: as in the tables."""
 
 import argparse
 from pathlib import Path
@@ -7,10 +7,10 @@ from streaming_bench.golden import write_golden
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be typed behind the command."""
-    parser.add_argument("folder", type=Path, help="tests/streaming_bench/golden")
+    """Add the options of the command."""
+    parser.add_argument("folder", type=Path, help="folder for the tables: tests/streaming_bench/golden")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write them."""
+    """Write the tables."""
     write_golden(args.folder)

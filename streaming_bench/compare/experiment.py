@@ -1,8 +1,8 @@
-"""What `compare` runs: replicas, policies and traffic, as data. Pure.
+"""The setup of `compare`: replicas, policies and traffic, as data. Pure.
 
-Each replica deals its first-token times from a shuffled deck that holds exactly the share of misses, so that a short
-run is not decided by how many misses it happened to draw; decks of different replicas are independent. Every row gets
-the same decks and the same requests at the same times. Units: seconds; shares are fractions of 1.
+Each replica takes its first-token times from a shuffled deck with an exact share of misses, so that a short run does
+not depend on its number of misses; decks of different replicas are independent. Every run has the same decks and the
+same requests at the same times. Units: seconds; shares are fractions of 1.
 """
 
 import random
@@ -16,7 +16,7 @@ from streaming_bench.load.pacing import poisson
 from streaming_bench.load.token_distribution import prompt_text
 
 POLICIES: Final = ("direct", "off", "headers", "ttfb", "static", "quantile", "adaptive")
-"""What is compared: no gateway, and a gateway with each policy."""
+"""The compared policies: no gateway, and a gateway with each policy."""
 
 _PROFILES: Final[dict[str, dict[str, object]]] = {
     "flushed": {"headers": "at_once", "role": "with"},
@@ -24,7 +24,7 @@ _PROFILES: Final[dict[str, dict[str, object]]] = {
     "role first": {"headers": "at_once", "role": "early"},
     "comment first": {"headers": "at_once", "role": "with", "first_comment": "OPENROUTER PROCESSING"},
 }
-_HEADERS_DELAY: Final = "uniform:1.3ms,1.6ms"  # as the server of the article that W2 is taken from
+_HEADERS_DELAY: Final = "uniform:1.3ms,1.6ms"  # as in the article on which W2 is based
 _DECK: Final = 500
 _PROMPT_TOKENS: Final = 60
 
@@ -34,17 +34,17 @@ class Experiment:
     """Replicas and traffic.
 
     Attributes:
-        ttft: of a hit.
-        miss_ttft: of a miss.
-        misses: their share.
-        gap: between the tokens of an answer.
-        tokens: of an answer.
-        replicas: how many.
-        rate_per_s: of requests, a Poisson process.
-        budget: of the policies that have one, also the share of requests that `quantile` finds late.
-        static_delay: of `static`, and before which `headers` does not hedge, either.
-        slowness: factor of an episode.
-        seed: of decks and times.
+        ttft: TTFT of a cache hit.
+        miss_ttft: TTFT of a cache miss.
+        misses: share of misses.
+        gap: time between the tokens of an answer.
+        tokens: length of an answer.
+        replicas: number of replicas.
+        rate_per_s: mean rate of requests, a Poisson process.
+        budget: share of hedges of the policies with a budget; `quantile` hedges at 1 - budget.
+        static_delay: delay of `static`, and minimum delay of `headers`.
+        slowness: slowdown factor of an episode.
+        seed: seed of decks and times.
     """
 
     ttft: Distribution
@@ -60,12 +60,12 @@ class Experiment:
     seed: int = 1
 
     def profiles(self, mode: str) -> list[dict[str, object]]:
-        """One for each replica, in the form of the simulated replica's keys."""
+        """Return the profile of each replica, with the simulated replica's keys."""
         shared = {**_PROFILES[mode], "headers_delay": _HEADERS_DELAY, "gap": self.gap, "tokens": self.tokens}
         return [{**shared, "ttft": self.deck(number)} for number in range(self.replicas)]
 
     def deck(self, replica: int) -> str:
-        """A replica's first-token times, dealt again and again."""
+        """Return a replica's first-token times, repeated in order."""
         rng = random.Random(f"{self.seed}/deck/{replica}")
         misses = round(self.misses * _DECK)
         laws = [self.miss_ttft] * misses + [self.ttft] * (_DECK - misses)
@@ -74,25 +74,25 @@ class Experiment:
         return "trace:" + ",".join(f"{1000 * time_s:.3f}ms" for time_s in times)
 
     def hedge(self, row: str) -> dict[str, object]:
-        """The settings of a policy's gateway."""
+        """Return the hedge settings of a policy's gateway."""
         policy = "quantile" if row in SIGNALS else row
         settings: dict[str, object] = {"policy": policy, "hedge_delay_min": "1ms", "budget": _percent(self.budget)}
         if row == "static":
             settings["delay"] = self.static_delay
         if row == "headers":
-            settings["hedge_delay_min"] = self.static_delay  # a proxy's timer, ended by headers
+            settings["hedge_delay_min"] = self.static_delay  # as a proxy's timer, which headers end
         if row == "ttfb":
-            settings["budget"] = "100%"  # as it was published: nothing binds it
+            settings["budget"] = "100%"  # as published: without a budget
         if row in ("quantile", "ttfb", "headers"):
-            settings["quantile"] = 1.0 - self.budget  # what its budget pays for
+            settings["quantile"] = 1.0 - self.budget  # the quantile that its budget pays for
         return settings
 
     def requests(self, count: int, stretch: str) -> list[PlannedRequest]:
-        """The same requests at the same times for every row.
+        """Return the requests of a stretch, the same for every run.
 
         Args:
-            count: how many.
-            stretch: which part of the run they are; each has its own times.
+            count: number of requests.
+            stretch: name of the stretch; each stretch has its own times.
         """
         times = poisson(count, self.rate_per_s, random.Random(f"{self.seed}/{stretch}"))
         words = random.Random(f"{self.seed}/{stretch}/words")

@@ -1,6 +1,6 @@
-"""What `compare` and `report` make of its runs: tables, sentences and pictures.
+"""Tables, sentences and plots of compared runs, for `compare` and `report`.
 
-Owns which rows stand beside each other. It must not know how they were measured. Units: as in tables.py.
+Owns the grouping of runs into tables. It must not know how the runs were measured. Units: as in tables.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,22 @@ from streaming_bench.report.results import Results
 
 
 def render(results: Results, runs: Sequence[Run], small_print: str) -> list[str]:
-    """Write tables and pictures, return what is printed."""
+    """Write tables and plots; return the lines to print."""
     groups = _groups(runs)
-    told: list[str | Grid] = [small_print]
+    parts: list[str | Grid] = [small_print]
     for title, members in groups.items():
-        told += [f"## {title}", *_tables(members)]
+        parts += [f"## {title}", *_tables(members)]
     sentences = [sentence for members in groups.values() for sentence in _sentences(members)]
     warnings = tables.warnings([figures(run) for run in runs])
-    told += ["## In short", *(f"- {sentence}" for sentence in (*sentences, *warnings))]
+    parts += ["## In short", *(f"- {sentence}" for sentence in (*sentences, *warnings))]
     results.json("figures.json", {"runs": [{**run.facts, **figures(run).json()} for run in runs]})
-    results.markdown("tables.md", "Policies over real sockets", *told)
+    results.markdown("tables.md", "Policies over real sockets", *parts)
     warnings += draw("of_compare", results, runs, small_print)
     return _printed(groups, [*sentences, *warnings])
 
 
 def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs by what stands in one table."""
+    """Return the runs by the title of their table."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         mode = MODES[str(run.facts["mode"])]
@@ -41,7 +41,7 @@ def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def figures_by_policy(runs: Sequence[Run]) -> list[Figures]:
-    """The figures of runs of one mode, by their policies."""
+    """Return the figures of runs of one mode, named by their policies."""
     return [replace(figures(run), name=str(run.facts["policy"])) for run in runs]
 
 
@@ -71,17 +71,17 @@ def _printed(groups: Mapping[str, Sequence[Run]], sentences: Sequence[str]) -> l
 
 
 def _sentences(runs: Sequence[Run]) -> list[str]:
-    """What a table shows, where it shows it."""
+    """Return the findings that the runs show."""
     found = {str(run.facts["policy"]): run for run in runs}
     if not found or runs[0].facts["part"] != "headers":
         return []
-    mode, said = MODES[str(runs[0].facts["mode"])], []
+    mode, findings = MODES[str(runs[0].facts["mode"])], []
     loads = {policy: figures(run).extra_load for policy, run in found.items()}
     if "headers" in loads and loads["headers"] < NEVER:
-        said.append(f"{mode}: a race that headers end never hedges ({percent(loads['headers'])} extra load)")
+        findings.append(f"{mode}: a race that headers end never hedges ({percent(loads['headers'])} extra load)")
     if "ttfb" in loads and loads["ttfb"] > ALWAYS:
-        said.append(f"{mode}: a delay learned from TTFB hedges everything ({percent(loads['ttfb'])} extra load)")
+        findings.append(f"{mode}: a delay learned from TTFB hedges everything ({percent(loads['ttfb'])} extra load)")
     if "adaptive" in found and "off" in found:
         times = tables.with_interval(compare_runs(found["adaptive"], found["off"], "ttft", 0.95), "x")
-        said.append(f"{mode}: adaptive has {times} the p95 TTFT of off at {percent(loads['adaptive'])} extra load")
-    return said
+        findings.append(f"{mode}: adaptive has {times} the p95 TTFT of off at {percent(loads['adaptive'])} extra load")
+    return findings

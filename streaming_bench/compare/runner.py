@@ -1,8 +1,8 @@
-"""Runs the rows of a comparison, one after the other, over real sockets.
+"""Measures the runs of a comparison, one after the other, over real sockets.
 
-A row is a gateway process with one policy, or no gateway at all, before the same fleet of replicas: warmed up,
-measured, counted by the replicas. Nothing else runs meanwhile: the replicas' process, the gateway's and this one share
-the cores. Units: seconds.
+A run is a gateway process with one policy, or no gateway, in front of the same replicas: warm-up, measurement, and the
+replicas' counts. The processes of the replicas, the gateway and the bench share the cores; nothing else should run.
+Units: seconds.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ _POLL_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One run.
+    """Specification of one run.
 
     Attributes:
-        mode: what replicas send before the first token, of `records.MODES`.
-        policy: of `experiment.POLICIES`.
-        warm: requests whose times are not kept.
-        count: requests after those.
-        part: of the comparison: "headers" or "episode".
-        slow_s: when half of the replicas are slow, from the beginning of what is measured; None: never.
+        mode: bytes that replicas send before the first token; a key of `records.MODES`.
+        policy: one of `experiment.POLICIES`.
+        warm: number of warm-up requests, which are not recorded.
+        count: number of recorded requests.
+        part: part of the comparison, "headers" or "episode".
+        slow_s: span in which half of the replicas are slow, since the first recorded request; None for no such span.
     """
 
     mode: str
@@ -48,38 +48,39 @@ class RunSpec:
 
     @property
     def name(self) -> str:
-        """For tables and files."""
+        """Name in tables and files."""
         return f"{self.policy}, {self.mode}" if self.part == "headers" else f"{self.policy}, {self.part}"
 
 
-def measure_run(fleet: Fleet, scene: Experiment, row: RunSpec, progress: Callable[[int], None]) -> Run:
-    """Run one row.
+def measure_run(fleet: Fleet, experiment: Experiment, spec: RunSpec, progress: Callable[[int], None]) -> Run:
+    """Measure one run.
 
     Args:
         fleet: the replicas.
-        scene: what they are like.
-        row: what is run.
-        progress: hears how many requests are over.
+        experiment: their profiles, and the traffic.
+        spec: mode, policy and number of requests.
+        progress: called with the number of finished requests.
     """
-    fleet.configure([{"episodes": [], "first_comment": "", **profile} for profile in scene.profiles(row.mode)])
-    with _target(fleet, scene, row) as found, asyncio.Runner() as runner:
-        return runner.run(_run(fleet, scene, row, found, progress))
+    fleet.configure([{"episodes": [], "first_comment": "", **profile} for profile in experiment.profiles(spec.mode)])
+    with _target(fleet, experiment, spec) as gateway_, asyncio.Runner() as runner:
+        return runner.run(_run(fleet, experiment, spec, gateway_, progress))
 
 
 @contextlib.contextmanager
-def _target(fleet: Fleet, scene: Experiment, row: RunSpec) -> Iterator[Gateway | None]:
-    if row.policy == "direct":
+def _target(fleet: Fleet, experiment: Experiment, spec: RunSpec) -> Iterator[Gateway | None]:
+    if spec.policy == "direct":
         yield None
     else:
-        with gateway(fleet.urls, scene.hedge(row.policy), row.policy if row.policy in SIGNALS else None) as found:
-            yield found
+        signal = spec.policy if spec.policy in SIGNALS else None
+        with gateway(fleet.urls, experiment.hedge(spec.policy), signal) as gateway_:
+            yield gateway_
 
 
 async def _run(
-    fleet: Fleet, scene: Experiment, row: RunSpec, found: Gateway | None, progress: Callable[[int], None]
+    fleet: Fleet, experiment: Experiment, spec: RunSpec, gateway_: Gateway | None, progress: Callable[[int], None]
 ) -> Run:
     loop = asyncio.get_running_loop()
-    run = Run(row.name)
+    run = Run(spec.name)
     over = 0
 
     def done(record: Record) -> None:
@@ -91,19 +92,21 @@ async def _run(
 
     async with asyncio.TaskGroup() as tasks:
         begin_s = loop.time()
-        urls, model = (fleet.urls, "any") if found is None else ([found.url], found.model)
+        urls, model = (fleet.urls, "any") if gateway_ is None else ([gateway_.url], gateway_.model)
         clients = [Client(Target(url, model, timeout_s=30.0), tasks, begin_s) for url in urls]
         try:
             measuring, warm_s = False, loop.time()
-            await open_loop(_RoundRobin(clients), scene.requests(row.warm, "warm"), warm_s, done)
+            await open_loop(_RoundRobin(clients), experiment.requests(spec.warm, "warm"), warm_s, done)
             before = await _settled(fleet)
-            if row.slow_s is not None:
-                slow_from_s, slow_to_s = row.slow_s
+            if spec.slow_s is not None:
+                slow_from_s, slow_to_s = spec.slow_s
                 since_s = loop.time() - warm_s
-                fleet.slow_down(scene.replicas // 2, scene.slowness, since_s + slow_from_s, slow_to_s - slow_from_s)
+                fleet.slow_down(
+                    experiment.replicas // 2, experiment.slowness, since_s + slow_from_s, slow_to_s - slow_from_s
+                )
             measuring = True
             lag, start_s = LoopLag(), loop.time()
-            await open_loop(_RoundRobin(clients), scene.requests(row.count, "measured"), start_s, done)
+            await open_loop(_RoundRobin(clients), experiment.requests(spec.count, "measured"), start_s, done)
             lag.stop()
             after = await _settled(fleet)
         finally:
@@ -113,22 +116,22 @@ async def _run(
         _shift(record, start_s - begin_s)
     run.records.sort(key=lambda record: record.number)
     run.facts = {
-        "part": row.part,
-        "mode": row.mode,
-        "policy": row.policy,
-        "warm_requests": row.warm,
-        **({} if row.slow_s is None else {"slow_from_s": row.slow_s[0], "slow_to_s": row.slow_s[1]}),
+        "part": spec.part,
+        "mode": spec.mode,
+        "policy": spec.policy,
+        "warm_requests": spec.warm,
+        **({} if spec.slow_s is None else {"slow_from_s": spec.slow_s[0], "slow_to_s": spec.slow_s[1]}),
         "upstream_requests": after.requests - before.requests,
         "upstream_tokens": after.tokens - before.tokens,
         "cancelled": after.cancelled - before.cancelled,
-        "learned_delay_ms": None if found is None else found.learned_delay_ms(),
+        "learned_delay_ms": None if gateway_ is None else gateway_.learned_delay_ms(),
         "lag_p99_ms": 1000 * quantile(lag.lags_s, 0.99).value,
     }
     return run
 
 
 def _shift(record: Record, by_s: float) -> None:
-    """Let a record's times count from the beginning of what was measured."""
+    """Let a record's times count from `by_s`."""
     record.due_s -= by_s
     record.sent_s -= by_s
     record.end_s -= by_s
@@ -139,47 +142,43 @@ def _shift(record: Record, by_s: float) -> None:
 
 
 async def _settled(fleet: Fleet) -> Counts:
-    """The counts once no replica works on anything."""
+    """Return the counts once no replica has a request in flight."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + _SETTLE_S_MAX
     while (counts := fleet.counts()).in_flight:
         if loop.time() > end_s:
-            raise BenchError(f"replicas still worked on {counts.in_flight} requests after {_SETTLE_S_MAX:g} s")
+            raise BenchError(f"replicas still have {counts.in_flight} requests in flight after {_SETTLE_S_MAX:g} s")
         await asyncio.sleep(_POLL_S)
     return counts
 
 
 class _RoundRobin:
-    """Several clients, each of which gets the next request: one, or for `direct` one for each replica."""
+    """Several clients that get requests in turn: one, or for `direct` one for each replica."""
 
     def __init__(self, clients: Sequence[Client]) -> None:
         self._clients = clients
         self._turn = cycle(clients)
 
     def call(self, planned: PlannedRequest) -> Call:
-        """See `Client.call`."""
         return self._clients[0].call(planned)
 
     def send(self, planned: PlannedRequest, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
-        """See `Client.send`."""
         next(self._turn).send(planned, call, due_s, done)
 
     @property
     def under_way(self) -> int:
-        """See `Client.under_way`."""
         return sum(client.under_way for client in self._clients)
 
     async def idle(self) -> None:
-        """See `Client.idle`."""
         for client in self._clients:
             await client.idle()
 
 
-def progress_spans(rows: Sequence[RunSpec]) -> Mapping[RunSpec, tuple[float, float]]:
-    """Where each row begins and ends, as shares of all requests."""
-    total, begin, found = sum(row.warm + row.count for row in rows), 0, {}
-    for row in rows:
-        end = begin + row.warm + row.count
-        found[row] = begin / total, end / total
+def progress_spans(specs: Sequence[RunSpec]) -> Mapping[RunSpec, tuple[float, float]]:
+    """Return the beginning and end of each run, as shares of all requests."""
+    total, begin, gateway_ = sum(spec.warm + spec.count for spec in specs), 0, {}
+    for spec in specs:
+        end = begin + spec.warm + spec.count
+        gateway_[spec] = begin / total, end / total
         begin = end
-    return found
+    return gateway_

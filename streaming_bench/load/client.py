@@ -1,8 +1,8 @@
-"""The measuring client: sends a request, and stamps what comes when it comes.
+"""The measuring client: sends requests and records the time of each event of the response.
 
-All instants are taken on the stack that reads the socket, so nothing that happens in this process afterwards, parsing
-included, is counted. What first content is, the gateway's own reader of events decides (docs/api.md). Failures are
-results, never exceptions. Units: seconds of the loop's clock; those in a `Record` are since the run's beginning.
+All times are taken on the stack that reads the socket, so that later work of this process, such as parsing, is not
+included. The gateway's own reader of events decides which event is the first content (docs/api.md). Failures are
+results, never exceptions. Units: seconds of the loop's clock; in a `Record` since the beginning of the run.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ from streaming_bench.report.records import Record
 _CONTENT: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
 _TOKENS_MAX: Final = 1_000_000
 _CONNECTIONS_MAX: Final = 8_192
-_REST_S_MAX: Final = 0.05  # for the body's end behind the closing event; a server that holds it back has no say
+_REST_S_MAX: Final = 0.05  # wait for the body's end after the closing event; a server may hold it back
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go.
+    """An endpoint to measure.
 
     Attributes:
-        url: of the API, `/v1` included.
-        model: the name to ask for.
-        key: sent as the kind's authentication; never shown.
-        kind: of the catalogue: how the key is sent, whether token counts are asked for.
+        url: base URL of the API, including `/v1`.
+        model: name of the model.
+        key: API key, sent as the kind requires; never printed.
+        kind: kind in the catalog; decides how the key is sent and whether token counts are requested.
         headers: "name: value" pairs sent with every request.
-        timeout_s: an answer that is not over then has failed.
+        timeout_s: time after which an unfinished answer has failed.
     """
 
     url: str
@@ -53,15 +53,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request to be sent.
+    """One request to send.
 
     Attributes:
         number: see `Record.number`.
         block: see `Record.block`.
-        at_s: after the beginning of its block; None: as soon as the one before is over.
-        prompt: its text.
-        prompt_tokens: how long that is meant to be.
-        max_tokens: of the answer.
+        at_s: time since the beginning of its block; None in a closed loop.
+        prompt: text of the prompt.
+        prompt_tokens: planned length of the prompt.
+        max_tokens: maximum length of the answer.
     """
 
     number: int
@@ -73,13 +73,13 @@ class PlannedRequest:
 
 
 class Client:
-    """Sends to one target, and knows what is under way.
+    """Sends requests to one target and counts those in flight.
 
     Args:
-        target: where to.
-        tasks: owner of connecting tasks; must outlive the client.
-        begin_s: the run's beginning.
-        extra: more fields of each body.
+        target: the endpoint.
+        tasks: owner of the connecting tasks; must outlive the client.
+        begin_s: beginning of the run.
+        extra: additional fields of each body.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Client:
         self._idle.set()
 
     def call(self, planned: PlannedRequest) -> Call:
-        """The request's bytes; made ahead of time, since it takes a while for long prompts."""
+        """Build a request ahead of its time, because long prompts take a while."""
         body: dict[str, object] = {
             "model": self._target.model,
             "messages": [{"role": "user", "content": planned.prompt}],
@@ -123,13 +123,13 @@ class Client:
         return parse(Api.CHAT, json.dumps(body).encode(), (), bounds, frozenset()).call
 
     def send(self, planned: PlannedRequest, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
-        """Send it now.
+        """Send a request now.
 
         Args:
             planned: the request.
-            call: made of it.
-            due_s: when it was meant to be sent.
-            done: hears of its end, once.
+            call: result of `call` for it.
+            due_s: time at which the request was planned.
+            done: called once, with the record, after the end.
         """
         record = Record(planned.number, planned.block, due_s - self._begin_s, self._loop.time() - self._begin_s)
         record.prompt_tokens = planned.prompt_tokens
@@ -141,15 +141,15 @@ class Client:
 
     @property
     def under_way(self) -> int:
-        """Requests that are not over."""
+        """Number of requests in flight."""
         return len(self._live)
 
     async def idle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no request is in flight."""
         await self._idle.wait()
 
     def close(self) -> None:
-        """Leave what is under way, as "left", and close idle connections."""
+        """Abort requests in flight, with the error "left", and close idle connections."""
         for exchange in list(self._live):
             exchange.leave("left")
         self._wire.close()
@@ -162,7 +162,7 @@ class Client:
 
 
 class _TapClient:
-    """An `HttpClient` that tells an exchange of its first byte."""
+    """An `HttpClient` that reports the first byte of each response to its exchange."""
 
     exchange: "_Exchange"
 
@@ -170,12 +170,12 @@ class _TapClient:
         self._client = client
 
     def send(self, request: Request, sink: HttpSink) -> HttpStream:
-        """See `HttpClient.send`; the exchange was set just before."""
+        """Send a request of the exchange that was set just before."""
         return self._client.send(request, _TapSink(self.exchange, sink))
 
 
 class _TapSink:
-    """An `HttpSink` that passes everything on."""
+    """An `HttpSink` that forwards everything."""
 
     __slots__ = ("_exchange", "_sink")
 
@@ -198,7 +198,7 @@ class _TapSink:
 
 
 class _Exchange:
-    """One request under way; the `Sink` of its stream."""
+    """One request in flight; the `Sink` of its stream."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, begin_s: float, record: Record, over: Callable[[], None]
@@ -206,9 +206,9 @@ class _Exchange:
         self._loop = loop
         self._begin_s = begin_s
         self.record = record
-        self._tell = over
-        self.closed = False  # nothing of the body is left, so the connection can be used again
-        self._read_s = 0.0  # when the bytes that are being read now came
+        self._on_over = over
+        self.closed = False  # the body is complete, so that the connection can be reused
+        self._read_s = 0.0  # time at which the current bytes were read
         self._stream: Stream | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._counted: tuple[int | None, int | None] = (None, None)
@@ -224,18 +224,18 @@ class _Exchange:
             self.closed = True
             self._over(why)
 
-    # from the client
+    # Called by the client
 
     def on_head(self, status: int, headers: Headers) -> None:
         record = self.record
         self._read_s = record.headers_s = self._loop.time() - self._begin_s
         record.status = status
-        told = {name: value for name, value in headers if name.startswith(b"x-ttft-")}
-        if told:
-            record.replica = told.get(b"x-ttft-replica", b"").decode("latin-1")
-            attempts = told.get(b"x-ttft-attempts", b"1")
+        ours = {name: value for name, value in headers if name.startswith(b"x-ttft-")}
+        if ours:
+            record.replica = ours.get(b"x-ttft-replica", b"").decode("latin-1")
+            attempts = ours.get(b"x-ttft-attempts", b"1")
             record.attempts = int(attempts) if attempts.isdigit() else 1
-            record.result = told.get(b"x-ttft-result", b"").decode("latin-1")
+            record.result = ours.get(b"x-ttft-result", b"").decode("latin-1")
 
     def on_bytes(self) -> None:
         self._read_s = self._loop.time() - self._begin_s
@@ -243,16 +243,16 @@ class _Exchange:
             self.record.byte_s = self._read_s
 
     def on_rest(self) -> None:
-        """The end of the body has come, too."""
+        """Finish after the end of the body."""
         if self._stream is None and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._tell()
+            self._on_over()
 
-    # Sink
+    # Called as a Sink
 
     def on_headers(self, status: int, headers: Headers) -> None:
-        """Told by the client already."""
+        """Ignore the status, which `on_head` has recorded."""
 
     def on_frame(self, frame: Frame) -> None:
         record = self.record
@@ -269,12 +269,12 @@ class _Exchange:
             self._counted = frame.usage.prompt_tokens, frame.usage.completion_tokens
 
     def on_end(self, error: UpstreamError | None) -> None:
-        word = "" if error is None else error.label
+        failure = "" if error is None else error.label
         if error is not None and error.label == "status":
-            word = f"http_{error.status}"
+            failure = f"http_{error.status}"
         elif error is None and self.record.content_s is None:
-            word = "empty"
-        self._over(self.record.error or word)
+            failure = "empty"
+        self._over(self.record.error or failure)
 
     def _over(self, error: str) -> None:
         assert self._timer is not None
@@ -287,6 +287,6 @@ class _Exchange:
         record.tokens = record.events if tokens is None else tokens
         if self.closed:
             self._timer = None
-            self._tell()
+            self._on_over()
         else:
             self._timer = self._loop.call_later(_REST_S_MAX, self.on_rest)

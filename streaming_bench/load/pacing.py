@@ -1,7 +1,7 @@
-"""When requests are sent: at intended times whatever becomes of the others (open loop), or one after the other.
+"""Sends requests at planned times regardless of earlier answers (open loop), or one after the other (closed loop).
 
-In an open loop a request's times count from when it was *meant* to be sent: what a stalled client or server delays is
-counted, not left out. Owns waiting and the bound on what is under way; knows nothing of HTTP. Units: seconds.
+In an open loop a request's times count from its *planned* time, so that delays by a stalled client or server are
+included. Owns waiting and the bound on requests in flight; knows nothing of HTTP. Units: seconds.
 """
 
 import asyncio
@@ -19,24 +19,24 @@ _TICK_S: Final = 0.010
 
 
 class Sender(Protocol):
-    """Whoever sends requests: a `Client`, or several in turn."""
+    """A `Client`, or several clients in turn."""
 
     @property
     def under_way(self) -> int:
-        """Requests that are not over."""
+        """Number of requests in flight."""
 
     def call(self, planned: PlannedRequest) -> Call:
-        """The request's bytes."""
+        """Build a request."""
 
     def send(self, planned: PlannedRequest, call: Call, due_s: float, done: Callable[[Record], None]) -> None:
-        """Send it now; `done` hears of its end."""
+        """Send a request now; call `done` after its end."""
 
     async def idle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no request is in flight."""
 
 
 def poisson(count: int, rate_per_s: float, rng: random.Random) -> list[float]:
-    """Arrival times of a Poisson process; the first is at 0."""
+    """Return arrival times of a Poisson process; the first is at 0."""
     times, at_s = [], 0.0
     for _ in range(count):
         times.append(at_s)
@@ -50,10 +50,10 @@ async def open_loop(
     """Send each request at its time and wait for all answers.
 
     Args:
-        client: sends them.
-        requests: with their times, in order.
-        begin_s: the loop's time from which those count.
-        done: hears of each end.
+        client: sends the requests.
+        requests: requests with times, in order.
+        begin_s: the loop's time from which those times count.
+        done: called with each record.
     """
     loop = asyncio.get_running_loop()
     for planned in requests:
@@ -74,11 +74,11 @@ async def open_loop(
 async def closed_loop(
     client: Client, requests: Sequence[PlannedRequest], concurrency: int, done: Callable[[Record], None]
 ) -> None:
-    """Send the next request whenever one is over, so many at a time, and wait for all answers."""
+    """Keep `concurrency` requests in flight until all are sent, and wait for all answers."""
     loop = asyncio.get_running_loop()
     waiting = iter(requests)
     over: asyncio.Future[None] = loop.create_future()
-    open_ = min(concurrency, len(requests))  # workers that have something to do
+    open_ = min(concurrency, len(requests))  # workers that still send requests
     stopped = False
 
     def work(record: Record | None) -> None:
@@ -104,10 +104,10 @@ async def closed_loop(
 
 
 class LoopLag:
-    """How late the event loop is: what this client adds to every instant that it stamps.
+    """Measures the delay of the event loop, which is included in every recorded time.
 
     Attributes:
-        lags_s: how much later than asked a timer fired, every 10 ms.
+        lags_s: delay of a timer, every 10 ms.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,6 @@ class LoopLag:
         self._timer = self._loop.call_at(self._due_s, self._tick)
 
     def stop(self) -> None:
-        """Measure no more."""
         self._timer.cancel()
 
     def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""What will be sent, made before anything is: the requests with their times, and what they cost at most. Pure.
+"""The requests of a run and the bound on their cost, made before any request is sent. Pure.
 
 Units: seconds, tokens.
 """
@@ -21,15 +21,15 @@ REQUESTS_CAP: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class TrafficPlan:
-    """What traffic is like.
+    """Description of the traffic.
 
     Attributes:
-        requests: how many.
-        rate_per_s: mean of a Poisson process; None: a closed loop, or times from a trace.
-        prompt_tokens, max_tokens: of each request.
-        shared_tokens: of each prompt, the same in all of them.
-        block: requests in a stretch; with two targets they take turns by blocks.
-        seed: of times, lengths and words.
+        requests: number of requests.
+        rate_per_s: mean rate of a Poisson process; None for a closed loop or the times of a trace.
+        prompt_tokens, max_tokens: lengths of prompts and maximum lengths of answers.
+        shared_tokens: length of the common prefix of all prompts.
+        block: requests in a block; two targets take turns by blocks.
+        seed: seed of times, lengths and words.
     """
 
     requests: int
@@ -42,11 +42,11 @@ class TrafficPlan:
 
 
 def plan_requests(traffic: TrafficPlan, trace: Sequence["TraceEntry"] = ()) -> list[PlannedRequest]:
-    """The requests.
+    """Return the requests.
 
     Args:
-        traffic: what they are like.
-        trace: when they come and how long they are; empty: as `traffic` says.
+        traffic: description of the traffic.
+        trace: arrivals with lengths; empty for those of `traffic`.
     """
     rng = random.Random(f"{traffic.seed}/times")
     lengths = random.Random(f"{traffic.seed}/lengths")
@@ -67,7 +67,7 @@ def plan_requests(traffic: TrafficPlan, trace: Sequence["TraceEntry"] = ()) -> l
 
 
 def in_blocks(requests: Sequence[PlannedRequest]) -> list[list[PlannedRequest]]:
-    """The same requests by blocks; times count from the beginning of each."""
+    """Split requests into blocks; times count from the beginning of each block."""
     blocks: list[list[PlannedRequest]] = []
     for each in requests:
         if not blocks or blocks[-1][0].block != each.block:
@@ -83,12 +83,12 @@ def _from_zero(block: Sequence[PlannedRequest]) -> list[PlannedRequest]:
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """What a run costs at most.
+    """Upper bound of a run's cost.
 
     Attributes:
-        requests: sent.
-        prompt_tokens: of all of them, about.
-        tokens: generated, if every answer is as long as it may be.
+        requests: number of requests.
+        prompt_tokens: tokens of all prompts, about.
+        tokens: generated tokens if every answer has its maximum length.
     """
 
     requests: int
@@ -97,22 +97,22 @@ class CostEstimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.requests:,} requests: about {self.prompt_tokens:,} tokens of prompts and at most "
-            f"{self.tokens:,} generated, {self.prompt_tokens + self.tokens:,} in all"
+            f"{self.requests:,} requests: about {self.prompt_tokens:,} prompt tokens and at most "
+            f"{self.tokens:,} generated tokens, {self.prompt_tokens + self.tokens:,} in all"
         )
 
     def objection(self, requests_max: int, tokens_max: int) -> str | None:
-        """Why it is not carried out, None if it is."""
+        """Return why the run exceeds a limit; None if it does not."""
         if self.requests > requests_max:
-            return f"{self.requests:,} requests are over --requests-max {requests_max:,}; nothing was sent"
+            return f"{self.requests:,} requests exceed --requests-max {requests_max:,}; nothing was sent"
         tokens = self.prompt_tokens + self.tokens
         if tokens > tokens_max:
-            return f"{tokens:,} tokens are over --tokens-max {tokens_max:,}; nothing was sent"
+            return f"{tokens:,} tokens exceed --tokens-max {tokens_max:,}; nothing was sent"
         return None
 
 
 def estimate_cost(requests: Sequence[PlannedRequest], targets: int) -> CostEstimate:
-    """What sending all requests to each of so many targets costs at most."""
+    """Return the upper bound of the cost of sending all requests to each target."""
     return CostEstimate(
         targets * len(requests),
         targets * sum(each.prompt_tokens for each in requests),
@@ -122,7 +122,7 @@ def estimate_cost(requests: Sequence[PlannedRequest], targets: int) -> CostEstim
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """One line of a trace; None for what it does not say."""
+    """One line of a trace; None for a length that the line does not contain."""
 
     at_s: float
     prompt_tokens: int | None
@@ -130,16 +130,16 @@ class TraceEntry:
 
 
 def read_trace(path: Path) -> list[TraceEntry]:
-    """Read arrivals from a CSV file with the column `at_s` and, if wanted, `prompt_tokens` and `max_tokens`.
+    """Read arrivals from a CSV file with the column `at_s` and, optionally, `prompt_tokens` and `max_tokens`.
 
     Raises:
-        BenchError: It cannot be read.
+        BenchError: The file cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if "at_s" not in (rows.fieldnames or ()):
-                raise BenchError(f"{path}: the first line must name the columns, `at_s` among them")
+                raise BenchError(f"{path}: the first line has no column `at_s`; name the columns there")
             found = [_entry(row, f"{path}, line {line}") for line, row in enumerate(rows, start=2)]
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"cannot read the trace {path}: {error}") from error
@@ -147,7 +147,7 @@ def read_trace(path: Path) -> list[TraceEntry]:
         raise BenchError(f"{path} has {len(found):,} arrivals; write 1 to {REQUESTS_CAP:,}")
     for before, after in pairwise(found):
         if after.at_s < before.at_s:
-            raise BenchError(f"{path}: {after.at_s:g} s stands behind {before.at_s:g} s; sort the arrivals by time")
+            raise BenchError(f"{path}: {after.at_s:g} s follows {before.at_s:g} s; sort the arrivals by time")
     return found
 
 
@@ -156,7 +156,9 @@ def _entry(row: dict[str, str], where: str) -> TraceEntry:
         at_s = float(row["at_s"])
         counts = [int(row[name]) if row.get(name) else None for name in ("prompt_tokens", "max_tokens")]
     except (ValueError, TypeError) as error:
-        raise BenchError(f"{where}: cannot be read: {error}") from error
+        raise BenchError(f"{where}: a value is not a number: {error}") from error
     if not 0 <= at_s < 1e7 or any(count is not None and not 1 <= count <= TOKENS_MAX for count in counts):
-        raise BenchError(f"{where}: times are seconds from 0 on, token counts from 1 to {TOKENS_MAX:,}")
+        raise BenchError(
+            f"{where}: a value is out of range; write seconds from 0 on and token counts from 1 to {TOKENS_MAX:,}"
+        )
     return TraceEntry(at_s, *counts)

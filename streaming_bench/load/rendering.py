@@ -1,4 +1,4 @@
-"""What `load` and `report` make of its runs: tables, warnings and pictures. Units: as in tables.py."""
+"""Tables, warnings and plots of measured endpoints, for `load` and `report`. Units: as in tables.py."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from streaming_bench.report.results import Results
 
 
 def render(results: Results | None, runs: Sequence[Run], small_print: str) -> list[str]:
-    """Write tables and pictures, return what is printed.
+    """Write tables and plots; return the lines to print.
 
     Args:
-        results: where they go; None: nowhere.
-        runs: one for each target; the first is also shown as a ratio to the second.
-        small_print: what was sent.
+        results: folder to write to; None to write nothing.
+        runs: one run for each target; the first is also shown as a ratio to the second.
+        small_print: description of the traffic.
     """
     rows = [figures(run) for run in runs]
     grids: list[Grid] = [*(tables.waits(rows, key) for key in WAITS), tables.throughput(rows)]

@@ -1,7 +1,7 @@
-"""A measurement from its first request to its last: to one target, or to several that take turns block by block.
+"""Measures one target, or several targets that take turns block by block.
 
-Taking turns lets whatever changes over the day reach all targets alike; which of them begins alternates. Ends early,
-with what there is, on Ctrl-C or when more tokens came than were allowed. Units: seconds of the loop's clock.
+Turns expose all targets to the same changes over the day; the target that begins alternates. A session ends early, with
+the results so far, on Ctrl-C or after more tokens than allowed. Units: seconds of the loop's clock.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from streaming_bench.report.stats import quantile
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is measured.
+    """Targets and requests of a measurement.
 
     Attributes:
-        targets: by the names of their runs.
-        requests: sent to each of them.
-        concurrency: of a closed loop; None: the requests have times.
-        extra: more fields of each body.
-        tokens_max: counted tokens after which nothing more is sent.
-        progress: hears how far it is.
+        targets: targets by the names of their runs.
+        requests: requests sent to each target.
+        concurrency: requests in flight of a closed loop; None for an open loop.
+        extra: additional fields of each body.
+        tokens_max: number of tokens after which no further request is sent.
+        progress: called with the current run and the share done.
     """
 
     targets: Mapping[str, Target]
@@ -39,11 +39,11 @@ class Session:
 
 @dataclass(slots=True)
 class Measurement:
-    """What came of it.
+    """Result of a session.
 
     Attributes:
-        runs: one for each target.
-        cut: why it ended early, empty if it did not.
+        runs: one run for each target.
+        cut: reason of an early end; empty without one.
     """
 
     runs: list[Run]
@@ -51,7 +51,7 @@ class Measurement:
 
 
 async def measure(session: Session) -> Measurement:
-    """Send everything; returns what there is even if it was interrupted."""
+    """Send all requests; return the results so far if interrupted."""
     outcome = Measurement([Run(name) for name in session.targets])
     async with asyncio.TaskGroup() as tasks:
         driver = _SessionRunner(session, outcome, tasks)
@@ -71,7 +71,7 @@ class _SessionRunner:
     """Sends blocks to targets in turn.
 
     Attributes:
-        cut: why it stopped itself.
+        cut: reason why it stopped itself; empty if it did not.
     """
 
     def __init__(self, session: Session, outcome: Measurement, tasks: asyncio.TaskGroup) -> None:
@@ -86,7 +86,6 @@ class _SessionRunner:
         self.cut = ""
 
     async def run(self) -> None:
-        """Until the last answer."""
         requests = self._session.requests
         if len(self._runs) == 1:
             await self._stretch(0, requests)
@@ -97,7 +96,7 @@ class _SessionRunner:
                 await self._stretch(which, block)
 
     def close(self) -> None:
-        """Leave what is under way, and tell how late this client was."""
+        """Abort requests in flight and record the delay of the event loop."""
         for client, run, lags_s in zip(self._clients, self._runs, self._lags, strict=True):
             client.close()
             run.facts["lag_p99_ms"] = 1000 * quantile(lags_s, 0.99).value
@@ -126,6 +125,6 @@ class _SessionRunner:
         name = self._runs[which].name
         self._session.progress(name, self._done / (len(self._session.requests) * len(self._runs)))
         if self._tokens > self._session.tokens_max and not self.cut:
-            self.cut = f"{self._tokens:,} tokens were counted, more than --tokens-max {self._session.tokens_max:,}"
+            self.cut = f"{self._tokens:,} tokens counted, more than --tokens-max {self._session.tokens_max:,}"
             assert self._task is not None
             self._task.cancel()

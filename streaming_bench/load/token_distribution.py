@@ -1,7 +1,7 @@
-"""How long prompts and answers are: token counts drawn from a distribution, and prompts of about that length. Pure.
+"""Distributions of token counts, and prompts of a given length. Pure.
 
-Prompts are words that common tokenizers have whole, so a word is a token, give or take some per cent; what a server
-counts is in the results. Units: tokens.
+Prompts consist of words that common tokenizers encode as one token; the results contain the server's own counts.
+Units: tokens.
 """
 
 import math
@@ -21,7 +21,7 @@ _TEXT: Final = (
     "me even most made after also well before must through back years where much your way down should because long"
 )
 _WORDS: Final = tuple(_TEXT.split())
-_HEAD_TOKENS: Final = 8  # of "Request 17:" and of what a chat template puts around a message
+_HEAD_TOKENS: Final = 8  # for "Request 17:" and a chat template
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class TokenDistribution:
     """A distribution of token counts.
 
     Attributes:
-        text: how it was written.
-        draw: one count, from 1 to TOKENS_MAX; takes the generator and the request's number.
+        text: notation of the distribution.
+        draw: draws a count from 1 to TOKENS_MAX, from a generator and the number of the request.
     """
 
     text: str
@@ -41,7 +41,7 @@ def token_distribution(text: str) -> TokenDistribution:
     """Read "200", "uniform:100,2000", "lognormal:500,200" (mean and standard deviation) or "trace:100,2000,50".
 
     Raises:
-        UnitError: It is none of these.
+        UnitError: The text is none of these.
     """
     name, colon, rest = text.partition(":")
     values = [_tokens(word, text) for word in (rest if colon else name).split(",")]
@@ -57,13 +57,13 @@ def token_distribution(text: str) -> TokenDistribution:
 
 
 def prompt_text(number: int, tokens: int, rng: random.Random, shared: str = "") -> str:
-    """A prompt of about so many tokens.
+    """Return a prompt of about `tokens` tokens.
 
     Args:
-        number: of the request; stands at the beginning, so that no prefix cache knows a prompt that was not shared.
-        tokens: of the whole, what is shared included.
+        number: number of the request; at the beginning of its own part, so that no prefix cache contains that part.
+        tokens: length of the prompt, including the shared part.
         rng: draws the words.
-        shared: what comes first in all prompts.
+        shared: common prefix of all prompts.
     """
     count = max(1, tokens - _HEAD_TOKENS - len(shared.split()))
     words = " ".join(rng.choices(_WORDS, k=count))
@@ -71,7 +71,7 @@ def prompt_text(number: int, tokens: int, rng: random.Random, shared: str = "") 
 
 
 def shared_text(tokens: int, seed: int) -> str:
-    """What all prompts begin with."""
+    """Return the common prefix of all prompts."""
     return " ".join(random.Random(f"{seed}/shared").choices(_WORDS, k=tokens)) if tokens else ""
 
 

@@ -1,6 +1,6 @@
-"""The command line of the cost bench: `scripts/bench-gateway`, or `python -m streaming_bench.overhead`.
+"""Command line of the cost bench: `scripts/bench-gateway`, or `python -m streaming_bench.overhead`.
 
-What the gateway costs a machine, beside nginx in front of the same back end, in CPU time. No units.
+Measures the CPU time of the gateway, next to nginx in front of the same back end. No units.
 """
 
 import argparse
@@ -16,24 +16,31 @@ from streaming_bench.overhead.rows import CostRow, standard
 
 RECORDED: Final = Path(__file__).resolve().parents[2] / "docs" / "performance.json"
 _REPLICAS: Final = 3
-_FOREIGN_MAX: Final = 0.1  # more of it changes what a request costs
+_FOREIGN_MAX: Final = 0.1  # more of it changes the cost of a request
 
 
 def main() -> int:
-    """Measure and print; 0 fine, 1 it failed."""
-    parser = argparse.ArgumentParser(prog="scripts/bench-gateway", description="What a request and a token cost.")
-    count = arguments.checked(arguments.count)
-    parser.add_argument("--rounds", type=count, default=3, metavar="N", help="the median counts: 3")
-    parser.add_argument(
-        "--growth", choices=sorted(growth.PARTS), nargs="*", help="how cost grows instead; all, or some"
+    """Measure and print; return 0 for success, 1 for a failure, 130 for Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench-gateway", description="Measures the CPU time of a request and of a token."
     )
-    parser.add_argument("--record", action="store_true", help=f"keep this run as {RECORDED.name}, to be compared with")
+    count = arguments.checked(arguments.count)
+    parser.add_argument(
+        "--rounds", type=count, default=3, metavar="N", help="rounds, of which the median counts; default 3"
+    )
+    parser.add_argument(
+        "--growth",
+        choices=sorted(growth.PARTS),
+        nargs="*",
+        help="measure the growth of the cost instead: all parts, or the named ones",
+    )
+    parser.add_argument("--record", action="store_true", help=f"record this run in {RECORDED.name}")
     args = parser.parse_args()
     if not Path("/proc/self/schedstat").exists():
-        print("CPU times are read from /proc, which only Linux has", file=sys.stderr)
+        print("/proc is missing; run the cost bench on Linux", file=sys.stderr)
         return 1
-    told, machine, rows = cost_table.machine(), Machine(), list[CostRow]()
-    print(", ".join(f"{name} {value}" for name, value in told.items()), file=sys.stderr)
+    facts, machine, rows = cost_table.machine(), Machine(), list[CostRow]()
+    print(", ".join(f"{name} {value}" for name, value in facts.items()), file=sys.stderr)
     try:
         if args.growth is not None:
             measuring = growth.measure_parts(machine, args.growth or list(growth.PARTS), args.rounds)
@@ -53,11 +60,12 @@ def main() -> int:
     foreign = max(row.foreign for row in rows)
     if foreign > _FOREIGN_MAX:
         print(
-            f"other work took up to {foreign:.0%} of the measured core: figures are high, run it again", file=sys.stderr
+            f"other processes used up to {foreign:.0%} of the measured core, so figures are too high; run again",
+            file=sys.stderr,
         )
     print("\n".join(cost_table.table(rows, cost_table.read(RECORDED)).markdown()))
     if args.record:
-        cost_table.write(RECORDED, rows, told)
+        cost_table.write(RECORDED, rows, facts)
     return 0
 
 

@@ -1,10 +1,11 @@
 """The back end of the cost bench: answers chat completions with prepared bytes, as cheaply as Python can.
 
-It is no replica to learn from (`providers.simulated` is): it looks for `max_tokens` in a request and for nothing else,
-and writes a role event, so many tokens and the end. Every token is a write of its own, as inference engines do it.
-A process of its own: `python -m streaming_bench.overhead.backend PORTS [CERTIFICATE]` says its ports as one line of
-JSON (with a certificate, a second half of them speaks TLS), then takes a gap between tokens in ms from each line of its
-input, answers with how many requests it has had, and ends with its input. Units: milliseconds.
+For latency use `providers.simulated` instead. The back end reads only `max_tokens` of a request, and writes a role
+event, the tokens and the end; every token is a write of its own, as in inference engines.
+
+Runs as a process: `python -m streaming_bench.overhead.backend PORTS [CERTIFICATE]`. It prints its ports as one line of
+JSON; with a certificate, the second half of the ports use TLS. Then it reads a gap between tokens from each line of its
+input, prints the number of requests received so far, and ends with its input. Units: milliseconds.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ _BACKLOG: Final = 4096  # thousands connect at once
 
 
 def _piece(text: str) -> bytes:
-    """One chunk of a chunked body that is one event."""
+    """Return an event as one chunk of a chunked body."""
     event = f"data: {text}\n\n".encode()
     return b"%x\r\n%s\r\n" % (len(event), event)
 
@@ -44,22 +45,22 @@ def _token(number: int) -> bytes:
 
 
 class TokenPacer:
-    """Writes the tokens of all paced answers, from one timer: a wheel with a slot for each millisecond of the gap."""
+    """Writes the tokens of all paced answers from one timer: a wheel with a slot for each millisecond of the gap."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._slots: list[list[_Answer]] = []
-        self._done = 0  # milliseconds played
-        self._next = 0  # slot: answers that begin together are spread over the gap
+        self._done = 0  # milliseconds processed
+        self._next = 0  # slot of the next answer: answers that begin together are spread over the gap
         self._ticking = False
 
     @property
     def gap_ms(self) -> int:
-        """Between two tokens; 0: all at once."""
+        """Time between two tokens; 0 to send all at once."""
         return len(self._slots)
 
     def set(self, gap_ms: int) -> None:
-        """Start with another gap; nothing is under way."""
+        """Change the gap while no answer is in flight."""
         self._slots = [[] for _ in range(gap_ms)]
         if gap_ms and not self._ticking:
             self._ticking = True
@@ -67,7 +68,7 @@ class TokenPacer:
             self._tick()
 
     def add(self, answer: "_Answer") -> None:
-        """Let an answer's first token come within a gap."""
+        """Schedule an answer; its first token comes within a gap."""
         self._next = (self._next + 1) % self.gap_ms
         self._slots[self._next].append(answer)
 
@@ -86,7 +87,7 @@ class TokenPacer:
 
 
 class _Answer:
-    """A paced one, on its way."""
+    """A paced answer in flight."""
 
     __slots__ = ("_left", "_transport")
 
@@ -95,7 +96,7 @@ class _Answer:
         self._left = tokens
 
     def step(self) -> bool:
-        """Write the next token; whether another one follows."""
+        """Write the next token; return True if another one follows."""
         if self._transport.is_closing():
             return False
         self._left -= 1
@@ -106,7 +107,7 @@ class _Answer:
 
 
 class _Connection(asyncio.Protocol):
-    """One client's: requests in, prepared bytes out."""
+    """A client's connection: requests in, prepared bytes out."""
 
     requests = 0  # of all connections
 
@@ -129,7 +130,7 @@ class _Connection(asyncio.Protocol):
             self._missing = int(length[1]) - len(body)
             self._head, data = body, b""
         self._missing -= len(data)
-        if len(self._head) < 1024:  # somewhere in its beginning a body says how many
+        if len(self._head) < 1024:  # max_tokens is near the beginning of a body
             self._head += data[:1024]
         if self._missing <= 0:
             self._answer()
@@ -150,7 +151,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Input(asyncio.Protocol):
-    """Takes gaps from the process that started this one, and notices its end."""
+    """Reads gaps from the parent process and detects its end."""
 
     def __init__(self, clock: TokenPacer) -> None:
         self._clock = clock
@@ -184,9 +185,9 @@ async def serve(ports: int, certificate: str | None) -> None:
         for _ in range(ports)
     ]
     _print_json([server.sockets[0].getsockname()[1] for server in servers])
-    told = _Input(clock)
-    await loop.connect_read_pipe(lambda: told, sys.stdin)
-    await told.ended.wait()
+    standard_input = _Input(clock)
+    await loop.connect_read_pipe(lambda: standard_input, sys.stdin)
+    await standard_input.ended.wait()
 
 
 if __name__ == "__main__":

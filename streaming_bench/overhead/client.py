@@ -1,7 +1,7 @@
-"""The load client of the cost bench: so many streams at a time against one port, each answer looked at when it is over.
+"""The load client of the cost bench: a number of streams at a time against one port.
 
-It knows no API: it sends prepared bytes and takes an answer for whole when it has its status, its tokens and the end of
-a chunked body. What it costs does not matter, since only the gateway's CPU time is measured. Units: seconds.
+It sends prepared bytes and knows no API: an answer is complete with its status, its tokens and the end of a chunked
+body. Its own cost does not matter, because only the gateway's CPU time is measured. Units: seconds.
 """
 
 import asyncio
@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-_MARK: Final = b'"content":"token'  # in every token's event, and in no other
+_MARK: Final = b'"content":"token'  # only in the events of tokens
 _END: Final = b"\r\n0\r\n\r\n"
 _FINE: Final = b"HTTP/1.1 200"
-_RAMP_STEPS: Final = 12  # streams do not all begin at once,
-_RAMP_STEP_S: Final = 0.1  # but so many at a time
-_WAIT_S_MAX: Final = 60.0  # for what is under way
+_RAMP_STEPS: Final = 12  # streams begin in steps
+_RAMP_STEP_S: Final = 0.1
+_WAIT_S_MAX: Final = 60.0  # for requests in flight
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLoad:
-    """What is sent.
+    """Description of the load.
 
     Attributes:
-        streams: at a time.
-        tokens: of each answer.
-        gap_ms: between its tokens, 0 for none.
-        length_s: after this no request is begun; 0: each stream is asked for once.
-        prompt_bytes: of each request.
-        key: the caller's.
+        streams: number of concurrent streams.
+        tokens: tokens of each answer.
+        gap_ms: time between tokens; 0 for none.
+        length_s: time after which no request begins; 0 for one request per stream.
+        prompt_bytes: length of each prompt.
+        key: the caller's API key.
     """
 
     streams: int
@@ -39,7 +39,7 @@ class StreamLoad:
     key: str = "none"
 
     def request(self, model: str) -> bytes:
-        """One request, as bytes."""
+        """Return one request as bytes."""
         words = ("tell me more about it, please; " * (self.prompt_bytes // 31 + 1))[: self.prompt_bytes]
         messages = [{"role": "user", "content": words}]
         fields = {"model": model, "max_tokens": self.tokens, "stream": True, "messages": messages}
@@ -50,14 +50,14 @@ class StreamLoad:
 
 @dataclass(slots=True)
 class LoadResult:
-    """What came of it.
+    """Counts and times of a load.
 
     Attributes:
         requests: complete answers.
-        errors: others.
-        tokens: in complete answers.
-        ttfts_s: of these, request sent to first token.
-        gaps_s: between two reads of a paced stream, the longest of each answer.
+        errors: incomplete answers and failures.
+        tokens: tokens of complete answers.
+        ttfts_s: time from request to first token of each complete answer.
+        gaps_s: longest time between two reads of each complete answer.
     """
 
     requests: int = 0
@@ -68,7 +68,7 @@ class LoadResult:
 
 
 class _LoadState:
-    """What all streams of a run share."""
+    """State shared by all streams of a load."""
 
     def __init__(self, load: StreamLoad, models: Sequence[str]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -81,21 +81,21 @@ class _LoadState:
         self.over = asyncio.Event()
 
     def next(self) -> bytes | None:
-        """The next request, None when it is time to stop."""
+        """Return the next request; None at the end of the load."""
         if self._sent >= self.load.streams and self.loop.time() >= self._ends_s:
             return None
         self._sent += 1
         return self._requests[self._sent % len(self._requests)]
 
     def ended(self) -> None:
-        """One stream asks no more."""
+        """Count the end of one stream."""
         self._live -= 1
         if not self._live:
             self.over.set()
 
 
 class _Stream(asyncio.Protocol):
-    """One connection, with one request after the other."""
+    """One connection that sends one request after the other."""
 
     def __init__(self, client: _LoadState) -> None:
         self._client = client
@@ -154,7 +154,7 @@ class _Stream(asyncio.Protocol):
 
 
 async def send(load: StreamLoad, port: int, models: Sequence[str]) -> LoadResult:
-    """Send it all, asking the models in turn, and wait for the answers; what has not come after a minute has failed."""
+    """Send the load to the models in turn and wait for the answers; after a minute the rest has failed."""
     client = _LoadState(load, models)
     left, step = load.streams, max(50, load.streams // _RAMP_STEPS)
     while left:

@@ -1,6 +1,6 @@
-"""The table of the cost bench, and the run it is compared with. Pure but for the files it is given.
+"""The table of the cost bench, and the recorded run to compare it with.
 
-Units: as the rows'.
+Units: as in rows.py.
 """
 
 import json
@@ -16,12 +16,12 @@ _HEADS = ("", "unit", "gateway", "user + kernel", "nginx", "user + kernel", "of 
 
 
 def machine() -> dict[str, object]:
-    """What the figures depend on."""
+    """Return the facts on which the figures depend."""
     found: dict[str, object] = {
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "load": [round(each, 1) for each in os.getloadavg()],  # before: other work makes caches cold
+        "load": [round(each, 1) for each in os.getloadavg()],  # before the run: other work makes caches cold
     }
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
@@ -38,7 +38,7 @@ def write(file: Path, rows: Sequence[CostRow], machine_facts: Mapping[str, objec
 
 
 def read(file: Path) -> dict[str, float]:
-    """The gateway's figures of the kept run; nothing where there is none."""
+    """Return the gateway's figures of the recorded run; empty without one."""
     if not file.exists():
         return {}
     rows: dict[str, dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))["rows"]

@@ -1,4 +1,4 @@
-"""How the gateway's cost grows: with streams, token rate, prompts, replicas and models, and what a scrape costs.
+"""Growth of the gateway's cost with streams, token rate, prompts, replicas and models, and the cost of a scrape.
 
 Units: as in rows.py.
 """
@@ -21,11 +21,11 @@ from streaming_bench.overhead.rows import (
 )
 from streaming_bench.overhead.usage import process_usage
 
-_LENGTH_MS: Final = 3000  # of a paced stream
-_TOKENS_PER_S: Final = 15_000  # in all streams together, which the load client can read
+_LENGTH_MS: Final = 3000  # length of a paced stream
+_TOKENS_PER_S: Final = 15_000  # of all streams together; within the load client's capacity
 _SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
 _REPLICAS: Final = 3
-_FIRST_S: Final = 0.08  # of requests for each model, about a hundred, before any is measured
+_FIRST_S: Final = 0.08  # warm-up per model, about a hundred requests
 
 
 def _paced(streams: int, gap_ms: int) -> StreamLoad:
@@ -34,13 +34,13 @@ def _paced(streams: int, gap_ms: int) -> StreamLoad:
 
 @contextlib.contextmanager
 def _both(machine: Machine, back: Backend) -> Iterator[dict[str, ProxyProcess]]:
-    """A gateway, and nginx where it is installed."""
+    """Run a gateway, and nginx if it is installed."""
     with gateway(machine, settings(back.ports)) as ours, nginx(machine, back.ports) as theirs:
         yield {GATEWAY: ours, **({} if theirs is None else {NGINX: theirs})}
 
 
 def streams(machine: Machine, count: int) -> Iterator[CostRow]:
-    """More of them, at about the same number of tokens a second in all."""
+    """Measure numbers of streams at about the same total token rate."""
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for number in (1, 10, 100, 1000, 5000):
             load = _paced(number, max(20, 1000 * number // _TOKENS_PER_S))
@@ -55,7 +55,7 @@ def streams(machine: Machine, count: int) -> Iterator[CostRow]:
 
 
 def rates(machine: Machine, count: int) -> Iterator[CostRow]:
-    """The same streams, slower and faster."""
+    """Measure token rates of the same streams."""
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for gap_ms in (200, 100, 50, 20, 10):
             samples = measure_rounds(_paced(100, gap_ms), targets, back, count)
@@ -63,7 +63,7 @@ def rates(machine: Machine, count: int) -> Iterator[CostRow]:
 
 
 def prompts(machine: Machine, count: int) -> Iterator[CostRow]:
-    """Longer ones."""
+    """Measure lengths of prompts."""
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for size in (1_000, 10_000, 100_000, 1_000_000):
             load = replace(_SHORT, streams=16, prompt_bytes=size)
@@ -72,7 +72,7 @@ def prompts(machine: Machine, count: int) -> Iterator[CostRow]:
 
 
 def replicas(machine: Machine, count: int) -> Iterator[CostRow]:
-    """More of them for one model."""
+    """Measure numbers of replicas of one model."""
     numbers = (2, 3, 20, 200)
     with backend(max(numbers)) as back, contextlib.ExitStack() as stack:
         targets = {
@@ -84,7 +84,7 @@ def replicas(machine: Machine, count: int) -> Iterator[CostRow]:
 
 
 def models(machine: Machine, count: int) -> Iterator[CostRow]:
-    """More of them, with three replicas each, asked in turn."""
+    """Measure numbers of models with three replicas each, requested in turn."""
     numbers = (1, 10, 100, 500)
     with backend(_REPLICAS) as back, contextlib.ExitStack() as stack:
         targets = {
@@ -93,7 +93,7 @@ def models(machine: Machine, count: int) -> Iterator[CostRow]:
             )
             for number in numbers
         }
-        for target in targets.values():  # each model has learned something, and has its figures
+        for target in targets.values():  # so that each model has learned, and has metrics
             measure(replace(_SHORT, length_s=len(target.models) * _FIRST_S), target, back)
         samples = measure_rounds(_SHORT, targets, back, count)
         for name in targets:
@@ -104,10 +104,10 @@ def models(machine: Machine, count: int) -> Iterator[CostRow]:
 
 
 def scrapes(machine: Machine, count: int) -> Iterator[CostRow]:
-    """The longest pause of streams while metrics of 50 models are read again and again, and while they are not."""
+    """Measure the longest pause of streams with and without constant scrapes of the metrics of 50 models."""
     load = _paced(100, 20)
     with backend(_REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
-        measure(_SHORT, target, back)  # all of them have figures now
+        measure(_SHORT, target, back)  # so that all models have metrics
         for name, scraping in (("nobody reads metrics", False), ("metrics of 50 models read on and on", True)):
             pauses: list[float] = []
             back.pace(load.gap_ms)
@@ -119,7 +119,7 @@ def scrapes(machine: Machine, count: int) -> Iterator[CostRow]:
 
 
 async def _paused(load: StreamLoad, target: ProxyProcess, *, scraping: bool) -> list[float]:
-    """The longest pause of each stream."""
+    """Return the longest pause of each stream."""
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(send(load, target.port, target.models[:1]))
         while not sending.done():
@@ -144,6 +144,6 @@ PARTS: Final[dict[str, Callable[[Machine, int], Iterator[CostRow]]]] = {
 
 
 def measure_parts(machine: Machine, parts: Sequence[str], count: int) -> Iterator[CostRow]:
-    """These parts of the table."""
+    """Measure these parts of the table."""
     for part in parts:
         yield from PARTS[part](machine, count)

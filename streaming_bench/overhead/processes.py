@@ -38,7 +38,15 @@ http {{
 
 
 class ProxyProcess(NamedTuple):
-    """A measured gateway or nginx: its port, its process, its admin port or 0, its start and its models."""
+    """A measured gateway or nginx.
+
+    Attributes:
+        port: port of its API.
+        pid: id of its process.
+        admin_port: port of its admin address; 0 without one.
+        start_s: time from its start until it was ready.
+        models: names of its models.
+    """
 
     port: int
     pid: int
@@ -48,7 +56,7 @@ class ProxyProcess(NamedTuple):
 
 
 class Machine:
-    """The cores and files of this machine.
+    """Cores and file limits of this machine.
 
     Attributes:
         core: core of the measured process; None on a machine with one core.
@@ -61,7 +69,7 @@ class Machine:
         cores = sorted(os.sched_getaffinity(0))
         self.core = cores[-1] if len(cores) > 1 else None
         if self.core is not None:
-            os.sched_setaffinity(0, cores[:1])  # children inherit it
+            os.sched_setaffinity(0, cores[:1])  # child processes inherit it
 
     def pin(self, pid: int) -> None:
         """Move a process to the core of its own; it has just been started, and has one thread."""
@@ -104,7 +112,7 @@ class Backend:
 
 @contextlib.contextmanager
 def backend(ports: int) -> Iterator[Backend]:
-    """The back end while inside, with TLS where openssl can make a certificate."""
+    """Run the back end while inside, with TLS if openssl can make a certificate."""
     with tempfile.TemporaryDirectory(prefix="ttft-cost-") as folder:
         certificate = _certificate(Path(folder))
         command = [sys.executable, "-m", "streaming_bench.overhead.backend", str(ports), *filter(None, [certificate])]

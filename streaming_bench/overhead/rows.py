@@ -1,7 +1,7 @@
-"""What the cost bench measures: which loads against which gateways, and beside nginx.
+"""The rows of the cost bench: loads against gateways, and against nginx.
 
-All targets of a group run at the same time and take turns within each round, so that a change of the machine's mood
-hits all of them; the median of the rounds counts. Units: microseconds of CPU time, where a row says nothing else.
+All targets of a group run at the same time and take turns within each round, so that changes of the machine's speed
+affect all of them; the median of the rounds counts. Units: microseconds of CPU time unless a row has another unit.
 """
 
 import asyncio
@@ -29,36 +29,43 @@ GATEWAY: Final[str] = "gateway"
 NGINX: Final[str] = "nginx"
 _SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
 _PACED: Final = StreamLoad(streams=1000, tokens=60, gap_ms=50)
-_SECURE: Final = StreamLoad(
-    streams=300, tokens=100, gap_ms=30
-)  # a thousand handshakes at once would measure the back end's
+_SECURE: Final = StreamLoad(streams=300, tokens=100, gap_ms=30)  # the handshakes of a thousand would load the back end
 _ALONE: Final = StreamLoad(streams=1, tokens=1, length_s=1.5)
 _WARM_S: Final = 0.7
-_MEMORY_S: Final = 0.25  # between two looks at it
+_MEMORY_S: Final = 0.25  # between two readings
 
 
 class CostSample(NamedTuple):
-    """One load against one target: what was seen, and what the target took for it."""
+    """Result of one load against one target.
+
+    Attributes:
+        seen: counts and times at the client.
+        cpu_s: CPU time of the target.
+        user_share: share of the CPU time spent in the program, not in the kernel.
+        rss_mb: peak of the target's resident memory.
+        upstream: requests received by the back end.
+        foreign: share of the target's core used by other processes.
+    """
 
     seen: LoadResult
     cpu_s: float
     user_share: float
     rss_mb: float
     upstream: int
-    foreign: float  # share of its core that other work took
+    foreign: float
 
 
 class CostRow(NamedTuple):
     """One line of the table.
 
     Attributes:
-        name: what was measured.
-        unit: of the figure.
-        ours: of the gateway.
-        user: of that, the program's own part; None where it is no CPU time.
-        nginx: the same figure for nginx; None where there is none.
-        nginx_user: likewise.
-        foreign: share of the core that other work took meanwhile, at most; it makes caches cold and figures high.
+        name: description of the load.
+        unit: unit of the figures.
+        ours: figure of the gateway.
+        user: part of `ours` spent in the program; None if it is not CPU time.
+        nginx: figure of nginx; None without one.
+        nginx_user: part of `nginx` spent in the program; None if it is not CPU time.
+        foreign: highest share of the core used by other processes, which make caches cold and figures high.
     """
 
     name: str
@@ -71,14 +78,14 @@ class CostRow(NamedTuple):
 
 
 SamplesByTarget = Mapping[str, Sequence[CostSample]]
-"""By target."""
+"""Samples by the name of the target."""
 
 
 def measure(load: StreamLoad, target: ProxyProcess, back: Backend) -> CostSample:
     """Run a load.
 
     Raises:
-        BenchError: answers failed.
+        BenchError: More than one answer in a thousand failed.
     """
     requests = back.pace(load.gap_ms)
     before, core_before = process_usage(target.pid), core_usage(target.pid)
@@ -94,7 +101,7 @@ def measure(load: StreamLoad, target: ProxyProcess, back: Backend) -> CostSample
 
 
 async def _send(load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, float]:
-    """Send it, and look at the target's memory meanwhile."""
+    """Send a load, and watch the target's memory."""
     peak_mb = 0.0
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(send(load, target.port, target.models))
@@ -107,7 +114,7 @@ async def _send(load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, flo
 def measure_rounds(
     load: StreamLoad, targets: Mapping[str, ProxyProcess], back: Backend, count: int
 ) -> dict[str, list[CostSample]]:
-    """A load against each of them in turn, so many times, after a warm-up."""
+    """Warm up, then run a load against each target in turn, `count` times."""
     for target in targets.values():
         measure(replace(load, streams=min(64, load.streams), tokens=20, gap_ms=0, length_s=_WARM_S), target, back)
     found: dict[str, list[CostSample]] = {name: [] for name in targets}
@@ -135,7 +142,7 @@ def _cost(samples: Sequence[CostSample], per: Literal["request", "token"]) -> tu
 
 
 def standard(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
-    """The table that is compared with the recorded one."""
+    """Measure the table that is compared with the recorded one."""
     with contextlib.ExitStack() as stack:
         targets = {
             GATEWAY: stack.enter_context(gateway(machine, settings(back.ports))),
@@ -166,8 +173,8 @@ def _memory_row(name: str, samples: SamplesByTarget) -> CostRow:
 
 
 def _first_tokens(targets: Mapping[str, ProxyProcess], back: Backend, count: int) -> Iterator[CostRow]:
-    """What a gateway adds to the first token of one stream after the other, over the back end alone."""
-    direct = ProxyProcess(back.ports[0], targets[GATEWAY].pid)  # whose CPU time is not looked at
+    """Measure the time added to the first token of sequential streams, compared with the back end alone."""
+    direct = ProxyProcess(back.ports[0], targets[GATEWAY].pid)  # its CPU time is not used
     samples = measure_rounds(_ALONE, {"direct": direct, **targets}, back, count)
     for title, cut in (("p50", 0.5), ("p99", 0.99)):
         found = {
@@ -183,7 +190,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def _secure(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
-    """With TLS to the replicas."""
+    """Measure with TLS to the replicas."""
     with contextlib.ExitStack() as stack:
         config = settings(back.tls_ports, tls=True)
         targets = {GATEWAY: stack.enter_context(gateway(machine, config, back.certificate))}

@@ -1,6 +1,6 @@
-"""What a process has cost so far, from /proc: CPU time in the program and in the kernel, and memory. Linux only.
+"""CPU time and memory of a process so far, from /proc. Linux only.
 
-The kernel counts the time on a core to the nanosecond, but tells which part of it was the program's in ticks of 10 ms.
+The kernel counts a process's CPU time in nanoseconds, but splits it between program and kernel in ticks of 10 ms.
 Units: seconds, megabytes.
 """
 
@@ -13,11 +13,11 @@ _PAGE_MB: Final = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 class ProcessUsage(NamedTuple):
-    """Of a process and its children.
+    """Usage of a process and its children.
 
     Attributes:
-        cpu_s: all of it.
-        user_s, kernel_s: the same in ticks.
+        cpu_s: CPU time.
+        user_s, kernel_s: CPU time in the program and in the kernel, in ticks.
         rss_mb: resident memory.
     """
 
@@ -28,10 +28,10 @@ class ProcessUsage(NamedTuple):
 
 
 def process_usage(pid: int) -> ProcessUsage:
-    """So far.
+    """Return the usage so far.
 
     Raises:
-        OSError: there is no such process.
+        OSError: The process does not exist.
     """
     stat, tasks = _stat(pid), list(Path(f"/proc/{pid}/task").iterdir())
     cpu_s = sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks) / 1e9
@@ -42,14 +42,14 @@ def process_usage(pid: int) -> ProcessUsage:
 
 
 class CoreUsage(NamedTuple):
-    """What the cores have done that a process may run on, all programs together."""
+    """Usage of the cores on which a process may run, by all processes together."""
 
     busy_s: float
     idle_s: float
 
 
 def core_usage(pid: int) -> CoreUsage:
-    """So far."""
+    """Return the usage so far."""
     names = {f"cpu{number}" for number in os.sched_getaffinity(pid)}
     lines = [line.split() for line in Path("/proc/stat").read_text("ascii").splitlines()]
     ticks = [list(map(int, line[1:9])) for line in lines if line and line[0] in names]
@@ -58,5 +58,5 @@ def core_usage(pid: int) -> CoreUsage:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of proc(5) behind the name, which may hold anything."""
+    """Return the fields of proc(5) after the name, which may contain any character."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The fan-out arithmetic: how often at least one of n calls is slow. Pure.
+"""Fan-out arithmetic: the probability that at least one of n calls is slow. Pure.
 
 P = 1 - (1 - p)^n for independent calls, each slow with probability p. Units: shares as fractions of 1.
 """
@@ -10,10 +10,10 @@ SHARES: Final = (0.04, 0.01, 0.001, 0.0001)
 
 
 def any_slow(share: float, calls: int) -> float:
-    """The share of requests that wait for at least one slow call.
+    """Return the share of requests that wait for at least one slow call.
 
     Args:
-        share: of calls that are slow.
-        calls: independent ones that a request waits for.
+        share: share of slow calls.
+        calls: number of independent calls of a request.
     """
     return float(1.0 - (1.0 - share) ** calls)

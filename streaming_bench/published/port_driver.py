@@ -1,10 +1,10 @@
-"""Runs in the environment of the Python port and of nothing else: its httpx transport over simulated answers.
+"""Runs the Python port's httpx transport over simulated answers, in the environment of the port.
 
-The port's page says: 500 requests, lognormal(5, 2) ms, 5 % stragglers ten times as slow, defaults for the rest. One
-request at a time: with more, its default bucket (100 requests/s) could not have paid for the 7 % that it shows. In
-virtual time by default, so that the machine plays no part but by the overhead it is given. Prints one JSON object.
-Started by python_port.py as a script; of this project it loads one file that needs no package, so that nothing that is
-installed here stands in the way of what is installed there. Units: seconds inside, milliseconds in the result.
+The port's page gives: 500 requests, lognormal(5, 2) ms, 5 % stragglers ten times as slow, defaults for the rest. One
+request at a time: with more, its default bucket (100 requests/s) could not have paid for the published 7 %. Virtual
+time by default, so that the machine has no influence except a fixed overhead. Prints one JSON object. Started by
+python_port.py as a script; it loads one file of this project, which needs no package, so that the packages of this
+project do not conflict with those of the port. Units: seconds inside, milliseconds in the result.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _VIRTUAL_LOOP = Path(__file__).parents[1] / "simulation" / "virtual_loop.py"
 
 MEAN_S, SD_S = 0.005, 0.002
 STRAGGLERS, FACTOR = 0.05, 10
-OVERHEAD_S = 0.0011  # of httpx and the event loop: the published p50 of 5.8 ms without that of the law, 4.64 ms
+OVERHEAD_S = 0.0011  # of httpx and the event loop: the published p50 of 5.8 ms minus the distribution's, 4.64 ms
 
 
 class SimulatedTransport(httpx.AsyncBaseTransport):
@@ -40,7 +40,6 @@ class SimulatedTransport(httpx.AsyncBaseTransport):
         self.calls = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Wait, then answer."""
         self.calls += 1
         wait_s = self._rng.lognormvariate(self._mu, self._sigma)
         wait_s *= FACTOR if self._rng.random() < STRAGGLERS else 1
@@ -49,7 +48,7 @@ class SimulatedTransport(httpx.AsyncBaseTransport):
 
 
 async def run(args: argparse.Namespace, *, hedged: bool) -> dict[str, object]:
-    """All requests with or without the port's transport."""
+    """Send all requests, with or without the port's transport."""
     loop = asyncio.get_running_loop()
     times_ms: list[float] = []
     if args.virtual:
@@ -71,7 +70,7 @@ async def run(args: argparse.Namespace, *, hedged: bool) -> dict[str, object]:
 
 
 async def main(args: argparse.Namespace) -> None:
-    """Both rows."""
+    """Run both rows and print them."""
     rows = {"no hedging": await run(args, hedged=False), "adaptive": await run(args, hedged=True)}
     json.dump(rows, sys.stdout)
 

@@ -1,6 +1,6 @@
-"""The Python port's httpx rows, with the real package in an environment of its own.
+"""The httpx rows of the Python port, run with the real package in an environment of its own.
 
-Starts the driver there and reads what it prints. The package is no dependency of this project. Units: milliseconds.
+Starts the driver there and reads its output. The package is no dependency of this project. Units: milliseconds.
 """
 
 import json
@@ -28,27 +28,27 @@ class PortError(BenchError):
 
 
 def reproduce(
-    python: Path, seeds: Sequence[int], at_a_time: int, tell: Progress, *, real_time: bool
+    python: Path, seeds: Sequence[int], at_a_time: int, progress: Progress, *, real_time: bool
 ) -> list[ReproducedRow]:
     """Run both rows.
 
     Args:
-        python: the interpreter of an environment that has the port.
-        seeds: a run for each.
-        at_a_time: requests under way.
-        tell: hears how far it is.
-        real_time: on the machine's clock.
+        python: interpreter of an environment with the port.
+        seeds: one run for each seed.
+        at_a_time: requests in flight.
+        progress: called with the current seed and the share done.
+        real_time: True for the machine's clock, False for virtual time.
 
     Raises:
-        PortError: The environment has no port, or it failed.
+        PortError: The environment has no port, or the port failed.
     """
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in PYTHON_PORT}
     for number, seed in enumerate(seeds):
-        tell(f"seed {seed}", number / len(seeds))
+        progress(f"seed {seed}", number / len(seeds))
         for name, row in _run(python, seed, at_a_time, real_time=real_time).items():
             figures = {key: float(np.quantile(row["times_ms"], q)) for key, q in QUANTILES.items()}
             runs[name].append({**figures, "extra": row["extra"]})
-    tell("done", 1.0)
+    progress("done", 1.0)
     return [_found(name, figures) for name, figures in runs.items()]
 
 
@@ -59,18 +59,18 @@ def _found(name: str, runs: Sequence[dict[str, float]]) -> ReproducedRow:
 
 
 def _run(python: Path, seed: int, at_a_time: int, *, real_time: bool) -> dict[str, dict[str, float]]:
-    # -P: what lies beside the driver must not shadow what is installed there.
+    # -P: files next to the driver must not shadow installed packages.
     command = [str(python), "-P", str(_DRIVER), f"--seed={seed}", f"--at-a-time={at_a_time}"]
     if real_time:
         command.append("--real-time")
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_S_MAX, check=True)
     except OSError as error:
-        raise PortError(f"cannot start {python}: {error.strerror}; make it with: {SETUP}") from error
+        raise PortError(f"cannot start {python}: {error.strerror}; create the environment: {SETUP}") from error
     except subprocess.TimeoutExpired as error:
-        raise PortError(f"the port did not end within {_RUN_S_MAX:g} s") from error
+        raise PortError(f"the port did not end within {_RUN_S_MAX:g} s; use fewer requests in flight") from error
     except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise PortError(f"the port failed: {last}; its environment is made with: {SETUP}") from error
+        last = (error.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise PortError(f"the port failed: {last}; check its environment: {SETUP}") from error
     rows: dict[str, dict[str, float]] = json.loads(ran.stdout)
     return rows

@@ -1,6 +1,6 @@
-"""Published figures beside those found here, row under row, with how far off each is. Pure.
+"""Published figures next to reproduced ones, row by row, with the deviation of each. Pure.
 
-Units: milliseconds; `extra` a fraction of the requests.
+Units: milliseconds; `extra` is a fraction of the requests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,23 +17,23 @@ _ALL: Final = {**HEADS, **_DEEP}
 
 @dataclass(frozen=True, slots=True)
 class ReproducedRow:
-    """What was found for one row of a published table.
+    """Figures of one row of a published table.
 
     Attributes:
-        name: of the row.
-        here: the figures.
-        published: by source; empty for a row that is only here.
-        by: the seeds' lowest and highest value of a figure, where it says something.
+        name: name of the row.
+        here: reproduced figures.
+        published: published figures spans source; empty for a row that exists only here.
+        spans: lowest and highest value over the seeds, of the figures that vary.
     """
 
     name: str
     here: PublishedFigures
     published: Mapping[str, PublishedFigures]
-    by: Mapping[str, tuple[float, float]]
+    spans: Mapping[str, tuple[float, float]]
 
 
 def grid(rows: Sequence[ReproducedRow]) -> Grid:
-    """The table; `off by` is the difference to the published figures, in per cent of them."""
+    """Return the table; `off by` is the difference to the published figure, in per cent of it."""
     keys = [key for key in _ALL if any(key in row.here for row in rows)]
     cells: list[list[str]] = []
     for row in rows:
@@ -42,13 +42,17 @@ def grid(rows: Sequence[ReproducedRow]) -> Grid:
         cells.append([f"{row.name}: here", *(_cell(key, row.here) for key in keys)])
         for source, figures in row.published.items():
             cells.append([f"    off by, {source}", *(_deviation_cell(key, row.here, figures) for key in keys)])
-        if row.by:
-            cells.append(["    seeds from, to", *(_range_cell(key, row.by) for key in keys)])
+        if row.spans:
+            cells.append(["    seeds from, to", *(_range_cell(key, row.spans) for key in keys)])
     return Grid(["ms", *(_ALL[key] for key in keys)], cells)
 
 
 def deviation(key: str, here: PublishedFigures, published: PublishedFigures) -> float | None:
-    """How far off a figure is, as a fraction of the published one; shares by their difference; None: not published."""
+    """Return the deviation of a figure; None if it is not published.
+
+    Returns:
+        A fraction of the published figure; for `extra`, the difference of the shares.
+    """
     if key not in here or key not in published:
         return None
     return here[key] - published[key] if key == "extra" else here[key] / published[key] - 1
@@ -61,9 +65,9 @@ def _cell(key: str, figures: PublishedFigures) -> str:
 
 
 def _deviation_cell(key: str, here: PublishedFigures, published: PublishedFigures) -> str:
-    by = deviation(key, here, published)
-    return "" if by is None else f"{100 * by:+.1f}{' points' if key == 'extra' else '%'}"
+    spans = deviation(key, here, published)
+    return "" if spans is None else f"{100 * spans:+.1f}{' points' if key == 'extra' else '%'}"
 
 
-def _range_cell(key: str, by: Mapping[str, tuple[float, float]]) -> str:
-    return f"{short(by[key][0])}-{short(by[key][1])}" if key in by else ""
+def _range_cell(key: str, spans: Mapping[str, tuple[float, float]]) -> str:
+    return f"{short(spans[key][0])}-{short(spans[key][1])}" if key in spans else ""

@@ -1,4 +1,4 @@
-"""What the five documents say: every figure of their tables that is reproduced here, by table and row.
+"""Published figures: every figure of the five publications that is reproduced here, by table and row.
 
 Facts only. Sources: the article on adaptive hedging (`article`), the reference library's README (`readme`), the
 three-server study (`study`), the deterministic lab (`lab`), the Python port's page (`port`). Units: milliseconds,
@@ -66,10 +66,10 @@ COST: Final[Mapping[str, tuple[float, ...]]] = {
 }
 
 FAN_OUT: Final[Mapping[int, float]] = {10: 0.096, 100: 0.63}
-"""Of n calls with 1 % slow ones."""
+"""Share of requests with a slow call, by number of calls with 1 % slow ones."""
 
 PYTHON_PORT: Final[Mapping[str, PublishedFigures]] = {
     "no hedging": _row(5.8, 10.3, 12.2, 51.3, 78.3, 0.0),
     "adaptive": _row(6.2, 10.5, 12.1, 18.8, 22.2, 0.07),
 }
-"""Of the httpx rows; 500 requests each."""
+"""The httpx rows; 500 requests each."""

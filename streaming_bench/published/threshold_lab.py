@@ -1,12 +1,12 @@
-"""The cost table of the deterministic lab: what a threshold at p90, p95 or p99 buys, and what it burns. Pure.
+"""The cost table of the deterministic lab: gain and cost of a threshold at p90, p95 or p99. Pure.
 
-The lab's sampler as its text describes it: 99 % normal(20, 5) ms within 1 to 100, 1 % exponential(500) ms within 200 to
-3,000, whole milliseconds, 1,000 requests a second for 5 s. A second attempt is sent at the threshold and draws anew;
-whichever is first wins, the other one is cancelled at once, and what it had spent is wasted. Its published wasted work
-follows from that rule: 31 hedges at 200 ms that all win burn 31 * (200 + 20) ms.
+The lab's sampler by its description: 99 % normal(20, 5) ms within 1 to 100, 1 % exponential(500) ms within 200 to
+3,000, whole milliseconds, 1,000 requests a second for 5 s. A second attempt starts at the threshold with a new draw;
+the loser is cancelled at once, and its time so far is wasted. The published wasted work follows from that rule: 31
+hedges at 200 ms that all win waste 31 * (200 + 20) ms.
 
-The same bytes on every version of Python and every machine: nothing but `random.Random`, sorting and whole numbers.
-Units: whole milliseconds, shares in per cent as the published table has them.
+The same bytes on every version of Python and every machine: only `random.Random`, sorting and whole numbers are used.
+Units: whole milliseconds, shares in per cent as in the published table.
 """
 
 import math
@@ -30,7 +30,7 @@ _STRAGGLERS: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class LabDraws:
-    """All draws of a run: what each request's first attempt takes, and what a second one would."""
+    """Draws of a run: the time of each request's first attempt, and of a possible second one."""
 
     primaries_ms: Sequence[int]
     backups_ms: Sequence[int]
@@ -51,7 +51,7 @@ class ThresholdCost:
 
     @property
     def cells(self) -> tuple[str | int, ...]:
-        """As `COST_HEADS` names them; per cents with one digit, computed in whole numbers."""
+        """Cells in the order of `COST_HEADS`; per cents have one digit, computed in whole numbers."""
         gained = self.baseline_p99_ms - self.hedged_p99_ms
         return (
             *(self.threshold, self.threshold_ms, self.baseline_p99_ms, self.hedged_p99_ms),
@@ -61,14 +61,14 @@ class ThresholdCost:
 
 
 def draw(seed: int) -> LabDraws:
-    """Everything random in a run."""
+    """Draw a run."""
     rng = random.Random(seed)
     count = PER_SECOND * SECONDS
     return LabDraws([_sample_ms(rng) for _ in range(count)], [_sample_ms(rng) for _ in range(count)])
 
 
 def threshold_cost(lab: LabDraws, threshold: str) -> ThresholdCost:
-    """A row: the threshold is that quantile of the same run without hedging."""
+    """Return a row; the threshold is that quantile of the same run without hedging."""
     baseline = sorted(lab.primaries_ms)
     threshold_ms = quantile(baseline, THRESHOLDS[threshold])
     wasted_ms = completed = 0
@@ -89,7 +89,7 @@ def threshold_cost(lab: LabDraws, threshold: str) -> ThresholdCost:
 
 
 def hedged_ms(lab: LabDraws, threshold_ms: int) -> list[int]:
-    """What each request takes with a second attempt at the threshold."""
+    """Return the time of each request with a second attempt at the threshold."""
     return [
         min(primary_ms, threshold_ms + backup_ms) if primary_ms > threshold_ms else primary_ms
         for primary_ms, backup_ms in zip(lab.primaries_ms, lab.backups_ms, strict=True)
@@ -97,14 +97,14 @@ def hedged_ms(lab: LabDraws, threshold_ms: int) -> list[int]:
 
 
 def by_second(latencies_ms: Sequence[int]) -> Iterator[Sequence[str | int]]:
-    """A row for each second, as `SECOND_HEADS` names them."""
+    """Yield a row for each second, in the order of `SECOND_HEADS`."""
     for second in range(SECONDS):
         part = sorted(latencies_ms[second * PER_SECOND : (second + 1) * PER_SECOND])
         yield (second + 1, *(quantile(part, q) for q in (0.5, 0.95, 0.99, 0.999)), PER_SECOND)
 
 
 def tables(lab: LabDraws) -> dict[str, tuple[Sequence[str], list[Sequence[str | int]]]]:
-    """Every table of a run by the name of its file: heads and rows."""
+    """Return the heads and rows of every table by the name of its file."""
     rows = [threshold_cost(lab, threshold) for threshold in THRESHOLDS]
     runs = {"baseline": lab.primaries_ms} | {f"hedged-{r.threshold}": hedged_ms(lab, r.threshold_ms) for r in rows}
     seconds = {name: (SECOND_HEADS, list(by_second(latencies_ms))) for name, latencies_ms in runs.items()}
@@ -112,7 +112,7 @@ def tables(lab: LabDraws) -> dict[str, tuple[Sequence[str], list[Sequence[str | 
 
 
 def quantile(ascending: Sequence[int], q: float) -> int:
-    """The nearest rank: the smallest value that so large a share does not exceed."""
+    """Return the nearest rank: the smallest value that at most a share 1 - q exceeds."""
     return ascending[max(0, math.ceil(q * len(ascending)) - 1)]
 
 
@@ -123,11 +123,11 @@ def _sample_ms(rng: random.Random) -> int:
 
 
 def _late(lab: LabDraws, threshold_ms: int) -> Iterator[tuple[int, int]]:
-    """The pairs of which the first attempt is late."""
+    """Return the pairs whose first attempt is late."""
     return (pair for pair in zip(lab.primaries_ms, lab.backups_ms, strict=True) if pair[0] > threshold_ms)
 
 
 def _percent(part: int, whole: int) -> str:
-    """With one digit, halves up, in whole numbers."""
+    """Return a share with one digit, halves rounded up, in whole numbers."""
     tenths = (2000 * part + whole) // (2 * whole)
     return f"{tenths // 10}.{tenths % 10}"

@@ -1,6 +1,6 @@
-"""The pictures of measured runs: which runs go into which picture, under which title. plots.py draws them.
+"""The plots of measured runs: their series and titles. plots.py draws them.
 
-Units: milliseconds and seconds, as the axes say.
+Units: milliseconds and seconds, as on the axes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from streaming_bench.report.results import Results
 
 
 def of_load(results: Results, runs: Sequence[Run], below: str) -> None:
-    """What `load` draws: distribution, TTFB beside TTFT, and how it went over time."""
+    """Draw the plots of `load`: distribution, TTFB next to TTFT, and TTFT over time."""
     with picture(results, "ttft_cdf", "Time to first token", below=below) as (axes,):
         cdf(axes, {run.name: [1000 * record.ttft_s for record in run.records] for run in runs})
         axes.set_xlabel("time to first token, from when the request was due")
@@ -23,7 +23,7 @@ def of_load(results: Results, runs: Sequence[Run], below: str) -> None:
 
 
 def of_compare(results: Results, runs: Sequence[Run], below: str) -> None:
-    """What `compare` draws: distributions and costs in each header mode, TTFB beside TTFT, and the slow episode."""
+    """Draw the plots of `compare`: distributions and costs by header mode, TTFB next to TTFT, and the episode."""
     headers = [run for run in runs if run.facts["part"] == "headers"]
     by_mode = {mode: [run for run in headers if run.facts["mode"] == mode] for mode in MODES}
     full = {MODES[mode]: members for mode, members in by_mode.items() if len(members) > 2}
@@ -39,7 +39,7 @@ def of_compare(results: Results, runs: Sequence[Run], below: str) -> None:
 
 
 def ttfb_beside_ttft(results: Results, runs: Sequence[Run], below: str) -> None:
-    """A point for each request: headers across, first token up."""
+    """Draw a point for each request: headers across, first token up."""
     points = {}
     for run in runs:
         seen = answered(run.records)
@@ -59,16 +59,16 @@ def timeline(
     share: float = 0.5,
     slow_s: tuple[float, float] | None = None,
 ) -> None:
-    """TTFT of each request when it was due, over the load at that time.
+    """Draw each request's TTFT at its planned time, above the load at that time.
 
     Args:
-        results: where it goes.
+        results: folder to write to.
         runs: a series each.
-        title: of the picture.
+        title: title of the plot.
         below: small print.
-        name: of the files.
-        share: of the quantile that is drawn as a line.
-        slow_s: when something was slow, None: at no time.
+        name: name of the files.
+        share: quantile drawn as a line.
+        slow_s: span in which replicas were slow; None for no such span.
     """
     with picture(results, name, title, below=below, heights=(3, 1)) as (upper, lower):
         for number, run in enumerate(runs):
@@ -88,7 +88,7 @@ def timeline(
 
 
 def distributions(results: Results, groups: Mapping[str, Sequence[Run]], below: str) -> None:
-    """The distribution of TTFT with each policy, a panel for each way to send headers."""
+    """Draw the distribution of TTFT by policy, a panel for each header mode."""
     title, count = "Time to first token, by policy", len(groups)
     with picture(results, "ttft_cdf", title, panels=count, below=below, share_x=True) as panels:
         for axes, (title, runs) in zip(panels, groups.items(), strict=True):
@@ -100,7 +100,7 @@ def distributions(results: Results, groups: Mapping[str, Sequence[Run]], below: 
 
 
 def costs(results: Results, runs: Sequence[Run], below: str) -> None:
-    """What each policy buys and what it costs, in bars beside each other."""
+    """Draw gain and cost of each policy as bars."""
     rows = {str(run.facts["policy"]): figures(run) for run in runs}
     loads = {policy: row.extra_load for policy, row in rows.items()}
     seen = loads.get("headers", 1.0) < NEVER and loads.get("ttfb", 0.0) > ALWAYS
@@ -113,12 +113,11 @@ def costs(results: Results, runs: Sequence[Run], below: str) -> None:
 
 
 def episode(results: Results, runs: Sequence[Run], below: str) -> None:
-    """TTFT over time while some of the replicas are slow for a while."""
+    """Draw TTFT over time while some of the replicas are slow."""
     begin_s, end_s = (float(str(runs[0].facts[name])) for name in ("slow_from_s", "slow_to_s"))
     title = "Half of the replicas are eight times slower for a while"
     timeline(results, runs, title, below, "episode", share=0.9, slow_s=(begin_s, end_s))
 
 
 def _named(run: Run, name: str) -> Run:
-    """The same run under another name."""
     return Run(name, run.facts, run.records)

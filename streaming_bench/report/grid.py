@@ -1,6 +1,6 @@
-"""A table of texts, for a terminal or for a Markdown page. Pure.
+"""A table of texts, for a terminal or a Markdown page. Pure.
 
-The first column is left-aligned, all others to the right, as numbers are read. No units but those in the heads.
+The first column is left-aligned, all others are right-aligned, as numbers are read. No units but those in the heads.
 """
 
 import math
@@ -13,15 +13,15 @@ class Grid:
     """Heads and rows of cells.
 
     Attributes:
-        heads: of the columns.
-        rows: as many cells each.
+        heads: titles of the columns.
+        rows: rows with one cell for each head.
     """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Return the lines for a terminal."""
         return [
             "  ".join(
                 cell.ljust(width) if i == 0 else cell.rjust(width)
@@ -31,7 +31,7 @@ class Grid:
         ]
 
     def markdown(self) -> list[str]:
-        """For a Markdown page."""
+        """Return the lines for a Markdown page."""
         rule = [":---", *["---:"] * (len(self.heads) - 1)]
         return ["| " + " | ".join(row) + " |" for row in (self.heads, rule, *self.rows)]
 
@@ -40,12 +40,12 @@ class Grid:
 
 
 def short(value: float) -> str:
-    """Three digits that matter; whole numbers from 100 on, with commas from 1,000 on; n/a for no number."""
+    """Format with three significant digits; whole numbers from 100 on, with commas from 1,000 on; n/a for NaN."""
     if math.isnan(value):
         return "n/a"
     return f"{value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A fraction of 1 as per cent."""
+    """Format a fraction of 1 as per cent."""
     return "n/a" if math.isnan(value) else f"{100 * value:.{digits}f}%"

@@ -1,6 +1,6 @@
-"""Draws the pictures of measured runs where matplotlib is installed; elsewhere says what to install.
+"""Draws plots if matplotlib is installed; otherwise returns how to install it.
 
-Measuring takes minutes and needs no pictures, so `load`, `compare` and `report` do without. No units.
+Measuring takes minutes and needs no plots, so `load`, `compare` and `report` work without matplotlib. No units.
 """
 
 import importlib
@@ -10,25 +10,25 @@ from typing import Final, Literal
 from streaming_bench.report.records import Run
 from streaming_bench.report.results import Results
 
-INSTALL: Final = 'pip install "ttft-gateway[bench]", or pip install matplotlib; in a checkout scripts/setup-env dev'
+INSTALL: Final = "pip install matplotlib; in a checkout: scripts/setup-env dev"
 
 
 def draw(what: Literal["of_load", "of_compare"], results: Results, runs: Sequence[Run], below: str) -> list[str]:
-    """Draw what a function of pictures.py draws.
+    """Call a function of charts.py.
 
     Returns:
-        What to say to the reader: nothing, or that there are no pictures.
+        Lines to print: none, or that matplotlib is missing.
     """
     try:
-        pictures = importlib.import_module("streaming_bench.report.charts")
+        charts = importlib.import_module("streaming_bench.report.charts")
     except ModuleNotFoundError as error:
         if not lacks_matplotlib(error):
             raise
-        return [f"There are no pictures, which need matplotlib: {INSTALL}. `ttft-bench report` draws them later."]
-    getattr(pictures, what)(results, runs, below)
+        return [f"Plots need matplotlib, which is missing; install it ({INSTALL}) and run `ttft-bench report`."]
+    getattr(charts, what)(results, runs, below)
     return []
 
 
 def lacks_matplotlib(error: ModuleNotFoundError) -> bool:
-    """Whether it is that which is not installed."""
+    """Return True if the missing module is matplotlib."""
     return (error.name or "").partition(".")[0] == "matplotlib"

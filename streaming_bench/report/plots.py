@@ -1,8 +1,8 @@
-"""The pictures of the bench, all in one style: to be read from the last row of a conference room.
+"""Style, axes and files of the bench's plots, readable from a distance.
 
-Owns style, axes and files (PNG and SVG; the same data give the same SVG). It must not know where numbers come from.
-Colours are those of Okabe and Ito, which people with any colour vision tell apart; dashes tell lines apart, too. Only
-commands that draw import this file: matplotlib comes with the extra `bench`. Units: as the labels of the axes say.
+The same data give the same SVG. It must not know the origin of numbers. Colours are those of Okabe and Ito, which
+people with any colour vision can distinguish; dashes distinguish lines, too. Only commands that draw import this file:
+matplotlib comes with the extra `bench`. Units: as on the axes.
 """
 
 import math
@@ -30,11 +30,11 @@ _OTHER_COLOURS: Final = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, GRE
 _STYLE: Final = Path(__file__).with_suffix(".mplstyle")
 _SIZE: Final = (13.33, 7.5)  # inches, a 16:9 slide
 _DPI: Final = 120
-_NARROW: Final = 0.5  # of the figure; there is no room for three labels in a decade then
-_SECOND_MIN: Final = 5  # requests; fewer have no quantile worth drawing
+_NARROW: Final = 0.5  # share of the figure's width, below which three labels in a decade do not fit
+_SECOND_MIN: Final = 5  # requests; quantiles of fewer are not drawn
 _MARKER: Final = 9  # points
-_SPOT: Final = 0.003  # of the load, or of a latency: points closer than that cannot be told apart
-_BELOW_WIDTH: Final = 125  # characters of small print in a line
+_SPOT: Final = 0.003  # of the load, or of a latency: closer points cannot be distinguished
+_BELOW_WIDTH: Final = 125  # characters of small print per line
 
 
 Dashes = str | tuple[int, tuple[float, ...]]
@@ -42,7 +42,7 @@ Dashes = str | tuple[int, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LineStyle:
-    """How a series is drawn."""
+    """Style of a series."""
 
     colour: str
     dashes: Dashes
@@ -74,12 +74,12 @@ _TITLES: Final = {
 
 
 def display_name(policy: str) -> str:
-    """What a policy is called in a picture."""
+    """Return the name of a policy in a plot."""
     return _TITLES.get(policy, policy)
 
 
 def line_style(name: str, number: int) -> LineStyle:
-    """How a policy is drawn, the same in all pictures; what is no policy goes by its number."""
+    """Return the style of a policy, the same in all plots; other series are styled by their number."""
     known = _POLICY_STYLES.get(name.split(" ", maxsplit=1)[0].rstrip(","))
     return known or LineStyle(_OTHER_COLOURS[number % len(_OTHER_COLOURS)], "-", 3.0)
 
@@ -96,16 +96,16 @@ def picture(
     share_x: bool = False,
     share_y: bool = True,
 ) -> Iterator[list[Axes]]:
-    """A picture in the making, written as NAME.png and NAME.svg when all is drawn.
+    """Open a plot; write it as NAME.png and NAME.svg at the end of the context.
 
     Args:
-        results: where it goes.
-        name: of the files.
-        title: what it shows, in one line.
-        panels: side by side.
-        below: a line of small print: the workload, the machine.
-        heights: of panels above each other instead, with one horizontal axis for all.
-        share_x, share_y: panels side by side have the same axis.
+        results: folder to write to.
+        name: name of the files.
+        title: title in one line.
+        panels: number of panels side by side.
+        below: small print: the workload, the machine.
+        heights: relative heights of stacked panels with one horizontal axis; empty for panels side by side.
+        share_x, share_y: True for a common axis of panels side by side.
     """
     with mpl.rc_context(fname=_STYLE):
         figure = Figure(figsize=_SIZE)
@@ -125,7 +125,7 @@ def picture(
 
 
 def log_ms(axes: Axes, *, vertical: bool = False) -> None:
-    """A logarithmic axis of milliseconds that says 10 ms and 2 s instead of powers of ten."""
+    """Use a logarithmic axis of milliseconds with labels such as 10 ms and 2 s instead of powers of ten."""
     axis = axes.yaxis if vertical else axes.xaxis
     if vertical:
         axes.set_yscale("log")
@@ -138,11 +138,11 @@ def log_ms(axes: Axes, *, vertical: bool = False) -> None:
 
 
 def cdf(axes: Axes, series: Mapping[str, Sequence[float] | NDArray[np.float64]]) -> None:
-    """The share of requests that were answered within a time, one line for each series.
+    """Draw the share of requests answered within a time, one line for each series.
 
     Args:
-        axes: where.
-        series: milliseconds by name; what was never answered is infinite.
+        axes: the axes.
+        series: milliseconds by name; infinite for requests without an answer.
     """
     for number, (name, values) in enumerate(series.items()):
         style = line_style(name, number)
@@ -160,7 +160,7 @@ def cdf(axes: Axes, series: Mapping[str, Sequence[float] | NDArray[np.float64]])
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured trade: what a policy costs and what it buys."""
+    """Cost and latency of one measured policy."""
 
     extra_load: float
     latency_ms: float
@@ -168,12 +168,12 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What is drawn of latency against extra load.
+    """Latency against extra load.
 
     Attributes:
-        policies: points by policy; several are joined by a line.
+        policies: points by policy; several points are joined by a line.
         bounds: lines that no policy can cross, by name.
-        statistic: what the latency is: "p99".
+        statistic: name of the latency: "p99".
     """
 
     policies: Mapping[str, Sequence[Point]]
@@ -182,7 +182,7 @@ class Frontier:
 
 
 def frontier(axes: Axes, drawn: Frontier) -> None:
-    """Latency against extra load: below and to the left is better."""
+    """Draw latency against extra load; below and to the left is better."""
     for number, (name, points) in enumerate(drawn.bounds.items()):
         dashes = ((0, (1, 1)), (0, (4, 3)))[number % 2]
         loads = [point.extra_load for point in points]
@@ -190,7 +190,7 @@ def frontier(axes: Axes, drawn: Frontier) -> None:
     covered = sum(_is_spot(points) for points in drawn.policies.values())
     for number, (name, points) in enumerate(drawn.policies.items()):
         style, size = line_style(name, number), _MARKER
-        if _is_spot(points):  # others may lie on the same: the first of them is the largest
+        if _is_spot(points):  # several may coincide: the first is drawn largest
             covered -= 1
             size += covered * _MARKER
         axes.plot(
@@ -204,7 +204,7 @@ def frontier(axes: Axes, drawn: Frontier) -> None:
 
 
 def _is_spot(points: Sequence[Point]) -> bool:
-    """All its points lie on each other, so that there is no line to be seen."""
+    """Return True if all points coincide, so that no line is visible."""
     loads, latencies = [point.extra_load for point in points], [point.latency_ms for point in points]
     return max(loads) - min(loads) < _SPOT and max(latencies) < (1 + _SPOT) * min(latencies)
 
@@ -216,10 +216,10 @@ def _readable(value_ms: float) -> str:
 
 
 def scatter(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    """TTFB against TTFT of the same requests: what a server sends early says nothing of when it will say something.
+    """Draw TTFB against TTFT of the same requests.
 
     Args:
-        axes: where.
+        axes: the axes.
         series: milliseconds of both, by name.
     """
     everything = [value for both in series.values() for values in both for value in values if 0 < value < math.inf]
@@ -239,15 +239,15 @@ def scatter(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[flo
 def over_time(
     axes: Axes, times_s: Sequence[float], values_ms: Sequence[float], name: str, number: int, *, share: float = 0.5
 ) -> None:
-    """Each request's TTFT at the time when it was sent, with a quantile of each second as a line.
+    """Draw each request's TTFT at its planned time, with a quantile of each second as a line.
 
     Args:
-        axes: where.
-        times_s: when requests were due.
-        values_ms: their times; infinite for what was never answered, which is not drawn.
-        name: of the series.
-        number: of the series, for its colour.
-        share: of the quantile.
+        axes: the axes.
+        times_s: planned times.
+        values_ms: TTFTs; infinite values are not drawn.
+        name: name of the series.
+        number: number of the series, for its colour.
+        share: the quantile.
     """
     style = line_style(name, number)
     at = np.asarray(times_s, dtype=float)
@@ -264,12 +264,12 @@ def over_time(
 
 
 def shaded(axes: Axes, begin_s: float, end_s: float, label: str) -> None:
-    """A stretch of time in which something was different."""
+    """Shade a span of time."""
     axes.axvspan(begin_s, end_s, color=YELLOW, alpha=0.35, linewidth=0, label=label, zorder=0)
 
 
 def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int, *, width_s: float = 1.0) -> None:
-    """How many a second: a step for each stretch of so many seconds."""
+    """Draw a rate per second as steps of `width_s`."""
     style = line_style(name, number)
     edges = width_s * np.arange(math.floor(max(times_s, default=0.0) / width_s) + 2)
     counts, _ = np.histogram(np.asarray(times_s, dtype=float), edges)
@@ -277,13 +277,13 @@ def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int,
 
 
 def bars(axes: Axes, values: Mapping[str, float], form: str, *, named: bool = True) -> None:
-    """A horizontal bar for each policy, the first on top, its value behind it.
+    """Draw a horizontal bar for each policy, the first on top, with its value.
 
     Args:
-        axes: where.
-        values: by policy.
-        form: how a value is written.
-        named: with the policies' names; False where they stand beside the panel to the left.
+        axes: the axes.
+        values: values by policy.
+        form: format of a value.
+        named: True for names of policies; False if the panel to the left has them.
     """
     names = list(values)
     places = np.arange(len(names))

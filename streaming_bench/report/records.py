@@ -1,4 +1,4 @@
-"""What was measured: one `Record` for each request, gathered in runs, and their form in a folder of results.
+"""Measured requests: one `Record` for each request, gathered in runs, and their form in a result folder.
 
 Owns the columns of requests.csv. It must not know how requests are sent nor what is computed from them. Units: seconds
 since the beginning of the run; tokens.
@@ -21,32 +21,32 @@ MODES: Final = {
     "role first": "headers and a role chunk at once",
     "comment first": "headers and a comment at once",
 }
-"""What a replica sends before its first token."""
+"""Header modes: bytes that a replica sends before its first token."""
 
 
 @dataclass(slots=True)
 class Record:
-    """One request, as its client saw it.
+    """One request, as observed by its client.
 
     Attributes:
-        number: in the run's order; runs that are compared have the same request under the same number.
-        block: which stretch of the run it belongs to.
-        due_s: when it was meant to be sent; all its times count from then.
-        sent_s: when it was.
-        headers_s: when the response head came, None: never; likewise the others.
-        byte_s: when the first byte of the body came.
-        content_s: when the first generated token came.
-        last_s: when the last one came.
-        end_s: when it was over.
-        events: content events.
-        gap_s_max: the longest time between two of them; 0 with fewer than two.
-        prompt_tokens: as the server counted, or as planned where it did not say.
-        tokens: generated, likewise; content events where it did not say.
-        status: of HTTP; 0: there was none.
-        error: a class of failure, empty: none.
-        replica: that answered, as the gateway says it; likewise the others.
-        attempts: upstream.
-        result: of the race.
+        number: position in the run; compared runs have the same request at the same number.
+        block: stretch of the run.
+        due_s: planned time, from which all durations count.
+        sent_s: time at which the request was sent.
+        headers_s: time of the response head; None without one.
+        byte_s: time of the first byte of the body; None without one.
+        content_s: time of the first generated token; None without one.
+        last_s: time of the last generated token; None without one.
+        end_s: time of the end; NaN without one.
+        events: number of content events.
+        gap_s_max: longest time between two content events; 0 with fewer than two.
+        prompt_tokens: length of the prompt, counted by the server, else as planned.
+        tokens: tokens generated, counted by the server, else the content events.
+        status: HTTP status; 0 without a response.
+        error: class of the failure; empty for none.
+        replica: replica that answered, from the gateway's response header; empty without one.
+        attempts: upstream attempts, from the gateway's response header; 1 without one.
+        result: result of the race, from the gateway's response header; empty without one.
     """
 
     number: int
@@ -70,22 +70,22 @@ class Record:
 
     @property
     def ttft_s(self) -> float:
-        """From when it was due until its first content; infinite if that never came or the answer failed."""
+        """Time from due to first content; infinite without content or after a failure."""
         return self._since_due(self.content_s)
 
     @property
     def ttfb_s(self) -> float:
-        """The same until its response head."""
+        """Time from due to response head; infinite without one or after a failure."""
         return self._since_due(self.headers_s)
 
     @property
     def whole_s(self) -> float:
-        """The same until its end."""
+        """Time from due to the end; infinite after a failure."""
         return self._since_due(self.end_s)
 
     @property
     def tokens_per_s(self) -> float:
-        """How fast tokens came behind the first one; NaN with fewer than two."""
+        """Rate of the tokens after the first one; NaN with fewer than two."""
         if self.error or self.content_s is None or self.last_s is None or self.last_s <= self.content_s:
             return math.nan
         return (self.tokens - 1) / (self.last_s - self.content_s)
@@ -99,9 +99,9 @@ class Run:
     """One stretch of traffic to one target.
 
     Attributes:
-        name: of the run, for files and tables.
-        facts: what is known of it besides its requests; JSON values.
-        records: of its requests.
+        name: name in files and tables.
+        facts: other facts about the run; JSON values.
+        records: its requests.
     """
 
     name: str
@@ -116,7 +116,7 @@ def write_runs(results: Results, runs: Sequence[Run]) -> list[Run]:
     """Write all runs: their facts, and a line for each request.
 
     Returns:
-        The runs as they stand in the files now, so that what is made of them can be made again from there.
+        The runs read back from the files, so that results computed from them can be computed again.
     """
     results.json(RUNS, {"runs": [{"name": run.name, **run.facts} for run in runs]})
     rows: list[list[Cell]] = [
@@ -127,20 +127,22 @@ def write_runs(results: Results, runs: Sequence[Run]) -> list[Run]:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """The runs of a folder.
+    """Read the runs of a folder.
 
     Raises:
-        BenchError: It has none.
+        BenchError: The folder has no runs.
     """
-    told = read_json(folder / RUNS).get("runs")
-    if not isinstance(told, list) or not all(isinstance(each, dict) and "name" in each for each in told):
-        raise BenchError(f"{folder / RUNS} has no runs in it; name a folder that `compare` or `load` wrote")
-    runs = {str(each["name"]): Run(str(each["name"]), {k: v for k, v in each.items() if k != "name"}) for each in told}
+    runs_json = read_json(folder / RUNS).get("runs")
+    if not isinstance(runs_json, list) or not all(isinstance(each, dict) and "name" in each for each in runs_json):
+        raise BenchError(f"{folder / RUNS} has no runs; name a folder that `compare` or `load` wrote")
+    runs = {
+        str(each["name"]): Run(str(each["name"]), {k: v for k, v in each.items() if k != "name"}) for each in runs_json
+    }
     for number, row in enumerate(read_csv(folder / REQUESTS), start=2):
         try:
             runs[row["run"]].records.append(_record(row))
         except (KeyError, ValueError) as error:
-            raise BenchError(f"{folder / REQUESTS}, line {number}: cannot be read: {error}") from error
+            raise BenchError(f"{folder / REQUESTS}, line {number}: a value is wrong: {error}") from error
     return list(runs.values())
 
 

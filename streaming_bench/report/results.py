@@ -1,7 +1,7 @@
-"""A folder of results: tables as CSV and Markdown, data as JSON, and a manifest that says how they came to be.
+"""A result folder: tables as CSV and Markdown, data as JSON, and a manifest of their origin.
 
-Owns formats and the manifest. It must not know what is measured. The same data give the same bytes, whatever the
-version of Python; only the manifest says when and where.
+Owns formats and the manifest. It must not know what is measured. The same data give the same bytes on every version of
+Python; only the manifest contains time and machine.
 """
 
 import csv
@@ -22,25 +22,25 @@ from streaming_bench.report.grid import Grid
 MANIFEST = "manifest.json"
 
 _VERSIONS = ("ttft-gateway", "httptools", "msgspec", "numpy", "matplotlib")
-_DIGITS = 9  # of numbers in files: more than any clock has, and no rounding noise of the machine
+_DIGITS = 9  # significant digits in files: more than a clock has, and no rounding noise
 
 Cell = str | int | float | bool | None
 
 
 class ResultsError(BenchError):
-    """A folder cannot be written or read; the message says which and why."""
+    """A folder cannot be written or read; the message names the file and the cause."""
 
 
 class Results:
-    """A folder of results that is being written.
+    """A result folder being written.
 
     Args:
-        folder: made if it is missing; files of the same names are replaced.
+        folder: created if it is missing; files of the same names are replaced.
         argv: the command line without the program's name.
-        seed: of everything random, None: nothing is.
+        seed: seed of all random numbers; None without random numbers.
 
     Raises:
-        ResultsError: The folder cannot be made.
+        ResultsError: The folder cannot be created.
     """
 
     def __init__(self, folder: Path, argv: Sequence[str], seed: int | None) -> None:
@@ -55,7 +55,7 @@ class Results:
             raise ResultsError(f"cannot make the folder {folder}: {error.strerror}") from error
 
     def path(self, name: str) -> Path:
-        """Where to write a file that the manifest shall list."""
+        """Return the path of a file, and list the file in the manifest."""
         if name not in self._names:
             self._names.append(name)
         return self.folder / name
@@ -65,7 +65,7 @@ class Results:
         self.path(name).write_text(text, encoding="utf-8", newline="\n")
 
     def json(self, name: str, data: object) -> None:
-        """Write data; numbers that are none become null."""
+        """Write data; infinite numbers and NaN become null."""
         self.text(name, json.dumps(rounded(data), indent=1, allow_nan=False) + "\n")
 
     def csv(self, name: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
@@ -77,17 +77,17 @@ class Results:
         blocks = [f"# {title}", *("\n".join(p.markdown()) if isinstance(p, Grid) else p for p in parts)]
         self.text(name, "\n\n".join(blocks) + "\n")
 
-    def close(self, **said: object) -> None:
+    def close(self, **facts: object) -> None:
         """Write the manifest.
 
         Args:
-            said: what else it takes to repeat the run.
+            facts: other facts needed to repeat the run.
         """
         files = {name: _sha256(self.folder / name) for name in sorted(self._names)}
         manifest = {
             "command": ["ttft-bench", *self._argv],
             "seed": self._seed,
-            **said,
+            **facts,
             "began": self._began.isoformat(timespec="seconds"),
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"python": platform.python_version(), **_versions()},
@@ -99,46 +99,46 @@ class Results:
 
 
 def read_manifest(folder: Path) -> Mapping[str, object]:
-    """The manifest of a folder, after its files were checked against it.
+    """Return the manifest of a folder after checking the folder's files against it.
 
     Raises:
-        ResultsError: There is none, or a file is not the one that it lists.
+        ResultsError: The manifest is missing, or a file differs from it.
     """
     manifest = read_json(folder / MANIFEST)
     files = manifest.get("files")
     if not isinstance(files, dict):
-        raise ResultsError(f"{folder / MANIFEST} lists no files; is it a folder that ttft-bench wrote?")
+        raise ResultsError(f"{folder / MANIFEST} lists no files; name a folder that ttft-bench wrote")
     for name, expected in files.items():
         path = folder / str(name)
         if not path.is_file():
-            raise ResultsError(f"{path} is missing; the manifest lists it")
+            raise ResultsError(f"{path} is missing, but is listed in the manifest; measure again")
         if _sha256(path) != expected:
-            raise ResultsError(f"{path} is not what the manifest lists: it was changed after the run")
+            raise ResultsError(f"{path} is not the file listed in the manifest; measure again")
     return manifest
 
 
 def read_json(path: Path) -> Mapping[str, object]:
-    """A JSON object from a file.
+    """Read a JSON object from a file.
 
     Raises:
-        ResultsError: There is none.
+        ResultsError: The file cannot be read or holds no JSON object.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}; name a folder that ttft-bench wrote") from error
     except ValueError as error:
-        raise ResultsError(f"{path} is no JSON: {error}") from error
+        raise ResultsError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ResultsError(f"{path} holds no JSON object")
     return data
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a table.
+    """Read the rows of a table.
 
     Raises:
-        ResultsError: There is no such file.
+        ResultsError: The file cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -148,7 +148,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def csv_text(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table as CSV: nine digits that matter, nothing for no number, lines end with a line feed."""
+    """Return a table as CSV: nine significant digits, empty cells for infinite and NaN, line feeds as line ends."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heads)
@@ -157,7 +157,7 @@ def csv_text(heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def rounded(data: object) -> object:
-    """The same data with nine digits, and None for what is no number."""
+    """Return the same data with nine digits, and None for infinite and NaN."""
     if isinstance(data, float):
         return float(f"{data:.{_DIGITS}g}") if math.isfinite(data) else None
     if isinstance(data, Mapping):
@@ -168,7 +168,7 @@ def rounded(data: object) -> object:
 
 
 def machine() -> dict[str, object]:
-    """What the run had to itself, as far as it is known."""
+    """Return the facts about the machine."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"system": platform.system(), "release": platform.release(), "machine": platform.machine(), "cores": usable}
 
@@ -178,7 +178,7 @@ def _versions() -> dict[str, str]:
     for name in _VERSIONS:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # run from a folder, or without the extra
+        except PackageNotFoundError:  # not installed, or without the extra
             continue
     return found
 

@@ -1,8 +1,8 @@
 """Quantiles with their confidence intervals, and ratios of two runs. Pure.
 
-A quantile's interval is that of order statistics: it holds whatever the distribution, and says so when a sample is too
-small for it. A ratio's interval is a bootstrap over whole blocks of requests, so that a slow minute, which makes
-neighbours alike, counts as one observation. No units: what comes in goes out.
+The interval of a quantile is that of order statistics: it is valid for every distribution, and open if the sample is
+too small. The interval of a ratio is a bootstrap over whole blocks of requests, so that a slow minute, in which
+neighbours are alike, counts as one observation. No units: results have the unit of the input.
 """
 
 import math
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _LEVEL: Final = 0.95
 _RESAMPLES: Final = 1_000
-_BLOCKS_MIN: Final = 5  # of fewer the bootstrap draws hardly anything new; of one it finds an interval without width
+_BLOCKS_MIN: Final = 5  # resamples of fewer blocks hardly differ; of one block they do not differ at all
 
 
 class Estimate(NamedTuple):
-    """A value and the interval that holds it with 95 % confidence; an end is infinite where the sample is too small."""
+    """A value and its 95 % confidence interval; an end is infinite if the sample is too small."""
 
     value: float
     low: float
@@ -27,16 +27,16 @@ class Estimate(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """The sample was large enough for both ends."""
+        """True if the sample was large enough for both ends."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 def quantile(values: Sequence[float], share: float) -> Estimate:
-    """A quantile with its interval of order statistics.
+    """Return a quantile with its interval of order statistics.
 
     Args:
-        values: a sample; infinite for what never came.
-        share: of the values that the quantile does not fall below.
+        values: a sample; infinite for requests without an answer.
+        share: the quantile, from 0 to 1.
     """
     ordered = np.sort(np.asarray(values, dtype=float))
     count = len(ordered)
@@ -51,34 +51,34 @@ def quantile(values: Sequence[float], share: float) -> Estimate:
 
 
 def _ranks(count: int, share: float) -> tuple[int, int]:
-    """The ranks, from 1 on, of the two values between which the quantile lies with 95 % confidence.
+    """Return the ranks, from 1 on, of the two values that contain the quantile with 95 % confidence.
 
-    How many values fall below the quantile is binomial; each tail gets half of what is left of the confidence. A rank
-    of 0 or count + 1 means that no value of the sample is far enough out.
+    The number of values below the quantile is binomial; each tail gets half of the remaining probability. A rank of 0
+    or count + 1 means that no value of the sample is far enough out.
     """
     ranks = np.arange(count + 1)
     logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, count + 1)))))
     odds = ranks * math.log(share) + (count - ranks) * math.log1p(-share)
-    below = np.cumsum(np.exp(logs[count] - logs - logs[::-1] + odds))  # P(at most so many below)
+    below = np.cumsum(np.exp(logs[count] - logs - logs[::-1] + odds))  # P(at most this many values below)
     tail = (1 - _LEVEL) / 2
     return int(np.searchsorted(below, tail)), int(np.searchsorted(below, 1 - tail)) + 1
 
 
 class Blocks(NamedTuple):
-    """A sample in blocks that were measured one after the other, and the share of a quantile; None: the mean."""
+    """A sample in blocks that were measured one after the other, and a quantile; None for the mean."""
 
     blocks: Sequence[Sequence[float]]
     share: float | None
 
 
 def ratio(above: Blocks, below: Blocks, seed: int, *, paired: bool) -> Estimate:
-    """A statistic of one sample over that of another, with a bootstrap interval; of under five blocks there is none.
+    """Return the ratio of a statistic of two samples, with a bootstrap interval; under five blocks without one.
 
     Args:
-        above: what is divided.
-        below: by what.
-        seed: of the resampling.
-        paired: block i of both was measured under the same conditions; both have as many.
+        above: the numerator.
+        below: the denominator.
+        seed: seed of the resampling.
+        paired: True if block i of both samples was measured under the same conditions; both have equally many blocks.
     """
     rng = np.random.default_rng(seed)
     one, other = ([np.asarray(block, dtype=float) for block in sample.blocks] for sample in (above, below))
@@ -106,6 +106,6 @@ def _statistic(blocks: Sequence[NDArray[np.float64]], chosen: NDArray[np.int64],
 
 
 def in_blocks(values: Sequence[float], size: int) -> list[Sequence[float]]:
-    """A sample in the order of its requests, cut into blocks; a short rest joins the last one."""
+    """Cut a sample, in the order of its requests, into blocks; a short rest joins the last block."""
     starts = list(range(0, max(1, len(values) - size + 1), size))
     return [values[start : start + size] for start in starts[:-1]] + [values[starts[-1] :]]

@@ -1,6 +1,6 @@
-"""Runs as tables, for the terminal and for Markdown. Pure: returns grids and sentences.
+"""Measured runs as tables, for the terminal and for Markdown. Pure: returns grids and sentences.
 
-Units: as in figures.py; times are shown in milliseconds, an interval of 95 % confidence in brackets behind its value.
+Units: as in figures.py; times are in milliseconds, with the 95 % confidence interval in brackets after the value.
 """
 
 import math
@@ -16,7 +16,7 @@ _RATIOS: Final = {"mean": None, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99
 
 
 def overview(rows: Sequence[Figures]) -> Grid:
-    """The table to begin with: TTFB beside TTFT, what hedging did, and what it cost."""
+    """Return the first table: TTFB next to TTFT, hedges and their cost."""
     heads = ("run", "TTFB p50", "TTFB p99", "TTFT p50", "p90", "p95", "p99", "extra load", "hedged", "won", "delay")
     cells = []
     for row in rows:
@@ -30,13 +30,13 @@ def overview(rows: Sequence[Figures]) -> Grid:
 
 
 def waits(rows: Sequence[Figures], key: str) -> Grid:
-    """All quantiles of one wait, with their intervals."""
+    """Return all quantiles of one wait, with their intervals."""
     cells = [(row.name, *(with_interval(row.waits[key][share]) for share in QUANTILES)) for row in rows]
     return Grid((f"{WAITS[key][0]}, ms", *QUANTILES), cells)
 
 
 def throughput(rows: Sequence[Figures]) -> Grid:
-    """What comes behind the first token, what was wasted, what failed, and how good the measurement is."""
+    """Return the table of token rates, wasted tokens, failures and the client's own delay."""
     heads = ("run", "requests", "failed", "tokens/s", "gap p99", "tokens", "wasted tokens", "client lag p99")
     cells = []
     for row in rows:
@@ -50,7 +50,7 @@ def throughput(rows: Sequence[Figures]) -> Grid:
 
 
 def errors(rows: Sequence[Figures]) -> Grid | None:
-    """Failures by class, None if there are none."""
+    """Return the failures by class; None without failures."""
     classes = sorted({name for row in rows for name in row.errors})
     if not classes:
         return None
@@ -60,11 +60,11 @@ def errors(rows: Sequence[Figures]) -> Grid | None:
 
 
 def ratio_tables(runs: Sequence[Run], others: Mapping[str, Run]) -> list[Grid]:
-    """Runs as ratios to others, a table for each wait; the intervals are those of a bootstrap.
+    """Return a table of ratios for each wait, with bootstrap intervals.
 
     Args:
-        runs: what is divided.
-        others: by what, by the names of the runs.
+        runs: the numerators.
+        others: the denominators, by the names of the runs.
     """
     grids = []
     for key, (title, _) in WAITS.items():
@@ -78,18 +78,18 @@ def ratio_tables(runs: Sequence[Run], others: Mapping[str, Run]) -> list[Grid]:
 
 
 def warnings(rows: Sequence[Figures]) -> list[str]:
-    """What a reader must know before believing the tables."""
+    """Return reasons to distrust the tables."""
     late = [row.name for row in rows if row.lag_ms > LAG_MS_MAX]
     if not late:
         return []
     where = "; ".join(late)
-    why = f"its event loop lagged by over {LAG_MS_MAX:g} ms at the p99, which is in all times there"
-    do = "Send less at a time, or measure on a machine that has nothing else to do."
+    why = f"the p99 of its event loop's delay is over {LAG_MS_MAX:g} ms, which is part of all times there"
+    do = "Send fewer requests, or measure on an idle machine."
     return [f"The measuring client was late in {where}: {why}. {do}"]
 
 
 def with_interval(estimate: Estimate, unit: str = "") -> str:
-    """A value with its interval; where a sample was too small for an end of it, with ? there."""
+    """Format a value with its interval; ? marks an end for which the sample is too small."""
     if math.isnan(estimate.value):
         return "n/a"
     shown = _ratio if unit == "x" else short

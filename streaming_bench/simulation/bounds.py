@@ -1,10 +1,10 @@
-"""How good hedging could be: the best that one backup can do for a budget, and what a clairvoyant would do. Pure.
+"""Bounds on hedging: the best result of one backup for a budget, and the result of a clairvoyant policy. Pure.
 
-Draws come in pairs, what a request's primary and what its backup would take, independent of anything that is decided.
-A policy with one backup and no eyes for the future is a distribution over delays (infinite for never), and both its
-load and its share of requests beyond a time are means over that distribution. So its best is a linear program with
-two constraints, and a mixture of two delays is enough. The clairvoyant knows every pair beforehand and sends backups
-at once, where they save most; primaries go where they go.
+Draws come in pairs, the times of a request's primary and of its backup, independent of every decision. A policy with
+one backup and no knowledge of the future is a distribution over delays (infinite for never); its load and its share of
+requests beyond a time are means over that distribution. So the best policy is the solution of a linear program with two
+constraints, and a mixture of two delays is enough. The clairvoyant policy knows every pair beforehand and sends backups
+at once, where they save most; primaries are not moved.
 
 Units: seconds; budgets and loads as fractions of the requests.
 """
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-_LATE: Final = 0.01  # of the requests are beyond a p99
-_DELAYS: Final = 240  # tried, at quantiles of the primaries
-_HALVINGS: Final = 30  # of the interval in which the p99 lies
+_LATE: Final = 0.01  # share of the requests beyond a p99
+_DELAYS: Final = 240  # number of delays, at quantiles of the primaries
+_HALVINGS: Final = 30  # of the interval that contains the p99
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What cannot be beaten with a budget."""
+    """Latencies that no policy can beat with a budget."""
 
     p99_s: float
     mean_s: float
 
 
 def best_single_hedge(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
-    """The best of all policies that send at most one backup, chosen with knowledge of the draws' distribution.
+    """Return the best result of all policies that send at most one backup and know the distribution of the draws.
 
     Args:
         primaries_s, backups_s: the pairs.
@@ -44,7 +44,7 @@ def best_single_hedge(primaries_s: Values, backups_s: Values, budget: float) -> 
     means_s = np.array([float(_hedged_s(primaries_s, backups_s, delay_s).mean()) for delay_s in delays_s])
 
     def beyond(time_s: float) -> float:
-        """The smallest share of requests that takes longer."""
+        """Return the smallest share of requests that take longer."""
         late = primaries_s > time_s
         candidates = backups_s[late]
         shares = [float((candidates > time_s - delay_s).sum()) / len(primaries_s) for delay_s in delays_s]
@@ -54,7 +54,7 @@ def best_single_hedge(primaries_s: Values, backups_s: Values, budget: float) -> 
 
 
 def clairvoyant(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
-    """What a policy could do that knows every pair before it sends anything."""
+    """Return the best result of a policy that knows every pair beforehand."""
 
     def beyond(time_s: float) -> float:
         late = primaries_s > time_s
@@ -72,9 +72,9 @@ def _hedged_s(primaries_s: Values, backups_s: Values, delay_s: float) -> Values:
 
 
 def _mixed(loads: Values, values: Values, budget: float) -> float:
-    """The lowest mean of values that a mixture of two delays reaches with a mean load within the budget."""
+    """Return the lowest mean of values that a mixture of two delays reaches with a mean load within the budget."""
     within, beyond = loads <= budget, loads > budget
-    best = float(values[within].min())  # the infinite delay is always within
+    best = float(values[within].min())  # the infinite delay is always within the budget
     if not beyond.any():
         return best
     share = (budget - loads[within])[:, np.newaxis] / (loads[beyond] - loads[within][:, np.newaxis])
@@ -83,7 +83,7 @@ def _mixed(loads: Values, values: Values, budget: float) -> float:
 
 
 def _first_time_s(beyond: Callable[[float], float], primaries_s: Values) -> float:
-    """The smallest time beyond which only one in a hundred is; the share beyond falls with the time."""
+    """Return the smallest time that only one in a hundred exceeds; the share beyond falls with the time."""
     low_s, high_s = 0.0, float(primaries_s.max())
     for _ in range(_HALVINGS):
         middle_s = (low_s + high_s) / 2

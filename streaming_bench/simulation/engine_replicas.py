@@ -1,7 +1,7 @@
-"""Language-model servers: engines with iteration batching (W5) and opaque providers (W6).
+"""Simulated language-model servers: engines with iteration batching (W5) and providers known by their TTFT (W6).
 
-Each is an `Endpoint`. Everything random was drawn beforehand, for each request and replica, so every policy meets the
-same prompts, weather and luck. Units: seconds of the loop's clock, tokens.
+Each is an `Endpoint`. All random numbers are drawn beforehand, for each request and replica, so that every policy has
+the same prompts, slowdowns and draws. Units: seconds of the loop's clock, tokens.
 """
 
 import asyncio
@@ -23,14 +23,21 @@ from streaming_bench.simulation.speed_timeline import SpeedTimeline, draw_timeli
 from streaming_bench.simulation.world import TimedStream, World
 
 _REFUSED_AFTER_S: Final = 0.005
-_GAIN_MIN_OWN: Final = 5.0  # the gateway's defaults, which a replica's kind decides there
+_GAIN_MIN_OWN: Final = 5.0  # the gateway's defaults by kind of replica
 _GAIN_MIN_PROVIDER: Final = 0.25
-_AFTERWARDS: Final = 2.0  # weather is drawn for longer than the arrivals take
+_AFTERWARDS: Final = 2.0  # timeline is drawn for longer than the arrivals take
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDraws:
-    """What one request would meet at one replica."""
+    """Random numbers of one request at one provider.
+
+    Attributes:
+        noise: factor of the TTFT.
+        hit: uniform number that decides whether the prefix is cached.
+        stalls: uniform number that decides whether the answer stalls.
+        stall_s: length of the stall.
+    """
 
     noise: float
     hit: float
@@ -39,13 +46,13 @@ class RequestDraws:
 
 
 class ServerDraws:
-    """Everything drawn for one seed.
+    """All random numbers of one seed.
 
     Args:
-        scenario: a workload of servers.
-        seed: of the run.
-        headers: what providers state of their limits; without any the gateway is told them.
-        others: the share of each limit that somebody else uses; our own headroom is in what is left.
+        scenario: a workload with language-model servers.
+        seed: seed of the run.
+        headers: rate limit headers of the providers; with NONE the limits are configured.
+        others: share of each limit that other clients use; our own headroom refers to the rest.
     """
 
     def __init__(
@@ -56,35 +63,35 @@ class ServerDraws:
         serving = self._serving = scenario.serving
         count, self._rate = scenario.requests, scenario.arrivals.per_second or 0.0
         self._prompts = draw_prompts(serving.prompts, count, serving.quotas.answer_tokens, seed)
-        self._weather = draw_timelines(serving, scenario.replicas, _AFTERWARDS * count / self._rate, seed)
-        rng = random.Random(f"{seed}/luck")
+        self._timelines = draw_timelines(serving, scenario.replicas, _AFTERWARDS * count / self._rate, seed)
+        rng = random.Random(f"{seed}/luck")  # a label of the golden rows
         slots = range(scenario.replicas)
         opaque = serving.opaque
-        self._luck = [] if opaque is None else [[_draw_request(opaque, rng, i) for _ in slots] for i in range(count)]
+        self._draws = [] if opaque is None else [[_draw_request(opaque, rng, i) for _ in slots] for i in range(count)]
         self._facts = [prompt.facts for prompt in self._prompts]
 
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
-        """Fresh servers with these draws; headers always come with the first token."""
+        """Return fresh servers with these draws; headers always come with the first token."""
         quotas = self._serving.quotas
         limits = self._limits(quotas)
-        providers = [ProviderQuota(limits, self._headers, self._rival(i)) for i in range(quotas.count)]
+        providers = [ProviderQuota(limits, self._headers, self._other_traffic(i)) for i in range(quotas.count)]
         names = [f"quota-{i * quotas.count // scenario.replicas}" for i in range(scenario.replicas)]
-        told = limits if self._headers is LimitHeaders.NONE else ()
-        ledgers = {name: Ledger(told) for name in names}
+        configured = limits if self._headers is LimitHeaders.NONE else ()
+        ledgers = {name: Ledger(configured) for name in names}
         engine, opaque = self._serving.engine, self._serving.opaque
         engines: list[_EngineReplica] = []
         endpoints: list[_EngineReplica | _ProviderReplica] = []
-        for i, weather in enumerate(self._weather):
-            common = _ServerContext(
-                loop, self._prompts, weather, providers[i * quotas.count // scenario.replicas], quotas
+        for i, timeline in enumerate(self._timelines):
+            context = _ServerContext(
+                loop, self._prompts, timeline, providers[i * quotas.count // scenario.replicas], quotas
             )
             if engine is not None:
-                engines.append(_EngineReplica(common, engine))
+                engines.append(_EngineReplica(context, engine))
                 endpoints.append(engines[-1])
             elif opaque is not None:
                 out = self._serving.brown_out
                 endpoints.append(
-                    _ProviderReplica(common, opaque, [luck[i] for luck in self._luck], (out.start_s, out.end_s))
+                    _ProviderReplica(context, opaque, [draws[i] for draws in self._draws], (out.start_s, out.end_s))
                 )
 
         def prefill() -> tuple[float, float]:
@@ -94,15 +101,14 @@ class ServerDraws:
         gain_min = _GAIN_MIN_OWN if batches else _GAIN_MIN_PROVIDER
         return World(endpoints, self._facts, names, ledgers, batches, gain_min, prefill, providers[0].form)
 
-    def _rival(self, index: int) -> OtherTraffic | None:
-        """Who else uses a quota."""
+    def _other_traffic(self, index: int) -> OtherTraffic | None:
         if not self._others:
             return None
         tokens = [prompt.tokens + self._serving.quotas.answer_tokens for prompt in self._prompts]
         return OtherTraffic(self._others, tokens, f"{self._seed}/others/{index}")
 
     def _limits(self, quotas: Quotas) -> list[Limit]:
-        """What each quota allows, from what the traffic needs in the mean."""
+        """Return the limits of each quota, from the mean traffic."""
         tokens = sum(prompt.tokens for prompt in self._prompts) / len(self._prompts) + quotas.answer_tokens
         requests = quotas.headroom * self._rate / quotas.count * quotas.window_s / (1 - self._others)
         return [
@@ -117,18 +123,18 @@ def _draw_request(opaque: ProviderModel, rng: random.Random, request: int) -> Re
 
 @dataclass(frozen=True, slots=True)
 class _ServerContext:
-    """What a server needs, of either kind."""
+    """State shared by servers of both kinds."""
 
     loop: asyncio.AbstractEventLoop
     prompts: Sequence[Prompt]
-    weather: SpeedTimeline
+    timeline: SpeedTimeline
     provider: ProviderQuota
     quotas: Quotas
 
     def refuse(self, prompt: Prompt, stream: TimedStream) -> bool:
-        """Answer 429 if the quota is used up."""
+        """Answer 429 if the quota is used up; return True in that case."""
         now_s = self.loop.time()
-        error = self.provider.refuses(prompt.tokens + self.quotas.answer_tokens, now_s)
+        error = self.provider.charge(prompt.tokens + self.quotas.answer_tokens, now_s)
         stream.headers = self.provider.headers(now_s)
         if error is not None:
             stream.at(self.loop, now_s + _REFUSED_AFTER_S, lambda: stream.refuse(error))
@@ -140,43 +146,42 @@ class _ProviderReplica:
 
     def __init__(
         self,
-        common: _ServerContext,
+        context: _ServerContext,
         opaque: ProviderModel,
-        luck: Sequence[RequestDraws],
+        draws: Sequence[RequestDraws],
         brown_out: tuple[float, float],
     ) -> None:
-        self._common = common
+        self._context = context
         self._opaque = opaque
-        self._luck = luck
+        self._draws = draws
         self._brown_out = brown_out
         self._asked_s: dict[int, float] = {}
 
     def open(self, call: Call, sink: Sink) -> Stream:
-        """Answer by the law."""
         request = int(call.body)
-        prompt = self._common.prompts[request]
+        prompt = self._context.prompts[request]
         stream = TimedStream(sink)
-        if self._common.refuse(prompt, stream):
+        if self._context.refuse(prompt, stream):
             return stream
-        loop = self._common.loop
+        loop = self._context.loop
         now_s = loop.time()
-        first_s = now_s + self._ttft_s(prompt, self._luck[request], now_s)
+        first_s = now_s + self._ttft_s(prompt, self._draws[request], now_s)
         stream.at(loop, first_s, stream.first_token)
         stream.at(loop, first_s + self._opaque.gap_s * prompt.answer, stream.end)
         return stream
 
-    def _ttft_s(self, prompt: Prompt, luck: RequestDraws, now_s: float) -> float:
+    def _ttft_s(self, prompt: Prompt, draws: RequestDraws, now_s: float) -> float:
         opaque = self._opaque
         recent = now_s - self._asked_s.get(prompt.group, -math.inf) <= opaque.remembered_s
         self._asked_s[prompt.group] = now_s
-        is_cached = luck.hit < (opaque.hit if recent else opaque.hit_else)
+        is_cached = draws.hit < (opaque.hit if recent else opaque.hit_else)
         uncached = prompt.tokens - (prompt.prefix if is_cached else 0)
         ttft_s = (
-            (opaque.base_s + uncached / opaque.prefill_tokens_per_s) * luck.noise / self._common.weather.speed(now_s)
+            (opaque.base_s + uncached / opaque.prefill_tokens_per_s) * draws.noise / self._context.timeline.speed(now_s)
         )
         start_s, end_s = self._brown_out
         stalls = opaque.brown_out_stalls if start_s <= now_s < end_s else opaque.stalls
-        return ttft_s + (luck.stall_s if luck.stalls < stalls else 0.0)
+        return ttft_s + (draws.stall_s if draws.stalls < stalls else 0.0)
 
 
 class _EngineRequest(TimedStream):
@@ -188,49 +193,46 @@ class _EngineRequest(TimedStream):
         super().__init__(sink)
         self.prompt = prompt
         self._engine = engine
-        self.left: float | None = None  # prompt tokens to compute; None before it begins
-        self.spent = 0.0  # those computed
+        self.left: float | None = None  # prompt tokens to compute; None before the first iteration
+        self.spent = 0.0  # prompt tokens computed
         self.decoding = False
         self.over = False
 
     def abort(self) -> None:
-        """Stop whatever it is doing."""
         super().abort()
         if not self.over:
             self.over = True
-            self._engine.dropped(self)
+            self._engine.cancelled(self)
 
     def end(self) -> None:
-        """The last token."""
         self.over = True
         self._engine.finished()
         super().end()
 
 
 class _EngineReplica:
-    """An engine: iterations of prefill chunks, first come first served, that decodes slow down.
+    """An engine: iterations of prefill chunks, first come first served, slowed down by decodes.
 
     Attributes:
-        computed: prompt tokens computed,
-        wasted: those of requests that were cancelled before their first token.
+        computed: prompt tokens computed.
+        wasted: prompt tokens computed for requests that were cancelled before their first token.
     """
 
-    def __init__(self, common: _ServerContext, engine: EngineModel) -> None:
-        self._common = common
+    def __init__(self, context: _ServerContext, engine: EngineModel) -> None:
+        self._context = context
         self._engine = engine
         self._queue: deque[_EngineRequest] = deque()
         self._decodes = 0
         self._busy = False
-        self._cache: OrderedDict[int, int] = OrderedDict()  # tokens by group; a request's own part is below 0
+        self._cache: OrderedDict[int, int] = OrderedDict()  # tokens by group; keys of requests' own parts are negative
         self._cached = 0
         self.computed = 0.0
         self.wasted = 0.0
 
     def open(self, call: Call, sink: Sink) -> Stream:
-        """Queue it."""
         request = int(call.body)
-        job = _EngineRequest(sink, self._common.prompts[request], self)
-        if self._common.refuse(job.prompt, job):
+        job = _EngineRequest(sink, self._context.prompts[request], self)
+        if self._context.refuse(job.prompt, job):
             job.over = True
             return job
         self._queue.append(job)
@@ -238,21 +240,20 @@ class _EngineReplica:
             self._iterate()
         return job
 
-    def dropped(self, job: _EngineRequest) -> None:
-        """A request was cancelled."""
+    def cancelled(self, job: _EngineRequest) -> None:
+        """Forget a cancelled request."""
         if job.decoding:
             self._decodes -= 1
         else:
             self.wasted += job.spent
-            if job in self._queue:  # not if its last chunk came in the same iteration as the winner's
+            if job in self._queue:  # absent if its last chunk was in the same iteration as the winner's
                 self._queue.remove(job)
 
     def finished(self) -> None:
-        """A request has its last token."""
+        """Count the end of an answer."""
         self._decodes -= 1
 
     def _iterate(self) -> None:
-        """Begin the next iteration, if there is something to compute."""
         engine, room = self._engine, self._engine.chunk_tokens
         parts: list[tuple[_EngineRequest, float]] = []
         for job in self._queue:
@@ -271,11 +272,10 @@ class _EngineReplica:
                 + engine.iteration_per_decode_s * self._decodes
                 + tokens / engine.prefill_tokens_per_s
             )
-            loop = self._common.loop
-            loop.call_at(self._common.weather.finish_s(loop.time(), work_s), self._iterated, parts)
+            loop = self._context.loop
+            loop.call_at(self._context.timeline.finish_s(loop.time(), work_s), self._iterated, parts)
 
     def _iterated(self, parts: list[tuple[_EngineRequest, float]]) -> None:
-        """An iteration is over."""
         done = []
         for job, part in parts:
             self.computed += part
@@ -294,17 +294,17 @@ class _EngineReplica:
 
     def _first_token(self, job: _EngineRequest) -> None:
         if job.over:
-            return  # another one's first token has cancelled it just now
-        prompt, loop = job.prompt, self._common.loop
+            return  # cancelled just now by the first token of another attempt
+        prompt, loop = job.prompt, self._context.loop
         self._remember(prompt.group, prompt.prefix)
         self._remember(-1 - id(prompt), prompt.tokens - prompt.prefix)
         job.decoding = True
         self._decodes += 1
-        job.at(loop, self._common.weather.finish_s(loop.time(), self._engine.gap_s * prompt.answer), job.end)
+        job.at(loop, self._context.timeline.finish_s(loop.time(), self._engine.gap_s * prompt.answer), job.end)
         job.first_token()
 
     def _hit(self, prompt: Prompt) -> int:
-        """Tokens of its prefix that are cached."""
+        """Return the number of cached tokens of a prompt's prefix."""
         if prompt.group not in self._cache:
             return 0
         self._cache.move_to_end(prompt.group)

@@ -1,6 +1,6 @@
-"""The prompts of one seed: sizes, and the bytes whose hashes tell the gateway which of them begin alike.
+"""The prompts of one seed: lengths, and bytes whose hashes show the gateway common prefixes.
 
-Units: tokens, four bytes each.
+Units: tokens of four bytes.
 """
 
 import itertools
@@ -19,14 +19,14 @@ _BYTES_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request.
+    """Prompt and answer of one request.
 
     Attributes:
-        group: whose prefix it begins with.
-        prefix: tokens of that,
-        tokens: and of all.
-        answer: tokens to be generated.
-        facts: what the gateway knows.
+        group: group that shares the prefix.
+        prefix: length of the prefix.
+        tokens: length of the prompt.
+        answer: tokens to generate.
+        facts: the gateway's knowledge of the request.
     """
 
     group: int
@@ -41,9 +41,9 @@ def draw_prompts(prompts: Prompts, count: int, answer_counted: int, seed: int) -
 
     Args:
         prompts: their distributions.
-        count: how many.
+        count: number of prompts.
         answer_counted: tokens that a quota counts for an answer.
-        seed: of the run.
+        seed: seed of the run.
     """
     rng = random.Random(f"{seed}/prompts")
     prefixes = [rng.randbytes(_BYTES_PER_TOKEN * _tokens(prompts.prefix_tokens, rng)) for _ in range(prompts.groups)]

@@ -1,4 +1,4 @@
-"""What a provider counts: buckets of requests and tokens, the 429 when one is empty, and what it states in headers.
+"""Rate limits of a simulated provider: buckets of requests and tokens, 429 responses, and rate limit headers.
 
 The simulated truth, apart from the gateway's own ledger, which only mirrors it. Headers have OpenAI's form and are read
 by the gateway's own reader. Units: seconds, tokens.
@@ -15,26 +15,26 @@ from providers.base import Headers, Resource
 from providers.errors import BadStatus
 from providers.rate_limit_headers import RateLimitFormat
 
-STALE_S: Final = 5.0  # how rarely figures are brought up to date where they are stale
+STALE_S: Final = 5.0  # time between updates of stale headers
 _RETRY_S_MIN: Final = 0.1
 
 
 class LimitHeaders(enum.Enum):
-    """What responses state of limits; the value is the command line's."""
+    """Rate limit headers of responses; the value is that of the command line."""
 
-    NONE = "none"  # nothing; the gateway is told the limits
-    EXACT = "exact"  # what is left after the request was counted; the gateway is told nothing
-    STALE = "stale"  # the same, a few seconds old
+    NONE = "none"  # no headers; the limits are configured in the gateway
+    EXACT = "exact"  # remaining amounts after the request; no limits are configured
+    STALE = "stale"  # as EXACT, but some seconds old
 
 
 @dataclass(frozen=True, slots=True)
 class OtherTraffic:
-    """Somebody else who uses the same quota.
+    """Traffic of other clients that use the same quota.
 
     Attributes:
-        share: of the limits.
-        tokens: that its requests take, drawn from these.
-        seed: of the draws.
+        share: share of the limits.
+        tokens: sample of the tokens of its requests.
+        seed: seed of the draws.
     """
 
     share: float
@@ -43,15 +43,15 @@ class OtherTraffic:
 
 
 class ProviderQuota:
-    """One quota as its provider counts it.
+    """One quota, as counted by its provider.
 
     Args:
-        limits: on requests and on tokens.
-        headers: what it states of them.
-        others: who else uses it, None: nobody.
+        limits: limits on requests and on tokens.
+        headers: rate limit headers of responses.
+        others: traffic of other clients; None for none.
 
     Attributes:
-        form: how its headers are meant; None where there are none.
+        form: form of the headers; None without headers.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class ProviderQuota:
         self._rng = random.Random(others.seed if others is not None else 0)
         self._next_s = float("inf") if others is None else self._gap_s(others)
 
-    def refuses(self, tokens: float, now_s: float) -> BadStatus | None:
-        """Count a request, or refuse it."""
+    def charge(self, tokens: float, now_s: float) -> BadStatus | None:
+        """Count a request; return the 429 if a bucket is empty."""
         while self._next_s <= now_s and self._others is not None:
             self._count(self._rng.choice(self._others.tokens), self._next_s)
             self._next_s += self._gap_s(self._others)
         return self._count(tokens, now_s)
 
     def headers(self, now_s: float) -> Headers:
-        """What the answer to the request just counted states."""
+        """Return the rate limit headers of the response to the request just counted."""
         if self.form is None:
             return ()
         if now_s >= self._stated_s + self._stale_s:
@@ -112,7 +112,7 @@ class ProviderQuota:
 
 
 def _headers(limit: Limit, left: float) -> Headers:
-    """One limit in OpenAI's form."""
+    """Return one limit in OpenAI's form."""
     what = limit.resource.value.encode()
     full_s = (limit.amount - left) * limit.window_s / limit.amount
     return (

@@ -1,7 +1,7 @@
-"""Replicas whose TTFT is drawn from a distribution, whatever they are busy with: W1 to W4, W7, W8.
+"""Replicas whose TTFT is drawn from a distribution, independent of their load: W1 to W4, W7, W8.
 
-All draws of a seed are made beforehand: one for each request, replica and attempt there, so every policy meets the
-same ones. Units: seconds of the loop's clock.
+All random numbers of a seed are drawn beforehand: one for each request, replica and attempt there, so that every policy
+has the same ones. Units: seconds of the loop's clock.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from providers.base import Call, Sink, Stream
 from streaming_bench.simulation.scenario import RareEvent, SampledModel, Scenario
 from streaming_bench.simulation.world import TimedStream, World
 
-_ATTEMPTS: Final = 2  # of one request at one replica; only the reference library asks the same one twice
-_PROMPT_TOKENS: Final = 100.0  # of every request: these servers do not care
+_ATTEMPTS: Final = 2  # of one request at one replica; only the reference library uses a replica twice
+_PROMPT_TOKENS: Final = 100.0  # of every request; it has no effect on these replicas
 
 
 class TtftDraws:
-    """The random numbers of one seed; made once, used by every policy.
+    """The random numbers of one seed, drawn once and used by every policy.
 
     Args:
-        scenario: what to draw.
-        seed: of the run.
-        correlation: of rare events between replicas; None: the scenario's.
+        scenario: the workload.
+        seed: seed of the run.
+        correlation: correlation of rare events between replicas; None for the scenario's.
     """
 
     def __init__(self, scenario: Scenario, seed: int, correlation: float | None) -> None:
@@ -45,19 +45,19 @@ class TtftDraws:
         self.facts = [RequestFacts(prompt_tokens=_PROMPT_TOKENS, coin=rng.random()) for _ in range(count)]
 
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
-        """Fresh replicas that answer with these draws.
+        """Return fresh replicas with these draws.
 
         Args:
-            scenario: the same as before.
-            loop: their clock.
-            held: headers come with the first token, not ahead of it.
+            scenario: the same workload.
+            loop: clock of the replicas.
+            held: True if headers come with the first token.
         """
         endpoints = [_SampledReplica(self, scenario, loop, i, held=held) for i in range(scenario.replicas)]
         return World(endpoints, self.facts, [None] * scenario.replicas)
 
 
 def _add_rare(table: list[list[float]], rare: RareEvent, replicas: int, correlation: float, seed: int) -> None:
-    """Let what is rare happen: replicas share one coin so often that any two of them are so correlated."""
+    """Apply rare events; replicas share one random number as often as the correlation requires."""
     coins = random.Random(f"{seed}/rare")
     effects = random.Random(f"{seed}/effect")
     shared = math.sqrt(correlation)
@@ -96,7 +96,6 @@ class _SampledReplica:
         self._asked: set[int] = set()
 
     def open(self, call: Call, sink: Sink) -> Stream:
-        """Answer when the draw says."""
         request = int(call.body)
         again = request in self._asked
         self._asked.add(request)
@@ -119,7 +118,7 @@ class _SampledReplica:
 
 
 class _LoadLevel:
-    """How much slower everything is at a time."""
+    """Slowdown of all answers over time."""
 
     def __init__(self, drawn: SampledModel) -> None:
         self._starts_s: Sequence[float] = [step.start_s for step in drawn.steps]

@@ -1,4 +1,4 @@
-"""How fast each replica is at every time: episodes, stalls, brown-outs. All drawn beforehand.
+"""Speed of each replica over time: episodes, stalls, brown-outs. All drawn beforehand.
 
 Units: seconds; a speed is a multiple of the usual one; work is seconds at the usual speed.
 """
@@ -14,7 +14,7 @@ from streaming_bench.simulation.engine_scenario import Episodes, Serving
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """From start_s to end_s everything goes at `speed`."""
+    """A span with a lower speed."""
 
     start_s: float
     end_s: float
@@ -22,31 +22,31 @@ class Slowdown:
 
 
 class SpeedTimeline:
-    """One replica's speed in time.
+    """One replica's speed over time.
 
     Args:
-        spells: speeds of overlapping ones multiply.
+        slowdowns: slowdowns; the speeds of overlapping ones multiply.
     """
 
-    def __init__(self, spells: Sequence[Slowdown]) -> None:
-        self._starts_s = sorted({0.0, *(t for spell in spells for t in (spell.start_s, spell.end_s))})
+    def __init__(self, slowdowns: Sequence[Slowdown]) -> None:
+        self._starts_s = sorted({0.0, *(t for slowdown in slowdowns for t in (slowdown.start_s, slowdown.end_s))})
         self._speeds = []
         for start_s in self._starts_s:
             speed = 1.0
-            for spell in spells:
-                if spell.start_s <= start_s < spell.end_s:
-                    speed *= spell.speed
+            for slowdown in slowdowns:
+                if slowdown.start_s <= start_s < slowdown.end_s:
+                    speed *= slowdown.speed
             self._speeds.append(speed)
-        self._work = [0.0]  # done from time 0 until each start
+        self._work = [0.0]  # work done from time 0 until each start
         for (a, b), speed in zip(pairwise(self._starts_s), self._speeds, strict=False):
             self._work.append(self._work[-1] + (b - a) * speed)
 
     def speed(self, now_s: float) -> float:
-        """How fast it is now."""
+        """Return the speed at a time."""
         return self._speeds[bisect_right(self._starts_s, now_s) - 1]
 
     def finish_s(self, start_s: float, work_s: float) -> float:
-        """When work begun at start_s is done."""
+        """Return the end of work that begins at start_s."""
         i = bisect_right(self._starts_s, start_s) - 1
         goal = self._work[i] + (start_s - self._starts_s[i]) * self._speeds[i] + work_s
         j = bisect_right(self._work, goal) - 1
@@ -55,7 +55,7 @@ class SpeedTimeline:
 
 def draw_timelines(serving: Serving, replicas: int, length_s: float, seed: int) -> list[SpeedTimeline]:
     """Draw the timeline of every replica for `length_s`."""
-    rng = random.Random(f"{seed}/weather")
+    rng = random.Random(f"{seed}/weather")  # a label of the golden rows
     slowdowns: list[list[Slowdown]] = [[] for _ in range(replicas)]
     for episodes in (serving.slow, serving.stalls):
         if episodes is None:

@@ -1,9 +1,8 @@
-"""An event loop in virtual time: nothing waits, the clock jumps to the next timer.
+"""An event loop in virtual time: it never waits, the clock jumps to the next timer.
 
-Owns time only. It has no sockets, no threads and no signals, so whatever runs on it must get its bytes and its random
-numbers from the program itself; then a run repeats to the last bit, and a 30 s straggler costs microseconds. Tests and
-the bench run the gateway's own race on it: `asyncio.Runner(loop_factory=VirtualLoop)`. Times are seconds since the
-loop was made.
+Owns time only. It has no sockets, threads or signals, so that a program on it must produce its own bytes and random
+numbers; a run then repeats to the last bit, and a 30 s straggler costs microseconds. Tests and the bench run the
+gateway's own race on it: `asyncio.Runner(loop_factory=VirtualLoop)`. Times are seconds since the loop was made.
 """
 
 import asyncio
@@ -19,11 +18,11 @@ _Args = TypeVarTuple("_Args")
 
 
 class StandstillError(RuntimeError):
-    """Nothing is ready and no timer is set: the program would wait for ever."""
+    """No callback is ready and no timer is set: the program would wait forever."""
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that comes after those of the same instant that were set before it; asyncio leaves that order open."""
+    """A timer that runs after earlier timers of the same instant; asyncio leaves that order open."""
 
     __slots__ = ("_place",)
 
@@ -38,7 +37,7 @@ class _Timer(asyncio.TimerHandle):
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self._place = (when, number)
-        self._scheduled = True  # it goes into the loop's heap at once, which counts those cancelled there
+        self._scheduled = True  # the loop counts cancelled timers that are in its heap
 
     def __lt__(self, other: object) -> bool:
         return self._place < other._place if isinstance(other, _Timer) else NotImplemented
@@ -62,22 +61,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*_Args], object], *args: *_Args, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call `callback` when the time is `when`, after what was set for the same time before."""
+        """Call `callback` at the time `when`, after earlier timers of the same time."""
         timer = _Timer(next(self._timers_set), when, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)
         return timer
 
     def select(self, timeout_s: float | None) -> tuple[()]:
-        """Wait as a selector would, but at once: move the clock to the earliest timer.
+        """Move the clock to the earliest timer instead of waiting.
 
         Args:
-            timeout_s: 0 if callbacks are ready, None if there is nothing to wait for.
+            timeout_s: 0 if callbacks are ready; None if there is no timer.
 
         Returns:
-            The I/O events seen, which are none.
+            The I/O events, which are none.
 
         Raises:
-            StandstillError: There is nothing to wait for.
+            StandstillError: No timer is set.
         """
         if timeout_s is None:
             tasks = sorted(map(str, asyncio.all_tasks(self)))
@@ -95,7 +94,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._clock_resolution = math.ulp(now_s)  # one step of a float, so that only timers at now_s or before are due
 
     def _process_events(self, event_list: tuple[()]) -> None:
-        """Handle what `select` returned: nothing."""
+        """Handle the result of `select`: none."""
 
     def _write_to_self(self) -> None:
-        """Wake the loop from outside: never needed, since `select` does not block."""
+        """Wake the loop from outside: never needed, because `select` does not block."""

@@ -1,7 +1,7 @@
-"""What a simulated workload consists of, whoever simulates it: requests, replicas, limits; a stream driven by timers.
+"""A simulated workload, independent of its model: requests, replicas, limits, and a stream driven by timers.
 
-The simulated replicas implement `providers.base.Endpoint`, so the gateway's own race speaks to them. A call's body is
-the request's number: by it a replica finds its draws, the same ones under every policy (common random numbers).
+The simulated replicas implement `providers.base.Endpoint`, so that the gateway's own race uses them. A call's body is
+the request's number, by which a replica finds its draws, the same under every policy (common random numbers).
 
 Units: seconds of the loop's clock, tokens.
 """
@@ -27,17 +27,17 @@ CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One seed of one workload, ready to be run once.
+    """One seed of one workload, to be run once.
 
     Attributes:
         endpoints: the replicas.
-        facts: what the gateway knows of each request.
-        quotas: the name of each replica's quota, None where nobody counts.
-        ledgers: the gateway's, by quota.
-        batches: the replicas are engines that compute several answers at once.
-        gain_min: what a backup must be expected to save, as a multiple of its own TTFT; by default as for providers.
-        prefill: tokens computed so far, and those of them for attempts that were cancelled.
-        limits: how the replicas' limit headers are meant; None where they send none.
+        facts: the gateway's knowledge of each request.
+        quotas: name of each replica's quota; None without a quota.
+        ledgers: the gateway's ledgers, by quota.
+        batches: True if the replicas are engines that compute several answers at once.
+        gain_min: minimum expected gain of a backup, as a multiple of its own TTFT; the default is that of providers.
+        prefill: tokens computed so far, and tokens computed for cancelled attempts.
+        limits: form of the replicas' rate limit headers; None without headers.
     """
 
     endpoints: Sequence[Endpoint]
@@ -51,12 +51,12 @@ class World:
 
 
 def call_of(request: int) -> Call:
-    """What is sent for a request."""
+    """Return the call of a request."""
     return Call(Api.CHAT, b"%d" % request, {}, 1, "bench", streaming=True)
 
 
 def arrivals_s(arrivals: Arrivals, count: int, seed: int) -> list[float]:
-    """When each request of an open loop arrives: Poisson, at a rate that may switch between states."""
+    """Draw the arrivals of an open loop: Poisson, at a rate that may switch between states."""
     assert arrivals.per_second is not None
     rng = random.Random(f"{seed}/arrivals")
     states = itertools.cycle(arrivals.states or (TrafficState(1.0, Duration(math.inf)),))
@@ -74,7 +74,7 @@ def arrivals_s(arrivals: Arrivals, count: int, seed: int) -> list[float]:
 
 
 class TimedStream:
-    """One answer on its way: timers that are cancelled when it is aborted."""
+    """One answer in flight: timers that are cancelled by an abort."""
 
     __slots__ = ("_timers", "headers", "sink")
 
@@ -84,44 +84,44 @@ class TimedStream:
         self._timers: list[asyncio.TimerHandle] = []
 
     def at(self, loop: asyncio.AbstractEventLoop, at_s: float, act: Callable[[], None]) -> None:
-        """Do something then, unless it is aborted before."""
+        """Schedule an action."""
         self._timers.append(loop.call_at(at_s, act))
 
     def pause(self) -> None:
-        """Nobody is slow here."""
+        """Ignore backpressure: the client is always fast enough."""
 
     def resume(self) -> None:
-        """Nobody is slow here."""
+        """Ignore backpressure."""
 
     def abort(self) -> None:
-        """Do nothing any more."""
+        """Cancel all actions."""
         for timer in self._timers:
             timer.cancel()
 
     def flush_headers(self) -> None:
-        """The status goes out ahead of everything else."""
+        """Send the status ahead of the first token."""
         self.sink.on_headers(200, self.headers)
 
     def answer(self) -> None:
-        """The first token, which is all there is."""
+        """Send an answer of one token."""
         self.sink.on_frame(CONTENT)
         self.sink.on_end(None)
 
     def refuse(self, error: BadStatus) -> None:
-        """An error is all there is."""
+        """Send an error and end."""
         self.sink.on_headers(error.status or 429, self.headers)
         self.sink.on_end(error)
 
     def first_token(self) -> None:
-        """The status and the first token; more come."""
+        """Send the status and the first of several tokens."""
         self.sink.on_headers(200, self.headers)
         self.sink.on_frame(CONTENT)
 
     def end(self) -> None:
-        """The last token has come."""
+        """End the answer."""
         self.sink.on_end(None)
 
     def headers_and_answer(self) -> None:
-        """The status was held back until now."""
+        """Send the status together with an answer of one token."""
         self.sink.on_headers(200, self.headers)
         self.answer()

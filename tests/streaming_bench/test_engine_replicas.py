@@ -42,13 +42,13 @@ def test_work_takes_longer_in_a_spell() -> None:
 def test_a_quota_refuses_what_it_does_not_have() -> None:
     """A bucket gives what it holds, then says when there will be more, and gives it then."""
     provider = ProviderQuota([Limit(Resource.REQUESTS, 2, 10.0), Limit(Resource.TOKENS, 1_000, 10.0)])
-    assert provider.refuses(100, 0.0) is None
-    assert provider.refuses(100, 0.0) is None
-    refused = provider.refuses(100, 0.0)
+    assert provider.charge(100, 0.0) is None
+    assert provider.charge(100, 0.0) is None
+    refused = provider.charge(100, 0.0)
     assert refused is not None
     assert refused.status == 429
     assert refused.retry_after_s == pytest.approx(5.0)
-    assert provider.refuses(100, 5.0) is None
+    assert provider.charge(100, 5.0) is None
 
 
 def test_bursts_keep_the_mean() -> None:

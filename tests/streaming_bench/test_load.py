@@ -86,10 +86,10 @@ def test_a_trace_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("when\n1\n", "must name the columns"),
+        ("when\n1\n", "has no column `at_s`"),
         ("at_s\n", "has 0 arrivals"),
-        ("at_s\nsoon\n", "line 2: cannot be read"),
-        ("at_s\n-1\n", "seconds from 0 on"),
+        ("at_s\nsoon\n", "line 2: a value is not a number"),
+        ("at_s\n-1\n", "write seconds from 0 on"),
         ("at_s,max_tokens\n1,0\n", "token counts from 1"),
         ("at_s\n2\n1\n", "sort the arrivals"),
     ],
@@ -109,8 +109,8 @@ def test_what_it_costs_is_known_before() -> None:
     cost = estimate_cost(plan_requests(TrafficPlan(10, None, token_distribution("100"), token_distribution("20"))), 2)
     assert (cost.requests, cost.prompt_tokens, cost.tokens) == (20, 2000, 400)
     assert cost.objection(20, 2400) is None
-    assert "over --requests-max 19" in (cost.objection(19, 2400) or "")
-    assert "2,400 tokens are over --tokens-max 2,399" in (cost.objection(20, 2399) or "")
+    assert "exceed --requests-max 19" in (cost.objection(19, 2400) or "")
+    assert "2,400 tokens exceed --tokens-max 2,399" in (cost.objection(20, 2399) or "")
 
 
 LOAD = ["load", "--url", "http://127.0.0.1:9/v1", "--model", "m", "--concurrency", "1"]
@@ -120,7 +120,7 @@ def test_a_dry_run_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """A dry run says what it would cost at most and writes nothing; nobody listens at the URL it names."""
     assert main([*LOAD, "--requests", "10", "--dry-run", "--out", str(tmp_path / "o")]) == 0
     said = capsys.readouterr().err
-    assert "10 requests: about 2,000 tokens of prompts and at most 640 generated" in said
+    assert "10 requests: about 2,000 prompt tokens and at most 640 generated tokens" in said
     assert "nothing was sent" in said
     assert not (tmp_path / "o").exists()
 
@@ -128,17 +128,17 @@ def test_a_dry_run_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_too_much_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """A plan over a bound ends with status 1 before anything is sent."""
     assert main([*LOAD, "--requests", "2000"]) == 1
-    assert "2,000 requests are over --requests-max 1,000; nothing was sent" in capsys.readouterr().err
+    assert "2,000 requests exceed --requests-max 1,000; nothing was sent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--url", "ftp://x"], "write where the API begins"),
+        (["--url", "ftp://x"], "write the base URL of the API"),
         (["--url", "http://user:pw@x/v1"], "--key-env"),
         (["--header", "nonsense"], "write a header as 'name: value'"),
         (["--extra-body", "[1]"], "write a JSON object"),
-        (["--extra-body", "{"], "which is no JSON"),
+        (["--extra-body", "{"], "which is not JSON"),
         (["--shared-tokens", "x"], "write a whole number"),
         (["--rps", "2"], "not allowed with argument"),
     ],
@@ -156,7 +156,7 @@ def test_a_missing_key_is_named(capsys: pytest.CaptureFixture[str], monkeypatch:
     """The variable that should hold the key is named, before anything is sent."""
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     assert main([*LOAD, "--key-env", "NO_SUCH_KEY"]) == 1
-    assert "NO_SUCH_KEY holds no key" in capsys.readouterr().err
+    assert "NO_SUCH_KEY is unset, empty" in capsys.readouterr().err
 
 
 def test_a_command_that_does_not_exist_is_told(capsys: pytest.CaptureFixture[str]) -> None:

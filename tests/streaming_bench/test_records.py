@@ -83,12 +83,12 @@ def test_runs_survive_a_folder(tmp_path: Path) -> None:
 def test_a_folder_that_is_none_is_explained(tmp_path: Path) -> None:
     """Runs that are missing, or cannot be read, are told with file and line."""
     (tmp_path / "runs.json").write_text("{}")
-    with pytest.raises(BenchError, match="has no runs in it"):
+    with pytest.raises(BenchError, match="has no runs"):
         read_runs(tmp_path)
     write_runs(Results(tmp_path, [], None), [Run("a", {}, [record(0, 0.02)])])
     text = (tmp_path / "requests.csv").read_text()
     (tmp_path / "requests.csv").write_text(text.replace("\na,0,", "\na,zero,"))
-    with pytest.raises(BenchError, match=r"requests\.csv, line 2: cannot be read"):
+    with pytest.raises(BenchError, match=r"requests\.csv, line 2: a value is wrong"):
         read_runs(tmp_path)
 
 
@@ -171,16 +171,16 @@ def test_compare_plans_its_rows() -> None:
 
 def test_decks_have_their_misses_and_their_seed() -> None:
     """Each replica's deck has exactly the share of misses, differs from the others', and is its seed's."""
-    scene = Experiment(distribution("20ms"), distribution("200ms"), misses=0.2)
-    decks = [scene.deck(number) for number in range(2)]
+    experiment = Experiment(distribution("20ms"), distribution("200ms"), misses=0.2)
+    decks = [experiment.deck(number) for number in range(2)]
     assert [deck.count("200.000ms") for deck in decks] == [100, 100]
     assert [deck.count("20.000ms") for deck in decks] == [400, 400]
     assert decks[0] != decks[1]
-    assert scene.deck(0) == decks[0]
-    assert scene.requests(20, "measured") == scene.requests(20, "measured")
-    assert scene.requests(20, "measured") != scene.requests(20, "warm")
+    assert experiment.deck(0) == decks[0]
+    assert experiment.requests(20, "measured") == experiment.requests(20, "measured")
+    assert experiment.requests(20, "measured") != experiment.requests(20, "warm")
     for mode in MODES:
-        for profile in scene.profiles(mode):
+        for profile in experiment.profiles(mode):
             parse_profile(profile)
 
 
@@ -213,9 +213,9 @@ def test_report_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.Captu
     out = ["--out", str(tmp_path / "out")]
     for given, said in {
         (strange, *out): "was not written by compare or load",
-        (one, load, *out): "name two of a kind",
-        (one, other, *out): "no run has the same name",
-        (one, "--out", one): "is a folder of results itself",
+        (one, load, *out): "name two folders of one kind",
+        (one, other, *out): "the folders have no run in common",
+        (one, "--out", one): "is one of the result folders",
     }.items():
         assert main(["report", *given]) == 1
         assert said in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     """A file that was changed or removed after the run is named, and so is a folder that is none."""
     written(tmp_path)
     (tmp_path / "a.csv").write_text("name\n")
-    with pytest.raises(ResultsError, match=r"a\.csv is not what the manifest lists"):
+    with pytest.raises(ResultsError, match=r"a\.csv is not the file listed in the manifest"):
         read_manifest(tmp_path)
     (tmp_path / "a.csv").unlink()
     with pytest.raises(ResultsError, match=r"a\.csv is missing"):
@@ -69,7 +69,7 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match="cannot read"):
         read_csv(tmp_path / "nowhere.csv")
     (tmp_path / "b.json").write_text("[")
-    with pytest.raises(ResultsError, match="is no JSON"):
+    with pytest.raises(ResultsError, match="is not JSON"):
         read_json(tmp_path / "b.json")
     (tmp_path / "b.json").write_text("[]")
     with pytest.raises(ResultsError, match="holds no JSON object"):
