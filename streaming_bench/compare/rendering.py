@@ -1,6 +1,6 @@
 """Tables, sentences and plots of compared runs, for `compare` and `report`.
 
-Owns the grouping of runs into tables. It must not know how the runs were measured. Units: as in tables.py.
+Owns the grouping of runs into tables. It must not depend on how the runs were measured. Units: as in tables.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Sends requests at planned times regardless of earlier answers (open loop), or one after the other (closed loop).
 
 In an open loop a request's times count from its *planned* time, so that delays by a stalled client or server are
-included. Owns waiting and the bound on requests in flight; knows nothing of HTTP. Units: seconds.
+included. Owns waiting and the bound on requests in flight; is independent of HTTP. Units: seconds.
 """
 
 import asyncio

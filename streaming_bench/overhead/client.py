@@ -1,6 +1,6 @@
 """The load client of the cost bench: a number of streams at a time against one port.
 
-It sends prepared bytes and knows no API: an answer is complete with its status, its tokens and the end of a chunked
+It sends prepared bytes and parses no JSON: an answer is complete with its status, its tokens and the end of a chunked
 body. Its own cost does not matter, because only the gateway's CPU time is measured. Units: seconds.
 """
 

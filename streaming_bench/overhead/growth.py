@@ -108,7 +108,7 @@ def scrapes(machine: Machine, count: int) -> Iterator[CostRow]:
     load = _paced(100, 20)
     with backend(_REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
         measure(_SHORT, target, back)  # so that all models have metrics
-        for name, scraping in (("nobody reads metrics", False), ("metrics of 50 models read on and on", True)):
+        for name, scraping in (("no scrapes", False), ("constant scrapes of 50 models", True)):
             pauses: list[float] = []
             back.pace(load.gap_ms)
             for _ in range(count):

@@ -1,7 +1,7 @@
 """Figures of measured runs, computed from their records. Pure.
 
-Units: milliseconds where a name says so, tokens a second, shares as fractions of 1. A failed request counts as one that
-was never answered: quantiles may be infinite, and failures are also counted by class.
+Units: milliseconds where a name ends in _ms, tokens a second, shares as fractions of 1. A failed request counts as one
+that was never answered: quantiles may be infinite, and failures are also counted by class.
 """
 
 import math

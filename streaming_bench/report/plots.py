@@ -1,6 +1,6 @@
 """Style, axes and files of the bench's plots, readable from a distance.
 
-The same data give the same SVG. It must not know the origin of numbers. Colours are those of Okabe and Ito, which
+The same data give the same SVG. It must not depend on the origin of numbers. Colours are those of Okabe and Ito, which
 people with any colour vision can distinguish; dashes distinguish lines, too. Only commands that draw import this file:
 matplotlib comes with the extra `bench`. Units: as on the axes.
 """

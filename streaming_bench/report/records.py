@@ -1,7 +1,7 @@
 """Measured requests: one `Record` for each request, gathered in runs, and their form in a result folder.
 
-Owns the columns of requests.csv. It must not know how requests are sent nor what is computed from them. Units: seconds
-since the beginning of the run; tokens.
+Owns the columns of requests.csv. It must not depend on how requests are sent nor what is computed from them. Units:
+seconds since the beginning of the run; tokens.
 """
 
 import math

@@ -1,7 +1,7 @@
 """A result folder: tables as CSV and Markdown, data as JSON, and a manifest of their origin.
 
-Owns formats and the manifest. It must not know what is measured. The same data give the same bytes on every version of
-Python; only the manifest contains time and machine.
+Owns formats and the manifest. It must not depend on what is measured. The same data give the same bytes on every
+version of Python; only the manifest contains time and machine.
 """
 
 import csv

@@ -1,7 +1,7 @@
 """Runs policies side by side on the same samples: every policy on every seed of a workload, as rows and a manifest.
 
-Owns the plan of a comparison. It must not know how anything is printed. Deterministic: the same arguments give the same
-rows to the last bit. Units: as in summary.py.
+Owns the plan of a comparison. It must not depend on how anything is printed. Deterministic: the same arguments give the
+same rows to the last bit. Units: as in summary.py.
 """
 
 import asyncio

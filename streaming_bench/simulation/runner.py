@@ -1,6 +1,6 @@
 """Simulates one policy on one seed of a workload, in virtual time: the gateway's race and pool, simulated replicas.
 
-Owns arrivals and the record of each request. It must not know how replicas answer (sampled_replicas.py,
+Owns arrivals and the record of each request. It must not depend on how replicas answer (sampled_replicas.py,
 engine_replicas.py) nor what is computed from the records (summary.py). Units: seconds of the loop's clock.
 """
 

@@ -1,7 +1,8 @@
 """A workload as described by its TOML file: arrivals, prompts, replicas, quotas and the spans to report.
 
-Owns the form of the file. It must not know how a workload is simulated. A scenario may set only hedge_delay_min and
-limits of the gateway, so that all workloads use the same defaults; budget and max_hedges come from the command line.
+Owns the form of the file. It must not depend on how a workload is simulated. A scenario may set only hedge_delay_min
+and limits of the gateway, so that all workloads use the same defaults; budget and max_hedges come from the command
+line.
 
 Units: seconds, tokens, shares as fractions of 1; in the file every quantity carries its unit ("5ms", "4%").
 """

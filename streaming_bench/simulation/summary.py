@@ -2,7 +2,7 @@
 
 A figure of a row is the mean over the seeds; a ratio is the geometric mean of the seeds' ratios to `off` on the same
 samples. Quantiles interpolate, and are those of the answered requests. Units: milliseconds in rows, shares as fractions
-of 1, seconds where a name says so.
+of 1, seconds where a name ends in _s.
 """
 
 from collections.abc import Mapping, Sequence

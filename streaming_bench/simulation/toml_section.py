@@ -1,7 +1,7 @@
 """Types of the tables and values in a scenario file, and their error messages.
 
 Owns the conversion of TOML values to typed sections, and the wording of errors: file, table, key, value found and what
-to write instead. It must not know what a section means. Units: seconds; shares as fractions of 1.
+to write instead. It must not depend on what a section means. Units: seconds; shares as fractions of 1.
 """
 
 import random

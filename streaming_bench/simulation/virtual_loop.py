@@ -81,9 +81,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if timeout_s is None:
             tasks = sorted(map(str, asyncio.all_tasks(self)))
             shown = "".join(f"\n  {task}" for task in tasks[:_TASKS_SHOWN_MAX])
-            raise StandstillError(
-                f"time stands still at {self._now_s} s: no timer is set, {len(tasks)} tasks wait{shown}"
-            )
+            raise StandstillError(f"no timer is set at {self._now_s} s, and {len(tasks)} tasks wait{shown}")
         if timeout_s > 0:
             self._move_clock(self._scheduled[0].when())
         return ()
