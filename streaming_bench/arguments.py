@@ -48,7 +48,7 @@ def names(kind: str, *known: str) -> Callable[[str], tuple[str, ...]]:
 def count(value: str) -> int:
     """Read a whole number, at least 1."""
     if not value.isascii() or not value.isdecimal() or int(value) < 1:
-        raise UnitError(f"found {value!r}; write a whole number, at least 1")
+        raise UnitError(f"{value!r} is not valid; write a whole number, at least 1")
     return int(value)
 
 
@@ -59,7 +59,7 @@ def positive(value: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise UnitError(f"found {value!r}; write a number above 0")
+        raise UnitError(f"{value!r} is not valid; write a number above 0")
     return found
 
 
@@ -75,5 +75,5 @@ def share(value: str, top: float = 1.0) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= top:
-        raise UnitError(f"found {value!r}; write a number from 0 to {top:g}")
+        raise UnitError(f"{value!r} is not valid; write a number from 0 to {top:g}")
     return number / top

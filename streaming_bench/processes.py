@@ -43,6 +43,11 @@ class GatewayProcess(NamedTuple):
     pid: int
     start_s: float
 
+    @property
+    def url(self) -> str:
+        """Base URL of its API."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
 
 @contextlib.contextmanager
 def start_gateway(

@@ -13,7 +13,7 @@ from streaming_bench import arguments, progress
 from streaming_bench.compare.experiment import POLICIES, Experiment
 from streaming_bench.compare.processes import fleet
 from streaming_bench.compare.rendering import render
-from streaming_bench.compare.runner import RunSpec, measure_run, progress_spans
+from streaming_bench.compare.runner import RunSpec, measure_run
 from streaming_bench.report.records import MODES, Run, write_runs
 from streaming_bench.report.results import Results
 
@@ -112,18 +112,12 @@ def run_specs(args: argparse.Namespace) -> list[RunSpec]:
     return found
 
 
-def _measure(experiment: Experiment, planned: Sequence[RunSpec], bar: progress.Progress) -> list[Run]:
-    spans, runs = progress_spans(planned), []
+def _measure(experiment: Experiment, specs: Sequence[RunSpec], bar: progress.Progress) -> list[Run]:
+    total, done, runs = sum(spec.warm + spec.count for spec in specs), 0, []
     with fleet(experiment.profiles("flushed"), experiment.seed) as replicas:
-        for row in planned:
-            begin, end = spans[row]
-            count = row.warm + row.count
-
-            def tell(done: int, row: RunSpec = row, begin: float = begin, end: float = end, count: int = count) -> None:
-                if done % 10 == 0 or done == count:
-                    bar(row.name, begin + (end - begin) * done / count)
-
-            runs.append(measure_run(replicas, experiment, row, tell))
+        for spec in specs:
+            runs.append(measure_run(replicas, experiment, spec, progress.of_run(bar, spec.name, done, total, 1)))
+            done += spec.warm + spec.count
     return runs
 
 

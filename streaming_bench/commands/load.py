@@ -207,7 +207,7 @@ def _small_print(args: argparse.Namespace, requests: Sequence[PlannedRequest]) -
 def _url(text: str) -> str:
     url = urlsplit(text)
     if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-        raise UnitError(f"found {text!r}; write the base URL of the API, such as http://10.0.0.1:8000/v1")
+        raise UnitError(f"{text!r} is not a base URL; write the base URL of the API, such as http://10.0.0.1:8000/v1")
     if url.username is not None:
         raise UnitError("the URL contains a user name or password; pass the key with --key-env")
     return text.rstrip("/")
@@ -222,7 +222,7 @@ def _header(text: str) -> tuple[str, str]:
 
 def _shared(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) > TOKENS_MAX:
-        raise UnitError(f"found {text!r}; write a whole number up to {TOKENS_MAX:,}")
+        raise UnitError(f"{text!r} is not valid; write a whole number up to {TOKENS_MAX:,}")
     return int(text)
 
 
@@ -230,7 +230,7 @@ def _fields(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UnitError(f"found {text!r}, which is not JSON: {error}") from error
+        raise UnitError(f"{text!r} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise UnitError(f"""found {text!r}; write a JSON object such as '{{"temperature": 0}}'""")
+        raise UnitError(f"""{text!r} is not an object; write a JSON object such as '{{"temperature": 0}}'""")
     return found

@@ -4,16 +4,18 @@ The replicas end with this process, however it ends, because their input is a pi
 call it only between stretches of traffic. Units: seconds.
 """
 
-import contextlib
 import http.client
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, NamedTuple
 
 from streaming_bench.errors import BenchError
-from streaming_bench.processes import ROOT, SERVE, START_S_MAX, end, read_line, start_gateway
+from streaming_bench.processes import ROOT, SERVE, START_S_MAX, GatewayProcess, end, read_line, start_gateway
+
+MODEL: Final = "bench"
 
 _RESPONSE_S_MAX: Final = 10.0
 
@@ -64,7 +66,7 @@ class Fleet:
         return Counts(*(sum(int(str(each[name])) for each in stats) for name in Counts._fields))
 
 
-@contextlib.contextmanager
+@contextmanager
 def fleet(profiles: Sequence[Mapping[str, object]], seed: int) -> Iterator[Fleet]:
     """Run simulated replicas while inside.
 
@@ -84,25 +86,9 @@ def fleet(profiles: Sequence[Mapping[str, object]], seed: int) -> Iterator[Fleet
             end(process)
 
 
-class Gateway(NamedTuple):
-    """A running gateway: base URL of its API, admin port, and name of its model."""
-
-    url: str
-    admin_port: int
-    model: str
-
-    def learned_delay_ms(self) -> float | None:
-        """Return the hedge delay, as the mean over its replicas; None if it does not hedge."""
-        state = _request_json(self.admin_port, "GET", f"/admin/models/{self.model}")
-        pools = state["pools"]
-        assert isinstance(pools, list)
-        delays = [replica["hedge_delay_ms"] for replica in pools[0]["replicas"]]
-        known = [float(delay) for delay in delays if delay is not None]
-        return sum(known) / len(known) if known else None
-
-
-@contextlib.contextmanager
-def gateway(urls: Sequence[str], hedge: Mapping[str, object], signal: str | None = None) -> Iterator[Gateway]:
+def gateway(
+    urls: Sequence[str], hedge: Mapping[str, object], signal: str | None = None
+) -> AbstractContextManager[GatewayProcess]:
     """Run a gateway in front of replicas while inside.
 
     Args:
@@ -114,10 +100,19 @@ def gateway(urls: Sequence[str], hedge: Mapping[str, object], signal: str | None
         BenchError: The gateway did not start.
     """
     replicas = [{"name": f"replica-{n}", "kind": "simulated", "base_url": url} for n, url in enumerate(urls)]
-    config = {"models": [{"name": "bench", "replicas": replicas, "hedge": dict(hedge)}]}
+    config = {"models": [{"name": MODEL, "replicas": replicas, "hedge": dict(hedge)}]}
     own = ["streaming_bench.compare.gateway_process", signal] if signal is not None else None
-    with start_gateway(config, module=own or SERVE) as process:
-        yield Gateway(f"http://127.0.0.1:{process.port}/v1", process.admin_port, "bench")
+    return start_gateway(config, module=own or SERVE)
+
+
+def learned_delay_ms(process: GatewayProcess) -> float | None:
+    """Return a gateway's hedge delay, as the mean over its replicas; None if it does not hedge."""
+    state = _request_json(process.admin_port, "GET", f"/admin/models/{MODEL}")
+    pools = state["pools"]
+    assert isinstance(pools, list)
+    delays = [replica["hedge_delay_ms"] for replica in pools[0]["replicas"]]
+    known = [float(delay) for delay in delays if delay is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _request_json(port: int, method: str, target: str, body: Mapping[str, object] | None = None) -> dict[str, object]:

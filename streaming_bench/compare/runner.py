@@ -7,7 +7,7 @@ Units: seconds.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
@@ -15,10 +15,11 @@ from typing import Final
 from providers.base import Call
 from streaming_bench.compare.experiment import Experiment
 from streaming_bench.compare.gateway_process import SIGNALS
-from streaming_bench.compare.processes import Counts, Fleet, Gateway, gateway
+from streaming_bench.compare.processes import MODEL, Counts, Fleet, gateway, learned_delay_ms
 from streaming_bench.errors import BenchError
 from streaming_bench.load.client import Client, PlannedRequest, Target
 from streaming_bench.load.pacing import LoopLag, open_loop
+from streaming_bench.processes import GatewayProcess
 from streaming_bench.report.records import Record, Run
 from streaming_bench.report.stats import quantile
 
@@ -67,7 +68,7 @@ def measure_run(fleet: Fleet, experiment: Experiment, spec: RunSpec, progress: C
 
 
 @contextlib.contextmanager
-def _target(fleet: Fleet, experiment: Experiment, spec: RunSpec) -> Iterator[Gateway | None]:
+def _target(fleet: Fleet, experiment: Experiment, spec: RunSpec) -> Iterator[GatewayProcess | None]:
     if spec.policy == "direct":
         yield None
     else:
@@ -77,7 +78,11 @@ def _target(fleet: Fleet, experiment: Experiment, spec: RunSpec) -> Iterator[Gat
 
 
 async def _run(
-    fleet: Fleet, experiment: Experiment, spec: RunSpec, gateway_: Gateway | None, progress: Callable[[int], None]
+    fleet: Fleet,
+    experiment: Experiment,
+    spec: RunSpec,
+    gateway_: GatewayProcess | None,
+    progress: Callable[[int], None],
 ) -> Run:
     loop = asyncio.get_running_loop()
     run = Run(spec.name)
@@ -91,11 +96,10 @@ async def _run(
             run.records.append(record)
 
     async with asyncio.TaskGroup() as tasks:
-        begin_s = loop.time()
-        urls, model = (fleet.urls, "any") if gateway_ is None else ([gateway_.url], gateway_.model)
-        clients = [Client(Target(url, model, timeout_s=30.0), tasks, begin_s) for url in urls]
+        measuring, warm_s = False, loop.time()
+        urls = fleet.urls if gateway_ is None else [gateway_.url]
+        clients = [Client(Target(url, MODEL, timeout_s=30.0), tasks, warm_s) for url in urls]
         try:
-            measuring, warm_s = False, loop.time()
             await open_loop(_RoundRobin(clients), experiment.requests(spec.warm, "warm"), warm_s, done)
             before = await _settled(fleet)
             if spec.slow_s is not None:
@@ -104,16 +108,15 @@ async def _run(
                 fleet.slow_down(
                     experiment.replicas // 2, experiment.slowness, since_s + slow_from_s, slow_to_s - slow_from_s
                 )
-            measuring = True
-            lag, start_s = LoopLag(), loop.time()
+            measuring, lag, start_s = True, LoopLag(), loop.time()
+            for client in clients:
+                client.begin_s = start_s
             await open_loop(_RoundRobin(clients), experiment.requests(spec.count, "measured"), start_s, done)
             lag.stop()
             after = await _settled(fleet)
         finally:
             for client in clients:
                 client.close()
-    for record in run.records:
-        _shift(record, start_s - begin_s)
     run.records.sort(key=lambda record: record.number)
     run.facts = {
         "part": spec.part,
@@ -124,21 +127,10 @@ async def _run(
         "upstream_requests": after.requests - before.requests,
         "upstream_tokens": after.tokens - before.tokens,
         "cancelled": after.cancelled - before.cancelled,
-        "learned_delay_ms": None if gateway_ is None else gateway_.learned_delay_ms(),
+        "learned_delay_ms": None if gateway_ is None else learned_delay_ms(gateway_),
         "lag_p99_ms": 1000 * quantile(lag.lags_s, 0.99).value,
     }
     return run
-
-
-def _shift(record: Record, by_s: float) -> None:
-    """Let a record's times count from `by_s`."""
-    record.due_s -= by_s
-    record.sent_s -= by_s
-    record.end_s -= by_s
-    for name in ("headers_s", "byte_s", "content_s", "last_s"):
-        at_s = getattr(record, name)
-        if at_s is not None:
-            setattr(record, name, at_s - by_s)
 
 
 async def _settled(fleet: Fleet) -> Counts:
@@ -172,13 +164,3 @@ class _RoundRobin:
     async def idle(self) -> None:
         for client in self._clients:
             await client.idle()
-
-
-def progress_spans(specs: Sequence[RunSpec]) -> Mapping[RunSpec, tuple[float, float]]:
-    """Return the beginning and end of each run, as shares of all requests."""
-    total, begin, gateway_ = sum(spec.warm + spec.count for spec in specs), 0, {}
-    for spec in specs:
-        end = begin + spec.warm + spec.count
-        gateway_[spec] = begin / total, end / total
-        begin = end
-    return gateway_

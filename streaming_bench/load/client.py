@@ -80,13 +80,16 @@ class Client:
         tasks: owner of the connecting tasks; must outlive the client.
         begin_s: beginning of the run.
         extra: additional fields of each body.
+
+    Attributes:
+        begin_s: beginning of the run, for requests sent from now on.
     """
 
     def __init__(
         self, target: Target, tasks: asyncio.TaskGroup, begin_s: float, extra: Mapping[str, object] | None = None
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._begin_s = begin_s
+        self.begin_s = begin_s
         self._target = target
         self._extra = extra or {}
         url, kind = urlsplit(target.url), CATALOG[target.kind]
@@ -131,9 +134,9 @@ class Client:
             due_s: time at which the request was planned.
             done: called once, with the record, after the end.
         """
-        record = Record(planned.number, planned.block, due_s - self._begin_s, self._loop.time() - self._begin_s)
+        record = Record(planned.number, planned.block, due_s - self.begin_s, self._loop.time() - self.begin_s)
         record.prompt_tokens = planned.prompt_tokens
-        exchange = _Exchange(self._loop, self._begin_s, record, lambda: self._over(exchange, done))
+        exchange = _Exchange(self._loop, self.begin_s, record, lambda: self._over(exchange, done))
         self._live.add(exchange)
         self._idle.clear()
         self._tap.exchange = exchange

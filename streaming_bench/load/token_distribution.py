@@ -53,7 +53,9 @@ def token_distribution(text: str) -> TokenDistribution:
         return TokenDistribution(text, lambda rng, _number: rng.randint(values[0], values[1]))
     if name == "lognormal" and len(values) == 2:
         return TokenDistribution(text, lambda rng, _number: _lognormal(rng, *values))
-    raise UnitError(f"found {text!r}; write 200, uniform:100,2000, lognormal:500,200 or trace:100,2000,50, in tokens")
+    raise UnitError(
+        f"{text!r} is not a distribution of tokens; write 200, uniform:100,2000, lognormal:500,200 or trace:100,2000,50"
+    )
 
 
 def prompt_text(number: int, tokens: int, rng: random.Random, shared: str = "") -> str:
@@ -77,7 +79,7 @@ def shared_text(tokens: int, seed: int) -> str:
 
 def _tokens(word: str, text: str) -> int:
     if not word.isascii() or not word.isdecimal() or not 1 <= int(word) <= TOKENS_MAX:
-        raise UnitError(f"found {text!r}; token counts are whole numbers from 1 to {TOKENS_MAX:,}")
+        raise UnitError(f"{text!r} has a wrong token count; write whole numbers from 1 to {TOKENS_MAX:,}")
     return int(word)
 
 

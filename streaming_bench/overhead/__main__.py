@@ -11,11 +11,10 @@ from typing import Final
 from streaming_bench import arguments
 from streaming_bench.errors import BenchError
 from streaming_bench.overhead import cost_table, growth
-from streaming_bench.overhead.processes import Machine, backend
+from streaming_bench.overhead.processes import Machine
 from streaming_bench.overhead.rows import CostRow, standard
 
 RECORDED: Final = Path(__file__).resolve().parents[2] / "docs" / "performance.json"
-_REPLICAS: Final = 3
 _FOREIGN_MAX: Final = 0.1  # more of it changes the cost of a request
 
 
@@ -42,16 +41,11 @@ def main() -> int:
     facts, machine, rows = cost_table.machine(), Machine(), list[CostRow]()
     print(", ".join(f"{name} {value}" for name, value in facts.items()), file=sys.stderr)
     try:
-        if args.growth is not None:
-            measuring = growth.measure_parts(machine, args.growth or list(growth.PARTS), args.rounds)
-            for row in measuring:
-                rows.append(row)
-                print(f"measured: {row.name}", file=sys.stderr)
-        else:
-            with backend(_REPLICAS) as back:
-                for row in standard(machine, back, args.rounds):
-                    rows.append(row)
-                    print(f"measured: {row.name}", file=sys.stderr)
+        parts = args.growth or list(growth.PARTS)
+        measuring = standard(machine, args.rounds) if args.growth is None else growth.rows(machine, parts, args.rounds)
+        for row in measuring:
+            rows.append(row)
+            print(f"measured: {row.name}", file=sys.stderr)
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1

@@ -143,7 +143,7 @@ PARTS: Final[dict[str, Callable[[Machine, int], Iterator[CostRow]]]] = {
 }
 
 
-def measure_parts(machine: Machine, parts: Sequence[str], count: int) -> Iterator[CostRow]:
+def rows(machine: Machine, parts: Sequence[str], count: int) -> Iterator[CostRow]:
     """Measure these parts of the table."""
     for part in parts:
         yield from PARTS[part](machine, count)

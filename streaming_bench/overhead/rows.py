@@ -18,6 +18,7 @@ from streaming_bench.overhead.processes import (
     Backend,
     Machine,
     ProxyProcess,
+    backend,
     gateway,
     limited_settings,
     nginx,
@@ -31,6 +32,7 @@ _SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
 _PACED: Final = StreamLoad(streams=1000, tokens=60, gap_ms=50)
 _SECURE: Final = StreamLoad(streams=300, tokens=100, gap_ms=30)  # the handshakes of a thousand would load the back end
 _ALONE: Final = StreamLoad(streams=1, tokens=1, length_s=1.5)
+_REPLICAS: Final = 3
 _WARM_S: Final = 0.7
 _MEMORY_S: Final = 0.25  # between two readings
 
@@ -141,8 +143,16 @@ def _cost(samples: Sequence[CostSample], per: Literal["request", "token"]) -> tu
     return middle, middle * share
 
 
-def standard(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
+def standard(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure the table that is compared with the recorded one."""
+    with backend(_REPLICAS) as back:
+        yield from _plain(machine, back, count)
+        if back.tls_ports:
+            yield from _secure(machine, back, count)
+
+
+def _plain(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
+    """Measure without TLS."""
     with contextlib.ExitStack() as stack:
         targets = {
             GATEWAY: stack.enter_context(gateway(machine, settings(back.ports))),
@@ -163,8 +173,6 @@ def standard(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
         yield cost_row("1,000 paced streams", "token", paced)
         yield _memory_row("memory, 1,000 streams", paced)
         yield from _first_tokens(few, back, count)
-    if back.tls_ports:
-        yield from _secure(machine, back, count)
 
 
 def _memory_row(name: str, samples: SamplesByTarget) -> CostRow:

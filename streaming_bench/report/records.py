@@ -5,10 +5,12 @@ seconds since the beginning of the run; tokens.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from streaming_bench.errors import BenchError
 from streaming_bench.report.results import Cell, Results, read_csv, read_json
@@ -140,35 +142,8 @@ def read_runs(folder: Path) -> list[Run]:
     }
     for number, row in enumerate(read_csv(folder / REQUESTS), start=2):
         try:
-            runs[row["run"]].records.append(_record(row))
+            values = {column: value for column, value in row.items() if value}  # an empty cell has the default
+            runs[values.pop("run")].records.append(msgspec.convert(values, Record, strict=False))
         except (KeyError, ValueError) as error:
             raise BenchError(f"{folder / REQUESTS}, line {number}: a value is wrong: {error}") from error
     return list(runs.values())
-
-
-def _record(row: Mapping[str, str]) -> Record:
-    end_s = _seconds(row["end_s"])
-    return Record(
-        number=int(row["number"]),
-        block=int(row["block"]),
-        due_s=float(row["due_s"]),
-        sent_s=float(row["sent_s"]),
-        headers_s=_seconds(row["headers_s"]),
-        byte_s=_seconds(row["byte_s"]),
-        content_s=_seconds(row["content_s"]),
-        last_s=_seconds(row["last_s"]),
-        end_s=math.nan if end_s is None else end_s,
-        events=int(row["events"]),
-        gap_s_max=float(row["gap_s_max"]),
-        prompt_tokens=int(row["prompt_tokens"]),
-        tokens=int(row["tokens"]),
-        status=int(row["status"]),
-        error=row["error"],
-        replica=row["replica"],
-        attempts=int(row["attempts"]),
-        result=row["result"],
-    )
-
-
-def _seconds(text: str) -> float | None:
-    return float(text) if text else None

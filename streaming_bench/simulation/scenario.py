@@ -46,12 +46,12 @@ class Spans(Quantity, tuple[Span, ...]):
     @classmethod
     def parse(cls, value: object) -> Self:
         if not isinstance(value, dict):
-            raise UnitError(f'found {value!r}; write a table such as {{ start = "0s..20s" }}')
+            raise UnitError(f'{value!r} is not a table; write one such as {{ start = "0s..20s" }}')
         spans = []
         for name, text in value.items():
             start, dots, end = text.partition("..") if isinstance(text, str) else ("", "", "")
             if not dots:
-                raise UnitError(f"found {text!r} for {name}; write start and end, such as '20s..200s'")
+                raise UnitError(f"{name}: {text!r} is not a span; write start and end, such as '20s..200s'")
             spans.append(Span(name, duration(start), duration(end)))
         return cls(spans)
 
@@ -71,11 +71,11 @@ class LevelSteps(Quantity, tuple[LevelStep, ...]):
     @classmethod
     def parse(cls, value: object) -> Self:
         if not isinstance(value, dict):
-            raise UnitError(f'found {value!r}; write a table such as {{ "200s" = 2.5 }}')
+            raise UnitError(f'{value!r} is not a table; write one such as {{ "200s" = 2.5 }}')
         steps = []
         for start, factor in value.items():
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 0:
-                raise UnitError(f"found {factor!r} for {start}; write a number above 0")
+                raise UnitError(f"{start}: {factor!r} is not valid; write a number above 0")
             steps.append(LevelStep(duration(start), float(factor)))
         return cls(steps)
 

@@ -124,7 +124,7 @@ def _explain(message: str, values: object, kind: type[Section]) -> str:
             values = values[key]
         is_choice = get_origin(expected) is Literal
         wanted = " or ".join(map(repr, get_args(expected))) if is_choice else _WANTED[quoted[0]]
-        text = f"found {values!r}; write {wanted}"
+        text = f"{values!r} is not valid; write {wanted}"
     elif isinstance(expected, type) and issubclass(expected, Section):
         return f"{_table(keys)}: {text}"  # raised by the section, about its keys as a whole
     return f"{_table(keys[:-1])}: {keys[-1]}: {text}"

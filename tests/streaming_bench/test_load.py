@@ -138,7 +138,7 @@ def test_too_much_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["--url", "http://user:pw@x/v1"], "--key-env"),
         (["--header", "nonsense"], "write a header as 'name: value'"),
         (["--extra-body", "[1]"], "write a JSON object"),
-        (["--extra-body", "{"], "which is not JSON"),
+        (["--extra-body", "{"], "is not JSON"),
         (["--shared-tokens", "x"], "write a whole number"),
         (["--rps", "2"], "not allowed with argument"),
     ],

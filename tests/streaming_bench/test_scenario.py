@@ -60,13 +60,13 @@ def test_every_scenario_of_the_package_is_read(name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("replicas = 2", "replicas = 0", "x.toml: replicas: found 0; write a whole number, at least 1"),
+        ("replicas = 2", "replicas = 0", "x.toml: replicas: 0 is not valid; write a whole number, at least 1"),
         ("replicas = 2", "", "x.toml: replicas is missing; add it"),
         ("per_second", "rps", "x.toml [arrivals]: there is no key 'rps'; known here: concurrency, per_second, "),
         ("per_second = 5", "", "x.toml [arrivals]: write exactly one of concurrency and per_second"),
         ('static_delay = "10ms"', "", "x.toml [reference]: static_delay is missing; add it"),
-        ("factor = 10", "factor = 'x'", "x.toml [drawn.rare]: factor: found 'x'; write a number above 0"),
-        ("[drawn.rare]", "rare = 3\n[other]", "x.toml [drawn]: rare: found 3; write a table"),
+        ("factor = 10", "factor = 'x'", "x.toml [drawn.rare]: factor: 'x' is not valid; write a number above 0"),
+        ("[drawn.rare]", "rare = 3\n[other]", "x.toml [drawn]: rare: 3 is not valid; write a table"),
         ("requests = 10", "requests = 10\ncolour = 1", "x.toml: there is no key 'colour'; known here: "),
         ("factor = 10", "factor = 10\nextra = '1s'", "[drawn.rare]: write exactly one of factor, extra, ttft"),
         ("factor = 10", "factor = 10\nfoo = 1", "x.toml [drawn.rare]: there is no key 'foo'; known here: share, "),
@@ -74,8 +74,8 @@ def test_every_scenario_of_the_package_is_read(name: str) -> None:
         ('"5%"', '"105%"', "x.toml [drawn.rare]: share: '105%' is not a share from 0% to 100%; write a share"),
         ("name", "name =", "x.toml: not a TOML file: "),
         (GOOD[GOOD.index("[drawn]") : GOOD.index("[ref")], "", "write exactly one of [drawn] and [serving]"),
-        ('name = "X"', "name = 3", "x.toml: name: found 3; write a text in quotes"),
-        ("[arrivals]\nper_second = 5", "arrivals = 3", "x.toml: arrivals: found 3; write a table"),
+        ('name = "X"', "name = 3", "x.toml: name: 3 is not valid; write a text in quotes"),
+        ("[arrivals]\nper_second = 5", "arrivals = 3", "x.toml: arrivals: 3 is not valid; write a table"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -95,7 +95,7 @@ def test_a_choice_lists_its_values(tmp_path: Path) -> None:
     path = tmp_path / "y.toml"
     path.write_text(text.replace('"one replica"', '"all"'))
     with pytest.raises(
-        ScenarioError, match=r"\[serving.slow\]: at: found 'all'; write 'each replica' or 'one replica'"
+        ScenarioError, match=r"\[serving.slow\]: at: 'all' is not valid; write 'each replica' or 'one replica'"
     ):
         load(str(path))
     path.write_text(text.replace("speed = { min = 0.12", "pace = { min = 0.12"))

@@ -107,9 +107,9 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     [
         ("--workload W99", "there is no workload 'W99'"),
         ("--workload W1 --policy magic", "there is no policy 'magic'; write one or more of adaptive,"),
-        ("--workload W1 --budget 200", "found '200'; write a number from 0 to 100"),
+        ("--workload W1 --budget 200", "'200' is not valid; write a number from 0 to 100"),
         ("--workload W1 --static-delay 5", "write a duration with its unit"),
-        ("--workload W1 --seeds 0", "found '0'; write a whole number, at least 1"),
+        ("--workload W1 --seeds 0", "'0' is not valid; write a whole number, at least 1"),
     ],
 )
 def test_a_wrong_option_is_explained(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
