@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
+from streaming_bench.arguments import DefaultsFormatter
 from streaming_bench.errors import BenchError
 from streaming_bench.report.optional_plots import INSTALL, lacks_matplotlib
 from streaming_bench.simulation.toml_section import ScenarioError
@@ -54,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, summary in COMMANDS.items():
         about = f"{summary[0].upper()}{summary[1:]}."
-        command = subparsers.add_parser(name, help=summary, description=about, allow_abbrev=False)
+        command = subparsers.add_parser(
+            name, help=summary, description=about, allow_abbrev=False, formatter_class=DefaultsFormatter
+        )
         if given[:1] == [name]:
             module = _module(parser, name)
             module.add_arguments(command)

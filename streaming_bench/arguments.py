@@ -1,4 +1,4 @@
-"""Parsers of option values, shared by all commands of the bench.
+"""Parsers of option values and the format of help texts, shared by all commands of the bench.
 
 Owns how a value is read and the message for a wrong one. Pure. Units: on the command line shares are in per cent and
 durations carry their unit; inside they are fractions of 1 and seconds.
@@ -6,16 +6,27 @@ durations carry their unit; inside they are fractions of 1 and seconds.
 
 import argparse
 from collections.abc import Callable
+from functools import wraps
 from typing import TypeVar
 
+from providers.simulated import quantities
 from providers.simulated.quantities import UnitError
 
 _T = TypeVar("_T")
 
 
+class DefaultsFormatter(argparse.HelpFormatter):
+    """Appends the default to the help of each option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.default and action.default != argparse.SUPPRESS
+        return f"{action.help}; default %(default)s" if has_default else action.help
+
+
 def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
     """Return a parser whose error message is shown by argparse."""
 
+    @wraps(parse)
     def parsed(value: str) -> _T:
         try:
             return parse(value)
@@ -23,6 +34,10 @@ def checked(parse: Callable[[str], _T]) -> Callable[[str], _T]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parsed
+
+
+duration = checked(quantities.duration)
+distribution = checked(quantities.distribution)
 
 
 def names(kind: str, *known: str) -> Callable[[str], tuple[str, ...]]:
@@ -45,6 +60,7 @@ def names(kind: str, *known: str) -> Callable[[str], tuple[str, ...]]:
     return parsed
 
 
+@checked
 def count(value: str) -> int:
     """Read a whole number, at least 1."""
     if not value.isascii() or not value.isdecimal() or int(value) < 1:
@@ -52,28 +68,35 @@ def count(value: str) -> int:
     return int(value)
 
 
+@checked
 def positive(value: str) -> float:
     """Read a number above 0."""
-    try:
-        found = float(value)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
+    number = _number(value)
+    if not 0 < number < float("inf"):
         raise UnitError(f"{value!r} is not valid; write a number above 0")
-    return found
+    return number
 
 
+@checked
 def percent(value: str) -> float:
     """Read per cents from 0 to 100 as a fraction of 1."""
-    return share(value.removesuffix("%"), top=100.0)
+    number = _number(value.removesuffix("%"))
+    if not 0 <= number <= 100:
+        raise UnitError(f"{value!r} is not valid; write a number from 0 to 100")
+    return number / 100
 
 
-def share(value: str, top: float = 1.0) -> float:
-    """Read a number from 0 to `top` as a fraction of it."""
+@checked
+def share(value: str) -> float:
+    """Read a fraction from 0 to 1."""
+    number = _number(value)
+    if not 0 <= number <= 1:
+        raise UnitError(f"{value!r} is not valid; write a number from 0 to 1")
+    return number
+
+
+def _number(value: str) -> float:
     try:
-        number = float(value)
+        return float(value)
     except ValueError:
-        number = -1.0
-    if not 0 <= number <= top:
-        raise UnitError(f"{value!r} is not valid; write a number from 0 to {top:g}")
-    return number / top
+        return -1.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from providers.simulated.quantities import distribution, duration
+from providers.simulated.quantities import duration
 from streaming_bench import arguments, progress
 from streaming_bench.compare.experiment import POLICIES, Experiment
 from streaming_bench.compare.processes import fleet
@@ -24,52 +24,25 @@ _SHORT_FACTOR: Final = 4  # divisor of the number of requests in modes that only
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    count, share = arguments.checked(arguments.count), arguments.checked(arguments.percent)
-    law, modes = arguments.checked(distribution), tuple(mode.replace(" ", "-") for mode in MODES)
+    parser.usage = "%(prog)s --out DIR [options]"
+    modes = [mode.replace(" ", "-") for mode in MODES]
+    policies, parts = ",".join(POLICIES), ",".join(_PARTS)
+    count, law = arguments.count, arguments.distribution
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="folder for requests, tables, plots and a manifest")
-    add(
-        "--policy",
-        type=arguments.names("policy", *POLICIES),
-        default=POLICIES,
-        help=f"one or more of {','.join(POLICIES)}",
-    )
-    add("--headers", type=arguments.names("mode", *modes), default=modes, help=f"one or more of {','.join(modes)}")
-    add("--part", type=arguments.names("part", *_PARTS), default=_PARTS, help=f"one or more of {','.join(_PARTS)}")
-    add("--requests", type=count, default=700, metavar="N", help="recorded requests of each run; default 700")
-    add("--warm", type=count, default=140, metavar="N", help="warm-up requests of each run; default 140")
-    add(
-        "--rps",
-        type=arguments.checked(arguments.positive),
-        default=100.0,
-        metavar="R",
-        help="requests per second; default 100",
-    )
-    add(
-        "--ttft",
-        type=law,
-        default="lognormal:15ms,3ms",
-        metavar="DIST",
-        help="TTFT of a cache hit; default lognormal:15ms,3ms",
-    )
-    add(
-        "--miss-ttft",
-        type=law,
-        default="lognormal:200ms,25ms",
-        metavar="DIST",
-        help="TTFT of a cache miss; default lognormal:200ms,25ms",
-    )
-    add("--misses", type=share, default=0.2, metavar="%", help="share of cache misses; default 20")
-    add("--budget", type=share, default=0.2, metavar="%", help="share of hedges; default 20")
-    add(
-        "--static-delay",
-        type=arguments.checked(_delay),
-        default="26ms",
-        metavar="TIME",
-        help="delay of static; default 26ms",
-    )
-    add("--replicas", type=count, default=4, metavar="N", help="simulated replicas; default 4")
-    add("--seed", type=int, default=1, metavar="N", help="seed of arrivals and TTFTs; default 1")
+    add("--policy", type=arguments.names("policy", *POLICIES), default=policies, help="policies to compare")
+    add("--headers", type=arguments.names("mode", *modes), default=",".join(modes), help="header modes of the replicas")
+    add("--part", type=arguments.names("part", *_PARTS), default=parts, help="parts of the comparison")
+    add("--requests", type=count, default=700, metavar="N", help="recorded requests of each run")
+    add("--warm", type=count, default=140, metavar="N", help="warm-up requests of each run")
+    add("--rps", type=arguments.positive, default=100.0, metavar="R", help="requests per second")
+    add("--ttft", type=law, default="lognormal:15ms,3ms", metavar="DIST", help="TTFT of a cache hit")
+    add("--miss-ttft", type=law, default="lognormal:200ms,25ms", metavar="DIST", help="TTFT of a cache miss")
+    add("--misses", type=arguments.percent, default="20", metavar="%", help="share of cache misses")
+    add("--budget", type=arguments.percent, default="20", metavar="%", help="share of hedges")
+    add("--static-delay", type=arguments.checked(_delay), default="26ms", metavar="TIME", help="delay of static")
+    add("--replicas", type=count, default=4, metavar="N", help="number of simulated replicas")
+    add("--seed", type=int, default=1, metavar="N", help="seed of arrivals and TTFTs")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -10,13 +10,13 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from providers.catalog import CATALOG
-from providers.simulated.quantities import UnitError, duration
+from providers.simulated.quantities import UnitError
 from streaming_bench import arguments, progress
 from streaming_bench.errors import BenchError
 from streaming_bench.load.client import PlannedRequest, Target
@@ -32,95 +32,47 @@ _REQUESTS: Final = 200
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    _add_targets(parser.add_argument_group("target"))
+    parser.usage = "%(prog)s --url URL --model MODEL (--rps R | --concurrency N | --trace FILE) [options]"
+    _add_target(parser.add_argument_group("target").add_argument)
     _add_traffic(parser.add_argument_group("traffic"))
-    count = arguments.checked(arguments.count)
-    guard = parser.add_argument_group("cost limits")
-    guard.add_argument(
-        "--requests-max", type=count, default=1_000, metavar="N", help="reject a plan with more requests; default 1,000"
-    )
-    guard.add_argument(
-        "--tokens-max",
-        type=count,
-        default=500_000,
-        metavar="N",
-        help="reject a plan with more tokens, prompts included; default 500,000",
-    )
-    guard.add_argument("--dry-run", action="store_true", help="print the maximum cost and send nothing")
+    add = parser.add_argument_group("cost limits").add_argument
+    add("--requests-max", type=arguments.count, default=1_000, metavar="N", help="reject a plan with more requests")
+    add("--tokens-max", type=arguments.count, default=500_000, metavar="N", help="same for tokens, prompts included")
+    add("--dry-run", action="store_true", help="print the maximum cost and send nothing")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for requests, tables, plots and a manifest")
 
 
-def _add_targets(group: argparse._ArgumentGroup) -> None:
-    url = arguments.checked(_url)
-    group.add_argument("--url", type=url, required=True, help="base URL of the API, such as http://10.0.0.1:8000/v1")
-    group.add_argument("--model", required=True, help="name of the model")
-    group.add_argument("--key-env", metavar="NAME", help="environment variable with the API key")
-    group.add_argument("--kind", choices=sorted(CATALOG), default="openai", help="kind of the endpoint; default openai")
-    group.add_argument(
-        "--header",
-        action="append",
-        type=arguments.checked(_header),
-        default=[],
-        metavar="'NAME: VALUE'",
-        help="send this header with every request; repeatable",
-    )
-    group.add_argument(
-        "--against", type=url, metavar="URL", help="base URL of a second endpoint, which gets the same requests in turn"
-    )
-    group.add_argument("--against-model", metavar="NAME", help="name of the model there, if different")
-    group.add_argument("--against-key-env", metavar="NAME", help="environment variable with its key, if different")
-    group.add_argument("--against-kind", choices=sorted(CATALOG), help="kind of the second endpoint, if different")
-    group.add_argument(
-        "--timeout",
-        type=arguments.checked(duration),
-        default=120.0,
-        metavar="TIME",
-        help="time limit of an answer; default 120s",
-    )
+def _add_target(add: Callable[..., argparse.Action]) -> None:
+    url, header = arguments.checked(_url), arguments.checked(_header)
+    add("--url", type=url, required=True, help="base URL of the API, such as http://10.0.0.1:8000/v1")
+    add("--model", required=True, help="name of the model")
+    add("--key-env", metavar="NAME", help="environment variable with the API key")
+    add("--kind", choices=sorted(CATALOG), default="openai", help="kind of the endpoint")
+    add("--header", action="append", type=header, default=[], metavar="'NAME: VALUE'", help="extra header; repeatable")
+    add("--against", type=url, metavar="URL", help="second endpoint, which gets the same requests in turn")
+    add("--against-model", metavar="NAME", help="name of the model there, if different")
+    add("--against-key-env", metavar="NAME", help="environment variable with its key, if different")
+    add("--against-kind", choices=sorted(CATALOG), help="kind of the second endpoint, if different")
+    add("--timeout", type=arguments.duration, default="120s", metavar="TIME", help="time limit of an answer")
 
 
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
-    count, length = arguments.checked(arguments.count), arguments.checked(token_distribution)
-    positive = arguments.checked(arguments.positive)
-    how = group.add_mutually_exclusive_group(required=True)
-    how.add_argument("--rps", type=positive, metavar="R", help="open loop: R requests per second, a Poisson process")
-    how.add_argument("--concurrency", type=count, metavar="N", help="closed loop: N requests in flight")
-    how.add_argument("--trace", type=Path, metavar="FILE", help="open loop: CSV with at_s[,prompt_tokens,max_tokens]")
-    group.add_argument(
-        "--requests",
-        type=count,
-        metavar="N",
-        help=f"requests to each endpoint; default {_REQUESTS}, or the whole trace",
-    )
-    size = "200, uniform:A,B, lognormal:MEAN,SD or trace:A,B,..."
-    group.add_argument(
-        "--prompt-tokens",
-        type=length,
-        default="200",
-        metavar="SIZE",
-        help=f"tokens of each prompt: {size}; default 200",
-    )
-    group.add_argument(
-        "--max-tokens", type=length, default="64", metavar="SIZE", help="maximum tokens of each answer; default 64"
-    )
-    group.add_argument(
-        "--shared-tokens",
-        type=arguments.checked(_shared),
-        default=0,
-        metavar="N",
-        help="tokens of a prefix common to all prompts; default 0",
-    )
-    group.add_argument(
-        "--extra-body",
-        type=arguments.checked(_fields),
-        default={},
-        metavar="JSON",
-        help="JSON object of additional fields",
-    )
-    group.add_argument(
-        "--block", type=count, default=50, metavar="N", help="requests per turn with --against; default 50"
-    )
-    group.add_argument("--seed", type=int, default=1, metavar="N", help="seed of times, lengths and words; default 1")
+    count, tokens = arguments.count, arguments.checked(token_distribution)
+    add = group.add_mutually_exclusive_group(required=True).add_argument
+    add("--rps", type=arguments.positive, metavar="R", help="open loop: R requests per second, a Poisson process")
+    add("--concurrency", type=count, metavar="N", help="closed loop: N requests in flight")
+    add("--trace", type=Path, metavar="FILE", help="open loop: CSV with at_s[,prompt_tokens,max_tokens]")
+    add = group.add_argument
+    add("--requests", type=count, metavar="N", help=f"requests to each endpoint; default {_REQUESTS} or the trace")
+    size = "tokens of each prompt: 200, uniform:A,B, lognormal:MEAN,SD or trace:A,B,..."
+    add("--prompt-tokens", type=tokens, default="200", metavar="SIZE", help=size)
+    add("--max-tokens", type=tokens, default="64", metavar="SIZE", help="maximum tokens of each answer")
+    shared = arguments.checked(_shared)
+    add("--shared-tokens", type=shared, default=0, metavar="N", help="tokens of a prefix common to all prompts")
+    fields = arguments.checked(_fields)
+    add("--extra-body", type=fields, default={}, metavar="JSON", help="object of additional fields of each request")
+    add("--block", type=count, default=50, metavar="N", help="requests per turn with --against")
+    add("--seed", type=int, default=1, metavar="N", help="seed of times, lengths and words")
 
 
 def run(args: argparse.Namespace) -> None:

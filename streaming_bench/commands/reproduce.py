@@ -27,20 +27,15 @@ _SEED_FIRST: Final = 101
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    count = arguments.checked(arguments.count)
+    count, port = arguments.count, Path("port/bin/python")
     add = parser.add_argument
     add("table", choices=list(TABLES), help="the table")
     add("--out", type=Path, metavar="DIR", help="folder for tables, CSV files and a manifest")
-    add("--seeds", type=count, default=3, metavar="N", help="runs of each row; default 3")
+    add("--seeds", type=count, default=3, metavar="N", help="runs of each row")
     add("--seed-first", type=count, metavar="N", help="first seed; default 101, for cost 1")
     add("--requests", type=count, metavar="N", help="requests of each run; default: the published number")
-    add(
-        "--python",
-        type=Path,
-        default=Path("port/bin/python"),
-        help="python-port: interpreter of an environment with the port",
-    )
-    add("--at-a-time", type=count, default=1, metavar="N", help="python-port: requests in flight; default 1")
+    add("--python", type=Path, default=port, help="python-port: interpreter of an environment with the port")
+    add("--at-a-time", type=count, default=1, metavar="N", help="python-port: requests in flight")
     add("--real-time", action="store_true", help="python-port: use the machine's clock instead of virtual time")
 
 

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 
 from gateway.routing.strategies import Routing
-from providers.simulated.quantities import duration
 from streaming_bench import arguments, progress
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.policies import POLICY_NAMES
@@ -19,43 +18,28 @@ from streaming_bench.simulation.summary import table
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    count, positive = arguments.checked(arguments.count), arguments.checked(arguments.positive)
-    share, percent = arguments.checked(arguments.share), arguments.checked(arguments.percent)
+    parser.usage = "%(prog)s --workload NAME [options]"
+    count, positive, share = arguments.count, arguments.positive, arguments.share
+    policies = arguments.names("policy", *POLICY_NAMES)
+    limit_headers = [headers.value for headers in LimitHeaders]
     add = parser.add_argument
     add("--workload", required=True, metavar="NAME", help="W1 to W8, or the path of a .toml file")
-    add(
-        "--policy",
-        type=arguments.names("policy", *POLICY_NAMES),
-        default=("adaptive", "off"),
-        help=f"one or more of {','.join(POLICY_NAMES)}",
-    )
-    add("--budget", type=percent, metavar="%", help="share of hedges; default: the gateway's")
-    add("--max-hedges", type=count, default=1, metavar="N", help="maximum of backups per request; default 1")
-    add("--seeds", type=count, default=5, metavar="N", help="runs of each policy; default 5")
-    add("--seed-first", type=count, default=1, metavar="N", help="first seed; default 1")
+    add("--policy", type=policies, default="adaptive,off", help=f"one or more of {','.join(POLICY_NAMES)}")
+    add("--budget", type=arguments.percent, metavar="%", help="share of hedges; default: the gateway's")
+    add("--max-hedges", type=count, default=1, metavar="N", help="maximum of backups per request")
+    add("--seeds", type=count, default=5, metavar="N", help="runs of each policy")
+    add("--seed-first", type=count, default=1, metavar="N", help="first seed")
     add("--requests", type=count, metavar="N", help="requests of each run; default: the workload's")
     add("--routing", choices=[routing.value for routing in Routing], default="predicted", help="routing of primaries")
-    add(
-        "--headers",
-        choices=["flushed", "held"],
-        default="flushed",
-        help="send headers at once or with the first token, for W2",
-    )
+    add("--headers", choices=["flushed", "held"], default="flushed", help="in W2: at once, or with the first token")
     add("--correlation", type=share, metavar="RHO", help="correlation of rare events, 0 to 1")
-    add("--quantile", type=share, metavar="Q", help="quantile of quantile, ttfb and library; default 0.9")
-    add("--static-delay", type=arguments.checked(duration), metavar="TIME", help="delay of static and fan_out")
+    add("--quantile", type=share, metavar="Q", help="quantile of quantile, ttfb and library; default: the gateway's")
+    add("--static-delay", type=arguments.duration, metavar="TIME", help="delay of static and fan_out")
     add("--library-rps", type=positive, metavar="N", help="request rate configured for the library")
     add("--load", type=positive, metavar="X", help="multiple of the workload's rate")
     add("--headroom", type=positive, metavar="X", help="quota as a multiple of the mean traffic")
-    add(
-        "--limit-headers",
-        choices=[headers.value for headers in LimitHeaders],
-        default="none",
-        help="rate limit headers of W5 and W6; with none the limits are configured",
-    )
-    add(
-        "--others", type=share, default=0.0, metavar="SHARE", help="share of each quota used by other clients, 0 to 0.9"
-    )
+    add("--limit-headers", choices=limit_headers, default="none", help="of W5 and W6; none: the limits are configured")
+    add("--others", type=share, default=0.0, metavar="SHARE", help="share of each quota used by other clients, to 0.9")
     add("--json", type=Path, metavar="FILE", help="file for rows and a manifest")
 
 
@@ -69,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     result = compare(scenario, _plan(args), progress.bar())
     rows = result["rows"]
     assert isinstance(rows, list)
-    print(f"{scenario.name}: {scenario.about}; {scenario.requests:,} requests, {args.seeds} seeds; times in ms")
+    print(f"{scenario.name}: {scenario.about}; {scenario.requests:,} requests of each run; times in ms")
     print("\n".join(table(rows).lines()))
     for part in rows[0]["parts"]:
         print(f"\n{part}")

@@ -31,19 +31,16 @@ _BOUNDS: Final = ("best single hedge", "clairvoyant")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    count = arguments.checked(arguments.count)
+    parser.usage = "%(prog)s --out DIR [options]"
+    workloads = arguments.names("workload", *sweeps.WORKLOADS)
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="folder for tables, plots and a manifest")
-    add("--part", type=arguments.names("part", *PARTS), default=PARTS, help=f"one or more of {','.join(PARTS)}")
-    add(
-        "--workload",
-        type=arguments.names("workload", *sweeps.WORKLOADS),
-        help=f"one or more of {','.join(sweeps.WORKLOADS)}",
-    )
+    add("--part", type=arguments.names("part", *PARTS), default=",".join(PARTS), help="parts of the sweep")
+    add("--workload", type=workloads, help=f"workloads of the frontier, one or more of {','.join(sweeps.WORKLOADS)}")
     add("--quick", action="store_true", help="coarse results in about a minute")
-    add("--requests", type=count, metavar="N", help="requests of each run; default 10,000")
-    add("--seeds", type=count, default=1, metavar="N", help="runs of each point of the frontier; default 1")
-    add("--seed-first", type=count, default=101, metavar="N", help="first seed; default 101")
+    add("--requests", type=arguments.count, metavar="N", help="requests of each run; default 10,000")
+    add("--seeds", type=arguments.count, default=1, metavar="N", help="runs of each point of the frontier")
+    add("--seed-first", type=arguments.count, default=101, metavar="N", help="first seed")
 
 
 def run(args: argparse.Namespace) -> None:

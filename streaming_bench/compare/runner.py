@@ -63,8 +63,8 @@ def measure_run(fleet: Fleet, experiment: Experiment, spec: RunSpec, progress: C
         progress: called with the number of finished requests.
     """
     fleet.configure([{"episodes": [], "first_comment": "", **profile} for profile in experiment.profiles(spec.mode)])
-    with _target(fleet, experiment, spec) as gateway_, asyncio.Runner() as runner:
-        return runner.run(_run(fleet, experiment, spec, gateway_, progress))
+    with _target(fleet, experiment, spec) as process, asyncio.Runner() as runner:
+        return runner.run(_run(fleet, experiment, spec, process, progress))
 
 
 @contextlib.contextmanager
@@ -73,15 +73,15 @@ def _target(fleet: Fleet, experiment: Experiment, spec: RunSpec) -> Iterator[Gat
         yield None
     else:
         signal = spec.policy if spec.policy in SIGNALS else None
-        with gateway(fleet.urls, experiment.hedge(spec.policy), signal) as gateway_:
-            yield gateway_
+        with gateway(fleet.urls, experiment.hedge(spec.policy), signal) as process:
+            yield process
 
 
 async def _run(
     fleet: Fleet,
     experiment: Experiment,
     spec: RunSpec,
-    gateway_: GatewayProcess | None,
+    process: GatewayProcess | None,
     progress: Callable[[int], None],
 ) -> Run:
     loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ async def _run(
 
     async with asyncio.TaskGroup() as tasks:
         measuring, warm_s = False, loop.time()
-        urls = fleet.urls if gateway_ is None else [gateway_.url]
+        urls = fleet.urls if process is None else [process.url]
         clients = [Client(Target(url, MODEL, timeout_s=30.0), tasks, warm_s) for url in urls]
         try:
             await open_loop(_RoundRobin(clients), experiment.requests(spec.warm, "warm"), warm_s, done)
@@ -127,7 +127,7 @@ async def _run(
         "upstream_requests": after.requests - before.requests,
         "upstream_tokens": after.tokens - before.tokens,
         "cancelled": after.cancelled - before.cancelled,
-        "learned_delay_ms": None if gateway_ is None else learned_delay_ms(gateway_),
+        "learned_delay_ms": None if process is None else learned_delay_ms(process),
         "lag_p99_ms": 1000 * quantile(lag.lags_s, 0.99).value,
     }
     return run

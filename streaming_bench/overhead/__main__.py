@@ -21,19 +21,14 @@ _FOREIGN_MAX: Final = 0.1  # more of it changes the cost of a request
 def main() -> int:
     """Measure and print; return 0 for success, 1 for a failure, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(
-        prog="scripts/bench-gateway", description="Measures the CPU time of a request and of a token."
+        prog="scripts/bench-gateway",
+        description="Measures the CPU time of a request and of a token.",
+        formatter_class=arguments.DefaultsFormatter,
     )
-    count = arguments.checked(arguments.count)
-    parser.add_argument(
-        "--rounds", type=count, default=3, metavar="N", help="rounds, of which the median counts; default 3"
-    )
-    parser.add_argument(
-        "--growth",
-        choices=sorted(growth.PARTS),
-        nargs="*",
-        help="measure the growth of the cost instead: all parts, or the named ones",
-    )
-    parser.add_argument("--record", action="store_true", help=f"record this run in {RECORDED.name}")
+    add = parser.add_argument
+    add("--rounds", type=arguments.count, default=3, metavar="N", help="rounds, of which the median counts")
+    add("--growth", choices=sorted(growth.PARTS), nargs="*", help="measure the growth of the cost: all parts, or some")
+    add("--record", action="store_true", help=f"record this run in {RECORDED.name}")
     args = parser.parse_args()
     if not Path("/proc/self/schedstat").exists():
         print("/proc is missing; run the cost bench on Linux", file=sys.stderr)
