@@ -144,7 +144,8 @@ def _python_port(args: argparse.Namespace, first: int, results: Results | None) 
 def _race(args: argparse.Namespace, first: int, results: Results | None, name: str, study: studies.Study) -> _Parts:
     found = studies.reproduce(study, _seeds(args, first), args.requests, progress.bar())
     _csv(results, name, found)
-    return [f"{name.replace('-', ', ', 1)}: {study.workload}, {args.seeds} seeds from {first}", grid(found)]
+    title = name.replace("streaming-", "streaming, ")
+    return [f"{title}: {study.workload}, seeds {first} to {first + args.seeds - 1}", grid(found)]
 
 
 def _seeds(args: argparse.Namespace, first: int) -> range:
