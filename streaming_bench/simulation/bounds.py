@@ -3,8 +3,8 @@
 Draws come in pairs, the times of a request's primary and of its backup, independent of every decision. A policy with
 one backup and no knowledge of the future is a distribution over delays (infinite for never); its load and its share of
 requests beyond a time are means over that distribution. So the best policy is the solution of a linear program with two
-constraints, and a mixture of two delays is enough. The clairvoyant policy knows every pair beforehand and sends backups
-at once, where they save most; primaries are not moved.
+constraints, and a mixture of two delays is enough. The clairvoyant policy is given every pair beforehand and sends
+backups at once, where they save most; primaries are not moved.
 
 Units: seconds; budgets and loads as fractions of the requests.
 """
@@ -32,7 +32,7 @@ class Bound:
 
 
 def best_single_hedge(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
-    """Return the best result of all policies that send at most one backup and know the distribution of the draws.
+    """Return the best result of all policies that send at most one backup, given the distribution of the draws.
 
     Args:
         primaries_s, backups_s: the pairs.
@@ -54,7 +54,7 @@ def best_single_hedge(primaries_s: Values, backups_s: Values, budget: float) -> 
 
 
 def clairvoyant(primaries_s: Values, backups_s: Values, budget: float) -> Bound:
-    """Return the best result of a policy that knows every pair beforehand."""
+    """Return the best result of a policy that is given every pair beforehand."""
 
     def beyond(time_s: float) -> float:
         late = primaries_s > time_s
