@@ -1,4 +1,4 @@
-"""Bounds bound: no threshold beats the best single hedge, and nothing beats the clairvoyant."""
+"""Bounds: no threshold beats the best single hedge, and no policy beats the clairvoyant."""
 
 import numpy as np
 import pytest
@@ -18,10 +18,10 @@ def draws(seed: int, count: int = 800) -> tuple[Values, Values]:
 @settings(max_examples=15)
 @given(st.integers(0, 50), st.integers(0, 8), st.floats(0.0, 12.0))
 def test_no_threshold_is_better(seed: int, eighths: int, delay_s: float) -> None:
-    """Whoever hedges a share of those who are late at any delay has no better p99 or mean at his own load."""
+    """A policy that hedges a share of the late requests has no better p99 or mean than the bound at its load."""
     first, second = draws(seed)
     hedged = np.where(first > delay_s, np.minimum(first, delay_s + second), first)
-    took = np.concatenate([hedged] * eighths + [first] * (8 - eighths))  # each request in all its ways: nobody is lucky
+    took = np.concatenate([hedged] * eighths + [first] * (8 - eighths))  # each request in all its ways, without chance
     load = eighths / 8 * float((first > delay_s).mean())
     best, knowing = best_single_hedge(first, second, load + 0.02), clairvoyant(first, second, load + 0.02)
     assert best.mean_s <= float(took.mean()) * 1.01
@@ -31,7 +31,7 @@ def test_no_threshold_is_better(seed: int, eighths: int, delay_s: float) -> None
 
 
 def test_without_a_budget_nothing_is_gained() -> None:
-    """A budget of 0 leaves p99 and mean as they are; with all of it both draws count and the lower one is taken."""
+    """A budget of 0 changes neither p99 nor mean; with a budget of 1 the lower of both draws counts."""
     first, second = draws(1)
     for bound in (best_single_hedge(first, second, 0.0), clairvoyant(first, second, 0.0)):
         assert bound.p99_s == pytest.approx(np.quantile(first, 0.99), rel=0.02)

@@ -1,4 +1,4 @@
-"""The pictures of docs/hedging.md are drawn, and those in the docs are the ones the command draws."""
+"""The plots of docs/hedging.md: the command draws each plot that the docs contain."""
 
 import argparse
 from importlib import import_module
@@ -11,8 +11,8 @@ from checkout import DOCS
 IMAGES = DOCS / "images"
 
 
-def test_the_pictures_of_the_docs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command draws a picture of each kind that docs/hedging.md shows, from short runs as from long ones."""
+def test_the_plots_of_the_docs_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command draws every plot of docs/hedging.md, also from short runs."""
     pytest.importorskip("matplotlib")
     figures = import_module("streaming_bench.commands.docs_figures")
     monkeypatch.setattr(figures, "REQUESTS", 300)

@@ -1,4 +1,4 @@
-"""Simulated language-model servers: work takes what the weather allows, engines batch, quotas refuse."""
+"""Simulated language-model servers: work takes longer in slowdowns, engines batch, quotas reject."""
 
 import asyncio
 
@@ -23,24 +23,26 @@ TIMES = st.floats(0.0, 100.0)
 
 
 @given(st.lists(st.tuples(TIMES, st.floats(0.1, 20.0), st.floats(0.05, 1.0)), max_size=5), TIMES, TIMES, TIMES)
-def test_work_adds_up(spells: list[tuple[float, float, float]], start_s: float, first_s: float, then_s: float) -> None:
-    """Whatever the weather, doing one piece of work and then another ends when doing both at once does."""
-    weather = SpeedTimeline([Slowdown(at_s, at_s + lasts_s, speed) for at_s, lasts_s, speed in spells])
-    halfway_s = weather.finish_s(start_s, first_s)
-    assert weather.finish_s(halfway_s, then_s) == pytest.approx(weather.finish_s(start_s, first_s + then_s), abs=1e-6)
+def test_work_adds_up(
+    slowdowns: list[tuple[float, float, float]], start_s: float, first_s: float, then_s: float
+) -> None:
+    """Two pieces of work in sequence end at the same time as both in one piece, for every timeline."""
+    timeline = SpeedTimeline([Slowdown(at_s, at_s + lasts_s, speed) for at_s, lasts_s, speed in slowdowns])
+    halfway_s = timeline.finish_s(start_s, first_s)
+    assert timeline.finish_s(halfway_s, then_s) == pytest.approx(timeline.finish_s(start_s, first_s + then_s), abs=1e-6)
 
 
-def test_work_takes_longer_in_a_spell() -> None:
-    """At half the speed the part of the work that falls into the spell takes twice as long."""
-    weather = SpeedTimeline([Slowdown(10.0, 20.0, 0.5)])
-    assert weather.finish_s(0.0, 5.0) == 5.0
-    assert weather.finish_s(8.0, 4.0) == pytest.approx(14.0)
-    assert weather.finish_s(18.0, 4.0) == pytest.approx(23.0)
-    assert (weather.speed(9.9), weather.speed(10.0), weather.speed(20.0)) == (1.0, 0.5, 1.0)
+def test_work_takes_longer_in_a_slowdown() -> None:
+    """At half the speed the part of the work within the slowdown takes twice as long."""
+    timeline = SpeedTimeline([Slowdown(10.0, 20.0, 0.5)])
+    assert timeline.finish_s(0.0, 5.0) == 5.0
+    assert timeline.finish_s(8.0, 4.0) == pytest.approx(14.0)
+    assert timeline.finish_s(18.0, 4.0) == pytest.approx(23.0)
+    assert (timeline.speed(9.9), timeline.speed(10.0), timeline.speed(20.0)) == (1.0, 0.5, 1.0)
 
 
-def test_a_quota_refuses_what_it_does_not_have() -> None:
-    """A bucket gives what it holds, then says when there will be more, and gives it then."""
+def test_an_empty_quota_rejects() -> None:
+    """A bucket accepts requests up to its content, then returns a retry time, and accepts one at that time."""
     provider = ProviderQuota([Limit(Resource.REQUESTS, 2, 10.0), Limit(Resource.TOKENS, 1_000, 10.0)])
     assert provider.charge(100, 0.0) is None
     assert provider.charge(100, 0.0) is None
@@ -52,7 +54,7 @@ def test_a_quota_refuses_what_it_does_not_have() -> None:
 
 
 def test_bursts_keep_the_mean() -> None:
-    """Traffic that switches between states has the rate it was asked for."""
+    """Traffic that switches between states has the configured mean rate."""
     for name in ("W5", "W6"):
         arrivals = load(name).arrivals
         times_s = arrivals_s(arrivals, 20_000, 1)
@@ -66,15 +68,15 @@ def test_a_faster_workload_is_the_same_otherwise() -> None:
     assert with_load(load("W1"), 0.5).arrivals.concurrency == 10
 
 
-class Heard:
-    """A sink that keeps when things happened."""
+class RecordingSink:
+    """A sink that records the times of events."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None
         self.end_s: float | None = None
 
     def on_headers(self, status: int, headers: Headers) -> None:
-        """Part of the first token here."""
+        """Ignore the headers, which come with the first token."""
 
     def on_frame(self, frame: Frame) -> None:
         self.first_s = asyncio.get_running_loop().time()
@@ -95,30 +97,30 @@ def test_an_engine_computes_prompts_in_order() -> None:
     """Requests at one engine get their first tokens in order, together at the rate at which it computes prompts."""
     scenario = calm("W5")
 
-    async def main() -> tuple[list[Heard], tuple[float, float]]:
+    async def main() -> tuple[list[RecordingSink], tuple[float, float]]:
         world = ServerDraws(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
-        heard = [Heard() for _ in range(5)]
-        for i, sink in enumerate(heard):
+        sinks = [RecordingSink() for _ in range(5)]
+        for i, sink in enumerate(sinks):
             world.endpoints[0].open(call_of(i), sink)
         await asyncio.sleep(100)
-        return heard, world.prefill()
+        return sinks, world.prefill()
 
-    heard, (computed, wasted) = run_virtual(main())
-    firsts_s = [sink.first_s for sink in heard if sink.first_s is not None]
+    sinks, (computed, wasted) = run_virtual(main())
+    firsts_s = [sink.first_s for sink in sinks if sink.first_s is not None]
     assert len(firsts_s) == 5
     assert firsts_s == sorted(firsts_s)
     assert computed / 10_000 < firsts_s[-1] < computed / 10_000 + 5 * 2 * 0.020
     assert wasted == 0
-    assert all(sink.end_s is not None and sink.end_s > first_s for sink, first_s in zip(heard, firsts_s, strict=True))
+    assert all(sink.end_s is not None and sink.end_s > first_s for sink, first_s in zip(sinks, firsts_s, strict=True))
 
 
 def test_an_aborted_request_frees_the_engine() -> None:
-    """What was computed for a cancelled request counts as wasted, and the next one does not wait for the rest."""
+    """Tokens computed for a cancelled request count as wasted, and the next request does not wait for the rest."""
     scenario = calm("W5")
 
-    async def main() -> tuple[Heard, Heard, tuple[float, float]]:
+    async def main() -> tuple[RecordingSink, RecordingSink, tuple[float, float]]:
         world = ServerDraws(scenario, 1).world(scenario, asyncio.get_running_loop(), held=True)
-        gone, kept = Heard(), Heard()
+        gone, kept = RecordingSink(), RecordingSink()
         stream = world.endpoints[0].open(call_of(0), gone)
         world.endpoints[0].open(call_of(1), kept)
         await asyncio.sleep(0.001)
@@ -132,8 +134,8 @@ def test_an_aborted_request_frees_the_engine() -> None:
     assert 0 < wasted < computed
 
 
-def test_parts_are_what_they_say() -> None:
-    """A part takes requests by arrival and prompt length, and a request without an answer counts as failed."""
+def test_subsets_select_their_requests() -> None:
+    """A subset selects requests by arrival and prompt length; a request without an answer counts as failed."""
     records = [
         SimulatedRequest(1.0, 0.1, 10.0, 0, 0, 0, 0.0, 0, 0),
         SimulatedRequest(2.0, 0.3, 10.0, 1, 1, 1, 0.2, 0, 0),

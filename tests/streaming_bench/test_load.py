@@ -1,4 +1,4 @@
-"""Traffic as it is planned: lengths, times, traces, and what all of it may cost before anything is sent."""
+"""Planned traffic: lengths, times, traces, and the maximum cost before the first request."""
 
 import random
 from pathlib import Path
@@ -18,8 +18,8 @@ def draws(text: str, count: int = 400) -> list[int]:
     return [token_distribution(text).draw(rng, number) for number in range(count)]
 
 
-def test_lengths_are_what_they_say() -> None:
-    """Each form of a length draws what it names, at least one token."""
+def test_distributions_draw_their_values() -> None:
+    """Each form of a distribution draws its values, at least one token."""
     assert set(draws("200")) == {200}
     assert draws("trace:1,2,3", 4) == [1, 2, 3, 1]
     assert min(draws("uniform:10,20")) == 10
@@ -31,13 +31,13 @@ def test_lengths_are_what_they_say() -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "200000", "uniform:5", "uniform:9,5", "normal:1,2", "trace:"])
 def test_a_wrong_length_is_explained(text: str) -> None:
-    """What is no length says what to write instead."""
+    """The error about a wrong distribution contains the correction."""
     with pytest.raises(UnitError, match=r"write|whole numbers"):
         token_distribution(text)
 
 
 def test_prompts_have_their_length_and_their_own_beginning() -> None:
-    """A prompt has about the words that were asked for, begins with what is shared, and no two are alike behind it."""
+    """A prompt has about the requested length, begins with the shared text, and continues with its own."""
     shared = shared_text(50, 1)
     texts = [prompt_text(number, 200, random.Random(number), shared) for number in range(2)]
     assert [len(text.split()) for text in texts] == [194, 194]  # a chat template adds the rest
@@ -46,7 +46,7 @@ def test_prompts_have_their_length_and_their_own_beginning() -> None:
 
 
 def test_a_plan_is_its_seed() -> None:
-    """The same seed plans the same requests, another one others; times begin at 0 and rise."""
+    """The same seed plans the same requests, another seed different ones; times begin at 0 and rise."""
     traffic = TrafficPlan(
         100, 20.0, token_distribution("lognormal:200,50"), token_distribution("uniform:10,60"), shared_tokens=10, seed=3
     )
@@ -63,7 +63,7 @@ def test_a_plan_is_its_seed() -> None:
 
 
 def test_blocks_begin_at_zero() -> None:
-    """Cut into blocks, nothing is lost, and times count from each block's first request."""
+    """Blocks contain every request, and times count from each block's first request."""
     blocks = in_blocks(
         plan_requests(TrafficPlan(25, 20.0, token_distribution("20"), token_distribution("20"), block=10))
     )
@@ -74,7 +74,7 @@ def test_blocks_begin_at_zero() -> None:
 
 
 def test_a_trace_is_followed(tmp_path: Path) -> None:
-    """A trace decides times and, where it says them, lengths."""
+    """A trace sets the times and, where present, the lengths."""
     file = tmp_path / "trace.csv"
     file.write_text("at_s,prompt_tokens,max_tokens\n0,100,5\n0.5,,\n")
     trace = read_trace(file)
@@ -84,7 +84,7 @@ def test_a_trace_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("when\n1\n", "has no column `at_s`"),
         ("at_s\n", "has 0 arrivals"),
@@ -94,18 +94,18 @@ def test_a_trace_is_followed(tmp_path: Path) -> None:
         ("at_s\n2\n1\n", "sort the arrivals"),
     ],
 )
-def test_a_wrong_trace_is_explained(tmp_path: Path, text: str, said: str) -> None:
-    """What cannot be read is named with its line."""
+def test_a_wrong_trace_is_explained(tmp_path: Path, text: str, message: str) -> None:
+    """The error about an unreadable value names its line."""
     file = tmp_path / "trace.csv"
     file.write_text(text)
-    with pytest.raises(BenchError, match=said):
+    with pytest.raises(BenchError, match=message):
         read_trace(file)
     with pytest.raises(BenchError, match="cannot read the trace"):
         read_trace(tmp_path / "none.csv")
 
 
-def test_what_it_costs_is_known_before() -> None:
-    """All prompts and the longest answers, to every target, are counted and compared with what is allowed."""
+def test_the_cost_is_estimated() -> None:
+    """The estimate counts all prompts and the longest answers to every target, and is compared with the limits."""
     cost = estimate_cost(plan_requests(TrafficPlan(10, None, token_distribution("100"), token_distribution("20"))), 2)
     assert (cost.requests, cost.prompt_tokens, cost.tokens) == (20, 2000, 400)
     assert cost.objection(20, 2400) is None
@@ -117,22 +117,22 @@ LOAD = ["load", "--url", "http://127.0.0.1:9/v1", "--model", "m", "--concurrency
 
 
 def test_a_dry_run_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dry run says what it would cost at most and writes nothing; nobody listens at the URL it names."""
+    """A dry run prints the maximum cost and writes nothing; the URL has no server."""
     assert main([*LOAD, "--requests", "10", "--dry-run", "--out", str(tmp_path / "o")]) == 0
-    said = capsys.readouterr().err
-    assert "10 requests: about 2,000 prompt tokens and at most 640 generated tokens" in said
-    assert "nothing was sent" in said
+    message = capsys.readouterr().err
+    assert "10 requests: about 2,000 prompt tokens and at most 640 generated tokens" in message
+    assert "nothing was sent" in message
     assert not (tmp_path / "o").exists()
 
 
-def test_too_much_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A plan over a bound ends with status 1 before anything is sent."""
+def test_a_plan_over_the_limit_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan over a limit ends with status 1 before the first request."""
     assert main([*LOAD, "--requests", "2000"]) == 1
     assert "2,000 requests exceed --requests-max 1,000; nothing was sent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--url", "ftp://x"], "write the base URL of the API"),
         (["--url", "http://user:pw@x/v1"], "--key-env"),
@@ -143,24 +143,24 @@ def test_too_much_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rps", "2"], "not allowed with argument"),
     ],
 )
-def test_a_wrong_option_is_explained(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A value that cannot be used ends the command with a sentence, which does not repeat a password."""
+def test_a_wrong_option_is_explained(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong value ends the command with an error that does not repeat a password."""
     with pytest.raises(SystemExit):
         main([*LOAD, *options])
     shown = " ".join(capsys.readouterr().err.split())
-    assert said in shown
+    assert message in shown
     assert "user:pw" not in shown
 
 
 def test_a_missing_key_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable that should hold the key is named, before anything is sent."""
+    """The error names the variable without a key, before the first request."""
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     assert main([*LOAD, "--key-env", "NO_SUCH_KEY"]) == 1
     assert "NO_SUCH_KEY is unset, empty" in capsys.readouterr().err
 
 
-def test_a_command_that_does_not_exist_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands there are stand in the answer."""
+def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error lists the commands."""
     with pytest.raises(SystemExit):
         main(["bogus"])
     assert "compare" in capsys.readouterr().err
@@ -175,9 +175,9 @@ def test_an_old_command_names_its_successor(old: str, new: str, capsys: pytest.C
     assert new in COMMANDS
 
 
-def test_nobody_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no request was answered there are no tables of nothing: only why, and the exit status of a failure."""
+def test_a_run_without_answers_has_no_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any answer there are no tables, only the cause and the exit status of a failure."""
     assert main([*LOAD, "--requests", "3"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "no request was answered (http://127.0.0.1:9/v1: 3 x connect)" in said.err
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert "no request was answered (http://127.0.0.1:9/v1: 3 x connect)" in message.err

@@ -1,4 +1,4 @@
-"""The published tables run again: the lab's files to the byte, its rules, and how figures stand beside each other."""
+"""Reproduced tables: the lab's files to the byte, its rules, and published figures next to reproduced ones."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ attempts_ms = st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 3000)), mi
 
 
 def test_the_labs_files_are_golden() -> None:
-    """The same bytes in every run, on every supported version of Python."""
+    """The lab's files have the same bytes in every run, on every supported version of Python."""
     assert golden_lab() == {path.name: path.read_text(encoding="utf-8") for path in LAB.glob("*.csv")}
     assert golden_lab() == golden_lab()
 
@@ -26,14 +26,17 @@ def test_the_labs_files_are_golden() -> None:
 @pytest.mark.parametrize("threshold", threshold_lab.THRESHOLDS)
 def test_the_lab_agrees_with_its_table(threshold: str) -> None:
     """Thresholds and the baseline's p99 are the published ones, the hedged p99 is within 5 %."""
-    row, said = threshold_lab.threshold_cost(threshold_lab.draw(threshold_lab.SEED), threshold), sources.COST[threshold]
-    assert (row.threshold_ms, row.baseline_p99_ms, row.total_requests) == (said[0], said[1], said[6])
-    assert row.hedged_p99_ms == pytest.approx(said[2], rel=0.05)
+    row, expected = (
+        threshold_lab.threshold_cost(threshold_lab.draw(threshold_lab.SEED), threshold),
+        sources.COST[threshold],
+    )
+    assert (row.threshold_ms, row.baseline_p99_ms, row.total_requests) == (expected[0], expected[1], expected[6])
+    assert row.hedged_p99_ms == pytest.approx(expected[2], rel=0.05)
 
 
 @given(attempts_ms, st.sampled_from(list(threshold_lab.THRESHOLDS)))
 def test_a_hedge_shortens_and_what_it_wastes_is_the_losers_time(pairs: list[tuple[int, int]], threshold: str) -> None:
-    """No request gets slower; the wasted work is what the losers had spent when the winner was there."""
+    """No request gets slower; the wasted work is the losers' time until the winner's end."""
     lab = threshold_lab.LabDraws([a for a, _ in pairs], [b for _, b in pairs])
     row = threshold_lab.threshold_cost(lab, threshold)
     hedged = threshold_lab.hedged_ms(lab, row.threshold_ms)
@@ -44,37 +47,39 @@ def test_a_hedge_shortens_and_what_it_wastes_is_the_losers_time(pairs: list[tupl
 
 
 def test_the_fan_out_arithmetic() -> None:
-    """What is published for calls of which 1 % are slow is right, and one call is as slow as it is."""
+    """The published shares for 1 % of slow calls are right, and a single call is slow with its own probability."""
     assert {calls: round(fan_out.any_slow(0.01, calls), 2 + (calls < 100)) for calls in sources.FAN_OUT} == dict(
         sources.FAN_OUT
     )
     assert fan_out.any_slow(0.04, 1) == pytest.approx(0.04)
 
 
-def test_the_study_left_its_delay_out() -> None:
-    """Without the delay of 20 ms that a hedged request waits, the study's figures come out; with it they do not."""
+def test_the_study_omits_its_delay() -> None:
+    """The study's figures agree without the delay of 20 ms of hedged requests, and disagree with it."""
     study = replace(studies.THREE_SERVERS, rows=studies.THREE_SERVERS.rows[1:3])
     found = {row.name: row for row in studies.reproduce(study, [101], 2_500, quiet)}
-    said = sources.THREE_SERVERS["20 ms to all others"]["study"]
+    expected = sources.THREE_SERVERS["20 ms to all others"]["study"]
     without = found["the same, the delay left out"].here
-    assert all(without[key] == pytest.approx(said[key], rel=0.05) for key in ("mean", "p95", "p99", "p100"))
-    assert found["20 ms to all others"].here["p99"] > 1.2 * said["p99"]
+    assert all(without[key] == pytest.approx(expected[key], rel=0.05) for key in ("mean", "p95", "p99", "p100"))
+    assert found["20 ms to all others"].here["p99"] > 1.2 * expected["p99"]
 
 
-def test_figures_stand_beside_each_other() -> None:
-    """A row has its published figures, ours, how far off each is, and where seeds differ from what to what."""
-    said = {"paper": {"p50": 10.0, "p99": 100.0, "extra": 0.05}}
-    row = ReproducedRow("static", {"p50": 11.0, "p99": 90.0, "p999": 200.0, "extra": 0.07}, said, {"p99": (80.0, 95.0)})
+def test_published_and_reproduced_figures_share_a_table() -> None:
+    """A row has its published and its reproduced figures, their deviation, and the range over the seeds."""
+    expected = {"paper": {"p50": 10.0, "p99": 100.0, "extra": 0.05}}
+    row = ReproducedRow(
+        "static", {"p50": 11.0, "p99": 90.0, "p999": 200.0, "extra": 0.07}, expected, {"p99": (80.0, 95.0)}
+    )
     assert grid([row]).rows == [
         ["static: paper", "10", "100", "", "5.0%"],
         ["static: here", "11", "90", "200", "7.0%"],
         ["    off by, paper", "+10.0%", "-10.0%", "", "+2.0 points"],
         ["    seeds from, to", "", "80-95", "", ""],
     ]
-    assert deviation("p999", row.here, said["paper"]) is None
+    assert deviation("p999", row.here, expected["paper"]) is None
 
 
-def test_without_the_port_it_is_said_how_to_get_it(tmp_path: Path) -> None:
-    """An environment that is not there is an error that names the commands that make it."""
+def test_a_missing_port_is_explained(tmp_path: Path) -> None:
+    """The error about a missing environment contains the commands that create it."""
     with pytest.raises(python_port.PortError, match="hedge-python"):
         python_port.reproduce(tmp_path / "python", [1], 1, quiet, real_time=False)

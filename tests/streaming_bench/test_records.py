@@ -1,4 +1,4 @@
-"""What was measured: records survive a folder, figures are those of the records, and tables say what they tables."""
+"""Measured runs: records survive a folder, figures match the records, and tables show the findings."""
 
 import argparse
 import math
@@ -30,12 +30,12 @@ ttfb            20        20        20   20   20   20      100.0%  100.0%  20%  
 adaptive        20        40        20   40   40   40       20.0%   20.0%  80%     24"""
 
 
-def record(number: int, ttft_s: float, **said: object) -> Record:
+def record(number: int, ttft_s: float, **message: object) -> Record:
     """An answer of five tokens, 10 ms between two of them."""
     due_s = number / 100
     at_s, end_s = due_s + ttft_s, due_s + ttft_s + 0.04
     made = Record(number, number // 50, due_s, due_s, at_s, at_s, at_s, end_s, end_s, 5, 0.01, 60, 5, 200)
-    for name, value in said.items():
+    for name, value in message.items():
         setattr(made, name, value)
     return made
 
@@ -45,12 +45,12 @@ def run(
 ) -> Run:
     """A hundred requests."""
     records = [record(number, ttft_s(number), result=hedged(number)) for number in range(100)]
-    told: dict[str, object] = {"part": "headers", "mode": "flushed", "policy": policy, "upstream_requests": upstream}
-    return Run(f"{policy}, flushed", {**told, "upstream_tokens": 520, "lag_p99_ms": 0.3, **facts}, records)
+    usual: dict[str, object] = {"part": "headers", "mode": "flushed", "policy": policy, "upstream_requests": upstream}
+    return Run(f"{policy}, flushed", {**usual, "upstream_tokens": 520, "lag_p99_ms": 0.3, **facts}, records)
 
 
 def runs() -> list[Run]:
-    """What a comparison finds where one in five requests is slow."""
+    """Runs of a comparison in which one in five requests is slow."""
 
     def slow(number: int) -> bool:
         return number % 5 == 0
@@ -71,7 +71,7 @@ def runs() -> list[Run]:
 
 
 def test_runs_survive_a_folder(tmp_path: Path) -> None:
-    """What is written is read again as it was, missing times and failures included."""
+    """Runs read back are equal to the written ones, including missing times and failures."""
     failed = Record(1, 0, 0.5, 0.5, end_s=0.6, status=429, error="http_429")
     written = Run("endpoint", {"target": "http://x/v1"}, [record(0, 0.02, replica="a"), failed])
     write_runs(Results(tmp_path, [], None), [written, Run("against", {}, [Record(0, 0, 0.0, 0.0)])])
@@ -80,8 +80,8 @@ def test_runs_survive_a_folder(tmp_path: Path) -> None:
     assert math.isnan(other.records[0].end_s)
 
 
-def test_a_folder_that_is_none_is_explained(tmp_path: Path) -> None:
-    """Runs that are missing, or cannot be read, are told with file and line."""
+def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
+    """An error about missing or unreadable runs names file and line."""
     (tmp_path / "runs.json").write_text("{}")
     with pytest.raises(BenchError, match="has no runs"):
         read_runs(tmp_path)
@@ -93,7 +93,7 @@ def test_a_folder_that_is_none_is_explained(tmp_path: Path) -> None:
 
 
 def test_figures_are_those_of_the_records() -> None:
-    """Quantiles, speed, waste, and failures as infinite times."""
+    """Figures contain quantiles, speed and waste, and count failures as infinite times."""
     found = figures(run("off", lambda _: 0.02, 104, lambda _: "primary"))
     assert found.waits["ttft"]["p50"].value == pytest.approx(20.0)
     assert found.waits["whole"]["p50"].value == pytest.approx(60.0)
@@ -110,27 +110,27 @@ def test_figures_are_those_of_the_records() -> None:
 
 
 def test_the_table_is_golden() -> None:
-    """The overview of a known comparison is this one."""
+    """The overview of a known comparison has not changed."""
     grid = tables.overview(comparison.figures_by_policy(runs()))
     assert "\n".join(grid.lines()) == TABLE
 
 
-def test_a_comparison_says_what_it_shows(tmp_path: Path) -> None:
-    """The trap is told where it is seen, and the p95 as a ratio with what it cost."""
+def test_a_comparison_has_its_findings(tmp_path: Path) -> None:
+    """Sentences name the useless signals, and give the p95 as a ratio with its cost."""
     lines = comparison.render(Results(tmp_path, [], None), runs(), "small print")
-    said = [line for line in lines if line.startswith("- ")]
-    assert said[:2] == [
+    message = [line for line in lines if line.startswith("- ")]
+    assert message[:2] == [
         "- headers at once: a race that headers end never hedges (0.0% extra load)",
         "- headers at once: a delay learned from TTFB hedges everything (100.0% extra load)",
     ]
-    assert said[2].startswith("- headers at once: adaptive has 0.20x [")
-    assert said[2].endswith("the p95 TTFT of off at 20.0% extra load")
+    assert message[2].startswith("- headers at once: adaptive has 0.20x [")
+    assert message[2].endswith("the p95 TTFT of off at 20.0% extra load")
     names = {path.name for path in tmp_path.iterdir()}
     assert {"tables.md", "figures.json", "ttft_cdf.png", "hedge_costs.svg", "ttfb_ttft.png"} <= names
 
 
-def test_a_late_client_is_told() -> None:
-    """A run whose client lagged is marked in the table and in words."""
+def test_a_late_client_is_reported() -> None:
+    """A run with a late client is marked in the table and has a warning."""
     late = run("off", lambda _: 0.02, 100, lambda _: "primary", lag_p99_ms=30.0)
     lines = load_rendering.render(None, [late], "")
     assert any("30 late!" in line for line in lines)
@@ -138,7 +138,7 @@ def test_a_late_client_is_told() -> None:
 
 
 def test_failures_are_in_a_table_of_their_own() -> None:
-    """Classes of failure are columns, and there is no such table where nothing failed."""
+    """Classes of failure are columns; without failures there is no such table."""
     failed = run("off", lambda _: 0.02, 100, lambda _: "primary")
     failed.records[3].error = "timeout"
     grid = tables.errors([figures(failed)])
@@ -148,14 +148,14 @@ def test_failures_are_in_a_table_of_their_own() -> None:
 
 
 def test_a_ratio_is_that_of_the_runs() -> None:
-    """Two runs of the same requests give their ratio, block by block."""
+    """Two runs of the same requests have a ratio, computed block by block."""
     _, off, _, _, adaptive = runs()
     found = compare_runs(adaptive, off, "ttft", 0.95)
     assert found.value == pytest.approx(0.2)
 
 
 def test_compare_plans_its_rows() -> None:
-    """Both header modes are run with every policy, the others in short, and an episode lies within what is measured."""
+    """Two header modes run with every policy, the others are shortened, and the episode is within the recorded span."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     args = parser.parse_args(["--out", "x", "--requests", "1200", "--warm", "300", "--rps", "150"])
@@ -170,7 +170,7 @@ def test_compare_plans_its_rows() -> None:
 
 
 def test_decks_have_their_misses_and_their_seed() -> None:
-    """Each replica's deck has exactly the share of misses, differs from the others', and is its seed's."""
+    """Each replica's deck has the exact share of misses, differs from other decks, and depends on the seed."""
     experiment = Experiment(distribution("20ms"), distribution("200ms"), misses=0.2)
     decks = [experiment.deck(number) for number in range(2)]
     assert [deck.count("200.000ms") for deck in decks] == [100, 100]
@@ -185,7 +185,7 @@ def test_decks_have_their_misses_and_their_seed() -> None:
 
 
 def test_report_shows_a_folder_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The tables and pictures of a folder are written again as they were; two folders give ratios."""
+    """`report` writes the same tables and plots again; two folders give ratios."""
     results = Results(tmp_path / "one", ["compare"], 1)
     comparison.render(results, write_runs(results, runs()), "small print")
     results.close(kind="compare", small_print="small print")
@@ -199,8 +199,8 @@ def test_report_shows_a_folder_again(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "adaptive, flushed  1.00x [" in capsys.readouterr().out
 
 
-def test_report_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Folders of other commands, of two kinds, without common runs, or the folder itself are refused in a sentence."""
+def test_report_rejects_other_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folders of other commands, of two kinds, without common runs, and the output folder itself are rejected."""
 
     def folder(name: str, kind: str, found: list[Run]) -> str:
         results = Results(tmp_path / name, [], 1)
@@ -211,11 +211,11 @@ def test_report_refuses_what_it_cannot_show(tmp_path: Path, capsys: pytest.Captu
     one, load = folder("one", "compare", runs()), folder("load", "load", runs())
     other, strange = folder("other", "compare", [Run("x", {}, [])]), folder("strange", "seeds", [])
     out = ["--out", str(tmp_path / "out")]
-    for given, said in {
+    for given, message in {
         (strange, *out): "was not written by compare or load",
         (one, load, *out): "name two folders of one kind",
         (one, other, *out): "the folders have no run in common",
         (one, "--out", one): "is one of the result folders",
     }.items():
         assert main(["report", *given]) == 1
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

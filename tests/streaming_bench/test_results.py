@@ -1,4 +1,4 @@
-"""A folder of results: bytes that depend on the data alone, and a manifest that its files are checked against."""
+"""A result folder: bytes that depend only on the data, and a manifest that verifies the files."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def written(folder: Path) -> Results:
 
 
 def test_files_are_written_alike(tmp_path: Path) -> None:
-    """The same data give the same bytes, pictures included; numbers have nine digits and what is none is left out."""
+    """The same data give the same bytes, plots included; numbers have nine digits, and NaN is omitted."""
     written(tmp_path / "one")
     written(tmp_path / "two")
     names = {path.name for path in (tmp_path / "one").iterdir()}
@@ -43,8 +43,8 @@ def test_files_are_written_alike(tmp_path: Path) -> None:
     assert read_csv(tmp_path / "one" / "a.csv")[0] == {"name": "p", "value": "0.3", "on": "1"}
 
 
-def test_the_manifest_says_how_and_lists_all(tmp_path: Path) -> None:
-    """The manifest has command, seed, versions, machine, whatever was said, and the SHA-256 of each file."""
+def test_the_manifest_describes_the_run(tmp_path: Path) -> None:
+    """The manifest has command, seed, versions, machine, other facts, and the SHA-256 of each file."""
     written(tmp_path)
     manifest = read_manifest(tmp_path)
     assert manifest["command"] == ["ttft-bench", "compare", "--seed", "7"]
@@ -55,8 +55,8 @@ def test_the_manifest_says_how_and_lists_all(tmp_path: Path) -> None:
     assert sorted(files) == ["a.csv", "a.json", "a.md", "a.png", "a.svg"]
 
 
-def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
-    """A file that was changed or removed after the run is named, and so is a folder that is none."""
+def test_a_changed_folder_is_rejected(tmp_path: Path) -> None:
+    """The error names a changed or removed file, and a folder without a manifest."""
     written(tmp_path)
     (tmp_path / "a.csv").write_text("name\n")
     with pytest.raises(ResultsError, match=r"a\.csv is not the file listed in the manifest"):
@@ -91,5 +91,5 @@ def test_tables_line_up() -> None:
 
 
 def test_csv_quotes() -> None:
-    """A comma in a cell does not make two of it."""
+    """A cell with a comma is quoted."""
     assert csv_text(("a",), [("x,y",)]) == 'a\n"x,y"\n'

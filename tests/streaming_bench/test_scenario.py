@@ -1,4 +1,4 @@
-"""Scenario files: strict, and what is wrong with one is said with the table, the key and what to write instead."""
+"""Scenario files: an error names the table, the key and the correction."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ static_delay = "10ms"
 
 
 def read(tmp_path: Path, old: str = "", new: str = "") -> str:
-    """The message for the good scenario with one change."""
+    """Return the message for the good scenario with one change."""
     assert old in GOOD
     path = tmp_path / "x.toml"
     path.write_text(GOOD.replace(old, new, 1) if old else GOOD)
@@ -39,7 +39,7 @@ def read(tmp_path: Path, old: str = "", new: str = "") -> str:
 
 
 def test_a_good_scenario_is_read(tmp_path: Path) -> None:
-    """Units become seconds and fractions, what is missing has its default, and the file's hash is kept."""
+    """Units become seconds and fractions, missing keys have their defaults, and the file's hash is kept."""
     path = tmp_path / "x.toml"
     path.write_text(GOOD)
     scenario = load(str(path))
@@ -53,12 +53,12 @@ def test_a_good_scenario_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
 def test_every_scenario_of_the_package_is_read(name: str) -> None:
-    """W1 to W8 can be read by name, and call themselves what their file is called."""
+    """W1 to W8 can be loaded by name, and have the name of their file."""
     assert load(name.upper()).name == name.upper()
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("replicas = 2", "replicas = 0", "x.toml: replicas: 0 is not valid; write a whole number, at least 1"),
         ("replicas = 2", "", "x.toml: replicas is missing; add it"),
@@ -78,19 +78,19 @@ def test_every_scenario_of_the_package_is_read(name: str) -> None:
         ("[arrivals]\nper_second = 5", "arrivals = 3", "x.toml: arrivals: 3 is not valid; write a table"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, said: str) -> None:
-    """A mistake is named with file, table and key, what was found and what to write."""
-    assert said in read(tmp_path, old, new)
+def test_a_mistake_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """An error names file, table, key, value and correction."""
+    assert message in read(tmp_path, old, new)
 
 
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
-    """A name that does not exist lists those that do."""
+    """The error about an unknown name lists the known ones."""
     with pytest.raises(ScenarioError, match=r"there is no workload 'W99'; write one of W1, W2, .*W8 or the path"):
         load("W99")
 
 
 def test_a_choice_lists_its_values(tmp_path: Path) -> None:
-    """A key with a few values names them, and a table with alternatives names those."""
+    """An error lists the values of a choice, and the keys of a nested table."""
     text = (FOLDER / "w5.toml").read_text()
     path = tmp_path / "y.toml"
     path.write_text(text.replace('"one replica"', '"all"'))

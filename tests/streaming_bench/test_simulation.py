@@ -1,4 +1,4 @@
-"""The bench: deterministic, fair between policies, and known by its golden rows."""
+"""The simulation: deterministic, with the same samples for every policy, and with golden rows."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[st
 
 @pytest.mark.parametrize("workload", sorted(path.stem for path in FOLDER.glob("*.toml")))
 def test_rows_are_golden(workload: str) -> None:
-    """2,000 requests of each workload give the rows checked in; `ttft-bench update-golden` writes them anew."""
+    """2,000 requests of each workload give the recorded rows; `ttft-bench update-golden` records them again."""
     expected = json.loads((GOLDEN / f"{workload}.json").read_text())
     found = golden_rows(workload)
     assert list(found) == list(expected)
@@ -50,13 +50,13 @@ def test_policies_meet_the_same_samples() -> None:
 
 
 def test_the_budget_holds() -> None:
-    """Hedges stay below the budget and the cap's few, also where everything is late."""
+    """Hedges stay within the budget and its burst, also if every request is late."""
     for policy in ("adaptive", "quantile", "static"):
         assert rows("W2", policies=(policy,), budget=0.05, static_delay_s=0.002)[policy]["hedges"] <= 0.05 + 0.02
 
 
 def test_flushed_headers_stop_the_reference_library() -> None:
-    """A race decided at headers never hedges where they are flushed, and does where they are held."""
+    """A race decided by headers never hedges with flushed headers, and hedges with held ones."""
     assert rows("W2", policies=("library",))["library"]["hedges"] == 0
     assert rows("W2", policies=("library",), held=True)["library"]["hedges"] > 0.01
 
@@ -74,15 +74,15 @@ def test_fan_out_asks_all_others() -> None:
 
 
 @pytest.mark.parametrize("routing", list(Routing))
-def test_every_routing_serves_everybody(routing: Routing) -> None:
-    """Whatever chooses the replicas, every request is answered."""
+def test_every_routing_answers_every_request(routing: Routing) -> None:
+    """Every request is answered with every routing."""
     found = rows("W5", requests=300, routing=routing)
     assert found["off"]["failed"] == 0
     assert found["adaptive"]["failed"] == 0
 
 
 def test_correlated_misses_do_no_harm() -> None:
-    """Where a backup is slow whenever the primary is, hedges win rarely and nothing gets slower."""
+    """With fully correlated misses hedges rarely win, and no latency increases."""
     found = rows("W2", requests=4_000, correlation=1.0, budget=0.2)["adaptive"]
     assert found["win_rate"] < 0.35
     assert found["to_off"]["p99"] <= 1.02
@@ -103,7 +103,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--workload W99", "there is no workload 'W99'"),
         ("--workload W1 --policy magic", "there is no policy 'magic'; write one or more of adaptive,"),
@@ -112,8 +112,8 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
         ("--workload W1 --seeds 0", "'0' is not valid; write a whole number, at least 1"),
     ],
 )
-def test_a_wrong_option_is_explained(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A value that cannot be used ends the command with a sentence."""
+def test_a_wrong_option_is_explained(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong value ends the command with an error message."""
     with pytest.raises(SystemExit):
         main(["simulate", *arguments.split()])
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())

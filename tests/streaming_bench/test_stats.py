@@ -1,4 +1,4 @@
-"""Statistics of the bench: intervals that are those of the textbook, and ratios that find what was put in."""
+"""Statistics of the bench: textbook intervals, and ratios that match the input."""
 
 import math
 import random
@@ -17,14 +17,14 @@ def test_the_interval_of_a_median_is_the_textbooks() -> None:
 
 
 @pytest.mark.parametrize(("count", "known"), [(100, False), (400, True)])
-def test_a_small_sample_does_not_know_its_p99(count: int, known: bool) -> None:
-    """Where no value of the sample is far enough out, the interval has no end there."""
+def test_a_small_sample_has_no_bound_on_its_p99(count: int, known: bool) -> None:
+    """The interval is open if no value of the sample is far enough out."""
     found = quantile([float(number) for number in range(count)], 0.99)
     assert math.isfinite(found.high) is known
     assert found.known is known
 
 
-def test_what_never_came_is_slower_than_everything() -> None:
+def test_failures_are_slower_than_all_answers() -> None:
     """Failures count as infinite: with 10 % of them the p95 is infinite and the median is not."""
     found = [quantile([1.0] * 90 + [math.inf] * 10, share).value for share in (0.5, 0.95)]
     assert found == [1.0, math.inf]
@@ -38,7 +38,7 @@ def test_the_value_is_in_its_interval(count: int, share: float) -> None:
     assert found.low <= found.value <= found.high
 
 
-def test_intervals_cover_as_often_as_they_say() -> None:
+def test_intervals_have_their_confidence() -> None:
     """Of 400 samples, about 95 % of the intervals hold the true p90."""
     rng = random.Random(1)
     held = 0
@@ -51,7 +51,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
 @pytest.mark.parametrize("share", [None, 0.5])
 @pytest.mark.parametrize("paired", [True, False])
 def test_a_ratio_is_found(share: float | None, paired: bool) -> None:
-    """Of two samples of which one is 1.5 times the other, the ratio is 1.5 and its interval is close around it."""
+    """The ratio of a sample to another 1.5 times smaller is 1.5, with a narrow interval."""
     rng = random.Random(2)
     values = [rng.uniform(10, 20) for _ in range(1000)]
     below, above = in_blocks(values, 50), in_blocks([1.5 * value for value in values], 50)
@@ -64,7 +64,7 @@ def test_a_ratio_is_found(share: float | None, paired: bool) -> None:
 
 @given(st.integers(0, 300), st.integers(1, 60))
 def test_blocks_lose_nothing(count: int, size: int) -> None:
-    """Cut into blocks, a sample has the same values in the same order, and no block but a lone one is short."""
+    """Blocks contain the sample's values in order, and only a single block may be short."""
     values = [float(number) for number in range(count)]
     blocks = in_blocks(values, size)
     assert [value for block in blocks for value in block] == values
@@ -72,8 +72,8 @@ def test_blocks_lose_nothing(count: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("blocks", "known"), [(1, False), (4, False), (5, True)])
-def test_few_blocks_know_no_interval(blocks: int, known: bool) -> None:
-    """A ratio of fewer than five blocks has a value and no interval: one block would give one without width."""
+def test_few_blocks_have_no_interval(blocks: int, known: bool) -> None:
+    """A ratio of fewer than five blocks has no interval: that of one block would have no width."""
     sample = Blocks([[1.0, 2.0, 3.0 + block] for block in range(blocks)], None)
     found = ratio(sample, sample, 1, paired=True)
     assert (found.value, found.known) == (1.0, known)

@@ -1,4 +1,4 @@
-"""Sweeps: a row for every run and bound, and a folder with tables, pictures and a manifest."""
+"""Sweeps: a row for every run and bound, and a folder with tables, plots and a manifest."""
 
 import csv
 import math
@@ -18,12 +18,12 @@ TINY = SweepSize(400, (7,), 0.01)
 
 @pytest.fixture(autouse=True)
 def few_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds from few draws: what is tested here does not depend on their number."""
+    """Compute bounds from few draws; the tests do not depend on their number."""
     monkeypatch.setattr(sweeps, "_PAIRS", 1_500)
 
 
 def test_the_frontier_has_every_run_and_the_bounds() -> None:
-    """Each policy once for each budget, `off` once; bounds fall with the budget and start where `off` stands."""
+    """Each policy has a row for each budget, `off` has one; bounds fall with the budget, from the mean of `off`."""
     rows = list(sweeps.frontier(["W1"], ["adaptive", "off"], [0.05, 0.3], TINY, quiet))
     assert [(row.policy, row.budget) for row in rows if row.policy in sweeps.POLICIES] == [
         ("adaptive", 0.05),
@@ -40,7 +40,7 @@ def test_the_frontier_has_every_run_and_the_bounds() -> None:
 
 
 def test_coarser_bins_cost_little_until_they_are_very_coarse() -> None:
-    """The plan from bins of 1 % comes to the mean and p99 of one from bins of 0.2 %, at nearly its load."""
+    """Bins of 1 % give nearly the mean, p99 and load of bins of 0.2 %."""
     rows = {(row.workload, row.accuracy): row for row in sweeps.accuracy(TINY, quiet)}
     assert len(rows) == 3 * len(sweeps.ACCURACIES)
     for workload in ("W1", "W2", "W4"):
@@ -50,8 +50,8 @@ def test_coarser_bins_cost_little_until_they_are_very_coarse() -> None:
         assert usual.extra == pytest.approx(fine.extra, abs=0.01)
 
 
-def test_a_shorter_window_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each window length has a row for each phase of the day, and changes what is learned."""
+def test_window_lengths_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each window length has a row for each phase, and changes the result."""
     monkeypatch.setattr(sweeps, "WINDOWS_S", (15.0, 300.0))
     rows = list(sweeps.windows(SweepSize(400, (7,), 0.03), quiet))
     assert [row.window_s for row in rows] == [15.0] * 5 + [300.0] * 5
@@ -59,7 +59,7 @@ def test_a_shorter_window_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_sweep_fills_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables as CSV and Markdown, pictures as PNG and SVG, and a manifest that lists them all."""
+    """The folder has tables as CSV and Markdown, plots as PNG and SVG, and a manifest of them."""
     pytest.importorskip("matplotlib")
     command = import_module("streaming_bench.commands.sweep")
     monkeypatch.setattr(command, "QUICK", TINY)
@@ -78,8 +78,8 @@ def test_a_sweep_fills_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not any(math.isnan(float(row["p99"])) for row in rows if row["p99"])
 
 
-def test_what_cannot_be_swept_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A part or workload that there is not is refused with those that there are."""
+def test_an_unknown_part_is_rejected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The error about an unknown part lists the known ones."""
     pytest.importorskip("matplotlib")
     with pytest.raises(SystemExit):
         main(["sweep", "--part", "weather", "--out", str(tmp_path)])

@@ -1,4 +1,4 @@
-"""The virtual loop: time is exact, costs nothing, and a program that can never go on says so."""
+"""The virtual loop: time is exact and free, and a program that can never continue raises an error."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ async def _wait(delay_s: float) -> float:
 
 @pytest.mark.parametrize("delay_s", [0.0, 5e-324, 1e-12, 0.1, 30.0, 100_000.0, 1e12])
 def test_a_timer_fires_at_its_time(delay_s: float) -> None:
-    """A timer set at 0 fires when the clock says exactly its delay, from below a nanosecond to thousands of years."""
+    """A timer set at 0 fires when the clock is exactly its delay, from below a nanosecond to thousands of years."""
     assert run_virtual(_wait(delay_s)) == delay_s
 
 
@@ -47,7 +47,7 @@ def test_timers_fire_in_order(delays_s: list[float]) -> None:
 
 
 def test_a_cancelled_timer_does_not_move_the_clock() -> None:
-    """The clock jumps to the next timer that is still wanted, not to one that was cancelled."""
+    """The clock jumps to the next timer that is not cancelled."""
 
     async def main() -> float:
         loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ def test_timeouts_work() -> None:
 
 
 def test_a_standstill_is_an_error() -> None:
-    """A program that waits for nothing that can come ends with an error that names who waits."""
+    """A program without timers ends with an error that names the waiting tasks."""
 
     async def forgotten() -> None:
         await asyncio.Event().wait()
@@ -126,7 +126,7 @@ def _raising_callback() -> None:
     ],
 )
 def test_the_runner_notices_what_is_left(careless: Callable[[], None], complaint: str) -> None:
-    """A test that leaves a task alive, or an exception nobody saw, fails."""
+    """A test with an unfinished task or an unhandled exception fails."""
 
     async def main() -> None:
         careless()

@@ -1,4 +1,4 @@
-"""The bench over real sockets, in small: what it counts is what happened. No times are judged here."""
+"""The bench over real sockets: its counts match the server's. Times are not tested."""
 
 import asyncio
 import json
@@ -45,8 +45,8 @@ def test_compare_counts_at_the_replicas(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Headers at once; times in ms" in capsys.readouterr().out
 
 
-def test_load_sees_what_the_server_sent() -> None:
-    """Both kinds of loop get every answer with its tokens, and a closed loop keeps to its connections."""
+def test_load_records_every_answer() -> None:
+    """Open and closed loops record every answer with its tokens, and a closed loop reuses its connections."""
 
     async def scenario() -> tuple[list[Measurement], int]:
         async with serving(ttft="1ms", gap="1ms", headers="at_once", role="early") as server:
@@ -73,7 +73,7 @@ def test_load_sees_what_the_server_sent() -> None:
 
 
 def test_two_targets_take_turns() -> None:
-    """Both get the same requests, block by block, and the first of a block alternates."""
+    """Both targets get the same requests, block by block, and alternate at the beginning of a block."""
 
     async def scenario() -> tuple[Measurement, list[int]]:
         async with serving() as one, serving() as other:
@@ -102,7 +102,7 @@ def test_two_targets_take_turns() -> None:
     ],
 )
 def test_failures_have_their_class(fault: str, error: str) -> None:
-    """Each way to fail is counted under its name, and never as an answer."""
+    """Each failure is counted by its class, and never as an answer."""
 
     async def scenario() -> list[Run]:
         async with serving(faults=[fault]) as server:
@@ -114,8 +114,8 @@ def test_failures_have_their_class(fault: str, error: str) -> None:
     assert {record.ttft_s for record in run.records} == {float("inf")}
 
 
-def test_nobody_there_is_a_result() -> None:
-    """A port that nobody listens on gives failures of the class `connect`, and a silent server ones of `timeout`."""
+def test_a_missing_server_is_a_result() -> None:
+    """A closed port gives failures of the class `connect`, and a silent server of the class `timeout`."""
 
     async def scenario() -> list[str]:
         async with serving(ttft="60s") as server:
@@ -130,7 +130,7 @@ def test_nobody_there_is_a_result() -> None:
 
 
 def test_tokens_are_bounded_while_it_runs() -> None:
-    """A server that says more than it was allowed ends the run, which keeps what it has."""
+    """A run ends early, with its results so far, when a server sends more tokens than allowed."""
 
     async def scenario() -> Measurement:
         async with serving() as server:
@@ -144,8 +144,8 @@ def test_tokens_are_bounded_while_it_runs() -> None:
     assert 1 <= len(outcome.runs[0].records) < 50
 
 
-def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
-    """Interrupted, `load` writes the requests that were sent, tables and a manifest; the key stands in none of them."""
+def test_ctrl_c_keeps_the_results(tmp_path: Path) -> None:
+    """After Ctrl-C `load` writes requests, tables and a manifest; no file contains the key."""
 
     async def scenario() -> int:
         async with serving(ttft="50ms") as server:  # a thousand answers, two at a time, are not over before we look

@@ -1,4 +1,4 @@
-"""The cost bench in small: its back end and its client agree with the gateway, and its table says what was measured."""
+"""The cost bench: its back end and its client work with the gateway, and its table shows the figures."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ ROWS = [CostRow("requests", "us", 120.0, 80.0, 100.0, 20.0), CostRow("memory", "
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="CPU times are read from /proc")
-def test_every_answer_is_whole_and_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each answer through a gateway has all its tokens, paced or not; the gateway took CPU time; a wrong key fails."""
+def test_every_answer_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer through a gateway is complete, paced or not; the gateway uses CPU time; a wrong key fails."""
     monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)  # this process runs other tests, too
     machine = Machine()
     with backend(2) as back, gateway(machine, limited_settings(back.ports)) as target:
@@ -33,8 +33,8 @@ def test_every_answer_is_whole_and_asked_for_once(monkeypatch: pytest.MonkeyPatc
             measure(StreamLoad(8, 5, key="another"), target, back)
 
 
-def test_a_run_is_compared_with_the_kept_one(tmp_path: Path) -> None:
-    """The table has the ratio of each figure to nginx and to the kept run, and nothing where there is neither."""
+def test_a_run_is_compared_with_the_recorded_one(tmp_path: Path) -> None:
+    """The table has the ratio of each figure to nginx and to the recorded run, and empty cells without them."""
     file = tmp_path / "kept.json"
     assert cost_table.read(file) == {}
     cost_table.write(file, [ROWS[0]._replace(ours=240.0)], {"cores": 2})
