@@ -101,8 +101,8 @@ def run(args: argparse.Namespace) -> None:
     session = Session(targets, requests, args.concurrency, args.extra_body, args.tokens_max, bar)
     with asyncio.Runner() as runner:
         outcome = runner.run(measure(session))
-    if outcome.cut:
-        print(f"\nended early ({outcome.cut}); the results so far:", file=sys.stderr)
+    if outcome.ended_early:
+        print(f"\nended early ({outcome.ended_early}); the results so far:", file=sys.stderr)
     _check_answered(outcome.runs, targets)
     for found, target in zip(outcome.runs, targets.values(), strict=True):
         found.facts |= {"target": _shown(target), "model": target.model}
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
     runs = outcome.runs if results is None else write_runs(results, outcome.runs)
     print("\n".join(render(results, runs, small_print)))
     if results is not None:
-        results.close(kind="load", small_print=small_print, ended_early=outcome.cut)
+        results.close(kind="load", small_print=small_print, ended_early=outcome.ended_early)
         print(f"\nwrote {results.folder}: see tables.md; manifest.json lists all files")
 
 

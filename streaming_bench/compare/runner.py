@@ -158,8 +158,8 @@ class _RoundRobin:
         next(self._turn).send(planned, call, due_s, done)
 
     @property
-    def under_way(self) -> int:
-        return sum(client.under_way for client in self._clients)
+    def in_flight(self) -> int:
+        return sum(client.in_flight for client in self._clients)
 
     async def idle(self) -> None:
         for client in self._clients:

@@ -143,7 +143,7 @@ class Client:
         exchange.open(self._endpoint.open(call, exchange), self._target.timeout_s)
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Number of requests in flight."""
         return len(self._live)
 
@@ -152,9 +152,9 @@ class Client:
         await self._idle.wait()
 
     def close(self) -> None:
-        """Abort requests in flight, with the error "left", and close idle connections."""
+        """Abort requests in flight, with the error "aborted", and close idle connections."""
         for exchange in list(self._live):
-            exchange.leave("left")
+            exchange.abort("aborted")
         self._wire.close()
 
     def _over(self, exchange: "_Exchange", done: Callable[[Record], None]) -> None:
@@ -218,14 +218,14 @@ class _Exchange:
 
     def open(self, stream: Stream, timeout_s: float) -> None:
         self._stream = stream
-        self._timer = self._loop.call_later(timeout_s, self.leave, "timeout")
+        self._timer = self._loop.call_later(timeout_s, self.abort, "timeout")
 
-    def leave(self, why: str) -> None:
+    def abort(self, error: str) -> None:
         """Close the connection; the answer has failed."""
         if self._stream is not None:
             self._stream.abort()
             self.closed = True
-            self._over(why)
+            self._over(error)
 
     # Called by the client
 

@@ -13,7 +13,7 @@ from providers.base import Call
 from streaming_bench.load.client import Client, PlannedRequest
 from streaming_bench.report.records import Record
 
-UNDER_WAY_MAX: Final = 4_096
+IN_FLIGHT_MAX: Final = 4_096
 
 _TICK_S: Final = 0.010
 
@@ -22,7 +22,7 @@ class Sender(Protocol):
     """A `Client`, or several clients in turn."""
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Number of requests in flight."""
 
     def call(self, planned: PlannedRequest) -> Call:
@@ -62,7 +62,7 @@ async def open_loop(
         due_s = begin_s + planned.at_s
         if due_s > loop.time():
             await asyncio.sleep(due_s - loop.time())
-        if client.under_way < UNDER_WAY_MAX:
+        if client.in_flight < IN_FLIGHT_MAX:
             client.send(planned, call, due_s, done)
         else:
             record = Record(planned.number, planned.block, planned.at_s, planned.at_s, error="client_full")

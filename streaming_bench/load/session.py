@@ -43,27 +43,27 @@ class Measurement:
 
     Attributes:
         runs: one run for each target.
-        cut: reason of an early end; empty without one.
+        ended_early: reason of an early end; empty without one.
     """
 
     runs: list[Run]
-    cut: str = ""
+    ended_early: str = ""
 
 
 async def measure(session: Session) -> Measurement:
     """Send all requests; return the results so far if interrupted."""
     outcome = Measurement([Run(name) for name in session.targets])
     async with asyncio.TaskGroup() as tasks:
-        driver = _SessionRunner(session, outcome, tasks)
+        runner = _SessionRunner(session, outcome, tasks)
         try:
-            await driver.run()
+            await runner.run()
         except asyncio.CancelledError:
-            outcome.cut = driver.cut or "Ctrl-C"
+            outcome.ended_early = runner.ended_early or "Ctrl-C"
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
         finally:
-            driver.close()
+            runner.close()
     return outcome
 
 
@@ -71,7 +71,7 @@ class _SessionRunner:
     """Sends blocks to targets in turn.
 
     Attributes:
-        cut: reason why it stopped itself; empty if it did not.
+        ended_early: reason why it stopped itself; empty if it did not.
     """
 
     def __init__(self, session: Session, outcome: Measurement, tasks: asyncio.TaskGroup) -> None:
@@ -83,7 +83,7 @@ class _SessionRunner:
         self._runs = outcome.runs
         self._lags: list[list[float]] = [[] for _ in outcome.runs]
         self._tokens = self._done = 0
-        self.cut = ""
+        self.ended_early = ""
 
     async def run(self) -> None:
         requests = self._session.requests
@@ -124,7 +124,7 @@ class _SessionRunner:
         self._tokens += record.prompt_tokens + record.tokens
         name = self._runs[which].name
         self._session.progress(name, self._done / (len(self._session.requests) * len(self._runs)))
-        if self._tokens > self._session.tokens_max and not self.cut:
-            self.cut = f"{self._tokens:,} tokens counted, more than --tokens-max {self._session.tokens_max:,}"
+        if self._tokens > self._session.tokens_max and not self.ended_early:
+            self.ended_early = f"{self._tokens:,} tokens counted, more than --tokens-max {self._session.tokens_max:,}"
             assert self._task is not None
             self._task.cancel()

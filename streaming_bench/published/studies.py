@@ -117,7 +117,7 @@ THREE_SERVERS: Final = Study(
     (
         StudyRow("round robin", "off", _FREE_IN_TURN, ttfts_s),
         StudyRow("20 ms to all others", "fan_out", _FREE_IN_TURN, ttfts_s),
-        StudyRow("the same, the delay left out", "fan_out", _FREE_IN_TURN, without_delay_s),
+        StudyRow("the same, without the delay", "fan_out", _FREE_IN_TURN, without_delay_s),
         StudyRow("adaptive, this gateway's", "adaptive", replace(_FREE_IN_TURN, budget=0.10), ttfts_s),
     ),
     sources.THREE_SERVERS,
@@ -168,7 +168,7 @@ def header_times(seeds: Sequence[int]) -> ReproducedRow:
 
 def _published(study: Study, name: str) -> Mapping[str, PublishedFigures]:
     """Return the published figures of a row; a row without the delay is compared with the row that it explains."""
-    if name == "the same, the delay left out":
+    if name == "the same, without the delay":
         name = "20 ms to all others"
     return study.published.get(name, {})
 

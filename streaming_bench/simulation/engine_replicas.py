@@ -60,8 +60,9 @@ class ServerDraws:
     ) -> None:
         self._seed, self._headers, self._others = seed, headers, others
         assert scenario.serving is not None
+        assert scenario.arrivals.per_second is not None
         serving = self._serving = scenario.serving
-        count, self._rate = scenario.requests, scenario.arrivals.per_second or 0.0
+        count, self._rate = scenario.requests, scenario.arrivals.per_second
         self._prompts = draw_prompts(serving.prompts, count, serving.quotas.answer_tokens, seed)
         self._timelines = draw_timelines(serving, scenario.replicas, _AFTERWARDS * count / self._rate, seed)
         rng = random.Random(f"{seed}/luck")  # a label of the golden rows
@@ -187,25 +188,25 @@ class _ProviderReplica:
 class _EngineRequest(TimedStream):
     """One request at an engine."""
 
-    __slots__ = ("_engine", "decoding", "left", "over", "prompt", "spent")
+    __slots__ = ("_engine", "decoding", "ended", "prompt", "remaining", "spent")
 
     def __init__(self, sink: Sink, prompt: Prompt, engine: "_EngineReplica") -> None:
         super().__init__(sink)
         self.prompt = prompt
         self._engine = engine
-        self.left: float | None = None  # prompt tokens to compute; None before the first iteration
+        self.remaining: float | None = None  # prompt tokens to compute; None before the first iteration
         self.spent = 0.0  # prompt tokens computed
         self.decoding = False
-        self.over = False
+        self.ended = False
 
     def abort(self) -> None:
         super().abort()
-        if not self.over:
-            self.over = True
+        if not self.ended:
+            self.ended = True
             self._engine.cancelled(self)
 
     def end(self) -> None:
-        self.over = True
+        self.ended = True
         self._engine.finished()
         super().end()
 
@@ -233,7 +234,7 @@ class _EngineReplica:
         request = int(call.body)
         job = _EngineRequest(sink, self._context.prompts[request], self)
         if self._context.refuse(job.prompt, job):
-            job.over = True
+            job.ended = True
             return job
         self._queue.append(job)
         if not self._busy:
@@ -257,9 +258,9 @@ class _EngineReplica:
         engine, room = self._engine, self._engine.chunk_tokens
         parts: list[tuple[_EngineRequest, float]] = []
         for job in self._queue:
-            if job.left is None:
-                job.left = max(1.0, job.prompt.tokens - self._hit(job.prompt))
-            part = min(room, job.left)
+            if job.remaining is None:
+                job.remaining = max(1.0, job.prompt.tokens - self._hit(job.prompt))
+            part = min(room, job.remaining)
             parts.append((job, part))
             room -= part
             if room <= 0:
@@ -279,13 +280,13 @@ class _EngineReplica:
         done = []
         for job, part in parts:
             self.computed += part
-            if job.over:
+            if job.ended:
                 self.wasted += part
                 continue
-            assert job.left is not None
-            job.left -= part
+            assert job.remaining is not None
+            job.remaining -= part
             job.spent += part
-            if job.left <= 0:
+            if job.remaining <= 0:
                 self._queue.remove(job)
                 done.append(job)
         for job in done:
@@ -293,7 +294,7 @@ class _EngineReplica:
         self._iterate()
 
     def _first_token(self, job: _EngineRequest) -> None:
-        if job.over:
+        if job.ended:
             return  # cancelled just now by the first token of another attempt
         prompt, loop = job.prompt, self._context.loop
         self._remember(prompt.group, prompt.prefix)

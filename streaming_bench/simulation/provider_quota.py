@@ -58,7 +58,7 @@ class ProviderQuota:
         self, limits: Sequence[Limit], headers: LimitHeaders = LimitHeaders.NONE, others: OtherTraffic | None = None
     ) -> None:
         self._limits = limits
-        self._left = [limit.amount for limit in limits]
+        self._remaining = [limit.amount for limit in limits]
         self._now_s = 0.0
         window_s = limits[0].window_s
         self.form = None if headers is LimitHeaders.NONE else RateLimitFormat(window_s, window_s)
@@ -84,8 +84,8 @@ class ProviderQuota:
             self._stated_s = now_s
             self._stated = tuple(
                 header
-                for limit, left in zip(self._limits, self._left, strict=True)
-                for header in _headers(limit, max(0.0, left))
+                for limit, remaining in zip(self._limits, self._remaining, strict=True)
+                for header in _headers(limit, max(0.0, remaining))
             )
         return self._stated
 
@@ -102,21 +102,21 @@ class ProviderQuota:
         wait_s = 0.0
         for i, limit in enumerate(self._limits):
             refill = limit.amount / limit.window_s
-            self._left[i] = min(limit.amount, self._left[i] + (now_s - self._now_s) * refill)
-            wait_s = max(wait_s, (min(costs[i], limit.amount) - self._left[i]) / refill)
+            self._remaining[i] = min(limit.amount, self._remaining[i] + (now_s - self._now_s) * refill)
+            wait_s = max(wait_s, (min(costs[i], limit.amount) - self._remaining[i]) / refill)
         self._now_s = now_s
         if wait_s > 0:
             return BadStatus("rate limit reached", status=429, retry_after_s=max(_RETRY_S_MIN, wait_s))
-        self._left = [left - cost for left, cost in zip(self._left, costs, strict=True)]
+        self._remaining = [remaining - cost for remaining, cost in zip(self._remaining, costs, strict=True)]
         return None
 
 
-def _headers(limit: Limit, left: float) -> Headers:
+def _headers(limit: Limit, remaining: float) -> Headers:
     """Return one limit in OpenAI's form."""
     what = limit.resource.value.encode()
-    full_s = (limit.amount - left) * limit.window_s / limit.amount
+    full_s = (limit.amount - remaining) * limit.window_s / limit.amount
     return (
         (b"x-ratelimit-limit-" + what, b"%d" % limit.amount),
-        (b"x-ratelimit-remaining-" + what, b"%d" % min(left, int(limit.amount))),
+        (b"x-ratelimit-remaining-" + what, b"%d" % min(remaining, int(limit.amount))),
         (b"x-ratelimit-reset-" + what, b"%dms" % (1000 * full_s)),
     )

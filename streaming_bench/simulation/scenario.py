@@ -203,6 +203,8 @@ class Scenario(Section, frozen=True):
     def __post_init__(self) -> None:
         if (self.drawn is None) == (self.serving is None):
             raise ValueError("write exactly one of [drawn] and [serving]")
+        if self.serving is not None and self.arrivals.per_second is None:
+            raise ValueError("[serving] has no closed loop; write per_second in [arrivals]")
 
 
 def load(name: str) -> Scenario:

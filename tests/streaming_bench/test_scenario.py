@@ -103,3 +103,8 @@ def test_a_choice_lists_its_values(tmp_path: Path) -> None:
         ScenarioError, match=r"y.toml \[serving.slow\]: there is no key 'pace'; known here: at, every, "
     ):
         load(str(path))
+    path.write_text(text.replace("per_second = 12 #", "concurrency = 12 #"))
+    with pytest.raises(
+        ScenarioError, match=r"y.toml: \[serving\] has no closed loop; write per_second in \[arrivals\]"
+    ):
+        load(str(path))

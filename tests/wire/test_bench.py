@@ -60,7 +60,7 @@ def test_load_records_every_answer() -> None:
     outcomes, connections = run_real(scenario())
     for outcome in outcomes:
         [run] = outcome.runs
-        assert not outcome.cut
+        assert not outcome.ended_early
         assert [record.number for record in run.records] == list(range(30))
         for record in run.records:
             assert (record.error, record.status, record.tokens, record.events) == ("", 200, 5, 5)
@@ -140,7 +140,7 @@ def test_tokens_are_bounded_while_it_runs() -> None:
             return await measure(session)
 
     outcome = run_real(scenario())
-    assert "more than --tokens-max 100" in outcome.cut
+    assert "more than --tokens-max 100" in outcome.ended_early
     assert 1 <= len(outcome.runs[0].records) < 50
 
 
