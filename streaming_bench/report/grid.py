@@ -22,21 +22,25 @@ class Grid:
 
     def lines(self) -> list[str]:
         """Return the lines for a terminal."""
-        return [
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, self._widths(), strict=True))
-            ).rstrip()
-            for row in (self.heads, *self.rows)
-        ]
+        return ["  ".join(row).rstrip() for row in self._aligned()]
 
     def markdown(self) -> list[str]:
         """Return the lines for a Markdown page."""
-        rule = [":---", *["---:"] * (len(self.heads) - 1)]
-        return ["| " + " | ".join(row) + " |" for row in (self.heads, rule, *self.rows)]
+        heads, *rows = self._aligned()
+        first, *others = ("-" * (len(head) - 1) for head in heads)
+        rule = [f":{first}", *(f"{dashes}:" for dashes in others)]
+        return ["| " + " | ".join(row) + " |" for row in (heads, rule, *rows)]
 
-    def _widths(self) -> list[int]:
-        return [max(map(len, column)) for column in zip(self.heads, *self.rows, strict=True)]
+    def _aligned(self) -> list[list[str]]:
+        rows = [self.heads, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return [
+            [
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ]
+            for row in rows
+        ]
 
 
 def short(value: float) -> str:

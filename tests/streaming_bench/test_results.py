@@ -39,7 +39,7 @@ def test_files_are_written_alike(tmp_path: Path) -> None:
         "bad": None,
         "list": [1, True, None],
     }
-    assert "| off | 20 |" in (tmp_path / "one" / "a.md").read_text()
+    assert "| off    |  20 |" in (tmp_path / "one" / "a.md").read_text()
     assert read_csv(tmp_path / "one" / "a.csv")[0] == {"name": "p", "value": "0.3", "on": "1"}
 
 
@@ -82,7 +82,7 @@ def test_tables_line_up() -> None:
     """The first column is left-aligned, the others to the right; Markdown has the same cells."""
     grid = Grid(("policy", "p50"), [("off", "200"), ("adaptive", "20")])
     assert grid.lines() == ["policy    p50", "off       200", "adaptive   20"]
-    assert grid.markdown()[1:3] == ["| :--- | ---: |", "| off | 200 |"]
+    assert grid.markdown()[1:3] == ["| :------- | --: |", "| off      | 200 |"]
     assert [short(value) for value in (0.0, 1.234, 99.9, 123.4, 12345.6, math.nan)] == [
         *("0", "1.23", "99.9", "123", "12,346"),
         "n/a",
