@@ -78,7 +78,7 @@ def _sentences(runs: Sequence[Run]) -> list[str]:
     mode, findings = MODES[str(runs[0].facts["mode"])], []
     loads = {policy: figures(run).extra_load for policy, run in found.items()}
     if "headers" in loads and loads["headers"] < NEVER:
-        findings.append(f"{mode}: a race that headers end never hedges ({percent(loads['headers'])} extra load)")
+        findings.append(f"{mode}: a race ended by headers never hedges ({percent(loads['headers'])} extra load)")
     if "ttfb" in loads and loads["ttfb"] > ALWAYS:
         findings.append(f"{mode}: a delay learned from TTFB hedges everything ({percent(loads['ttfb'])} extra load)")
     if "adaptive" in found and "off" in found:

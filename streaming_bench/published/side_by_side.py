@@ -10,9 +10,8 @@ from typing import Final
 from streaming_bench.published.sources import PublishedFigures
 from streaming_bench.report.grid import Grid, percent, short
 
-HEADS: Final = {"mean": "mean", "p50": "p50", "p80": "p80", "p90": "p90", "p95": "p95", "p99": "p99"}
-_DEEP: Final = {"p999": "p99.9", "p100": "p100", "extra": "requests +"}
-_ALL: Final = {**HEADS, **_DEEP}
+_KEYS: Final = ("mean", "p50", "p80", "p90", "p95", "p99", "p999", "p100", "extra")
+_HEADS: Final = {"p999": "p99.9", "extra": "requests +"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class ReproducedRow:
     Attributes:
         name: name of the row.
         here: reproduced figures.
-        published: published figures spans source; empty for a row that exists only here.
+        published: published figures by source; empty for a row that exists only here.
         spans: lowest and highest value over the seeds, of the figures that vary.
     """
 
@@ -34,7 +33,7 @@ class ReproducedRow:
 
 def grid(rows: Sequence[ReproducedRow]) -> Grid:
     """Return the table; `off by` is the difference to the published figure, in per cent of it."""
-    keys = [key for key in _ALL if any(key in row.here for row in rows)]
+    keys = [key for key in _KEYS if any(key in row.here for row in rows)]
     cells: list[list[str]] = []
     for row in rows:
         for source, figures in row.published.items():
@@ -44,7 +43,7 @@ def grid(rows: Sequence[ReproducedRow]) -> Grid:
             cells.append([f"    off by, {source}", *(_deviation_cell(key, row.here, figures) for key in keys)])
         if row.spans:
             cells.append(["    seeds from, to", *(_range_cell(key, row.spans) for key in keys)])
-    return Grid(["ms", *(_ALL[key] for key in keys)], cells)
+    return Grid(["ms", *(_HEADS.get(key, key) for key in keys)], cells)
 
 
 def deviation(key: str, here: PublishedFigures, published: PublishedFigures) -> float | None:
@@ -65,8 +64,8 @@ def _cell(key: str, figures: PublishedFigures) -> str:
 
 
 def _deviation_cell(key: str, here: PublishedFigures, published: PublishedFigures) -> str:
-    spans = deviation(key, here, published)
-    return "" if spans is None else f"{100 * spans:+.1f}{' points' if key == 'extra' else '%'}"
+    by = deviation(key, here, published)
+    return "" if by is None else f"{100 * by:+.1f}{' points' if key == 'extra' else '%'}"
 
 
 def _range_cell(key: str, spans: Mapping[str, tuple[float, float]]) -> str:

@@ -156,7 +156,7 @@ class _ProviderReplica:
         self._opaque = opaque
         self._draws = draws
         self._brown_out = brown_out
-        self._asked_s: dict[int, float] = {}
+        self._last_request_s: dict[int, float] = {}
 
     def open(self, call: Call, sink: Sink) -> Stream:
         request = int(call.body)
@@ -173,8 +173,8 @@ class _ProviderReplica:
 
     def _ttft_s(self, prompt: Prompt, draws: RequestDraws, now_s: float) -> float:
         opaque = self._opaque
-        recent = now_s - self._asked_s.get(prompt.group, -math.inf) <= opaque.remembered_s
-        self._asked_s[prompt.group] = now_s
+        recent = now_s - self._last_request_s.get(prompt.group, -math.inf) <= opaque.remembered_s
+        self._last_request_s[prompt.group] = now_s
         is_cached = draws.hit < (opaque.hit if recent else opaque.hit_else)
         uncached = prompt.tokens - (prompt.prefix if is_cached else 0)
         ttft_s = (

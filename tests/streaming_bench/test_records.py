@@ -120,7 +120,7 @@ def test_a_comparison_has_its_findings(tmp_path: Path) -> None:
     lines = comparison.render(Results(tmp_path, [], None), runs(), "small print")
     message = [line for line in lines if line.startswith("- ")]
     assert message[:2] == [
-        "- headers at once: a race that headers end never hedges (0.0% extra load)",
+        "- headers at once: a race ended by headers never hedges (0.0% extra load)",
         "- headers at once: a delay learned from TTFB hedges everything (100.0% extra load)",
     ]
     assert message[2].startswith("- headers at once: adaptive has 0.20x [")
