@@ -91,7 +91,6 @@ class Experiment:
         """Return the requests of a stretch, the same for every run.
 
         Args:
-            count: number of requests.
             stretch: name of the stretch; each stretch has its own times.
         """
         times = poisson(count, self.rate_per_s, random.Random(f"{self.seed}/{stretch}"))

@@ -57,9 +57,6 @@ def measure_run(fleet: Fleet, experiment: Experiment, spec: RunSpec, progress: C
     """Measure one run.
 
     Args:
-        fleet: the replicas.
-        experiment: their profiles, and the traffic.
-        spec: mode, policy and number of requests.
         progress: called with the number of finished requests.
     """
     fleet.configure([{"episodes": [], "first_comment": "", **profile} for profile in experiment.profiles(spec.mode)])

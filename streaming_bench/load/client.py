@@ -76,7 +76,6 @@ class Client:
     """Sends requests to one target and counts those in flight.
 
     Args:
-        target: the endpoint.
         tasks: owner of the connecting tasks; must outlive the client.
         begin_s: beginning of the run.
         extra: additional fields of each body.
@@ -129,7 +128,6 @@ class Client:
         """Send a request now.
 
         Args:
-            planned: the request.
             call: result of `call` for it.
             due_s: time at which the request was planned.
             done: called once, with the record, after the end.

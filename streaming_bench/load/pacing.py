@@ -50,8 +50,6 @@ async def open_loop(
     """Send each request at its time and wait for all answers.
 
     Args:
-        client: sends the requests.
-        requests: requests with times, in order.
         begin_s: the loop's time from which those times count.
         done: called with each record.
     """

@@ -45,7 +45,6 @@ def plan_requests(traffic: TrafficPlan, trace: Sequence["TraceEntry"] = ()) -> l
     """Return the requests.
 
     Args:
-        traffic: description of the traffic.
         trace: arrivals with lengths; empty for those of `traffic`.
     """
     rng = random.Random(f"{traffic.seed}/times")

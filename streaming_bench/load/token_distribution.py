@@ -64,7 +64,6 @@ def prompt_text(number: int, tokens: int, rng: random.Random, shared: str = "") 
     Args:
         number: number of the request; at the beginning of its own part, so that no prefix cache contains that part.
         tokens: length of the prompt, including the shared part.
-        rng: draws the words.
         shared: common prefix of all prompts.
     """
     count = max(1, tokens - _HEAD_TOKENS - len(shared.split()))

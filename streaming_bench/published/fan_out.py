@@ -14,6 +14,5 @@ def any_slow(share: float, calls: int) -> float:
 
     Args:
         share: share of slow calls.
-        calls: number of independent calls of a request.
     """
     return float(1.0 - (1.0 - share) ** calls)

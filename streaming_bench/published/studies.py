@@ -128,7 +128,6 @@ def reproduce(study: Study, seeds: Sequence[int], requests: int | None, progress
     """Run the rows of a study.
 
     Args:
-        study: the published table.
         seeds: one run of each row for each seed; the figures are means over them.
         requests: number of requests; None for the workload's.
         progress: called with the current row and the share done.

@@ -62,11 +62,8 @@ def timeline(
     """Draw each request's TTFT at its planned time, above the load at that time.
 
     Args:
-        results: folder to write to.
         runs: a series each.
-        title: title of the plot.
         below: small print.
-        name: name of the files.
         share: quantile drawn as a line.
         slow_s: span in which replicas were slow; None for no such span.
     """

@@ -113,7 +113,6 @@ def compare_runs(above: Run, below: Run, key: str, share: float | None, seed: in
         above, below: numerator and denominator; runs that took turns by blocks are compared block by block.
         key: key of WAITS.
         share: quantile; None for the mean.
-        seed: seed of the bootstrap.
     """
     one, other = _blocks(above, key, share), _blocks(below, key, share)
     return ratio(one, other, seed, paired=len(one.blocks) == len(other.blocks))

@@ -99,8 +99,6 @@ def picture(
     """Open a plot; write it as NAME.png and NAME.svg at the end of the context.
 
     Args:
-        results: folder to write to.
-        name: name of the files.
         title: title in one line.
         panels: number of panels side by side.
         below: small print: the workload, the machine.
@@ -141,7 +139,6 @@ def cdf(axes: Axes, series: Mapping[str, Sequence[float] | NDArray[np.float64]])
     """Draw the share of requests answered within a time, one line for each series.
 
     Args:
-        axes: the axes.
         series: milliseconds by name; infinite for requests without an answer.
     """
     for number, (name, values) in enumerate(series.items()):
@@ -219,7 +216,6 @@ def scatter(axes: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[flo
     """Draw TTFB against TTFT of the same requests.
 
     Args:
-        axes: the axes.
         series: milliseconds of both, by name.
     """
     everything = [value for both in series.values() for values in both for value in values if 0 < value < math.inf]
@@ -242,12 +238,9 @@ def over_time(
     """Draw each request's TTFT at its planned time, with a quantile of each second as a line.
 
     Args:
-        axes: the axes.
         times_s: planned times.
         values_ms: TTFTs; infinite values are not drawn.
-        name: name of the series.
         number: number of the series, for its colour.
-        share: the quantile.
     """
     style = line_style(name, number)
     at = np.asarray(times_s, dtype=float)
@@ -280,8 +273,6 @@ def bars(axes: Axes, values: Mapping[str, float], form: str, *, named: bool = Tr
     """Draw a horizontal bar for each policy, the first on top, with its value.
 
     Args:
-        axes: the axes.
-        values: values by policy.
         form: format of a value.
         named: True for names of policies; False if the panel to the left has them.
     """

@@ -75,9 +75,6 @@ def ratio(above: Blocks, below: Blocks, seed: int, *, paired: bool) -> Estimate:
     """Return the ratio of a statistic of two samples, with a bootstrap interval; under five blocks without one.
 
     Args:
-        above: the numerator.
-        below: the denominator.
-        seed: seed of the resampling.
         paired: True if block i of both samples was measured under the same conditions; both have equally many blocks.
     """
     rng = np.random.default_rng(seed)

@@ -35,7 +35,6 @@ def best_single_hedge(primaries_s: Values, backups_s: Values, budget: float) -> 
     """Return the best result of all policies that send at most one backup, given the distribution of the draws.
 
     Args:
-        primaries_s, backups_s: the pairs.
         budget: backups per request.
     """
     delays_s = np.unique(np.quantile(primaries_s, np.linspace(0.0, 1.0, _DELAYS)))

@@ -88,7 +88,6 @@ class SeedSamples:
     """All random numbers of one seed of a workload, the same for every policy.
 
     Attributes:
-        seed: seed of the draws.
         draws: random numbers of the replicas.
     """
 
@@ -110,7 +109,6 @@ class SeedSamples:
         """Run one policy.
 
         Args:
-            policy: its name.
             progress: called now and then with the number of finished requests.
             settings: settings of the policies; None for those of the plan.
         """

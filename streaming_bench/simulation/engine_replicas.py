@@ -49,8 +49,6 @@ class ServerDraws:
     """All random numbers of one seed.
 
     Args:
-        scenario: a workload with language-model servers.
-        seed: seed of the run.
         headers: rate limit headers of the providers; with NONE the limits are configured.
         others: share of each limit that other clients use; our own headroom refers to the rest.
     """

@@ -40,10 +40,7 @@ def draw_prompts(prompts: Prompts, count: int, answer_counted: int, seed: int) -
     """Draw the prompts of a seed.
 
     Args:
-        prompts: their distributions.
-        count: number of prompts.
         answer_counted: tokens that a quota counts for an answer.
-        seed: seed of the run.
     """
     rng = random.Random(f"{seed}/prompts")
     prefixes = [rng.randbytes(_BYTES_PER_TOKEN * _tokens(prompts.prefix_tokens, rng)) for _ in range(prompts.groups)]

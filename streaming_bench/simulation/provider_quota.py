@@ -34,7 +34,6 @@ class OtherTraffic:
     Attributes:
         share: share of the limits.
         tokens: sample of the tokens of its requests.
-        seed: seed of the draws.
     """
 
     share: float
@@ -46,7 +45,6 @@ class ProviderQuota:
     """One quota, as counted by its provider.
 
     Args:
-        limits: limits on requests and on tokens.
         headers: rate limit headers of responses.
         others: traffic of other clients; None for none.
 

@@ -132,7 +132,6 @@ def run(
 
     Args:
         policy: one of `policies.POLICY_NAMES`.
-        settings: settings of the policies.
         arrivals: times or number of clients.
         make_world: makes fresh replicas on a loop.
         seed: seed of the gateway's own random numbers.

@@ -24,8 +24,6 @@ class TtftDraws:
     """The random numbers of one seed, drawn once and used by every policy.
 
     Args:
-        scenario: the workload.
-        seed: seed of the run.
         correlation: correlation of rare events between replicas; None for the scenario's.
     """
 
@@ -48,8 +46,6 @@ class TtftDraws:
         """Return fresh replicas with these draws.
 
         Args:
-            scenario: the same workload.
-            loop: clock of the replicas.
             held: True if headers come with the first token.
         """
         endpoints = [_SampledReplica(self, scenario, loop, i, held=held) for i in range(scenario.replicas)]

@@ -87,7 +87,6 @@ def row(
     """Return one policy's row.
 
     Args:
-        policy: its name.
         seeds: the seeds' figures by the name of the subset; the first subset is the row itself.
         off: the same figures of `off`; None if `off` was not run.
     """
