@@ -1,11 +1,12 @@
-"""Admission: each request that was read gets a permit, now or when its turn comes, or an error that says when to ask.
+"""Admission: gives each request a permit at once or after queueing, or an error with a Retry-After.
 
-The edge of `limits.callers` and `limits.admission`, which decide. It waits without a task: a permit is granted by the
-end of another request, and begins in a turn of the loop of its own. Whatever ends a request, its permit gives back what
-it holds once. Knows neither ASGI nor which API is spoken; where nothing is limited it stays out of the way.
+`limits.caller_limits` and `limits.fair_queue` decide; this module applies their decisions. Waiting needs no task: the
+end of another request grants the permit, and the granted request starts in the next turn of the loop. A permit releases
+its holdings exactly once, however its request ends. Independent of ASGI and of the client API; a request without limits
+gets no permit.
 
-    waiting --turn--> granted --next turn of the loop--> running --RequestEnded--> over
-       '--client left, time-out, pushed out, drain--> over          (granted: client left, drain --> over)
+    waiting --granted--> granted --next turn of the loop--> running --RequestEnded--> over
+       '--disconnect, timeout, evicted, drain--> over          (granted: disconnect, drain --> over)
 
 Units: seconds of the loop's clock, tokens.
 """
@@ -26,16 +27,16 @@ from providers.base import Headers
 
 
 class QueuedRequest(Protocol):
-    """What is to run: a race."""
+    """The request to run: a race."""
 
     def start(self) -> None:
-        """Begin; called once at most."""
+        """Start; called at most once."""
 
     def client_gone(self) -> None:
-        """The client has left."""
+        """The client disconnected."""
 
     def shut_down(self) -> None:
-        """The gateway stops and the drain is over."""
+        """The gateway is stopping and the drain period is over."""
 
 
 Refuse = Callable[[GatewayError], None]
@@ -43,7 +44,7 @@ Refuse = Callable[[GatewayError], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelQueue:
-    """A model's gate, and how long one waits there at most."""
+    """A model's queue and the longest wait in it, in seconds."""
 
     fair_queue: "FairQueue[Permit]"
     timeout_s: float
@@ -51,12 +52,12 @@ class ModelQueue:
 
 @dataclass(frozen=True, slots=True)
 class RequestSize:
-    """What a request weighs, estimated.
+    """The estimated size of a request.
 
     Attributes:
-        prompt_tokens: of its prompt.
-        answer_tokens: of the answers it may get.
-        deadline_s: the client waits no longer than this, None when it did not say.
+        prompt_tokens: tokens of the prompt.
+        answer_tokens: tokens of all its answers together.
+        deadline_s: the client's read timeout, None if the client sent none.
     """
 
     prompt_tokens: float
@@ -65,12 +66,12 @@ class RequestSize:
 
 
 class Admission:
-    """Gives requests their places.
+    """Gives permits to requests.
 
     Args:
-        accounts: by the names of keys that have limits.
-        entrances: by the names of models that have a bound.
-        host: what races share.
+        key_limiters: limiters by key name, for keys that have limits.
+        model_queues: queues by model name, for models with a concurrency limit.
+        runtime: shared by all races.
     """
 
     def __init__(
@@ -81,15 +82,15 @@ class Admission:
         self._runtime = runtime
 
     def binds(self, key_name: str, model: str) -> bool:
-        """Whether a request needs a permit at all."""
+        """Return True if the key or the model has a limit, so that a request needs a permit."""
         return model in self._model_queues or key_name in self._key_limiters
 
     def admit(self, caller: Caller, model: str, size: RequestSize) -> "Permit":
-        """A permit, on which `run` or `close` is called in this turn of the loop.
+        """Return a permit; the caller calls `run` or `close` on it in this turn of the loop.
 
         Raises:
-            OverKeyLimit: the key has used up what it may.
-            Overloaded: nobody else may wait for this model.
+            OverKeyLimit: the key is at one of its limits.
+            Overloaded: the model's queue is full.
         """
         limiter, now_s = self._key_limiters.get(caller.key_name), self._runtime.loop.time()
         permit = Permit(caller, model, size, self._model_queues.get(model), self._runtime)
@@ -101,7 +102,7 @@ class Admission:
             permit.limiter, permit.ticket = limiter, reserved
         try:
             permit.enter()
-        except BaseException:  # a bug, too: what it has taken of its key's limits goes back
+        except BaseException:  # after a bug, too, the key gets its reservation back
             permit.close()
             raise
         return permit
@@ -111,9 +112,9 @@ class Permit:
     """One request's permit.
 
     Attributes:
-        key_name, cost: what the gate asks (`limits.admission.Waiting`).
-        headers: of every answer to it: what the key's limits have left.
-        account, ticket: what it has taken of its key's limits, None where that has none.
+        key_name, cost: see `limits.fair_queue.Waiter`.
+        headers: rate limit headers for the response; empty if the key has no limits.
+        limiter, ticket: the key's limiter and the reservation in it, None if the key has no limits.
     """
 
     __slots__ = (
@@ -147,7 +148,7 @@ class Permit:
         self._runtime = runtime
         self._is_waiting = self._has_slot = self._has_begun = self._is_over = False
         self._begun_s = 0.0
-        self._timer: asyncio.Handle | None = None  # ends the waiting, or begins the running
+        self._timer: asyncio.Handle | None = None  # ends the wait, or starts the granted request
         self._request: QueuedRequest | None = None
         self._refuse: Refuse | None = None
         self.key_name = caller.key_name
@@ -158,15 +159,15 @@ class Permit:
 
     @property
     def runtime(self) -> Runtime:
-        """What its request tells of itself; not kept: it would be a cycle."""
+        """The runtime with the permit's own `emit`; built at each access, because keeping it would be a cycle."""
         runtime = self._runtime
         return Runtime(runtime.loop, self._emit, runtime.rand, runtime.timers, runtime.burst)
 
     def enter(self) -> None:
-        """Take a slot, or begin to wait for one.
+        """Take a slot, or join the queue for one.
 
         Raises:
-            Overloaded: nobody else may wait.
+            Overloaded: the queue is full.
         """
         queue = self._queue
         if queue is None:
@@ -184,29 +185,29 @@ class Permit:
         self._timer = self._runtime.loop.call_later(wait_s, self._too_late)
 
     def run(self, request: QueuedRequest, refuse: Refuse) -> None:
-        """Start a request, now or when its turn comes.
+        """Start a request, now or when its permit is granted.
 
         Args:
-            request: tells its end to `host`.
-            refuse: answers with an error instead.
+            request: emits its end through `Permit.runtime`.
+            refuse: called with an error if the request never starts.
         """
         self._request, self._refuse = request, refuse
         if not self._is_waiting:
             self._start(request)
 
     def granted(self) -> None:
-        """Its turn has come: the slot is its own."""
+        """The queue passed a slot to this permit."""
         self._is_waiting, self._has_slot = False, True
         self._stop_timer()
         self._timer = self._runtime.loop.call_soon(self._turn)  # not on the stack of the request that has just ended
 
     def evicted(self) -> None:
-        """Another one has its permit in the queue."""
+        """Another key's request took this permit's place in the queue."""
         self._is_waiting = False
         self._lose(self._overloaded("a key with fewer requests in its queue goes first"))
 
     def client_gone(self) -> None:
-        """The client has left."""
+        """The client disconnected."""
         if self._has_begun:
             if self._request is not None:
                 self._request.client_gone()
@@ -215,7 +216,7 @@ class Permit:
             self._tell(499, "client_gone")
 
     def shut_down(self) -> None:
-        """The gateway stops and the drain is over."""
+        """The gateway is stopping and the drain period is over."""
         if self._has_begun:
             if self._request is not None:
                 self._request.shut_down()
@@ -223,7 +224,7 @@ class Permit:
             self._lose(ShuttingDown("the gateway is shutting down and this request was still waiting for its turn"))
 
     def close(self) -> None:
-        """Give back what it holds although nothing has run; does nothing when it is over."""
+        """Release everything without having run; a no-op once the permit is over."""
         if self._is_over:
             return
         self._is_over = True
@@ -237,7 +238,7 @@ class Permit:
     # inside
 
     def _turn(self) -> None:
-        """Begin after having waited."""
+        """Start the request after a wait."""
         self._timer = None
         self._caller.queued_s = self._waited_s()
         request, refuse = self._request, self._refuse
@@ -245,7 +246,7 @@ class Permit:
         assert refuse is not None
         try:
             self._start(request)
-        except Exception as error:  # nobody else is on the stack to catch it
+        except Exception as error:  # a callback of the loop: no caller would catch it
             self._runtime.report("race", error)
             request.client_gone()
             refuse(Internal("the gateway failed; its log says where"))
@@ -256,7 +257,7 @@ class Permit:
         request.start()
 
     def _emit(self, event: Event) -> None:
-        """What the request tells; its end gives everything back."""
+        """Pass on an event of the request; its end releases everything."""
         if isinstance(event, RequestEnded) and not self._is_over:
             self._is_over = True
             self._request = self._refuse = None
@@ -264,11 +265,11 @@ class Permit:
         self._runtime.emit(event)
 
     def _too_late(self) -> None:
-        """It has waited for as long as one may."""
+        """The wait reached its limit."""
         self._lose(self._overloaded(f"a turn did not come within {self._waited_s():.3g} s"))
 
     def _lose(self, error: GatewayError) -> None:
-        """It ends without having run."""
+        """End without having run, with an error for the client."""
         refuse = self._refuse
         self.close()
         self._tell(error.status, error.code)
@@ -276,7 +277,7 @@ class Permit:
             refuse(error)
 
     def _give_back(self, used_tokens: float | None) -> None:
-        """Give back what it holds; None tokens: no replica has seen it."""
+        """Release the reservation and the slot; `used_tokens` is None if no replica received the request."""
         now_s = self._runtime.loop.time()
         if self.limiter is not None and self.ticket is not None:
             if used_tokens is None:
@@ -302,7 +303,7 @@ class Permit:
             self._timer = None
 
     def _tell(self, status: int, code: str | None) -> None:
-        """Tell observers that it has waited for nothing."""
+        """Emit that the request was rejected after its wait."""
         caller = self._caller
         now_s, waited_s = self._runtime.loop.time(), self._waited_s()
         event = RequestRejected(now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s)
@@ -317,7 +318,7 @@ class Permit:
 
 
 def _used_tokens(event: RequestEnded, prompt_tokens: float) -> float:
-    """What a request has used of its key's tokens: what was reported, else what was seen of an answer."""
+    """Return the tokens to charge to the key: the reported usage, else the estimate of the prompt plus events seen."""
     usage = event.usage
     if usage is not None and usage.prompt_tokens is not None:
         return usage.prompt_tokens + (usage.completion_tokens or 0)

@@ -1,7 +1,4 @@
-"""The types of ASGI as this gateway uses them.
-
-No units.
-"""
+"""The ASGI types that this gateway uses. No units."""
 
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any

@@ -1,7 +1,4 @@
-"""Who calls: API keys, and the models that each may use.
-
-No units.
-"""
+"""Authentication: API keys, and the models that each key may use. No units."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -11,11 +8,11 @@ from providers.base import Headers
 
 
 class Keyring:
-    """The callers' keys, kept only as SHA-256 digests, so that looking one up takes the same time for any guess.
+    """The callers' keys, kept only as SHA-256 digests, so that a lookup takes the same time for any guess.
 
     Args:
-        keys: key -> name. Empty: everybody is "anonymous".
-        allowed: key's name -> the models it may use, where it may not use all.
+        keys: names by key; if empty, every caller is "anonymous".
+        allowed: usable models by key name; a key that is not in it may use all models.
     """
 
     def __init__(self, keys: Mapping[str, str], allowed: Mapping[str, Collection[str]]) -> None:
@@ -23,10 +20,10 @@ class Keyring:
         self._allowed = allowed
 
     def name(self, headers: Headers) -> str:
-        """Name of the caller's key.
+        """Return the name of the caller's key.
 
         Raises:
-            Unauthorized: no key, or one that is not known.
+            Unauthorized: the request has no key or an unknown one.
         """
         if not self._names:
             return "anonymous"
@@ -41,14 +38,14 @@ class Keyring:
         return name
 
     def may_use(self, key_name: str, model: str) -> bool:
-        """Whether a key may use a model that there is."""
+        """Return True if a key may use a configured model."""
         allowed = self._allowed.get(key_name)
         return allowed is None or model in allowed
 
     def refusal(self, key_name: str, model: str, models: Collection[str]) -> GatewayError:
-        """The error for a model that there is not, or that a key may not use; names those it may.
+        """Build the error for a model that does not exist or that the key may not use; it lists the usable models.
 
-        As OpenAI does: 404 for what is not there, 403 for what is there for others.
+        As OpenAI does: 404 for a model that does not exist, 403 for one that the key may not use.
         """
         usable = ", ".join(sorted(name for name in models if self.may_use(key_name, name))[:20])
         if model in models:
@@ -58,7 +55,7 @@ class Keyring:
 
 
 def _key(headers: Headers) -> bytes:
-    """The key a caller sent, in OpenAI's header or, without that, in Anthropic's; empty when there is none."""
+    """Return the key from OpenAI's header or, without a bearer token, from Anthropic's; empty if there is none."""
     given = dict(headers)
     scheme, _, key = given.get(b"authorization", b"").partition(b" ")
     return key.strip() if scheme.lower() == b"bearer" else given.get(b"x-api-key", b"").strip()

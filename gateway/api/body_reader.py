@@ -1,8 +1,7 @@
-"""Request bodies: received whole, within limits of size, of time, and of all bytes that the gateway holds together.
+"""Receives whole request bodies within limits on size, time, and the bytes that all bodies hold together.
 
-A body's bytes are taken before they are read and held until its request ends, so the memory for bodies has a bound
-whatever comes. What is refused here has not been read, or no more of it. Knows nothing of what a body says.
-Units: seconds, bytes.
+A body's bytes are reserved before they are read and held until its request ends, so the memory for bodies is bounded.
+A rejected body is not read any further. Does not look into a body. Units: seconds, bytes.
 """
 
 import asyncio
@@ -17,20 +16,20 @@ from gateway.race.context import Runtime
 from providers.base import Headers
 
 _DIGITS_MAX: Final = 18  # of a content-length
-_WAIT_S: Final = 5.0  # the Retry-After where it cannot be estimated: a chat answer's usual length
+_WAIT_S: Final = 5.0  # the Retry-After if it cannot be estimated: the usual duration of a chat answer
 
 
 class ClientLeft(Exception):
-    """The client went away before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 class BodyReader:
     """Receives request bodies.
 
     Args:
-        body_bytes_max: of one.
-        body_s: until one must have arrived.
-        memory: shared by all bodies. A bug in it fails no request: it is reported, and the limit does not hold.
+        body_bytes_max: largest size of one body.
+        body_s: longest time for one body to arrive.
+        memory: shared by all bodies. A bug in it fails no request: it is reported, and the limit is not enforced.
         runtime: reports such a bug.
     """
 
@@ -41,13 +40,13 @@ class BodyReader:
         self._runtime = runtime
 
     async def receive(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body; its bytes are held until `BodyMemory.ended`.
+        """Return the whole body; its bytes are held until `BodyMemory.ended`.
 
         Raises:
-            BodyTooLarge: it is over its limit.
-            Overloaded: all bodies together are over theirs.
-            RequestTimeout: it did not arrive in time.
-            ClientLeft: it will not arrive.
+            BodyTooLarge: the body is over its limit.
+            Overloaded: all bodies together are over their limit.
+            RequestTimeout: the body did not arrive in time.
+            ClientLeft: the client disconnected.
         """
         arrival = _Arrival(self.memory, self._runtime, self._body_bytes_max)
         whole = None
@@ -57,7 +56,7 @@ class BodyReader:
             try:
                 waiting_for = receiving.send(None)
             except StopIteration as came:
-                if arrival.add(came.value):  # with the headers, as nearly always: no timer is needed
+                if arrival.add(came.value):  # it came with the headers, as nearly always: no timer is needed
                     whole = arrival.pieces[0]
                     return whole
                 whole = await self._wait(arrival, None, receive)
@@ -70,7 +69,7 @@ class BodyReader:
                 self._runtime.safely("body_memory", self.memory.release, None, unused)
 
     async def _wait(self, arrival: "_Arrival", begun: Awaitable[Message] | None, receive: Receive) -> bytes:
-        """The rest of a body that does not come in one piece with its headers."""
+        """Wait for the rest of a body that did not arrive in one piece with its headers."""
         memory = self.memory
         if memory.arriving >= memory.arriving_max:
             wait_s = self._runtime.safely("body_memory", memory.wait_s, _WAIT_S, 0)
@@ -89,11 +88,11 @@ class BodyReader:
 
 
 class _Arrival:
-    """One body on its way.
+    """A body that is arriving.
 
     Attributes:
-        taken: bytes counted for it.
-        pieces: what has come.
+        taken: bytes reserved for it.
+        pieces: bytes received, in order.
     """
 
     __slots__ = ("_bytes_max", "_memory", "_runtime", "_size", "pieces", "taken")
@@ -107,7 +106,7 @@ class _Arrival:
         self.pieces: list[bytes] = []
 
     def expect(self, headers: Headers) -> None:
-        """Take what the headers announce; in chunks nothing is announced, but nothing is begun without room either."""
+        """Reserve the announced length; a chunked body announces none and needs only that some memory is free."""
         for name, value in headers:
             if name == b"content-length":
                 announced = int(value[:_DIGITS_MAX])
@@ -120,7 +119,7 @@ class _Arrival:
             self._take(1)
 
     def add(self, message: Message) -> bool:
-        """Take one message from the server; whether it was the last."""
+        """Add one ASGI message; return True if it was the last."""
         if message["type"] == "http.disconnect":
             raise ClientLeft
         piece = bytes(message.get("body", b""))
@@ -136,7 +135,7 @@ class _Arrival:
         memory = self._memory
         try:
             has_room = memory.try_reserve(size)
-        except Exception as error:  # a bug there must not fail the request; not `safely`: this runs for every request
+        except Exception as error:  # a bug there must not fail the request; inlined `safely`: runs for every request
             self._runtime.report("body_memory", error)
             return
         if not has_room:

@@ -1,8 +1,8 @@
-"""POST /v1/messages/count_tokens: how many tokens a prompt has, by the gateway's own estimate.
+"""POST /v1/messages/count_tokens: returns the gateway's own estimate of a prompt's tokens.
 
-Agents ask it before they send, to see how full the context is. No replica is asked: the estimate is the one that quotas
-and predictions use, scaled by the usage that the model's replicas have reported, so it is there for every kind, at once
-and for nothing. Units: tokens.
+Agents call it before they send a prompt, to see how full the context is. No replica is involved: the estimate is the
+one that quotas and predictions use, scaled by the usage that the model's replicas have reported. It therefore works for
+every kind of replica, immediately and free of charge. Units: tokens.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ class TokenCounts:
     """The ASGI application for `PATH`.
 
     Args:
-        serving: what the settings say.
-        api: how errors look.
-        host: its clock, and who hears of refusals.
+        serving: models, keys and limits from the settings.
+        api: the form of errors.
+        runtime: clock and receiver of events.
         tasks: owner of tasks that wait for slow clients.
 
     Attributes:
-        serving: in force; a request keeps what it began with.
+        serving: the settings in force; a request keeps those it started with.
     """
 
     def __init__(self, serving: Serving, api: ClientApi, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
@@ -51,7 +51,7 @@ class TokenCounts:
         self._numbers = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         serving, key_name = self.serving, None
@@ -71,14 +71,14 @@ class TokenCounts:
         else:
             headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
             respond(outbox, 200, headers, answer)
-            while (await receive())["type"] != "http.disconnect":  # it says so once the answer has left, too
+            while (await receive())["type"] != "http.disconnect":  # also received once the response is sent
                 pass
         finally:
             if body:
                 self._runtime.safely("body_memory", serving.bodies.memory.release, None, len(body))
 
     def _count(self, serving: Serving, key_name: str, body: bytes, headers: Headers) -> int:
-        """The estimate for one body."""
+        """Return the estimate for one body."""
         name, prompt = parse_count(body, headers)
         model = serving.models.get(name)
         if model is None or not serving.keyring.may_use(key_name, name):

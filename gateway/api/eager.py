@@ -1,6 +1,6 @@
-"""A coroutine that was stepped by hand, since it mostly needs no waiting, and who waits for the rest where it does.
+"""Wraps a coroutine that has been run up to its first suspension, so that its remainder can be awaited.
 
-No units.
+Most such coroutines never suspend, so that stepping them by hand saves a task. No units.
 """
 
 from collections.abc import Callable, Coroutine, Generator
@@ -10,11 +10,11 @@ _T = TypeVar("_T")
 
 
 class Begun(Generic[_T]):
-    """A coroutine that was stepped by hand and now waits for something: await this for the rest of it.
+    """A suspended coroutine; await it for the rest.
 
     Args:
-        coroutine: stepped once.
-        waiting_for: what that step gave.
+        coroutine: the coroutine, stepped once.
+        waiting_for: the object that this step yielded.
     """
 
     __slots__ = ("_coroutine", "_waiting_for")
@@ -29,7 +29,7 @@ class Begun(Generic[_T]):
             step: Callable[[Any], object] = self._coroutine.send
             try:
                 value = yield waiting_for
-            except BaseException as error:  # cancellation, too, belongs to the coroutine
+            except BaseException as error:  # the coroutine gets a cancellation, too
                 step, value = self._coroutine.throw, error
             try:
                 waiting_for = step(value)

@@ -1,6 +1,6 @@
-"""Errors of the FastAPI apps in OpenAI's shape: the gateway's own, the framework's 404 and 405, and bugs.
+"""Gives the FastAPI apps' errors OpenAI's shape: the gateway's own errors, the framework's 404 and 405, and bugs.
 
-Used by the public and by the admin address. Knows no route: it is told what is served, for the messages. No units.
+Used by the public and by the admin address, and independent of their routes. No units.
 """
 
 from fastapi import FastAPI, Request, Response
@@ -15,11 +15,11 @@ def answer_errors(app: FastAPI, served: str) -> None:
 
     Args:
         app: the app.
-        served: the routes there are, to be read after "this address serves".
+        served: the app's routes, as a message lists them after "this address serves".
     """
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
-        """The framework found no route or no method: it raises nothing else."""
+        """Handle the framework's 404 and 405; it raises nothing else."""
         assert isinstance(error, HTTPException)
         asked = f"{request.method} {request.url.path[:200]}"
         if error.status_code != MethodNotAllowed.status:
@@ -33,7 +33,7 @@ def answer_errors(app: FastAPI, served: str) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
-    """The methods of all routes with this path; the framework's own `Allow` names only those of the first."""
+    """Return the methods of all routes with this path; the framework's own `Allow` has only those of the first."""
     fitting = (
         route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
     )
@@ -46,7 +46,7 @@ async def _on_gateway_error(_: Request, error: Exception) -> Response:
 
 
 async def _on_bug(_: Request, __: Exception) -> Response:
-    """The server logs the exception."""
+    """Answer 500; the server logs the exception."""
     return _response(Internal("the gateway failed; its log says where"))
 
 

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with bounds: on head and trailers, on requests in advance, on answers that nobody reads.
+"""uvicorn's HTTP protocol with limits on headers, trailers, pipelined requests, and unread responses.
 
-Everything else is uvicorn's. What is refused here never becomes a request, and still gets an OpenAI error body: in its
-turn, behind the answers to requests that came before it on the connection. Units: seconds, bytes.
+Everything else is uvicorn's. A rejected request never reaches the application, and still gets an OpenAI error body,
+after the responses to earlier requests on the connection. Units: seconds, bytes.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from uvicorn.server import ServerState
 from gateway.errors import BadRequest, GatewayError
 
 _LOG = logging.getLogger(__name__)
-_LOG.setLevel(logging.ERROR)  # uvicorn warns of each bad request: a line of the log for whoever likes to send one
+_LOG.setLevel(logging.ERROR)  # uvicorn warns of each bad request, so that any client could fill the log
 
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 HEAD_S_MAX = 10.0
-PIPELINED_MAX = 16  # requests in advance of their turn; each costs kilobytes, and a read may bring thousands
+PIPELINED_MAX = 16  # requests sent in advance; each costs kilobytes, and one read may bring thousands
 _BODIES = (b"content-length", b"transfer-encoding")
-UNREAD_S_MAX = 60.0  # a client that takes nothing of its answer for so long is let go
+UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long is disconnected
 
 
 class HeadersTooLarge(BadRequest):
@@ -38,15 +38,15 @@ class HeadersTooLarge(BadRequest):
 
 
 class SlowHeaders(BadRequest):
-    """The request line and headers did not arrive in time."""
+    """The request line and headers arrived too late."""
 
     status = 408
     kind = "timeout_error"
     code = "request_timeout"
 
 
-class _Refused(Exception):  # never leaves httptools
-    """The head in hand is over its bound."""
+class _Refused(Exception):  # httptools catches it
+    """Stops the parser at a request that is rejected."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -65,12 +65,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._data = b""  # what is being read
         self._read_bytes = 0
         self._untaken_bytes = 0
-        self._taken_s = self.loop.time()  # when the client last took something, or there was nothing to take
-        self._loose_bytes = 0  # since the last piece of a body: trailers, which are kept, too
+        self._taken_s = self.loop.time()  # time of the client's last read, or at which nothing was left to read
+        self._loose_bytes = 0  # since the last piece of a body: the parser keeps trailers, too
         self._refusal: GatewayError | None = None
-        self._farewell: bytes | None = None  # the last answer, once those before it are out; nothing is read any more
+        self._farewell: bytes | None = None  # the last response, sent after pending ones; if set, input is ignored
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
-        self._idle_since_s: float | None = None  # None while something is answered, and before
+        self._idle_since_s: float | None = None  # None before the first request and while one is served
 
     def data_received(self, data: bytes) -> None:
         if self._farewell is not None:
@@ -79,14 +79,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._loose_bytes += len(data)
         super().data_received(data)
         self._data = b""
-        if self.head_since_s is not None:  # what came belongs to a head that is still not complete
+        if self.head_since_s is not None:  # the data belongs to a head that is still incomplete
             self._head_bytes += len(data)
         if max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refusal = _too_large()
             self.send_400_response("")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade is not offered: go on behind that request, where the parser stopped and uvicorn would."""
+        """Ignore an upgrade: parse on after that request, where the parser and uvicorn would stop."""
         error = sys.exception()
         rest = self._data[error.args[0] :] if isinstance(error, httptools.HttpParserUpgrade) else b""
         if rest:
@@ -103,7 +103,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        read_bytes = self._head_bytes + self._read_bytes  # the head is in there, and perhaps more
+        read_bytes = self._head_bytes + self._read_bytes  # the head, and perhaps more
         self._head_bytes = self._loose_bytes = 0
         if read_bytes > HEAD_BYTES_MAX:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
@@ -114,7 +114,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             message = "a request with a body asks for an upgrade, which is not offered; send it without that header"
             self._refusal = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
             raise _Refused
-        self.head_since_s = self._idle_since_s = None  # the answer before it may have ended since this head began
+        self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_MAX:
             message = f"over {PIPELINED_MAX} requests were sent before the first of them was answered; wait for answers"
@@ -125,14 +125,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.pipeline:
             super().on_response_complete()
             return
-        self.server_state.total_requests += 1  # as uvicorn does, but with no timer of its own for each answer
+        self.server_state.total_requests += 1  # as uvicorn does, but without a keep-alive timer for each response
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self._idle_since_s = self.loop.time()
         self._part()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not a request, in OpenAI's shape and in its turn."""
+        """Reject input that is not a valid request, with an OpenAI error body, after the pending responses."""
         error = self._refusal or BadRequest(f"this is not an HTTP/1.1 request: {msg}", code="invalid_http")
         self._refusal = None
         if self._farewell is not None:
@@ -144,22 +144,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if last is None or last.response_complete:
             self._part()
         elif last.more_body and self.pipeline:
-            self.pipeline.popleft()  # it is what is refused, and has not begun
-        elif last.more_body:  # it is what is refused, and its body is being read
+            self.pipeline.popleft()  # this is the rejected request, and it has not started
+        elif last.more_body:  # this is the rejected request, and its body is being read
             last.disconnected = True
             last.message_event.set()
             if last.response_started:
-                self._farewell = b""  # one answer is enough
+                self._farewell = b""  # it already has a response
             self._part()
 
     def _part(self) -> None:
-        """Say the last word; everything before it has been answered."""
+        """Send the last response, if any, and close; all earlier requests have been answered."""
         if self._farewell is not None and not self.transport.is_closing():
             self.transport.write(self._farewell)
             self.transport.close()
 
     def check(self, now_s: float) -> None:
-        """End a connection that is idle, slow with its headers, or takes nothing of its answer; asked every second."""
+        """Close a connection that is idle, late with its headers, or reads nothing; called every second."""
         untaken = self.transport.get_write_buffer_size()
         if untaken:
             untaken += _unacknowledged_bytes(self.transport)
@@ -176,8 +176,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 def _unacknowledged_bytes(transport: asyncio.Transport) -> int:
-    """What the kernel still keeps for the client; without it, a slow client would seem to take 86 kB or nothing."""
-    with contextlib.suppress(OSError):  # not every system tells
+    """Return the bytes in the kernel's send buffer; without them a slow client would seem to read 86 kB or nothing."""
+    with contextlib.suppress(OSError):  # not every system reports it
         return int(struct.unpack("i", fcntl.ioctl(transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4)))[0])
     return 0
 

@@ -1,6 +1,6 @@
-"""What a caller is told of its key's own limits: headers of every answer, and the error at a limit. Pure.
+"""Builds the rate limit headers of a key's responses, and the error at a limit. Pure.
 
-The headers are OpenAI's, so that clients that pace themselves by them do so here, too. Units: seconds.
+The headers are OpenAI's, so that clients that pace themselves by these headers work unchanged. Units: seconds.
 """
 
 import math
@@ -12,7 +12,7 @@ from providers.base import Headers
 
 
 def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyLimit:
-    """The error for a key that has used up a limit."""
+    """Build the error for a key that is at a limit."""
     limit = over.limit
     if over.quantity is Quantity.CONCURRENCY:
         what = f"may have {limit} requests at a time and has them"
@@ -29,7 +29,7 @@ def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyL
 
 
 def limit_headers(statuses: Iterable[LimitStatus]) -> Iterator[tuple[bytes, bytes]]:
-    """What a key's limits have left, in OpenAI's headers."""
+    """Yield OpenAI's rate limit headers: limit, remaining amount and reset time of each of a key's limits."""
     for status in statuses:
         name = status.quantity.value.encode()
         yield b"x-ratelimit-limit-" + name, b"%d" % status.limit
@@ -38,7 +38,7 @@ def limit_headers(statuses: Iterable[LimitStatus]) -> Iterator[tuple[bytes, byte
 
 
 def _duration(seconds: float) -> bytes:
-    """As OpenAI writes it: `120ms`, `6s`, `1m30s`; rounded up."""
+    """Format a duration as OpenAI does: `120ms`, `6s`, `1m30s`; rounded up."""
     ms = math.ceil(1000 * seconds)
     if ms < 1000:
         return b"%dms" % ms

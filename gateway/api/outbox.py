@@ -1,7 +1,4 @@
-"""Sends bytes that are pushed over ASGI, in order, without a task while the client keeps up.
-
-Units: bytes.
-"""
+"""Sends pushed bytes over ASGI, in order, without a task while the client keeps up. Units: bytes."""
 
 import asyncio
 from typing import Protocol
@@ -15,43 +12,43 @@ BUFFER_BYTES_MAX = 64 * 1024  # beyond this the upstream is paused
 
 
 class Leavable(Protocol):
-    """What hears that its client has left."""
+    """Receives the disconnect of its client."""
 
     def client_gone(self) -> None:
-        """The client has left."""
+        """The client disconnected."""
 
 
 class RaceControl(Leavable, Protocol):
-    """What a client tells its race."""
+    """The methods of a race that its client calls."""
 
     def give_up(self, error: GatewayError) -> None:
-        """What came makes no answer: fail with this error."""
+        """Fail with this error: the events received cannot be made into a response."""
 
     def pause(self) -> None:
-        """The client is slow."""
+        """Stop reading the upstream: the client is slow."""
 
     def resume(self) -> None:
-        """It has caught up."""
+        """Read the upstream again: the client has caught up."""
 
     def usage(self) -> tuple[bytes, bytes] | None:
-        """What the request has used and cost, as a header; None where that cannot be told."""
+        """Return the request's usage and cost so far as a header, None if they cannot be computed."""
 
 
 class Outbox:
     """Sends pushed bytes in order over ASGI.
 
     Args:
-        send: ASGI's.
+        send: ASGI's `send`.
         loop: the running loop.
         tasks: owner of the task that waits for a slow client.
-        burst: what is given while it is open leaves at its end.
+        burst: one read of an upstream; bytes written while it is open are sent at its end.
 
     Attributes:
-        started: a status was given.
-        ended: the end was given; nothing more will be.
-        body_sent: content was given.
-        race: hears of a slow client, None while there is none.
-        headers: added to those of the response, whatever it is.
+        started: True once `start` was called.
+        ended: True once `end` was called; nothing follows.
+        body_sent: True once content was written.
+        race: the race to pause for a slow client, None before it starts and after it ends.
+        headers: headers added to every response.
     """
 
     __slots__ = (
@@ -84,7 +81,7 @@ class Outbox:
         self._scheduled = False
         self._blocked = False  # a task is sending
         self._done = False  # the end was sent
-        self._paused = False  # the race was told to pause
+        self._paused = False  # the race is paused
         self.race: RaceControl | None = None
         self.headers: Headers = ()
         self.started = False
@@ -92,7 +89,7 @@ class Outbox:
         self.body_sent = False
 
     def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Give the status; it leaves with the first bytes that follow at once."""
+        """Set status and headers; they are sent together with the bytes that are written in the same turn."""
         self.started = True
         if self.headers:
             headers = [*headers, *self.headers]
@@ -100,7 +97,7 @@ class Outbox:
         self._schedule()
 
     def write(self, data: bytes, *, content: bool = True) -> None:
-        """Give bytes; content=False for signs of life that commit to nothing."""
+        """Write bytes; content=False for keep-alives, which do not commit the answer."""
         self._pending.append(data)
         self._bytes += len(data)
         self.body_sent = self.body_sent or content
@@ -111,7 +108,7 @@ class Outbox:
             self.race.pause()
 
     def end(self) -> None:
-        """Give the end."""
+        """End the response."""
         self.ended = True
         self._schedule()
 
@@ -124,10 +121,20 @@ class Outbox:
                 self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what has gathered, without a task if the client keeps up."""
+        """Send everything written so far, without a task if the client keeps up.
+
+        Example: `_messages` returns [head, body].
+
+            sending = send(head); sending.send(None)
+                StopIteration    the coroutine returned: head is with the server, go on with body
+            sending = send(body); sending.send(None)
+                StopIteration    sent: nothing is left, no task was needed
+                a future         the server waits for a slow client: a task takes over `sending` where it is,
+                                 and then sends messages[2:] and whatever is written meanwhile
+        """
         self._scheduled = False
         if self._blocked or self._done:
-            return  # a task that is sending looks again when it is done
+            return  # a task that is sending looks for more before it ends
         messages = self._messages()
         try:
             for place, message in enumerate(messages, 1):
@@ -139,14 +146,14 @@ class Outbox:
                 self._blocked = True
                 self._tasks.create_task(self._send_slowly(Begun(sending, waiting_for), messages[place:]))
                 return
-        except Exception:  # the server refused the message: there is no client any more
+        except Exception:  # the server rejected the message: the client is gone
             self._broken()
         else:
             if self._paused:
                 self._caught_up()
 
     def _messages(self) -> list[Message]:
-        """Everything gathered, for the server."""
+        """Return everything written since the last call as ASGI messages."""
         messages = []
         if self._start is not None:
             messages.append(self._start)
@@ -161,7 +168,7 @@ class Outbox:
         return messages
 
     async def _send_slowly(self, begun: Begun[None], messages: list[Message]) -> None:
-        """Finish a send that had to wait for the client, then send the rest, and what has gathered meanwhile."""
+        """Finish a send that waits for the client, then send the rest, and everything written meanwhile."""
         try:
             await begun
             while True:
@@ -176,7 +183,7 @@ class Outbox:
         self._caught_up()
 
     def _caught_up(self) -> None:
-        """All that was given is sent: the upstream may be read again."""
+        """Resume the race: everything written is sent."""
         if self._paused and self.race is not None:
             self._paused = False
             self.race.resume()

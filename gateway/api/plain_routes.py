@@ -1,6 +1,6 @@
-"""The routes that need no speed: models, health, the contract. A FastAPI app; errors keep OpenAI's shape here, too.
+"""The FastAPI app of the routes that need no speed: models, health, the contract. Errors have OpenAI's shape.
 
-It must not know of races or replicas: it is given names and a readiness flag. Units: Unix seconds in `created`.
+Independent of races and replicas: it gets only names and a readiness flag. Units: Unix seconds in `created`.
 """
 
 import secrets
@@ -26,7 +26,7 @@ _SERVED = (
 
 @cache
 def contract() -> str:
-    """The text of openapi.yaml, from the installed package or from the checkout."""
+    """Return the text of openapi.yaml, from the installed package or from the checkout."""
     packaged = Path(__file__).parents[1] / "openapi.yaml"
     file = packaged if packaged.is_file() else Path(__file__).resolve().parents[2] / "openapi.yaml"
     return file.read_text(encoding="utf-8")
@@ -38,11 +38,11 @@ def plain_app(
     """Build the app.
 
     Args:
-        models_of: public names of the models that the caller may use, in the order of the configuration; raises
-            `Unauthorized`.
-        created: when the gateway started; OpenAI's SDKs want a number for each model.
-        ready: whether new requests are welcome.
-        version: of the gateway.
+        models_of: returns the public names of the models that the caller may use, in the order of the configuration;
+            raises `Unauthorized`.
+        created: start time of the gateway; OpenAI's SDKs expect a number for each model.
+        ready: returns True while new requests are accepted.
+        version: version of the gateway.
     """
     app = FastAPI(title="ttft-gateway", version=version, openapi_url=None, docs_url=None, redoc_url=None)
     text = contract()
@@ -93,7 +93,7 @@ def _as_json(text: str) -> bytes:
 
 
 class _RequestIds:
-    """Gives every answer an `x-request-id`, as the raced routes do; nothing is logged under it."""
+    """Gives every response an `x-request-id`, as the raced routes do; the id is not logged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

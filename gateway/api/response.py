@@ -1,13 +1,13 @@
-"""The client's side of a race over ASGI: the status is held until it is known, the winner's bytes go out as they came.
+"""A race's client over ASGI: holds back the status until there is a winner, then sends the winner's bytes unchanged.
 
-Races push from callbacks, ASGI wants coroutines. An `Outbox` bridges the two without a task: it gathers what one read
-of an upstream brought, or one turn of the loop, and steps `send` by hand, which on uvicorn returns without suspending
-unless the client is slow. Only then a task takes over. The winner's upstream is paused while more than 64 kB wait,
-even within one read. The endpoint's own coroutine does nothing but `receive()`, so a client that leaves is noticed at
-once, first token or not.
+Races push from callbacks, ASGI expects coroutines. An `Outbox` connects the two without a task: it collects the events
+of one read of an upstream, or of one turn of the loop, and steps `send` by hand. On uvicorn `send` suspends only if the
+client is slow, and only then a task takes over. The winner's upstream is paused while more than 64 kB wait, even within
+one read. The endpoint's own coroutine only awaits `receive()`, so that a disconnect is noticed at once, before the
+first token, too.
 
-Two clients of a race: `EventStream` forwards, `JsonAnswer` assembles; their telling kinds say what it has cost, too.
-Units: bytes.
+A race has one of two clients: `EventStream` forwards events, `JsonAnswer` assembles them into one body. `TellingStream`
+and `TellingAnswer` also report usage and cost. Units: bytes.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from gateway.api.outbox import Leavable, Outbox
 from gateway.errors import GatewayError, UpstreamFailed
 from providers.base import Assembler, Call
 
-ANSWER_BYTES_MAX = 64 * 1024 * 1024  # of a non-streaming answer, as events
+ANSWER_BYTES_MAX = 64 * 1024 * 1024  # the events of a non-streaming answer
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx in front of us must not gather tokens
+    (b"x-accel-buffering", b"no"),  # nginx in front of the gateway must not buffer tokens
 ]
 
 
@@ -37,7 +37,7 @@ class EventStream:
         self._request_id = request_id
         self._api = api
         self._ending = api.ending(request_id)
-        self.write: Callable[[bytes], None] = outbox.write  # one call less for every event
+        self.write: Callable[[bytes], None] = outbox.write  # saves one call for every event
         if self._ending.note is not None:
             self.write = self._write_noted
 
@@ -46,7 +46,7 @@ class EventStream:
         return self._outbox.body_sent
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
-        if not self._outbox.started:  # else the 200 went out early, without them
+        if not self._outbox.started:  # else the 200 was sent early, without these headers
             self._outbox.start(200, [*_STREAM_HEADERS, _id_header(self._request_id), *headers])
 
     def keep_alive(self) -> None:
@@ -70,9 +70,9 @@ class EventStream:
 
 
 class TellingStream(EventStream):
-    """An event stream that tells at its end what the request has used, in a comment before the last event.
+    """An event stream that reports usage and cost in a comment before its last event.
 
-    SDKs skip comments. They would also skip one behind the last event, but the body is to end there.
+    SDKs skip comments. They would also skip one after the last event, but the body should end with that event.
     """
 
     __slots__ = ("_forward", "_told")
@@ -84,7 +84,7 @@ class TellingStream(EventStream):
         self.write = self._write_telling
 
     def finish(self) -> None:
-        self._tell()  # a stream may be complete without a closing event
+        self._tell()  # a stream may end without a closing event
         super().finish()
 
     def _write_telling(self, raw: bytes) -> None:
@@ -99,13 +99,13 @@ class TellingStream(EventStream):
 
 
 class JsonAnswer:
-    """A `gateway.race.context.Client` that gathers the events of a non-streaming request into one JSON body.
+    """A `gateway.race.context.Client` that assembles the events of a non-streaming request into one JSON body.
 
     Args:
-        outbox: where it goes.
-        request_id: ours.
-        api: the API that the client speaks.
-        call: its request.
+        outbox: sends the body.
+        request_id: the gateway's id of the request.
+        api: the client's API.
+        call: the client's request.
     """
 
     __slots__ = ("_api", "_assembler", "_body", "_body_bytes", "_call", "_headers", "_outbox", "_request_id")
@@ -115,13 +115,13 @@ class JsonAnswer:
         self._request_id = request_id
         self._api = api
         self._call = call
-        self._assembler: Assembler | None = None  # stays None where the upstream answers with the body itself
+        self._assembler: Assembler | None = None  # None if the upstream sends the body itself
         self._headers: list[tuple[bytes, bytes]] = []
         self._body, self._body_bytes = b"", 0
 
     @property
     def committed(self) -> bool:
-        return False  # until finish() nothing goes out
+        return False  # nothing is sent before finish()
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
         self._headers = headers
@@ -130,7 +130,7 @@ class JsonAnswer:
         self._assembler = make(self._call) if make is not None and self._call.assemble else None
 
     def keep_alive(self) -> None:
-        """A non-streaming request never gets an early 200."""
+        """Do nothing: a non-streaming request never gets an early 200."""
 
     def write(self, raw: bytes) -> None:
         self._body_bytes += len(raw)
@@ -144,7 +144,7 @@ class JsonAnswer:
     def finish(self) -> None:
         try:
             body = self._assembler.body() if self._assembler is not None else self._body
-        except (ValueError, TypeError, LookupError, AttributeError):  # events that make no answer
+        except (ValueError, TypeError, LookupError, AttributeError):  # the events do not form an answer
             self._give_up("the upstream's events could not be put together to one answer")
             return
         headers = [(b"content-type", b"application/json"), _id_header(self._request_id), *self._headers]
@@ -160,7 +160,7 @@ class JsonAnswer:
 
 
 class TellingAnswer(JsonAnswer):
-    """A JSON answer that tells in a header what the request has used."""
+    """A JSON answer that reports usage and cost in a header."""
 
     __slots__ = ()
 
@@ -181,21 +181,21 @@ def respond(
 
 
 def respond_error(outbox: "Outbox", error: GatewayError, request_id: str, api: ClientApi, *, end: bool = True) -> None:
-    """Send an error with its status, body and headers, with end=False all but the end; nothing has been sent before."""
+    """Send an error response, with end=False all but its end; nothing has been sent before."""
     headers = [(b"content-type", b"application/json"), _id_header(request_id), *error.headers()]
     respond(outbox, error.status, headers, api.error_body(error), end=end)
 
 
 async def serve(race: Leavable, outbox: Outbox, receive: Receive) -> None:
-    """Watch the client until it leaves or has everything; returns when the request is over.
+    """Wait until the client disconnects or has the whole response: the request is over then.
 
-    After a complete response ASGI's receive() says "http.disconnect", too.
+    ASGI's receive() also returns "http.disconnect" after a complete response.
     """
     try:
         while (await receive())["type"] != "http.disconnect":
             pass
     finally:
-        race.client_gone()  # does nothing when the race is over
+        race.client_gone()  # a no-op when the race is over
         outbox.race = None  # no cycle outlives a request
 
 

@@ -1,7 +1,7 @@
 """The raced routes as plain ASGI: authenticate, receive the body, parse once, find the model and a permit, race.
 
-FastAPI serves everything else; these paths go past it because its request handling costs more than the whole race.
-Whatever is refused here reaches no replica and is answered with an OpenAI error body. Units: seconds, bytes.
+FastAPI serves everything else; these routes bypass it because its request handling costs more than the whole race. A
+request that is rejected here reaches no replica and gets an error in the form of its API. Units: seconds, bytes.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from providers.base import Api, Call, Headers
 
-_DISCARD_S = 2.0  # a refused body is read on for so long, so that the sender gets to read the answer
+_DISCARD_S = 2.0  # a rejected body is read and dropped for this long, so that the sender gets the response
 _DISCARD_BYTES_MAX = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits on what a client may send.
+    """Limits on client requests.
 
     Attributes:
-        bounds: on numbers in it.
-        passed_headers: client headers to pass on.
+        bounds: limits on numbers in a body.
+        passed_headers: names of client headers to pass on.
     """
 
     bounds: NumberLimits
@@ -55,14 +55,14 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What the settings say of serving requests.
+    """The objects built from the settings that serve requests.
 
     Attributes:
-        models: by public name.
-        keyring: who may call, and for which models.
+        models: models by public name.
+        keyring: API keys and the models they may use.
         bodies: receives request bodies.
-        admission: gives requests their places.
-        limits: on requests.
+        admission: gives permits to requests.
+        limits: limits on requests.
     """
 
     models: Mapping[str, Model]
@@ -76,16 +76,16 @@ class RacedRoutes:
     """The ASGI application for `paths`.
 
     Args:
-        serving: what the settings say.
-        apis: what is served.
-        host: what races share.
+        serving: models, keys and limits from the settings.
+        apis: the client APIs to serve.
+        runtime: shared by all races.
         tasks: owner of tasks that wait for slow clients.
 
     Attributes:
-        serving: in force; a request keeps what it began with.
-        paths: what is served where.
-        active: requests under way, and waiting for their turn.
-        refusing: set while the gateway shuts down for good.
+        serving: the settings in force; a request keeps those it started with.
+        paths: the API by path.
+        active: requests that run or wait for a permit.
+        refusing: True while the gateway shuts down for good.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RacedRoutes:
         self.refusing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Handle one request."""
         request_id = f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         api = self.paths[scope["path"]]
@@ -118,7 +118,7 @@ class RacedRoutes:
             self._be_open()
             key_name = serving.keyring.name(scope["headers"])
             body = await serving.bodies.receive(scope["headers"], receive)
-            self._be_open()  # still: it may have waited for its body while the others were ended
+            self._be_open()  # again: the shutdown may have begun while the body arrived
             arrived_s = self._runtime.loop.time()
             caller = Caller(request_id, key_name, arrived_s)
             race, permit = self._race(serving, api, body, scope["headers"], caller, outbox)
@@ -167,7 +167,7 @@ class RacedRoutes:
     def _race(
         self, serving: Serving, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
     ) -> tuple[Race, Permit | None]:
-        """Everything that needs no waiting between the body and the race, and its permit where something is limited."""
+        """Parse the body and build the race, and its permit if the request is limited; none of it waits."""
         inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
         call = inbound.call
         model = self._model(serving, caller.key_name, call)
@@ -185,7 +185,7 @@ class RacedRoutes:
         return race, permit
 
     def _model(self, serving: Serving, key_name: str, call: Call) -> Model:
-        """The model asked for, if the key may use it and it can be asked in this API."""
+        """Return the requested model, if the key may use it and it supports this API."""
         model = serving.models.get(call.model)
         if model is None or not serving.keyring.may_use(key_name, model.name):
             raise serving.keyring.refusal(key_name, call.model, serving.models)
@@ -197,7 +197,7 @@ class RacedRoutes:
     def _admit(
         self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts
     ) -> Permit | None:
-        """A permit for a request; None where nothing is limited."""
+        """Return a permit for a request, None if it needs none."""
         if not admission.binds(caller.key_name, model.name):
             return None
         answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
@@ -206,12 +206,12 @@ class RacedRoutes:
             return admission.admit(caller, model.name, size)
         except GatewayError:
             raise
-        except Exception as error:  # a bug in a limit must not cost the caller an answer
+        except Exception as error:  # a bug in a limit must not fail the request
             self._runtime.report("admission", error)
             return None
 
     def _release(self, bodies: BodyReader, body_bytes: int, arrived_s: float) -> None:
-        """A request is over: its body's bytes are free again."""
+        """Release the body's bytes of a request that is over."""
         now_s = self._runtime.loop.time()
         try:
             bodies.memory.ended(body_bytes, now_s - arrived_s)
@@ -219,13 +219,13 @@ class RacedRoutes:
             self._runtime.report("body_memory", error)
 
     def _facts(self, inbound: Inbound, model: Model) -> RequestFacts:
-        """What the policies may know of a request; nothing of its prompt's size where an estimate fails."""
+        """Build the facts that policies get about a request; without the prompt's size if an estimate fails."""
         prompt, text, tokens = inbound.prompt, None, 0.0
         prefixes: tuple[int, ...] = ()
         try:
             text = text_tokens(prompt)
             tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
-        except Exception as error:  # whatever it is, it must not cost the caller an answer
+        except Exception as error:  # a bug in an estimate must not fail the request
             self._runtime.report("estimates", error)
         return RequestFacts(
             prompt_tokens=tokens,
@@ -248,13 +248,13 @@ class RacedRoutes:
 
 
 async def answer_error(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
-    """Answer with an error and let it leave.
+    """Send an error response.
 
-    Where the body was not read, the answer's end is held back while what still comes is read and dropped, within
-    bounds: closing at once would reset the connection, and the sender would never see the answer.
+    If the body was not read, the end of the response is held back while the rest of the body is read and dropped,
+    within limits: closing at once would reset the connection, and the sender would never see the response.
     """
     respond_error(outbox, error, request_id, api, end=not error.closes)
-    await asyncio.sleep(0)  # it leaves first: who waits with `Expect: 100-continue` must not be told to go on
+    await asyncio.sleep(0)  # sends it before receive(), which would answer `Expect: 100-continue` with a 100
     size = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_DISCARD_S):

@@ -1,8 +1,7 @@
-"""How one client API looks on its way out: its errors, its signs of life, its answer in one piece.
+"""Describes the responses of a client API: its errors, its keep-alives, its non-streaming body.
 
-Everything that differs between the APIs a client may speak, so that whoever serves them need not ask which it is. What
-they have in common, headers and the order of things, is `response.py`'s; how their requests are read, `inbound.py`'s.
-No units.
+A `ClientApi` holds everything in which the responses of the APIs differ, so that code that serves them needs no
+branches by API. `response.py` has what they share, `gateway.inbound` reads their requests. No units.
 """
 
 import re
@@ -14,34 +13,34 @@ from gateway.errors import GatewayError
 from providers.base import Assembler, Call
 
 COMMENT = b": waiting for the first token\n\n"
-_LAST_EVENT = re.compile(  # of a complete stream; JSON has no line end in it, so no text of an answer looks like this
+_LAST_EVENT = re.compile(  # JSON escapes line ends, so that no text of an answer matches
     rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete)))[ \t]*$", re.MULTILINE
 )
 
 
 def is_last(event: bytes) -> bool:
-    """Whether a complete stream ends with this event, in whichever API."""
+    """Return True if a complete stream of any API ends with this event."""
     return _LAST_EVENT.search(event.replace(b"\r", b"")) is not None
 
 
 class StreamTerminator(Protocol):
-    """Ends one stream that cannot be completed."""
+    """Ends one stream that failed after it had started."""
 
     @property
     def note(self) -> Callable[[bytes], None] | None:
-        """Hears everything that goes to the client; None where an error's form does not depend on it."""
+        """Receives everything sent to the client; None if the error event does not depend on it."""
 
     def error(self, error: GatewayError) -> bytes:
-        """The last events of the stream."""
+        """Return the last events of the stream."""
 
 
 class ErrorEventTerminator:
-    """The ending of chat completions and completions: `data: {"error": ...}`, and no `[DONE]`."""
+    """Ends chat completions and completions with `data: {"error": ...}`, without `[DONE]`."""
 
     note = None
 
     def __init__(self, _request_id: str) -> None:
-        """An error's form does not depend on the stream."""
+        """Take nothing from the request: the error event does not depend on it."""
 
     def error(self, error: GatewayError) -> bytes:
         """See `StreamTerminator.error`."""
@@ -49,7 +48,7 @@ class ErrorEventTerminator:
 
 
 def plain_body(error: GatewayError) -> bytes:
-    """OpenAI's error body."""
+    """Return OpenAI's error body."""
     return error.body()
 
 
@@ -58,10 +57,10 @@ class ClientApi:
     """One client API.
 
     Attributes:
-        assembler: makes a JSON body of the events of a stream; None where answers never come as a stream.
-        ending: makes a fresh ending for one stream, given our id of the request.
-        error_body: the JSON body of an error response.
-        keep_alive: what a waiting client gets as a sign of life.
+        assembler: assembles the events of a stream into a JSON body; None if the API does not stream.
+        ending: makes the terminator of one stream from the gateway's id of the request.
+        error_body: returns the JSON body of an error response.
+        keep_alive: bytes that keep a waiting client's connection alive.
     """
 
     assembler: Callable[[Call], Assembler] | None

@@ -1,7 +1,7 @@
-"""How Anthropic's Messages API looks on its way out, where that is not how OpenAI's look: errors and signs of life.
+"""Responses of Anthropic's Messages API that differ from OpenAI's: errors and keep-alives.
 
-Its SDKs tell errors apart by status and by `error.type`; `param` and `code` stand beside, for people. Where the status
-does not say the type, an upstream's own is kept if it is one of the API's. No units.
+Its SDKs distinguish errors by status and by `error.type`; `param` and `code` are added for people. If the status does
+not determine the type, an upstream's own type is kept if it is one of the API's. No units.
 """
 
 import msgspec
@@ -32,10 +32,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessagesTerminator:
-    """The ending of a Messages stream: `event: error`, and no `message_stop`.
+    """Ends a Messages stream with `event: error`, without `message_stop`.
 
     Args:
-        request_id: ours.
+        request_id: the gateway's id of the request.
     """
 
     note = None
@@ -44,12 +44,12 @@ class MessagesTerminator:
         self._request_id = request_id
 
     def error(self, error: GatewayError) -> bytes:
-        """See `Ending.error`."""
+        """See `StreamTerminator.error`."""
         return b"event: error\ndata: " + _encode({**_body(error), "request_id": self._request_id}) + b"\n\n"
 
 
 def error_body(error: GatewayError) -> bytes:
-    """Anthropic's error body."""
+    """Return Anthropic's error body."""
     return _encode(_body(error))
 
 

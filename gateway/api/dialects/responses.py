@@ -1,7 +1,7 @@
-"""How a stream of the Responses API ends when it cannot be completed: with `response.failed`.
+"""Ends a failed stream of the Responses API with `response.failed`.
 
-The event goes on with the numbers of the stream and carries the response as it was begun, so the first event and the
-latest are kept; where nothing had come, the response is the gateway's own. Units: Unix seconds in `created_at`.
+The event continues the stream's sequence numbers and contains the response as it was created, so the first and the
+latest event are kept; if there were no events, the response is the gateway's own. Units: Unix seconds in `created_at`.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.errors import GatewayError
 
-_WORDS: Final = {429: "rate_limit_exceeded"}  # the API's own words; all else that goes wrong here is a server's error
+_WORDS: Final = {429: "rate_limit_exceeded"}  # the API's own codes; every other error here is a "server_error"
 
 
 class _Numbered(msgspec.Struct, gc=False):
@@ -26,7 +26,7 @@ class ResponsesTerminator:
     """The `gateway.api.dialects.base.StreamTerminator` of one stream.
 
     Args:
-        request_id: names the response where the upstream has not.
+        request_id: the gateway's id of the request, for the response's id if the upstream sent none.
     """
 
     def __init__(self, request_id: str) -> None:
@@ -34,13 +34,13 @@ class ResponsesTerminator:
         self._first = self._latest = b""
 
     def note(self, raw: bytes) -> None:
-        """See `Ending.note`."""
+        """See `StreamTerminator.note`."""
         self._latest = raw
         if not self._first:
             self._first = raw
 
     def error(self, error: GatewayError) -> bytes:
-        """See `Ending.error`."""
+        """See `StreamTerminator.error`."""
         begun = _read(self._first.split(b"\n\n", 1)[0]).response
         last = _read(self._latest.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]).sequence_number
         answer = {
@@ -61,7 +61,7 @@ class ResponsesTerminator:
 
 
 def _read(event: bytes) -> _Numbered:
-    """What an event says of its number and of the response; nothing where it cannot be read."""
+    """Read an event's number and its response; neither if the event cannot be read."""
     try:
         return _decode(event.partition(b"data:")[2])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
