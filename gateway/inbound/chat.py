@@ -1,4 +1,4 @@
-"""The fields of chat completions and of legacy completions, read in one typed decode. Pure. Units: tokens."""
+"""Reads the fields of chat completions and of legacy completions in one typed decode. Pure. Units: tokens."""
 
 from typing import Final
 
@@ -10,13 +10,13 @@ from providers.base import Api
 
 
 class StreamOptions(msgspec.Struct, gc=False):
-    """How a stream is wanted."""
+    """`stream_options`; other keys are passed on unread."""
 
     include_usage: bool | None = None
 
 
 class Tool(msgspec.Struct, gc=False):
-    """One tool the model may call."""
+    """A tool that the model may call."""
 
     type: str | None = None
 
@@ -27,7 +27,7 @@ class _Message(msgspec.Struct, gc=False):
 
 
 class _Fields(msgspec.Struct, gc=False):
-    """What both APIs share; null counts as absent."""
+    """The fields that both APIs share; null counts as absent."""
 
     model: str | None = None
     stream: bool | None = None
@@ -39,7 +39,7 @@ class _Fields(msgspec.Struct, gc=False):
     tools: list[Tool] | None = None
 
     def within(self, bounds: NumberLimits) -> bool:
-        """All is there, within its bounds, and goes together."""
+        """Return True if all fields are present, within their limits and consistent."""
         n_max, tokens_max = bounds.n_max, bounds.max_tokens_max
         return (
             bool(self.model)
@@ -55,7 +55,7 @@ class _Chat(_Fields, gc=False):
     messages: list[_Message] | None = None
 
     def prompts(self) -> int:
-        """How many prompts are asked, 0 for none or too many."""
+        """Return the number of prompts: 1, or 0 if there are no messages or too many."""
         return 1 if self.messages and len(self.messages) <= inbound_fields.MESSAGES_MAX else 0
 
 
@@ -63,7 +63,7 @@ class _Completions(_Fields, gc=False):
     prompt: str | list[str | int | list[int]] | None = None
 
     def prompts(self) -> int:
-        """How many prompts are asked, 0 for none, too many, or texts mixed with token numbers."""
+        """Return the number of prompts, 0 for none, too many, or texts mixed with token numbers."""
         if isinstance(self.prompt, list):
             kinds = set(map(type, self.prompt))
             count = 1 if kinds == {int} else len(self.prompt)
@@ -74,9 +74,9 @@ class _Completions(_Fields, gc=False):
 _decode_chat = msgspec.json.Decoder(_Chat).decode
 _decode_completions = msgspec.json.Decoder(_Completions).decode
 
-# Work that must not be done twice: what is kept by the provider, and what the provider does on its own.
+# Work that must not be done twice: data that the provider stores, and actions that the provider takes itself.
 _ONCE: Final = frozenset({"background", "plugins", "search_parameters", "store", "web_search_options"})
-# What a stream does not tell, or tells in another form than the body would.
+# Fields whose results a stream lacks, or has in another form than a non-streaming body.
 _UNSTREAMED: Final = frozenset(
     {
         "audio",  # another format in streams
@@ -95,10 +95,10 @@ _CLIENT_TOOLS: Final = frozenset({"function", "custom", None})
 
 
 def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
-    """The fields of a chat completions body.
+    """Read the fields of a chat completions body.
 
     Raises:
-        BadRequest: they cannot be served.
+        BadRequest: the fields are invalid.
     """
     why = "its fields do not fit together"
     try:
@@ -111,7 +111,11 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
 
 
 def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
-    """The same of a legacy completions body."""
+    """Read the fields of a legacy completions body.
+
+    Raises:
+        BadRequest: the fields are invalid.
+    """
     why = "its fields do not fit together"
     try:
         fields = _decode_completions(body)

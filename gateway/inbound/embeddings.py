@@ -1,4 +1,4 @@
-"""The fields of an embeddings request, read in one typed decode. Pure. No units."""
+"""Reads the fields of an embeddings request in one typed decode. Pure. No units."""
 
 import msgspec
 
@@ -17,10 +17,10 @@ _decode = msgspec.json.Decoder(_Embeddings).decode
 
 
 def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
-    """The fields of a body.
+    """Read the fields of a body.
 
     Raises:
-        BadRequest: they cannot be served.
+        BadRequest: the fields are invalid.
     """
     why = "its fields do not fit together"
     try:
@@ -33,7 +33,7 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
 
 
 def _alike(given: str | list[str | int | list[int]]) -> bool:
-    """One text or one list of tokens, or not too many of either, never mixed."""
+    """Return True for one text or one list of tokens, or at most `PROMPTS_MAX` of either, unmixed."""
     if isinstance(given, str):
         return True
     kinds = set(map(type, given))

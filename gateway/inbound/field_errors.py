@@ -1,8 +1,8 @@
-"""What is wrong with the fields of a request, in words: what was found, where, and what to write instead. Pure.
+"""Builds the error for a request's invalid fields: what was found, where, and what to write instead. Pure.
 
-Used only when `gateway.inbound.request` has found that a request cannot be served, so it takes its time: each field
-is decoded again and looked at piece by piece. A message shows at most some 60 characters of what the client sent;
-codes are OpenAI's where it has one. No units.
+Used only after `gateway.inbound.request` has rejected a request, so it may be slow: it decodes each field again and
+checks it piece by piece. A message shows at most some 60 characters of the client's data; codes are OpenAI's where
+OpenAI has one. No units.
 """
 
 import json
@@ -17,21 +17,21 @@ from gateway.inbound.syntax_errors import cut, too_deep
 from providers.base import Api
 
 MESSAGES_MAX: Final = 100_000
-PROMPTS_MAX: Final = 2_048  # of one completions call; each gets its own answer
+PROMPTS_MAX: Final = 2_048  # prompts of one completions call; each gets its own answer
 
 _STRING_MAX: Final = 60  # characters that are escaped for a message, before it is cut
-_DIGITS_MAX: Final = 99  # more are as much out of bounds
+_DIGITS_MAX: Final = 99  # longer numbers are cut: they are over every limit anyway
 _MESSAGE: Final = '{"role": "user", "content": "..."}'
 
 
 def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int], why: str) -> BadRequest:
-    """What is wrong with the fields of a body.
+    """Build the error for the first invalid field of a body.
 
     Args:
-        api: which API was called.
+        api: the client's API.
         raws: the values of the top level.
-        maxima: largest value of each whole number.
-        why: what to say if nothing is found here.
+        maxima: largest allowed value of each whole number.
+        why: reason for the message if no invalid field is found here.
     """
     try:
         return next(_wrong_fields(api, raws, maxima), BadRequest(f"the body cannot be read: {why}"))
@@ -110,7 +110,7 @@ def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
 
 
 def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
-    """Of the Responses API."""
+    """Check the fields of the Responses API."""
     items = _value(raws, "input")
     if items is None and "prompt" not in raws:
         if "messages" in raws:
@@ -129,7 +129,7 @@ def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
 
 
 def _kept(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
-    """What frames the input, and what becomes of the answer."""
+    """Check the fields next to `input`, and those about storing the answer."""
     for name, want in (("instructions", "a string"), ("previous_response_id", "the id of an answer, a string")):
         value = _value(raws, name)
         if not isinstance(value, str | None):
@@ -151,7 +151,7 @@ def _kept(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
 
 
 def _embedded(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
-    """Of embeddings."""
+    """Check the fields of embeddings."""
     given = _value(raws, "input")
     want = "a string, an array of strings, or token numbers"
     if given is None:
@@ -169,7 +169,7 @@ def _embedded(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
 
 
 def _alike(name: str, items: list[object]) -> Iterator[BadRequest]:
-    """Texts, or token numbers, or arrays of token numbers."""
+    """Check that all items are texts, or token numbers, or arrays of token numbers."""
     tokens = all(type(item) is int for item in items)
     yield from _length(name, items, len(items) if tokens else PROMPTS_MAX, f"at least one {_ITEM[name]}")
     for index, item in enumerate(items):
@@ -232,23 +232,23 @@ def _elsewhere(name: str, other: str, advice: str) -> BadRequest:
 
 
 def _type(name: str, value: object, want: str) -> BadRequest:
-    """The value is of a type that cannot stand there."""
+    """Build the error for a value of the wrong type."""
     return BadRequest(f"`{name}` is {_shown(value)}; write {want}", param=name, code="invalid_type")
 
 
 def _bare_type(name: str, value: object, want: str) -> BadRequest:
-    """The same where a bare word or a number belongs, which people like to quote."""
+    """Build the error for a value that should be a number or a literal, which people often quote."""
     return _type(name, value, f"{want}, without quotes" if isinstance(value, str) else want)
 
 
 def _value(raws: Mapping[str, msgspec.Raw], name: str) -> object:
-    """A field, decoded by the standard library: it takes any number."""
+    """Decode a field with the standard library, which accepts any number; None if it is absent or null."""
     raw = raws.get(name)
     return None if raw is None else json.loads(bytes(raw), parse_int=lambda digits: int(digits[:_DIGITS_MAX]))
 
 
 def _shown(value: object) -> str:
-    """A value as a message shows it."""
+    """Return a value as a message shows it."""
     if isinstance(value, list):
         return "an array"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The fields of Anthropic's Messages API, read in one typed decode. Pure. Units: tokens."""
+"""Reads the fields of Anthropic's Messages API in one typed decode. Pure. Units: tokens."""
 
 from typing import Final
 
@@ -29,17 +29,17 @@ class _Fields(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Fields).decode
 
-PROMPT: Final = ("tools", "system", "messages")  # what the model reads, in this order
-# Tools that the client runs; others run at Anthropic, which must not happen twice.
+PROMPT: Final = ("tools", "system", "messages")  # keys of the prompt, in the order in which the model reads them
+# Tools that the client runs; Anthropic runs all others, which must not happen twice.
 _CLIENT_TOOLS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_")
 _ONCE: Final = frozenset({"container", "mcp_servers"})
 
 
 def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
-    """The fields of a messages body.
+    """Read the fields of a messages body.
 
     Raises:
-        BadRequest: they cannot be served.
+        BadRequest: the fields are invalid.
     """
     why = "its fields do not fit together"
     try:
@@ -58,10 +58,10 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
 
 
 def read_count(body: bytes, raws: RawFields) -> str:
-    """The model in a body whose tokens are to be counted, which need not say how long an answer may be.
+    """Return the model of a body whose tokens are counted; such a body needs no `max_tokens`.
 
     Raises:
-        BadRequest: there is no model or no message in it.
+        BadRequest: the body has no model or no messages.
     """
     why = "its fields do not fit together"
     try:
@@ -74,7 +74,7 @@ def read_count(body: bytes, raws: RawFields) -> str:
 
 
 def _within(fields: _Fields, bounds: NumberLimits) -> bool:
-    """All is there, within its bounds; no tokens at all are wanted of a request that only fills a cache."""
+    """Return True if all fields are present and within their limits; `max_tokens: 0` only fills a prompt cache."""
     return (
         bool(fields.model)
         and fields.messages is not None

@@ -1,7 +1,4 @@
-"""What reading a request's fields gives, whichever API it was sent to, and the limits they are held to. Pure data.
-
-Units: tokens.
-"""
+"""The fields read from a request body of any API, and the limits on its numbers. Pure data. Units: tokens."""
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -20,8 +17,8 @@ class NumberLimits:
     """Limits on numbers in a request.
 
     Attributes:
-        n_max: of `n` and `best_of`.
-        max_tokens_max: of `max_tokens` and its other names.
+        n_max: largest `n` and `best_of`.
+        max_tokens_max: largest `max_tokens` and its equivalents in other APIs.
     """
 
     n_max: int
@@ -29,13 +26,13 @@ class NumberLimits:
 
 
 class ParsedFields(msgspec.Struct, frozen=True, gc=False):
-    """What the fields of a body ask for.
+    """The fields of a body that the gateway uses.
 
     Attributes:
         model, streaming, include_usage, choices, max_tokens, assemble: see `providers.base.Call`.
-        hedgeable: asking twice does no work twice that a second answer does not need.
-        prompt: the keys of what the model reads, in the order in which it reads them.
-        kept, follows: see `gateway.inbound.request.Inbound`.
+        hedgeable: True if a second attempt repeats only the generation, nothing that a provider stores or executes.
+        prompt: keys of the prompt, in the order in which the model reads them.
+        kept, previous_id: see `gateway.inbound.request.Inbound`.
     """
 
     model: str
@@ -51,5 +48,5 @@ class ParsedFields(msgspec.Struct, frozen=True, gc=False):
 
 
 def absent(raws: RawFields, keys: AbstractSet[str]) -> bool:
-    """None of these keys asks for anything."""
+    """Return True if each of these keys is missing or has a value without effect."""
     return keys.isdisjoint(raws) or all(bytes(raws[key]) in _AS_IF_ABSENT for key in keys if key in raws)

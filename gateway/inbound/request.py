@@ -1,12 +1,11 @@
-"""A client's request body, read once: what the race, the policies and every attempt need to know of it. Pure.
+"""Parses a client's request body once, for the race, the policies and every attempt. Pure.
 
-The top level is decoded into raw values, which checks the whole JSON and gives each value's length; where the values
-stand follows from one walk over the keys. No key may stand there twice: the gateway and an upstream could take
-different ones for the model or the stream flag. A second, typed decode reads the few fields that matter; whatever else
-was sent goes to the upstream as it is. What is wrong with a request is worded in `gateway.inbound.syntax_errors` and
-`gateway.inbound.field_errors`.
+The top level is decoded into raw values, which checks the whole JSON and gives each value's length; one walk over the
+keys gives the values' positions. Duplicate keys are rejected: the gateway and an upstream could use different ones for
+the model or the stream flag. A second, typed decode reads the few fields that the gateway uses; all other fields go to
+the upstream unchanged. `gateway.inbound.syntax_errors` and `gateway.inbound.field_errors` build the errors.
 
-Knows nothing of models, keys or HTTP but headers. Units: bytes, seconds, tokens.
+Independent of configured models and API keys. Units: bytes, seconds, tokens.
 """
 
 import math
@@ -28,20 +27,20 @@ from providers.base import Api, Call, Headers
 Spans = dict[str, tuple[int, int]]
 
 _SPACE: Final = ord(" ")
-KEYS_MAX: Final = 200  # at the top level; the API has some 40
+KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 
 
 class Inbound(msgspec.Struct, frozen=True, gc=False):
-    """One request as it came in.
+    """One parsed request.
 
     Attributes:
-        call: what every attempt needs.
-        prompt: the raw bytes of what the model reads, for estimates.
-        hedge_off: why it may not be hedged, None when it may.
-        deadline_s: the client waits no longer than this, None when it did not say.
-        kept: an upstream that keeps answers would keep this one: the client did not say that it must not.
-        follows: id of the kept answer that this request goes on with, None when it begins anew.
-        tells_usage: the client wants to be told what its request used and cost.
+        call: the call that every attempt sends.
+        prompt: raw bytes of the prompt, for estimates.
+        hedge_off: reason why it may not be hedged, None if it may.
+        deadline_s: the client's read timeout, None if the client sent none.
+        kept: True if an upstream that stores answers would store this one, because `store` is not false.
+        previous_id: id of the stored answer that this request continues, None if there is none.
+        tells_usage: True if the client asked for a report of usage and cost.
     """
 
     call: Call
@@ -57,7 +56,7 @@ _read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
-_next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # in JSON already checked
+_next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # for JSON already checked
 
 _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFields]]] = {
     Api.CHAT: inbound_chat.read,
@@ -69,17 +68,17 @@ _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFi
 
 
 def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_headers: frozenset[bytes]) -> Inbound:
-    """Read one request.
+    """Parse one request.
 
     Args:
-        api: which API was called.
+        api: the client's API.
         body: the whole request body.
-        headers: of the request, names in lower case.
-        bounds: on numbers in the body.
+        headers: request headers, names in lower case.
+        bounds: limits on numbers in the body.
         passed_headers: names of client headers to pass on.
 
     Raises:
-        BadRequest: it cannot be served; says what was found, where, and what to send instead.
+        BadRequest: the request is invalid; the message has what was found, where, and what to send instead.
     """
     given = dict(headers)
     _check(given)
@@ -109,10 +108,10 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_
 
 
 def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
-    """Read a request to count the tokens of a prompt, in the words of the Messages API: its model and its prompt.
+    """Parse a request of the Messages API to count tokens; return its model and its prompt.
 
     Raises:
-        BadRequest: as above.
+        BadRequest: as in `parse`.
     """
     _check(dict(headers))
     raws = _top_level(body)
@@ -124,7 +123,7 @@ def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
 
 
 def _check(given: dict[bytes, bytes]) -> None:
-    """Refuse a body in a form that is not read here."""
+    """Reject a body that is declared as compressed or as another media type than JSON."""
     media = given.get(b"content-type")
     if media is not None and media != b"application/json":
         kind = media.partition(b";")[0].strip().lower()
@@ -136,7 +135,7 @@ def _check(given: dict[bytes, bytes]) -> None:
 
 
 def _switch(given: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
-    """What a header says that is `on` or `off`."""
+    """Read a header whose value is `on` or `off`."""
     value = given.get(name)
     if value is None:
         return default
@@ -147,7 +146,7 @@ def _switch(given: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
 
 
 def _deadline_s(given: dict[bytes, bytes]) -> float | None:
-    """How long the client waits, as the OpenAI SDKs say it; nonsense is taken for silence."""
+    """Read the client's timeout from the OpenAI SDKs' header; None if it is missing or invalid."""
     value = given.get(b"x-stainless-read-timeout")
     if value is None:
         return None
@@ -159,10 +158,10 @@ def _deadline_s(given: dict[bytes, bytes]) -> float | None:
 
 
 def _top_level(body: bytes) -> RawFields:
-    """The values of the top level, the JSON of the whole body checked."""
+    """Check the JSON of the whole body and return the values of its top level."""
     try:
         if not body.isascii():
-            body.decode()  # the decoder skips over values without looking at their encoding
+            body.decode()  # the decoder does not check the encoding of values that it skips
         raws = _read_top(body)
     except UnicodeDecodeError as error:
         raise inbound_syntax.not_utf8(body, error.start) from None
@@ -178,7 +177,6 @@ def _top_level(body: bytes) -> RawFields:
 
 
 def _asked(api: Api, body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
-    """The fields that matter."""
     try:
         return _READERS[api](body, raws, bounds)
     except RecursionError:
@@ -186,26 +184,32 @@ def _asked(api: Api, body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
 
 
 def _spans_compact(body: bytes, raws: RawFields) -> Spans | None:
-    """Where the values stand in a body without white space around top-level keys, which most clients send; or None.
+    """Return the values' positions in a body without white space around top-level keys, as most clients send; or None.
 
-    What the encoder makes of the values has each key once, so a body equal to that has, too.
+    The encoder writes each key once, so a body equal to its output has no duplicate key. Example:
+
+        {"a":10,"bc":[2]}      between two values: the key and 4 bytes (comma or brace, two quotes, colon)
+        0    5 7     13 16
+
+        "a":   start = 0 + 1 + 4 = 5,   end = 5 + 2 = 7
+        "bc":  start = 7 + 2 + 4 = 13,  end = 13 + 3 = 16;  16 + 1 = 17, the body's length
     """
     if body[body.find(b":") + 1] == _SPACE or _encode(raws) != body:
         return None
     spans = {}
     end = 0
     for key, raw in raws.items():
-        start = end + len(key) + 4  # the brace or comma before it, two quotes, the colon
+        start = end + len(key) + 4
         end = start + len(raw)
         spans[key] = (start, end)
-    return spans if end + 1 == len(body) else None  # a key with escapes is longer than it looks
+    return spans if end + 1 == len(body) else None  # a key with escapes or non-ASCII text has more bytes than len(key)
 
 
 def _spans(body: bytes, raws: RawFields) -> Spans:
-    """Where the values stand in any body; finds any key that stands there twice.
+    """Return the values' positions in any body; rejects duplicate keys.
 
-    `raws` has the last value of each key. No JSON value is the beginning of another one, but for numbers: so where the
-    bytes are those of the last value and the next key or the end follows, this is the value.
+    `raws` has the last value of each key. No JSON value except a number is a prefix of another one. So if the bytes at
+    a position equal the last value, and the next key or the end follows, this is the value.
     """
     spans: Spans = {}
     key, end = "", 0
@@ -219,6 +223,6 @@ def _spans(body: bytes, raws: RawFields) -> Spans:
         if key in spans or not body.startswith(value, start):
             raise inbound_syntax.duplicate(key)
         spans[key] = (start, end)
-    if raws and body[end:].strip() != b"}":  # a number that begins like the last one of its key
+    if raws and body[end:].strip() != b"}":  # a duplicate key: its number starts with the digits of the last one
         raise inbound_syntax.duplicate(key)
     return spans

@@ -1,8 +1,8 @@
-"""The fields of the Responses API, read in one typed decode. Pure. Units: tokens.
+"""Reads the fields of the Responses API in one typed decode. Pure. Units: tokens.
 
-`store` is true unless it is said to be false, so a request that says nothing would be kept by an upstream that keeps
-answers, and a hedge would be kept there, too: `ParsedFields.kept` leaves it to whoever knows the upstreams. What goes
-on with a kept answer, or adds to a kept conversation, is never asked twice.
+`store` is true by default, so an upstream that stores answers would store the answer of a request without `store`, and
+that of its hedge, too. `ParsedFields.kept` reports such requests, as the upstreams are not known here. A request that
+continues a stored answer, or adds to a stored conversation, is never hedged.
 """
 
 from typing import Final
@@ -16,10 +16,10 @@ from providers.base import Api
 
 
 class _Responses(msgspec.Struct, gc=False):
-    """What is read; null counts as absent."""
+    """The fields that are read; null counts as absent."""
 
     model: str | None = None
-    input: str | list[Tool] | None = None  # of an item no more than of a tool is read: its type
+    input: str | list[Tool] | None = None  # only the type of an item is read, as of a tool
     instructions: str | None = None
     prompt: dict[str, msgspec.Raw] | None = None
     stream: bool | None = None
@@ -32,17 +32,17 @@ class _Responses(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Responses).decode
 
-_ONCE: Final = frozenset({"conversation", "context_management"})  # what is kept by the provider and grows
-# Tools that the caller runs; all others the provider runs, once for each attempt.
+_ONCE: Final = frozenset({"conversation", "context_management"})  # state that the provider stores and extends
+# Tools that the client runs; the provider runs all others, once for each attempt.
 _CLIENT_TOOLS: Final = frozenset({"function", "custom", "local_shell", "apply_patch", None})
 _PROMPT: Final = ("instructions", "input")
 
 
 def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
-    """The fields of a body.
+    """Read the fields of a body.
 
     Raises:
-        BadRequest: they cannot be served.
+        BadRequest: the fields are invalid.
     """
     why = "its fields do not fit together"
     try:
@@ -55,7 +55,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
 
 
 def _within(fields: _Responses, bounds: NumberLimits) -> bool:
-    """All is there, and within its bounds."""
+    """Return True if all fields are present and within their limits."""
     tokens, asked = fields.max_output_tokens, fields.input
     return (
         bool(fields.model)

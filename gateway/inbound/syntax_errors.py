@@ -1,8 +1,8 @@
-"""What is wrong with a request as a whole, in words: its headers, its encoding, its JSON. Pure.
+"""Builds the errors for a request as a whole: its headers, its encoding, its JSON. Pure.
 
-Used only when `gateway.inbound.request` has found that a request cannot be served, so it takes its time. A message says
-what was found, where, and what to send instead, and shows at most some 60 characters of what the client sent. Codes are
-OpenAI's where it has one. Units: bytes; lines and columns count from 1, columns in characters.
+Used only after `gateway.inbound.request` has rejected a request, so it may be slow. A message has what was found,
+where, and what to send instead, and shows at most some 60 characters of the client's data. Codes are OpenAI's where
+OpenAI has one. Units: bytes; lines and columns count from 1, columns in characters.
 """
 
 import re
@@ -14,9 +14,14 @@ _SHOWN_MAX: Final = 60  # characters
 _EXAMPLE: Final = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
 _BYTE: Final = re.compile(r" \(byte (\d+)\)")
-_WORD_BEGIN: Final = re.compile(rb"[\w.+-]*\Z")  # literals and numbers are refused somewhere in them
+_WORD_BEGIN: Final = re.compile(rb"[\w.+-]*\Z")  # the decoder reports an offset inside a literal or number
 _WORD: Final = re.compile(r"\\?[\w.+-]{1,20}|.", re.DOTALL)
 _AFTER_COMMA: Final = re.compile(r",\s*\Z")
+# JSON escapes a character above U+FFFF as a surrogate pair, high half first. Matches a half without the other one:
+#     "\ud83d\ude00"   a pair, U+1F600                    no match
+#     "\ud83d!"        no low half after the high half    matches \ud83d
+#     "x\ude00"        no high half before the low half   matches \ude00
+#     "\\ud83d"        an escaped backslash, then text    no match: of two backslashes the second starts no escape
 _HALF_CHARACTER: Final = re.compile(
     rb"(?<!\\)(?:\\\\)*+(\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F]..))"
 )
@@ -36,7 +41,7 @@ _ADVICE: Final = (
 
 
 def content_type(kind: bytes) -> BadRequest:
-    """The body is declared to be something else than JSON."""
+    """Build the error for a body whose declared media type is not JSON."""
     return BadRequest(
         f"the body was sent as `{_header(kind)}`; send JSON, with the header `content-type: application/json` "
         "(curl says form data unless told otherwise: -H 'content-type: application/json')",
@@ -46,7 +51,7 @@ def content_type(kind: bytes) -> BadRequest:
 
 
 def content_encoding(coding: bytes) -> BadRequest:
-    """The body is declared to be compressed."""
+    """Build the error for a body that is declared as compressed."""
     return BadRequest(
         f"the body was sent with `content-encoding: {_header(coding)}`; send it uncompressed, without this header",
         param="content-encoding",
@@ -55,7 +60,7 @@ def content_encoding(coding: bytes) -> BadRequest:
 
 
 def switch_header(name: str, value: bytes) -> BadRequest:
-    """Neither on nor off."""
+    """Build the error for a header that is neither `on` nor `off`."""
     return BadRequest(
         f"the header `{name}` is `{_header(value)}`; write `on` or `off`, or leave it out",
         param=name,
@@ -64,12 +69,12 @@ def switch_header(name: str, value: bytes) -> BadRequest:
 
 
 def too_deep() -> BadRequest:
-    """More nested than the decoder goes."""
+    """Build the error for a body nested more deeply than the decoder supports."""
     return _syntax("arrays and objects are nested too deeply; a request needs a few dozen levels at most")
 
 
 def not_utf8(body: bytes, at: int) -> BadRequest:
-    """Bytes that are no text."""
+    """Build the error for a body that is not UTF-8; `at` is the first invalid byte."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         advice = "this looks like UTF-16; send UTF-8"
     elif body.startswith(b"\x1f\x8b"):
@@ -80,21 +85,21 @@ def not_utf8(body: bytes, at: int) -> BadRequest:
 
 
 def not_object(body: bytes) -> BadRequest:
-    """Good JSON, but no object."""
+    """Build the error for valid JSON that is not an object."""
     value = {b"[": "an array", b'"': "a string"}.get(body.lstrip()[:1], "a single value")
     twice = " (was it encoded twice?)" if value == "a string" else ""
     return BadRequest(f"the body is {value}{twice}; send one JSON object, like {_EXAMPLE}", code="invalid_type")
 
 
 def too_many_keys(count: int, most: int) -> BadRequest:
-    """More keys at the top level than any request needs."""
+    """Build the error for a body with too many keys at its top level."""
     return BadRequest(
         f"the body has {count} keys at its top level; this gateway takes {most}", code="object_above_max_properties"
     )
 
 
 def duplicate(key: str) -> BadRequest:
-    """A key at the top level that stands there twice."""
+    """Build the error for a duplicate key at the top level."""
     name = cut(key)
     return BadRequest(
         f"the key `{name}` stands twice at the top level of the body; write it once", param=name, code="duplicate_key"
@@ -102,11 +107,11 @@ def duplicate(key: str) -> BadRequest:
 
 
 def not_json(body: bytes, error: str) -> BadRequest:
-    """What the decoder could not read.
+    """Build the error for a body that is not valid JSON.
 
     Args:
         body: the body, in UTF-8.
-        error: the decoder's words.
+        error: the decoder's message.
     """
     if not body.strip():
         return BadRequest(f"the body is empty; send one JSON object, like {_EXAMPLE}", code="invalid_json")
@@ -117,7 +122,7 @@ def not_json(body: bytes, error: str) -> BadRequest:
         return _syntax(f'the body ends at {_place(body, len(body))} with something not closed: a ", ] or }}')
     at = int(offset[1])
     if "trailing characters" in error:
-        at -= 1  # the decoder says one more
+        at -= 1  # the decoder reports one more
     elif "escape" in error:
         at = body.rfind(b"\\", 0, at)
     elif (begun := _WORD_BEGIN.search(body, max(0, at - 20), at)) and body[at : at + 1] >= b" ":
@@ -129,7 +134,7 @@ def not_json(body: bytes, error: str) -> BadRequest:
 
 
 def _advice(before: str, found: str, error: str) -> str:
-    """What to write instead of `found`."""
+    """Return what to write instead of `found`."""
     if "trailing characters" in error:
         return "the JSON object has ended before; send it alone, and once"
     if found in ("]", "}") and _AFTER_COMMA.search(before[-100:]):
@@ -151,14 +156,14 @@ def _syntax(message: str) -> BadRequest:
 
 
 def _place(body: bytes, at: int) -> str:
-    """Line and column of an offset."""
+    """Return the line and column of an offset."""
     before = body[:at].decode(errors="replace")
     line_at = before.count("\n") + 1
     return f"line {line_at}, column {len(before) - before.rfind(chr(10))}"
 
 
 def cut(text: str) -> str:
-    """So much of what the client sent as a message may show."""
+    """Cut the client's text to the length that a message may show."""
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"
 
 
