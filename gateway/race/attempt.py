@@ -1,8 +1,8 @@
-"""One upstream stream of one request: stamps its times, holds back what comes before first content, ends once.
+"""One upstream stream of one request: stamps its times, holds back events before first content, ends once.
 
-The `Sink` of one `providers.base.Stream`. Times are stamped here, on the stack that read the socket. It knows nothing
-of other attempts, policies or the client; it tells its race three things: first content, failure, finish. After it has
-been told to forward, an event costs a time stamp, two comparisons and the call that writes it out.
+The `Sink` of one `providers.base.Stream`. Times are stamped here, on the stack that read the socket. Independent of
+other attempts, policies and the client; it reports first content, failure and finish to its race. Once it forwards, an
+event costs a time stamp, two comparisons and the call that writes it.
 
 Units: seconds of the loop's clock, bytes.
 """
@@ -22,47 +22,49 @@ from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
 from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, redacted
 
 PREAMBLE_BYTES_MAX = 256 * 1024
-_MALFORMED_MAX = 1  # skipped per stream; a second one is a broken stream, not a hiccup
+_MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = (b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id")
 
 _CONTENT, _REFUSAL = FrameKind.CONTENT, FrameKind.REFUSAL  # looked up once: these run for every event
 
 
 class Racer(Protocol):
-    """What an attempt tells its race."""
+    """Receives the events of an attempt: a race."""
 
     def on_headers(self, attempt: "Attempt", headers: Headers) -> None:
-        """Response headers came."""
+        """Response headers arrived."""
 
     def on_content(self, attempt: "Attempt") -> None:
-        """First content, or a refusal, came."""
+        """First content, or a policy refusal, arrived."""
 
     def on_failed(self, attempt: "Attempt", error: UpstreamError) -> None:
-        """The attempt is over without a complete answer."""
+        """The attempt ended without a complete answer."""
 
     def on_finished(self, attempt: "Attempt") -> None:
-        """The attempt is over with a complete answer."""
+        """The attempt ended with a complete answer."""
 
 
 class Attempt:
     """One upstream stream.
 
     Attributes:
-        replica, pool, role, reason: whom it asks, and why.
-        start_s: when it was sent.
-        headers_s, content_s: when response headers and first content came, None before.
-        last_s: when the last event came.
+        replica, pool: target of the attempt.
+        role, reason: kind of the attempt, and the reason for it as text.
+        start_s: time at which the request was sent.
+        headers_s, content_s: times of response headers and first content, None before.
+        last_s: time of the last event.
         status: the upstream's HTTP status, None before headers.
         usage: token counts, None until reported.
-        refused: its first content is a policy refusal.
-        empty: it is complete without content: a valid empty answer.
-        outcome: how it ended, None while it lives.
-        hedge_at_s, overdue_at_s, give_up_at_s: the race's times for it, infinite when not armed.
-        hedge_after_s: the first hedge_at_s, after its own start; infinite when it was never armed.
-        forecast: what the pool expected of it, None if it could not say.
-        timeout_at_s: when its ttft_timeout is over, infinite where nothing is timed.
-        overdue: another attempt was started because it was late for its ttft_timeout, or for its client's patience.
-        retry_after_s: how long it was told to wait by a 429 or 503, None when it was not.
+        refused: True if its first content is a policy refusal.
+        empty: True if it is complete without content: a valid empty answer.
+        outcome: outcome, None while it runs.
+        hedge_at_s, overdue_at_s, give_up_at_s: deadlines set by the race, infinite if not set.
+        hedge_after_s: the first hedge_at_s, relative to start_s; infinite if it was never set.
+        forecast: the pool's forecast, None if it has none.
+        timeout_at_s: time at which `ttft_failover` is over, infinite if TTFT is not timed.
+        overdue: True if another attempt was started because this one exceeded `ttft_failover` or half the client's
+            timeout.
+        retry_after_s: Retry-After of a 429 or 503, None without one.
     """
 
     __slots__ = (
@@ -139,7 +141,7 @@ class Attempt:
         self._stream = self.replica.endpoint.open(call, self)
 
     def forward(self, write: Callable[[bytes], None]) -> None:
-        """Write out what was held back; from now on every event as it comes."""
+        """Write the events held back; from now on write every event as it arrives."""
         held, self._held = self._held, []
         self._forward = write
         for raw in held:
@@ -151,13 +153,13 @@ class Attempt:
             self._stream.pause()
 
     def resume(self) -> None:
-        """Read again."""
+        """Continue reading."""
         if self._stream is not None and self.outcome is None:
-            self.last_s = self._loop.time()  # silence while we did not read is not a stall
+            self.last_s = self._loop.time()  # silence while reading was paused is not a stall
             self._stream.resume()
 
     def close(self, outcome: Outcome, error: UpstreamError | None = None) -> bool:
-        """End it, on the wire too; returns False when it had ended before."""
+        """End the attempt and abort its stream; returns False if it had ended before."""
         if self.outcome is not None:
             return False
         self.outcome = outcome
@@ -173,7 +175,7 @@ class Attempt:
         return True
 
     def observe_limits(self, headers: Headers) -> None:
-        """Tell the pool what rate limits a response states."""
+        """Pass the rate limits of response headers to the pool."""
         read = self.replica.read_limits
         limits = read(headers) if read is not None else ()
         if limits:
@@ -181,7 +183,7 @@ class Attempt:
 
     @property
     def live(self) -> bool:
-        """It has not ended, and may still bring content."""
+        """True while it has not ended and content may still arrive."""
         return self.outcome is None and not self.empty
 
     # Sink
@@ -228,7 +230,7 @@ class Attempt:
     # inside
 
     def _on_other(self, frame: Frame) -> None:
-        """An event that carries no content."""
+        """Handle an event without content."""
         kind = frame.kind
         if kind is FrameKind.ERROR:
             self._race.on_failed(self, frame.error or ProtocolError("the upstream sent an error without a text"))
@@ -255,7 +257,7 @@ class Attempt:
             self._held.append(raw)
 
     def report(self, request_start_s: float, charge: Charge) -> AttemptReport:
-        """What is known of it, for observers; it has ended."""
+        """Build the report for observers; the attempt has ended."""
         assert self.outcome is not None
         assert self.end_s is not None
         return AttemptReport(

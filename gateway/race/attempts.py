@@ -1,8 +1,8 @@
-"""The attempts of one request: which replica the next one asks, how it is sent, what was said about hedging, its end.
+"""Starts the attempts of one request and reports their outcomes to their pools.
 
-The race says when; this file asks the pools and `Tries` where to, sends, sets the attempt's times, and tells its pool
-what came of it. It decides nothing about winning, knows no client and no timer. A part of the brain that raises costs
-no attempt.
+The race decides the time of an attempt; `Tries` and the pools choose its replica and decide on hedges. This module
+sends the attempt and sets its deadlines. It does not decide which attempt wins, and owns no client and no timer. A bug
+in a policy costs no attempt.
 
 Units: seconds of the loop's clock.
 """
@@ -24,20 +24,20 @@ from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
 from providers.errors import Unsupported, UpstreamError
 
-_AGAIN_S_MIN: Final = 0.001  # between two looks at a late attempt, whatever the settings say
-_CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by us: the replica said nothing
+_AGAIN_S_MIN: Final = 0.001  # shortest time between two hedge decisions about one attempt, whatever the settings
+_CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
 
 
 class Attempts:
     """All attempts of one request.
 
     Attributes:
-        sent: in the order in which they were.
-        errors: of those that failed, in order.
-        hedges: how many were backups.
+        sent: attempts in the order in which they were sent.
+        errors: errors of the failed attempts, in order.
+        hedges: number of backups.
         denials: distinct reasons for which a hedge was denied, in order.
-        denied_why: the last one with its numbers, None without one.
-        beyond: replicas left untried because of a boundary.
+        denied_why: text of the last denial with its numbers, None without one.
+        beyond: names of replicas that were not tried because of a boundary.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Attempts:
         self._caller = caller
         self._runtime = runtime
         self._tries = Tries(model, facts)
-        self._now_s = 0.0  # of the choice that is being made
+        self._now_s = 0.0  # time of the current decision
         self.sent: list[Attempt] = []
         self.errors: list[UpstreamError] = []
         self.hedges = 0
@@ -73,14 +73,14 @@ class Attempts:
 
     @property
     def live(self) -> list[Attempt]:
-        """Those that may still bring content."""
+        """Attempts for which content may still arrive."""
         return [attempt for attempt in self.sent if attempt.live]
 
     def next(self, racer: Racer, role: Role) -> Attempt | Wait | Nothing:
-        """Send one more attempt where that is possible now.
+        """Send one more attempt if possible now; otherwise return the time to wait for, or `Nothing`.
 
         Args:
-            racer: hears of the attempt.
+            racer: receives the attempt's events.
             role: PRIMARY or FAILOVER.
         """
         runtime, sent = self._runtime, self.sent
@@ -96,7 +96,7 @@ class Attempts:
         return step
 
     def carry_on(self, racer: Racer, recovery: Recovery) -> Attempt | Wait | Nothing:
-        """The same for an attempt that carries a broken stream on."""
+        """Send an attempt that continues a broken stream, if possible now; otherwise as `next`."""
         now_s, rand = self._runtime.loop.time(), self._runtime.rand()
 
         def where() -> Go | None:
@@ -112,7 +112,7 @@ class Attempts:
         return self._launch(racer, step.pool, step.replica, Role.RECOVERY, reason, asked=recovery.asked)
 
     def hedge(self, racer: Racer, late: Attempt, now_s: float) -> Attempt | None:
-        """An attempt is late: ask its pool whether to race it, then do so; None when it says no."""
+        """Send a backup for a late attempt if its pool approves; None if it does not."""
         pool, runtime = late.pool, self._runtime
         late.hedge_at_s = math.inf
         if self.hedges >= pool.max_hedges:
@@ -138,7 +138,7 @@ class Attempts:
         return backup
 
     def first_content(self, attempt: Attempt) -> None:
-        """It has brought content; a pool learns from it."""
+        """Report first content to the attempt's pool, which learns from it."""
         if attempt.refused:
             self._runtime.safely("content", attempt.pool.on_refusal, None, attempt)
         else:
@@ -147,8 +147,8 @@ class Attempts:
                 self._moved(attempt, state)
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
-        """End one attempt, once, and settle what it took."""
-        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # not by a client's impatience
+        """End an attempt, once, and settle its reservations."""
+        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # a client's timeout is no fault
             outcome = Outcome.TTFT_TIMEOUT if self._runtime.loop.time() >= attempt.timeout_at_s else outcome
         if attempt.close(outcome, error):
             retry_after_s = error.retry_after_s if error is not None else None
@@ -159,7 +159,7 @@ class Attempts:
                 self._moved(attempt, state)
 
     def fail(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
-        """End one attempt that brought no complete answer."""
+        """End an attempt without a complete answer."""
         self.errors.append(error)
         self.close(attempt, outcome, error)
         now_s, name, replica = self._runtime.loop.time(), self._model.name, attempt.replica.name
@@ -170,23 +170,23 @@ class Attempts:
     # inside
 
     def _moved(self, attempt: Attempt, state: BreakerState) -> None:
-        """A breaker has opened or closed."""
+        """Emit that a breaker changed its state."""
         now_s = self._runtime.loop.time()
         self._runtime.emit(BreakerChanged(now_s, self._model.name, attempt.replica.name, state.value))
 
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
-        """Ask a pool for a replica; should it raise, any that may be reached will do."""
+        """Ask a pool for a replica; if the pool raises, use any reachable one."""
         runtime, pick = self._runtime, pool.picker.pick_any if desperate else pool.picker.pick
         try:
             return pick(self._facts, tried, self._now_s, runtime.rand())
         except Exception as error:  # as in Runtime.safely
             runtime.report("routing", error)
-        # A boundary that cannot be told is not crossed; only a primary has none to cross.
+        # If boundaries cannot be computed either, none is crossed: only a primary, which cannot cross one, is sent.
         reachable = runtime.safely("routing", pool.picker.reachable, [] if tried else list(pool.replicas), tried)
         return next(iter(reachable), None)
 
     def _anywhere(self) -> Go | Nothing:
-        """Where to without knowing the order: it could not be told."""
+        """Choose any replica, when the retry plan has raised."""
         tried = [attempt.replica for attempt in self.sent]
         for pool in self._model.pools if len(tried) < TRIES_MAX else ():
             replica = self._pick(pool, tried, desperate=False)
@@ -204,7 +204,7 @@ class Attempts:
         tickets: HedgeTickets | None = None,
         asked: tuple[Call, RequestFacts] | None = None,
     ) -> Attempt:
-        """Send one attempt and set its times; asked: other than what the client asks."""
+        """Send an attempt and set its deadlines; `asked` replaces the client's call for a recovery."""
         runtime = self._runtime
         attempt = Attempt(racer, pool, replica, role, reason, runtime.loop)
         self.sent.append(attempt)
@@ -216,14 +216,14 @@ class Attempts:
             runtime.report("routing", error)
         try:
             attempt.open(call)
-        except Exception as error:  # a bug must cost this attempt, not the race, and says nothing of the replica
+        except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault
             runtime.report("open", error)
             unsaid = "the request could not be put into words for this upstream"
             failure = Unsupported(unsaid, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
-        if self._call.timed:  # else the whole answer comes at once: only its end is timed
+        if self._call.timed:  # else the whole answer arrives at once: only its end is timed
             self._set_times(attempt, facts.prompt_tokens)
-        if asked is not None:  # nothing races it: what would win would have to be joined, too
+        if asked is not None:  # a recovery is never raced: the winner would have to be joined, too
             attempt.give_up_at_s, attempt.overdue_at_s = attempt.overdue_at_s, math.inf
         elif self._facts.hedge_off is None and self.hedges < pool.max_hedges:
             attempt.hedge_after_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, self._facts)
@@ -231,7 +231,7 @@ class Attempts:
         return attempt
 
     def _set_times(self, attempt: Attempt, prompt_tokens: float) -> None:
-        """When another attempt is started beside it, and when it is given up."""
+        """Set the times at which another attempt is started and at which this one is given up."""
         timeouts, facts = self._model.timeouts, self._facts
         overdue_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
         attempt.timeout_at_s = attempt.start_s + overdue_s

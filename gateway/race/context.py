@@ -1,6 +1,6 @@
-"""What a race is given: the model it asks, the caller it serves, the client it writes to, the host it runs on.
+"""The inputs of a race: its model, caller, client and runtime.
 
-Data, one Protocol, and how a host asks what may fail. Units: seconds of the loop's clock.
+Data, one Protocol, and `Runtime.safely`, which calls policies. Units: seconds of the loop's clock.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ _D = TypeVar("_D")
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a request may take, in seconds.
+    """Time limits of a request, in seconds.
 
     Attributes:
-        ttft_failover_s: without first content another attempt is started after this and
-        ttft_failover_per_token_s: this much per prompt token.
-        ttft_max_s: an attempt is given up after this.
-        stall_s: silence in a stream that had begun.
-        total_s: the whole request.
-        commit_status_after_s: a streaming client gets its 200 after this, content or not,
-        keepalive_interval_s: and a comment this often until there is content.
-        retry_after_s_max: a Retry-After up to this is waited out before a fallback is used.
+        ttft_failover_s: time without first content after which another attempt is started.
+        ttft_failover_per_token_s: addition to `ttft_failover_s` per prompt token.
+        ttft_max_s: time without first content after which an attempt is given up.
+        stall_s: longest silence in a stream after first content.
+        total_s: longest duration of the whole request.
+        commit_status_after_s: time after which a streaming client gets its 200 even without content.
+        keepalive_interval_s: time between keep-alives from then until first content.
+        retry_after_s_max: longest Retry-After that is waited out before a fallback is used.
     """
 
     ttft_failover_s: float
@@ -52,12 +52,12 @@ class Timeouts:
 
 
 class RecoveryMode(enum.Enum):
-    """What is done when a stream breaks after part of it has gone out; the value is the name in the settings."""
+    """Reaction to a stream that breaks after part of it was sent; the value is the name in the settings."""
 
     OFF = "off"
-    AUTO = "auto"  # what is likely to succeed
+    AUTO = "auto"  # only if it is likely to succeed
     REPLAY = "replay"
-    CONTINUE = "continue"  # where it is possible, else replay
+    CONTINUE = "continue"  # if possible, else replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,16 @@ class Model:
     """A public model name.
 
     Attributes:
-        name: what callers ask for.
-        pools: the replicas' pool first, then the fallbacks' in order.
-        timeouts: for its requests.
-        scale: how its tokenizer counts, learned from reported usage.
-        retries: how many attempts may follow failures.
-        kept: which replica holds which kept answer.
-        keeps: a replica keeps answers of the Responses API unless told not to.
-        apis: in which at least one of its replicas can be asked.
-        recovery: of broken streams.
-        recoverers: what is known of each API's streams for that; an API that is not there has no recovery.
+        name: name that callers send.
+        pools: pool of the model's replicas, then the pools of its fallbacks in order.
+        timeouts: time limits of its requests.
+        scale: scale of its tokenizer, learned from reported usage.
+        retries: budget for attempts after failures.
+        kept: the replica that stores an answer, by the answer's id.
+        keeps: True if a replica stores answers of the Responses API by default.
+        apis: client APIs that at least one of its replicas supports.
+        recovery: reaction to broken streams.
+        recoverers: recoverers by API; an API without one has no recovery.
     """
 
     name: str
@@ -89,43 +89,43 @@ class Model:
     recoverers: Mapping[Api, Recoverer] = field(default_factory=dict)
 
     def replica(self, name: str | None) -> Replica | None:
-        """The replica of this name, in whichever pool."""
+        """Return the replica of this name from any pool, None if there is none."""
         return next((each for pool in self.pools for each in pool.replicas if each.name == name), None)
 
 
 class Client(Protocol):
-    """Where the answer goes; calls `Race.pause` and `Race.resume` when it cannot keep up."""
+    """Sends the answer; calls `Race.pause` and `Race.resume` when it cannot keep up."""
 
     @property
     def committed(self) -> bool:
-        """Part of an answer has gone out and cannot be taken back."""
+        """True once part of an answer was sent and cannot be withdrawn."""
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """A winner is known. Called again when it failed and nothing was committed."""
+        """Start the response of a winner. Called again if the winner failed and nothing was committed."""
 
     def keep_alive(self) -> None:
-        """The answer takes long: give the status, or a sign of life."""
+        """Send the status, or a keep-alive: the answer takes long."""
 
     def write(self, raw: bytes) -> None:
-        """One event of the winner's."""
+        """Send one event of the winner."""
 
     def finish(self) -> None:
-        """The winner's answer is complete."""
+        """End the response: the winner's answer is complete."""
 
     def fail(self, error: GatewayError) -> None:
-        """There will be no complete answer."""
+        """End the response with an error: there will be no complete answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What every race of a process shares.
+    """The clock, timers, random numbers and event receiver that all races of a process share.
 
     Attributes:
-        loop: its clock and timers.
-        emit: hears events; must not raise.
-        rand: uniform random numbers in [0, 1).
-        alarms: when to look at a race again.
-        burst: open while something is read from an upstream.
+        loop: event loop; its clock is the only one.
+        emit: receives events; must not raise.
+        rand: returns uniform random numbers in [0, 1).
+        timers: timers of the races.
+        burst: open during each read of an upstream.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -153,13 +153,13 @@ class Runtime:
 
 
 class Caller(msgspec.Struct, gc=False):
-    """Who asks, for events.
+    """The caller of a request, for events.
 
     Attributes:
-        request_id: ours.
-        key_name: of the caller's key.
-        arrived_s: when the request had been received.
-        queued_s: how long it then waited for its turn; known once that came.
+        request_id: the gateway's id of the request.
+        key_name: name of the caller's key.
+        arrived_s: time at which the whole request had arrived.
+        queued_s: time in the model's queue after that; 0 until the request leaves it.
     """
 
     request_id: str

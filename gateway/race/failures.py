@@ -1,7 +1,8 @@
-"""What a failed attempt means: its outcome, what may help, and what the client is told. Pure.
+"""Classifies failed attempts: outcome, possible remedy, and the client's error. Pure.
 
-The table of docs/failover.md in code. An error of the caller's and a policy refusal are answers; everything else is
-tried elsewhere. 401, 403 and 404 from an upstream are the gateway's own fault: it holds the key and names the model.
+The table of docs/failover.md in code. A client error and a policy refusal are answers; after any other failure another
+replica is tried. An upstream's 401, 403 or 404 is the gateway's own fault, because the gateway holds the key and sends
+the model name.
 """
 
 import enum
@@ -24,28 +25,28 @@ from providers.errors import (
 )
 
 _RETRIED_4XX = {408, 409, 425}
-_PERMANENT_5XX = {501, 505}  # the same replica would say the same
+_PERMANENT_5XX = {501, 505}  # the same replica would send the same
 _CALLERS = "invalid_request_error"
-_NO_MONEY = "insufficient_quota"  # OpenAI's 429 for an account that has to be paid first
+_NO_MONEY = "insufficient_quota"  # OpenAI's 429 for an account without credit
 
 
 class Remedy(enum.Enum):
-    """What may help besides another replica of the pool."""
+    """A remedy besides another replica of the pool."""
 
     NONE = "none"
-    SAME = "same"  # it was transient: the same replica may answer a moment later
-    ASK_ANEW = "ask_anew"  # it minded how it was asked: the same replica is asked in another way, before all else
-    FALLBACK = "fallback"  # only another model may take it: the prompt is too long for this one
+    SAME = "same"  # the same replica: the failure was transient
+    ASK_ANEW = "ask_anew"  # the same replica first, in another request mode: it rejected the mode
+    FALLBACK = "fallback"  # only another model: the prompt is too long for this one
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a failure means.
+    """The classification of a failure.
 
     Attributes:
-        outcome: for statistics.
-        answers: it is an answer to the caller, not a fault of the replica; the last word where no remedy is left.
-        remedy: what may help.
+        outcome: outcome for statistics.
+        answers: True if it answers the caller and is no fault of the replica; final if no remedy is left.
+        remedy: remedy to try.
     """
 
     outcome: Outcome
@@ -83,7 +84,7 @@ def _judge_4xx(error: UpstreamError, status: int) -> Verdict:
 
 
 def answer(error: UpstreamError) -> UpstreamFailed:
-    """The client's error for one upstream failure, in the upstream's own words where they are meant for the caller."""
+    """Build the client's error for one upstream failure, with the upstream's message if it concerns the caller."""
     status = error.status
     if isinstance(error, TimedOut):
         return UpstreamFailed(error.message, status=504, code="upstream_timeout", should_retry=False)
@@ -120,14 +121,14 @@ _CODES: dict[type[UpstreamError], str] = {
 
 
 def last_word(errors: Sequence[UpstreamError], *, spent: bool = False) -> UpstreamFailed:
-    """What the client is told when every attempt failed.
+    """Build the client's error after every attempt failed.
 
     A 429 only if all were rate-limited, with the smallest Retry-After; else the last failure that is not a 429 or a
-    misconfiguration of one replica; never `x-should-retry: false` on an answer with a Retry-After.
+    misconfiguration of one replica; never `x-should-retry: false` together with a Retry-After.
 
     Args:
-        errors: of all attempts, at least one.
-        spent: more could have been tried, if the retry budget had allowed it.
+        errors: errors of all attempts, at least one.
+        spent: True if the retry budget prevented another attempt.
     """
     limited = [error for error in errors if judge(error).outcome is Outcome.RATE_LIMITED]
     if len(limited) == len(errors):
@@ -139,5 +140,5 @@ def last_word(errors: Sequence[UpstreamError], *, spent: bool = False) -> Upstre
     real = [error for error in others if judge(error).outcome is not Outcome.MISCONFIGURED]
     final = answer((real or others)[-1])
     if final.status >= 500 and final.retry_after_s is None and not spent:
-        final.should_retry = False  # the gateway has tried what there was; an SDK's retries would only multiply it
+        final.should_retry = False  # the gateway has retried already; an SDK's retries would only multiply the load
     return final

@@ -1,10 +1,10 @@
 """One request's race: primary, timer, backup; first content wins, losers are cancelled, every outcome is reported.
 
-A state machine driven by three callers: its attempts (content, failure, finish), its alarm, and the client (gone, slow,
-drain). It decides nothing about hedging itself: it asks the pool, then acts. It knows neither sockets nor HTTP nor
-which API is spoken; times come from the event loop's clock, so on a virtual-time loop the same code is the simulator.
+A state machine driven by three callers: its attempts (content, failure, finish), its timer, and the client (disconnect,
+slow, drain). The pool decides on hedges, the race applies its decisions. Independent of sockets, HTTP and the client's
+API; times come from the event loop's clock, so on a virtual-time loop the same code is the simulator.
 
-    racing --first content--> won --end--> over        racing, won --client gone, drain--> over
+    racing --first content--> won --end--> over        racing, won --disconnect, drain--> over
        ^----- failed, nothing sent yet -----|          racing --nothing left to try--> over, with the error
 
 Units: seconds of the loop's clock.
@@ -29,8 +29,8 @@ from gateway.race.timers import Timer
 from providers.base import Call, Headers
 from providers.errors import Diverged, TimedOut, UpstreamError
 
-_DEADLINE_SHARE = 0.8  # of a client's patience: it must have something by then, and something must get to it
-_KEEP_ALIVE_S_MIN = 0.1  # whatever a client says of its patience: signs of life are no stream
+_DEADLINE_SHARE = 0.8  # of a client's timeout, until a keep-alive is sent: it needs time to arrive
+_KEEP_ALIVE_S_MIN = 0.1  # however short the client's timeout: keep-alives must not become a stream
 
 
 class Race:
@@ -67,7 +67,7 @@ class Race:
         self._runtime = runtime
         self._attempts = Attempts(model, call, facts, caller, runtime)
         self._winner: Attempt | None = None
-        self._recovery: Recovery | None = None  # of the stream that goes out
+        self._recovery: Recovery | None = None  # of the stream that the client receives
         self._over = False
         self._paused = False
         self._start_s = self._final_s = self._keep_alive_at_s = 0.0
@@ -79,9 +79,9 @@ class Race:
 
     def start(self) -> None:
         """Send the primary."""
-        now_s = self._start_s = self._runtime.loop.time() - self._caller.queued_s  # a client waits from its arrival on
+        now_s = self._start_s = self._runtime.loop.time() - self._caller.queued_s  # the client waits since it arrived
         timeouts, patience_s = self._model.timeouts, self._facts.deadline_s or math.inf
-        if self._call.streaming:  # it waits so long for each sign of life
+        if self._call.streaming:  # the client's timeout starts anew with every byte
             self._final_s = now_s + timeouts.total_s
             self._keep_alive_at_s = now_s + min(timeouts.commit_status_after_s, _DEADLINE_SHARE * patience_s)
         else:
@@ -91,47 +91,47 @@ class Race:
         self._next(Role.PRIMARY)
 
     def client_gone(self) -> None:
-        """The client has left: cancel everything."""
+        """Cancel everything: the client disconnected."""
         self._stop(Outcome.CLIENT_GONE, status=499, error="client_gone")
 
     def shut_down(self) -> None:
-        """The gateway stops and the drain is over."""
+        """End the request: the gateway is stopping and the drain period is over."""
         if not self._over:
             error = ShuttingDown("the gateway is shutting down and this request outlived the drain")
             self._client.fail(error)
             self._stop(Outcome.DRAINED, status=error.status, error=error.code)
 
     def give_up(self, error: GatewayError) -> None:
-        """The client cannot make an answer of what came: it gets the error."""
+        """Fail with this error: the events received cannot be made into a response."""
         self._refuse(error)
 
     def pause(self) -> None:
-        """The client is slow: stop reading the winner."""
+        """Stop reading the winner: the client is slow."""
         self._paused = True
         if self._winner is not None:
             self._winner.pause()
 
     def resume(self) -> None:
-        """The client has caught up."""
+        """Read the winner again: the client has caught up."""
         self._paused = False
         if self._winner is not None:
             self._winner.resume()
 
     def usage(self) -> tuple[bytes, bytes] | None:
-        """What it has used and cost so far, as a header; None where that cannot be told."""
+        """Return usage and cost so far as a header, None if they cannot be computed."""
         return self._runtime.safely("usage", usage_header, None, self._course())
 
     # the attempts' calls
 
     def on_headers(self, attempt: Attempt, headers: Headers) -> None:
-        """Pass the rate limits that a response states to its pool."""
+        """Pass the rate limits of the headers to the pool."""
         if attempt.replica.read_limits is not None:
             self._runtime.safely("limits", attempt.observe_limits, None, headers)
         if attempt.pool.stops_at_headers:
             attempt.hedge_at_s = math.inf
 
     def on_content(self, attempt: Attempt) -> None:
-        """First content: this attempt wins, the others are cancelled now."""
+        """First content: this attempt wins, all others are cancelled now."""
         attempts = self._attempts
         for other in attempts.sent:
             if other is not attempt:
@@ -140,7 +140,7 @@ class Race:
         self._win(attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
-        """A complete answer."""
+        """End the request with a complete answer."""
         if attempt.empty:
             if self._attempts.live:
                 return  # nothing was generated: it wins only if no other attempt is left
@@ -152,11 +152,11 @@ class Race:
             return
         self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else Outcome.FINISHED)
         self._client.finish()
-        if not self._over:  # the client may have given up
+        if not self._over:  # finish() may have called give_up()
             self._end(status=200, error=None)
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
-        """An attempt is over without a complete answer."""
+        """Handle an attempt that ended without a complete answer."""
         error.redact(attempt.replica.secrets)
         verdict = judge(error)
         won = attempt is self._winner
@@ -172,7 +172,7 @@ class Race:
         elif not live:
             self._nothing_live()
         elif all(other.overdue for other in live) and self._retry_at_s == math.inf:
-            self._next(Role.FAILOVER)  # what is left has had its time: it is not what the client waits for
+            self._next(Role.FAILOVER)  # all live attempts are overdue, so the client should not depend on them
 
     # winning and ending
 
@@ -195,7 +195,7 @@ class Race:
         attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
 
     def _lost_winner(self, attempt: Attempt, error: UpstreamError) -> None:
-        """The winner was cut, stalled or sent an error, or what was to carry on its stream was."""
+        """Handle the failure of the winner, or of an attempt that was to continue its stream."""
         self._winner = None
         if self._recovery is not None:
             self._recovery.broke(attempt, error)
@@ -206,10 +206,10 @@ class Race:
         self._nothing_live()
 
     def _join(self, raw: bytes) -> None:
-        """One event of an attempt that carries a broken stream on."""
+        """Join one event of an attempt that continues a broken stream."""
         recovery, winner = self._recovery, self._winner
         if recovery is None or winner is None:
-            return  # it is over
+            return  # the race is over
         new = self._runtime.safely("recovery", recovery.join, None, raw, self._now())
         if new is None:
             self._diverged(winner, recovery)
@@ -219,7 +219,7 @@ class Race:
             self._keep_alive_at_s = math.inf
 
     def _diverged(self, winner: Attempt, recovery: Recovery) -> None:
-        """It does not say what the client already has."""
+        """Give up a recovery whose answer differs from the part that the client already has."""
         recovery.settle(RecoveryResult.DIVERGED, self._now())
         recovery.given_up = True
         self._attempts.close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
@@ -227,7 +227,7 @@ class Race:
         self._nothing_live()
 
     def _nothing_live(self) -> None:
-        """No attempt may still bring content: a valid empty answer, else another try, else the error."""
+        """End with a valid empty answer, else try again, else fail: no live attempt is left."""
         empty = next((attempt for attempt in self._attempts.sent if attempt.empty and attempt.outcome is None), None)
         if empty is not None:
             self.on_finished(empty)
@@ -235,7 +235,7 @@ class Race:
             self._next(Role.FAILOVER)
 
     def _give_up(self, nothing: Nothing) -> None:
-        """No attempt is under way and none can be started."""
+        """Fail: no attempt is live and none can be started."""
         if self._recovery is not None and self._recovery.error is not None:
             self._refuse(answer(self._recovery.error))
         elif self._attempts.errors:
@@ -245,7 +245,7 @@ class Race:
             self._refuse(RateLimited(waiting, retry_after_s=nothing.wait_s))
 
     def _refuse(self, error: GatewayError) -> None:
-        """Nothing is left to try, or the error is an answer."""
+        """End the request with an error: nothing is left to try, or the error is an answer."""
         if not self._over:
             self._client.fail(error)
             if self._recovery is not None:
@@ -295,7 +295,7 @@ class Race:
     # starting attempts
 
     def _next(self, role: Role) -> bool:
-        """Start an attempt, now or after a wait; if there is nothing left to try or to wait for, refuse the request."""
+        """Start an attempt now or after a wait and return True; else False, and fail if no attempt is live."""
         attempts, recovery = self._attempts, self._recovery
         step = attempts.next(self, role) if recovery is None else attempts.carry_on(self, recovery)
         if isinstance(step, Attempt):
@@ -308,17 +308,17 @@ class Race:
         return not isinstance(step, Nothing)
 
     def _started(self, attempt: Attempt) -> None:
-        """Wait for it."""
+        """Arm the timer for a new attempt."""
         due_s = min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
         self._arm(min(due_s, self._final_s, self._keep_alive_at_s))
 
-    # what time brings
+    # timers
 
     def _now(self) -> float:
         return self._runtime.loop.time()
 
     def _arm(self, at_s: float) -> None:
-        """See to it that the alarm goes off no later than at_s; an earlier one finds nothing due and sets the next."""
+        """Make the timer run no later than at_s; if it runs earlier, it finds nothing due and is set again."""
         if at_s < self._timer_at_s:
             if self._timer is not None:
                 self._timer.cancel()
@@ -326,7 +326,7 @@ class Race:
             self._timer = self._runtime.timers.set(at_s, self._tick)
 
     def _tick(self) -> None:
-        """Do everything that is due, then set the alarm for what comes next."""
+        """Do everything that is due, then set the timer for the next deadline."""
         self._timer, self._timer_at_s = None, math.inf
         if self._over:
             return
@@ -347,12 +347,12 @@ class Race:
     def _check_stall(self, winner: Attempt, now_s: float) -> None:
         stall_s = self._model.timeouts.stall_s
         if self._paused:
-            winner.last_s = now_s  # we do not read, so silence says nothing
+            winner.last_s = now_s  # while reading is paused, silence is not a stall
         elif now_s >= winner.last_s + stall_s:
             self.on_failed(winner, TimedOut(f"the upstream stalled in the middle of its answer for {stall_s:g} s"))
 
     def _check_waiting(self, now_s: float) -> None:
-        """No winner yet: whatever is due of each attempt, then of the request."""
+        """Handle the due deadlines of each attempt, then of the request, while there is no winner."""
         for attempt in tuple(self._attempts.sent):
             if not attempt.live:
                 continue
@@ -373,7 +373,7 @@ class Race:
 
     @property
     def _keep_alive_s(self) -> float:
-        """How long a waiting client may hear nothing."""
+        """Time between two keep-alives to a waiting client."""
         patience_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
         return min(self._model.timeouts.keepalive_interval_s, max(_KEEP_ALIVE_S_MIN, patience_s))
 
@@ -389,5 +389,5 @@ class Race:
 
 
 def _speaks_for(failed: Attempt, live: Sequence[Attempt]) -> bool:
-    """Whether those that still live would say the same of the request: no backup's word, and the same model's."""
+    """Return True if the live attempts would fail alike: the failed one is no backup, and its pool has a live one."""
     return failed.role is not Role.BACKUP and any(other.pool is failed.pool for other in live)

@@ -1,10 +1,10 @@
-"""A stream that broke after part of it had gone out: what is kept for that case, what is tried, how it went.
+"""Recovers a stream that broke after part of it was sent.
 
-While the first winner is forwarded, a `Recovery` keeps its bytes, packed and within a bound, and nothing where nothing
-could be done with them. Once the stream breaks they are read as text: another replica is asked to continue it, or asked
-the same again while what the client has is skipped. What may be tried is decided here; the race tries it, with its own
-bounds on attempts and time. What texts are, and how two streams are joined, is the protocol's
-(`providers.base.Recoverer`).
+While the first winner is forwarded, a `Recovery` keeps its bytes, compressed and bounded; if no recovery would be
+possible, it keeps none. When the stream breaks, the bytes are read as text. Another replica is asked either to continue
+the text, or to answer the same request again; in the second case the part that the client has is skipped. This module
+decides the step to try; the race sends it, within its own limits on attempts and time. Reading text and joining two
+streams is the protocol's part (`providers.base.Recoverer`).
 
 Units: bytes, seconds of the loop's clock, tokens.
 """
@@ -27,23 +27,23 @@ from providers.base import Call, Continuation, Joiner, Recoverer, Transcript, Us
 from providers.errors import UpstreamError
 
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
-EARLY_EVENTS: Final = 8  # so little is lost so early that asking again is worth a try even at random
+EARLY_EVENTS: Final = 8  # so few events that a replay is worth trying even for a sampled answer
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
-_PACK_BYTES: Final = 64 * 1024  # kept as they came before they are packed
-_PACK_LEVEL: Final = 1  # the quickest; events are much alike
-_MAY_BE_ASKED: Final = (Outcome.LOST, Outcome.CLIENT_ERROR)  # what says nothing against a replica
+_PACK_BYTES: Final = 64 * 1024  # events kept uncompressed before they are packed
+_PACK_LEVEL: Final = 1  # the fastest; events are very similar
+_MAY_BE_ASKED: Final = (Outcome.LOST, Outcome.CLIENT_ERROR)  # outcomes that are no fault of the replica
 
 
 class _Step(NamedTuple):
-    """One attempt to carry a stream on.
+    """One attempt to recover a stream.
 
     Attributes:
-        kind: how.
-        replica: whom it asks,
-        call: for what.
-        facts: about that.
-        joiner: for its events.
-        prefill_tokens: of the answer, which it is given; 0 where it begins anew.
+        kind: continuation or replay.
+        replica: target of the attempt.
+        call: call to send.
+        facts: facts about this call.
+        joiner: joiner for its events.
+        prefill_tokens: tokens of the answer that the call contains; 0 for a replay.
     """
 
     kind: RecoveryKind
@@ -55,13 +55,13 @@ class _Step(NamedTuple):
 
 
 def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], None]) -> "Recovery | None":
-    """What can be done should the winner's stream break; None for nothing, and then nothing is kept.
+    """Build the recovery for a winner's stream; None if a broken stream could not be recovered.
 
     Args:
-        model: which was asked.
-        call: the client's.
-        attempt: the winner. A policy refusal is never asked for again.
-        write: takes events for the client.
+        model: the request's model.
+        call: the client's call.
+        attempt: the winner. A policy refusal is never recovered.
+        write: sends an event to the client.
     """
     recoverer = model.recoverers.get(call.api)
     if model.recovery is RecoveryMode.OFF or recoverer is None or not call.streaming:
@@ -79,15 +79,15 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
 
 
 class Recovery:
-    """What a client has of one answer, and what is done when its stream breaks.
+    """The part of an answer that the client has, and the recovery of its stream.
 
     Attributes:
         first: the attempt that won the race.
-        error: what broke the stream first, None while it is whole.
-        given_up: nothing more is tried.
-        early_only: nothing can be done but in the first tokens.
-        reports: how each of them went.
-        replays_late: another answer is likely to be the same one.
+        error: the error that first broke the stream, None while it is intact.
+        given_up: True if nothing more is tried.
+        early_only: True if only a stream that breaks within `EARLY_EVENTS` can be recovered.
+        reports: results of the recoveries, in order.
+        replays_late: True if a replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same.
     """
 
     __slots__ = (
@@ -120,33 +120,33 @@ class Recovery:
         self._mode = mode
         self._call = call
         self._recoverer = recoverer
-        self._transcript: Transcript | None = None  # made when the stream breaks
-        self._attempt = self.first = attempt  # whose events the client gets
+        self._transcript: Transcript | None = None  # built when the stream breaks
+        self._attempt = self.first = attempt  # the attempt whose events the client gets
         self._write = write
         self._pieces: list[bytes] = []
-        self._bytes = 0  # of pieces
+        self._bytes = 0  # size of the pieces
         self._packed: list[bytes] = []
-        self._kept_bytes = 0  # packed and read ones, as they were
+        self._kept_bytes = 0  # uncompressed size of packed and read events
         self._rounds = 0
         self._broken_s = 0.0
-        self._pending = False  # the step is under way and has not caught up
-        self._no_prefill = False  # a replica refused to continue
+        self._pending = False  # the step runs and has not caught up
+        self._no_prefill = False  # a replica rejected a continuation
         self.given_up = False
         self.early_only = False
         self.replays_late = False
         self.error: UpstreamError | None = None
-        self._step: _Step | None = None  # the last attempt to carry it on
+        self._step: _Step | None = None  # the last recovery attempt
         self.reports: list[RecoveryReport] = []
 
-    # while the stream is whole
+    # while the stream is intact
 
     @property
     def sink(self) -> Callable[[bytes], None]:
-        """Where the winner's events go."""
+        """The function that takes the winner's events."""
         return self.record_early if self.early_only else self.record
 
     def record(self, raw: bytes) -> None:
-        """Keep what the client gets, and pass it on: this runs for every event."""
+        """Keep an event and send it to the client; runs for every event."""
         self._pieces.append(raw)
         self._bytes += len(raw)
         if self._bytes > _PACK_BYTES:
@@ -154,7 +154,7 @@ class Recovery:
         self._write(raw)
 
     def record_early(self, raw: bytes) -> None:
-        """The same while it could be of use; soon events pass by here."""
+        """Keep and send an event as `record` does, until `EARLY_EVENTS` have come; then events bypass this object."""
         self._pieces.append(raw)
         self._write(raw)
         if self._attempt.events > EARLY_EVENTS:
@@ -170,17 +170,17 @@ class Recovery:
         self._bytes = 0
 
     def _forget(self) -> None:
-        """Nothing can be done any more."""
+        """Give up: drop the kept events, and forward the rest directly."""
         self.given_up = True
         self._packed.clear()
         self._pieces.clear()
         if self._step is None:
             self._attempt.forward(self._write)
 
-    # when it broke
+    # after it broke
 
     def broke(self, attempt: Attempt, error: UpstreamError) -> None:
-        """The stream that the client reads broke, or an attempt to carry it on failed before that."""
+        """Record that the client's stream broke, or that an attempt to continue it failed before it took over."""
         self.settle(RecoveryResult.FAILED, attempt.end_s or attempt.last_s)
         if attempt is self._attempt:
             self._rounds += 1
@@ -189,19 +189,19 @@ class Recovery:
             self.given_up = self.given_up or self._rounds > RECOVERIES_MAX
             return
         verdict = judge(error)
-        if verdict.answers:  # another replica must not be a way round a policy; but it may know how to continue
+        if verdict.answers:  # another replica must not bypass a policy, but it may support continuations
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
             self._no_prefill = no_prefill
             self.given_up = self.given_up or verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill
 
     def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> Go | None:
-        """Where to try now, None for nothing.
+        """Choose the next recovery step, None if there is none.
 
         Args:
-            attempts: all there were.
-            facts: about the client's call.
-            now_s: the time.
-            rand: uniform in [0, 1).
+            attempts: all attempts so far.
+            facts: facts about the client's call.
+            now_s: current time.
+            rand: uniform random number in [0, 1).
         """
         if self.given_up:
             return None
@@ -223,16 +223,16 @@ class Recovery:
         return None
 
     def begins(self) -> None:
-        """What `next` said is done."""
+        """Record that the step that `next` returned is being sent."""
         self._pending = True
 
     @property
     def asked(self) -> tuple[Call, RequestFacts] | None:
-        """What the attempt asks that carries the stream on; None while it is whole."""
+        """Call and facts of the last recovery step; None while the stream is intact."""
         return (self._step.call, self._step.facts) if self._step is not None else None
 
     def _read(self) -> Transcript:
-        """Turn what was kept into text."""
+        """Read the kept events as text."""
         transcript = self._transcript = self._transcript or self._recoverer.transcript(self._call)
         for packed in self._packed:
             transcript.add(zlib.decompress(packed))
@@ -244,7 +244,7 @@ class Recovery:
         return transcript
 
     def _ways(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
-        """What could be right, best first."""
+        """Yield the possible kinds of recovery, best first."""
         if self._mode is not RecoveryMode.REPLAY and not self._no_prefill:
             continuation = transcript.continuation()
             if continuation is not None:
@@ -255,7 +255,7 @@ class Recovery:
     def _replica(
         self, kind: RecoveryKind, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float
     ) -> Replica | None:
-        """Whom to ask: another one of the pool, never another model; else the same, if that is well."""
+        """Choose another replica of the pool, never of another model; else the same one, if it is healthy."""
         prefills = kind is RecoveryKind.CONTINUE
         tried = [attempt.replica for attempt in attempts if attempt.outcome not in _MAY_BE_ASKED]
         other = self.first.pool.picker.pick(facts, tried, now_s, rand, prefills=prefills)
@@ -266,14 +266,14 @@ class Recovery:
         well = latest.outcome in (Outcome.CUT, Outcome.CLIENT_ERROR) and same.breaker.allows(now_s)
         return same if well and (same.prefills or not prefills) else None
 
-    # while it is carried on
+    # while it is continued
 
     def joins(self, attempt: Attempt) -> None:
-        """This attempt has begun to answer."""
+        """Record the attempt that now continues the stream."""
         self._attempt = attempt
 
     def join(self, raw: bytes, now_s: float) -> bytes | None:
-        """What the client gets of its events; None when they say something else than it has."""
+        """Return the new bytes for the client from one event; None if the answer differs from the client's part."""
         assert self._step is not None
         new = self._step.joiner.feed(raw)
         if new is None:
@@ -288,7 +288,7 @@ class Recovery:
         return new
 
     def ends(self, now_s: float) -> bool:
-        """The stream has ended well; False when it did so before it had said what the client has."""
+        """Record the end of a complete stream; return False if it is shorter than the part that the client has."""
         if self._pending and self._step is not None:
             if not self._step.joiner.caught_up:
                 return False
@@ -297,16 +297,16 @@ class Recovery:
 
     @property
     def content_s(self) -> float | None:
-        """When the client had its first content."""
+        """Time of the client's first content."""
         return self.first.content_s
 
     @property
     def catching_up(self) -> bool:
-        """The client waits: nothing new has come since the stream broke."""
+        """True while nothing new has come since the stream broke."""
         return self._pending
 
     def settle(self, result: RecoveryResult, now_s: float) -> None:
-        """Say how the attempt under way went, if there is one."""
+        """Add the report of the running recovery, if there is one."""
         if not self._pending or self._step is None or self._transcript is None:
             return
         self._pending = False
@@ -317,11 +317,11 @@ class Recovery:
 
     @property
     def carried_tokens(self) -> int:
-        """How many tokens of the answer the last attempt was given, and did not say itself."""
+        """Tokens of the answer that the last attempt got as prefill and did not generate."""
         return self._step.prefill_tokens if self._step is not None else 0
 
     def usage(self, usage: Usage | None) -> Usage | None:
-        """Token counts of the joined answer, from those of its last attempt."""
+        """Return the token counts of the joined answer, from those of its last attempt."""
         tokens = self.carried_tokens
         if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
             return usage

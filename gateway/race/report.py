@@ -1,4 +1,4 @@
-"""What is told of a race: the gateway's own response headers, and the event for logs and metrics. Pure.
+"""Builds a race's `x-ttft-*` response headers and its `RequestEnded` event. Pure.
 
 Units: seconds inside, milliseconds in the header.
 """
@@ -22,13 +22,13 @@ from gateway.routing.replicas import Replica
 from providers.base import Call
 from providers.errors import UpstreamError
 
-_UNKNOWN = Charge(Disposition.ABANDONED, Billed.NOTHING)  # where a bug was in the way, which has an event of its own
+_UNKNOWN = Charge(Disposition.ABANDONED, Billed.NOTHING)  # after a bug in `charges`, which has an event of its own
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Course(NamedTuple):
-    """How a race has gone so far; `recovery` where the winner's stream may be carried on."""
+    """A race's state so far; `recovery` is None if the winner's stream cannot be recovered."""
 
     caller: Caller
     facts: RequestFacts
@@ -41,7 +41,7 @@ class Course(NamedTuple):
 
     @property
     def result(self) -> Result:
-        """How it stands, or went."""
+        """Result so far."""
         if self.hedges:
             first = self.recovery.first if self.recovery is not None else self.winner
             won = self.winner is not None and first is not None and first.role is Role.BACKUP
@@ -50,14 +50,14 @@ class Course(NamedTuple):
 
 
 def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
-    """Why a primary or a failover is started, for people; errors are those of the attempts before it."""
+    """Return the reason for a primary or a failover, as text; `errors` are those of the attempts before it."""
     if role is Role.PRIMARY:
         return "first choice"
     return f"after {errors[-1].label}" if errors else "the attempt before it is overdue"
 
 
 def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
-    """The `x-ttft-*` headers of an answer; its winner is known."""
+    """Build the `x-ttft-*` headers of a response; the race has a winner."""
     winner = course.winner
     assert winner is not None
     headers = [
@@ -74,7 +74,7 @@ def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
 
 
 def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[str, ...]:
-    """Names of the replicas that a failover may not go to because the request was sent to another side."""
+    """Return the names of the replicas that a boundary excludes from a failover, given those already tried."""
     return tuple(
         replica.name
         for pool in pools
@@ -84,12 +84,12 @@ def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[st
 
 
 def charges(course: Course) -> list[Charge]:
-    """What each attempt is billed for, in the order they were sent; a winner under way counts as finished."""
+    """Return the charge of each attempt, in the order sent; a running winner counts as finished."""
     return [_charge(course, attempt) for attempt in course.attempts]
 
 
 def usage_header(course: Course) -> tuple[bytes, bytes]:
-    """What a request has used and cost, for a caller who asks for it."""
+    """Build the header with a request's usage and cost, for a caller that asks for it."""
     billed = charges(course)
     cost = costs(billed)
     told = [
@@ -104,7 +104,7 @@ def _charge(course: Course, attempt: Attempt) -> Charge:
     outcome = attempt.outcome or (Outcome.FINISHED if attempt is winner else Outcome.LOST)
     if attempt is winner:
         stood = Disposition.WINNER
-    else:  # nobody raced what was to carry on a broken stream: it said something else
+    else:  # a recovery is never raced: if it is not the winner, its answer differed
         is_raced = winner is not None and role is not Role.RECOVERY
         stood = disposition(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
     prompt_tokens = (attempt.forecast or course.facts).prompt_tokens
@@ -113,7 +113,7 @@ def _charge(course: Course, attempt: Attempt) -> Charge:
 
 
 def _answer_tokens(course: Course, attempt: Attempt) -> float:
-    """How long an attempt's answer would have been: as long as the winner's, else what is usual."""
+    """Estimate the length of an attempt's answer in tokens: the winner's length, else the usual one."""
     winner = course.winner
     if winner is None or winner is attempt or winner.outcome not in (None, Outcome.FINISHED):
         return attempt.pool.answer_tokens(course.facts)
@@ -130,15 +130,15 @@ def ended(
     error: str | None,
     beyond: tuple[str, ...] = (),
 ) -> RequestEnded:
-    """The one event every request ends with; all its attempts have ended.
+    """Build the event that ends every request; all its attempts have ended.
 
     Args:
-        course: how it went.
-        call: the client's.
-        billed: `charges` of the course; empty where these could not be told.
-        now_s: the time.
-        status, error: as in `RequestEnded`.
-        beyond: as in `RequestEnded.beyond_boundary`.
+        course: final state of the race.
+        call: the client's call.
+        billed: `charges` of the course; empty if they could not be computed.
+        now_s: current time.
+        status, error: see `RequestEnded`.
+        beyond: see `RequestEnded.beyond_boundary`.
     """
     caller, facts, attempts, winner, _, denials, denied_why, recovery = course
     start_s = attempts[0].start_s if attempts else now_s
@@ -175,12 +175,12 @@ def ended(
 
 
 def _broken(attempts: Sequence[Attempt]) -> Attempt | None:
-    """Whose stream the client had when it broke for good; what is not streamed goes out whole or not at all."""
+    """Return the attempt whose stream the client received when it broke, None if none broke."""
     return next((attempt for attempt in attempts if attempt.outcome is Outcome.CUT), None)
 
 
 def _never_hedged(facts: RequestFacts, pool: Pool) -> Denial | None:
-    """Why no timer for a hedge was armed, whatever had come: by the request, by the settings."""
+    """Return the reason, from the request or the settings, for which no hedge timer was set; None if one was."""
     if facts.hedge_off is not None:
         return facts.hedge_off
     if not pool.max_hedges:

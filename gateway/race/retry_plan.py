@@ -1,11 +1,12 @@
-"""Where a request goes next: which pool and replica an attempt may be sent to, when, or that nothing is left.
+"""Plans the next attempt of a request: pool and replica, or a wait, or that nothing is left.
 
-Owns the order (siblings, the same replica once more, fallbacks, replicas whose breaker is open) and the bounds: tries a
-request, tries in a burst, retries a model. It starts nothing and knows no timer: the race does what it says.
+Owns the order (siblings, the same replica once more, fallbacks, replicas with an open breaker) and the limits: attempts
+of a request, attempts in a burst, retries of a model. It starts nothing and has no timer; the race carries out the
+plan.
 
     untried sibling  ->  the same replica again  ->  untried replica of a fallback  ->  any untried replica
-    (before all: the same replica, where it will be asked in another way)
-                         (no sibling there is: one quick retry; a short Retry-After is waited out)
+    (before all: the same replica, if it rejected the request mode)
+                         (without siblings: one quick retry; a short Retry-After is waited out)
 
 Units: seconds of the loop's clock.
 """
@@ -23,44 +24,44 @@ from gateway.race.failures import Remedy, judge
 from gateway.routing.replicas import Replica
 from providers.errors import RequestModeRejected, UpstreamError
 
-TRIES_MAX: Final = 4  # upstream attempts a request; an SDK's own retries multiply whatever we do
+TRIES_MAX: Final = 4  # upstream attempts of a request; an SDK's own retries multiply them
 TRIES_IN_BURST: Final = 3
 BURST_S: Final = 3.0
-_RETRY_S_MIN: Final = 0.05  # a transient failure of the only replica is tried again so soon,
-_RETRY_S_SPREAD: Final = 0.2  # and at random up to this much later: a thousand streams may have been cut at once
-_WAIT_SPREAD: Final = 0.1  # of a Retry-After: those who were told the same must not come back together
+_RETRY_S_MIN: Final = 0.05  # shortest wait before a retry of the only replica after a transient failure
+_RETRY_S_SPREAD: Final = 0.2  # random addition to it: a thousand streams may have been cut at once
+_WAIT_SPREAD: Final = 0.1  # random addition to a Retry-After, as a share: requests that got the same must not collide
 
 
 Rand = Callable[[], float]
-"""Uniform in [0, 1); asked only where waits are spread."""
+"""Returns uniform random numbers in [0, 1); called only to spread waits."""
 
 
 class Pick(Protocol):
     """Asks a pool for a replica."""
 
     def __call__(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
-        """One that was not tried; desperate: also where a breaker is open."""
+        """Return an untried replica, or None; `desperate` ignores open breakers."""
 
 
 class Go(NamedTuple):
-    """Send an attempt there now."""
+    """Send an attempt to this replica now."""
 
     pool: Pool
     replica: Replica
 
 
 class Wait(NamedTuple):
-    """Ask again then."""
+    """Plan again at this time."""
 
     until_s: float
 
 
 class Nothing(NamedTuple):
-    """There is nothing left to try.
+    """No attempt is left to try.
 
     Attributes:
-        spent: something was, but the retry budget had nothing left for it.
-        wait_s: nothing was ever sent, because all have to wait, and for so long.
+        spent: True if an attempt was possible, but the retry budget was spent.
+        wait_s: shortest wait if nothing was ever sent because every replica has to wait, else None.
     """
 
     spent: bool = False
@@ -68,11 +69,11 @@ class Nothing(NamedTuple):
 
 
 class Tries:
-    """What one request has tried and may still try.
+    """The retry policy of one request.
 
     Args:
-        model: what it asked for.
-        facts: about the request.
+        model: the request's model.
+        facts: facts about the request.
     """
 
     __slots__ = ("_again", "_asked_anew", "_facts", "_index", "_model", "_remedied", "_waited")
@@ -80,23 +81,23 @@ class Tries:
     def __init__(self, model: Model, facts: RequestFacts) -> None:
         self._model = model
         self._facts = facts
-        self._index = 0  # of the pool in use
-        self._again: tuple[Replica, float] | None = None  # the same replica, not before then
-        self._remedied: frozenset[Remedy] = frozenset()  # each is tried once
-        self._asked_anew = 0  # how many attempts were repeated because a server minded how it was asked
-        self._waited = False  # for a Retry-After, once
+        self._index = 0  # index of the pool in use
+        self._again: tuple[Replica, float] | None = None  # the same replica again, and the earliest time
+        self._remedied: frozenset[Remedy] = frozenset()  # remedies already used; each is tried once
+        self._asked_anew = 0  # attempts repeated because a server rejected the request mode
+        self._waited = False  # True after a Retry-After was waited out, which happens once
 
     def next(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Go | Wait | Nothing:
-        """What to do for one more attempt; the first one is not charged to the retry budget.
+        """Plan one more attempt; the first one is not charged to the retry budget.
 
         Args:
-            pick: how a pool is asked.
-            attempts: all so far; those that could not be put into words for their replica cost nothing.
-            errors: of those that failed, in order.
-            now_s: the time.
-            rand: gives random numbers that spread waits.
+            pick: asks a pool for a replica.
+            attempts: all attempts so far; those whose request could not be translated are not counted.
+            errors: errors of the failed attempts, in order.
+            now_s: current time.
+            rand: returns random numbers that spread waits.
         """
         bound = bounded(attempts, now_s) if attempts else None
         step = bound or self._where(pick, attempts, errors, now_s, rand)
@@ -110,21 +111,21 @@ class Tries:
     def carry_on(
         self, attempts: Sequence[Attempt], where: Callable[[], Go | None], now_s: float
     ) -> Go | Wait | Nothing:
-        """The same for an attempt that carries a broken stream on, within the same bounds on tries.
+        """Plan an attempt that continues a broken stream, within the same limits on attempts.
 
-        The retry budget is not asked: what broke is load that is gone, so carrying it on adds none.
+        It is not charged to the retry budget: the broken stream's load is gone, so continuing it adds none.
 
         Args:
-            attempts: all so far.
-            where: tells where to, None for nowhere.
-            now_s: the time.
+            attempts: all attempts so far.
+            where: chooses the replica, None if there is none.
+            now_s: current time.
         """
         return bounded(attempts, now_s) or where() or Nothing()
 
     def _where(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Go | Wait | Nothing:
-        """The order at the top of this file."""
+        """Choose by the order at the top of this file."""
         pools, tried = self._model.pools, [attempt.replica for attempt in attempts] if attempts else ()
         if self._again is not None:
             same, at_s = self._again
@@ -134,7 +135,7 @@ class Tries:
             if len(anew) > self._asked_anew:
                 self._asked_anew = len(anew)
                 return Go(anew[-1].pool, anew[-1].replica)
-            if judge(errors[-1]).remedy is Remedy.FALLBACK:  # its siblings would say the same
+            if judge(errors[-1]).remedy is Remedy.FALLBACK:  # its siblings would send the same error
                 behind = pools[self._index + 1 :] if self._once(Remedy.FALLBACK) else ()
                 return self._first(pick, behind, behind, tried) or Nothing()
         replica = pick(pools[self._index], tried, desperate=False)
@@ -149,9 +150,9 @@ class Tries:
     def _same(
         self, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Wait | None:
-        """No sibling is left: what may soon be better is waited for, before a fallback answers."""
+        """Wait for a replica of this pool that may soon recover, before a fallback is used; None if there is none."""
         pool = self._model.pools[self._index]
-        if not attempts:  # all of them were told to wait by answers to others
+        if not attempts:  # all replicas are cooling down after responses to other requests
             wait_s = pool.picker.wait_s(self._facts, (), now_s)
             return None if wait_s is None else self._wait(wait_s, now_s, rand)
         here = [attempt for attempt in attempts if attempt.pool is pool]
@@ -170,14 +171,14 @@ class Tries:
         return None
 
     def _wait(self, wait_s: float, now_s: float, rand: Rand) -> Wait | None:
-        """Wait out a Retry-After, if it is short and the first one."""
+        """Return a wait for a Retry-After, if it is short and the request's first one."""
         if self._waited or wait_s > self._model.timeouts.retry_after_s_max:
             return None
         self._waited = True
         return Wait(now_s + wait_s * (1 + _WAIT_SPREAD * rand()))
 
     def _once(self, remedy: Remedy) -> bool:
-        """Whether this remedy is tried for the first time."""
+        """Return True the first time that this remedy is tried."""
         first = remedy not in self._remedied
         self._remedied |= {remedy}
         return first
@@ -185,7 +186,7 @@ class Tries:
     def _first(
         self, pick: Pick, pools: Sequence[Pool], desperate: Sequence[Pool], tried: Sequence[Replica]
     ) -> Go | None:
-        """The first replica in these pools that may be used, else the first one at all in those for the desperate."""
+        """Return the first usable replica of `pools`, else of `desperate`, where open breakers are ignored."""
         for candidates, ignored in ((pools, False), (desperate, True)):
             for pool in candidates:
                 replica = pick(pool, tried, desperate=ignored)
@@ -195,7 +196,7 @@ class Tries:
 
 
 def bounded(attempts: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
-    """What keeps another attempt, a backup too, from being sent now, None when nothing does."""
+    """Return the limit that forbids another attempt or backup now, None if there is none."""
     sent = _sent(attempts)
     if len(sent) >= TRIES_MAX:
         return Nothing()
@@ -205,12 +206,12 @@ def bounded(attempts: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
 
 
 def _sent(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Those that count."""
+    """Return the attempts that count against the limits."""
     return [attempt for attempt in attempts if attempt.outcome is not Outcome.UNSUPPORTED]
 
 
 def _wait_s(attempt: Attempt) -> float | None:
-    """How long its replica has to be left alone; None: nobody said that it has to."""
+    """Return the time for which the replica must not be used; None without a Retry-After or rate limit."""
     if attempt.retry_after_s is not None:
         return attempt.retry_after_s
     return COOL_DOWN_S if attempt.outcome is Outcome.RATE_LIMITED else None

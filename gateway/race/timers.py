@@ -1,8 +1,8 @@
-"""Alarms of many races on one timer of the event loop.
+"""Runs the timers of many races on one timer of the event loop.
 
-A race sets an alarm for every request and nearly always takes it back: most answers come long before. asyncio's timers
-are Python objects that are compared in Python; here setting one is one step of a heap of tuples, and taking it back is
-none. An alarm goes off no earlier than its time, those that are due one after the other in its order.
+A race sets a timer for every request and nearly always cancels it, because most answers come long before. asyncio's
+timers are Python objects that are compared in Python; here setting a timer is one step of a heap of tuples, and
+cancelling takes none. A timer runs no earlier than its time; due timers run in the order of their times.
 
 Units: seconds of the loop's clock.
 """
@@ -14,11 +14,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-_DEAD_MAX: Final = 256  # alarms taken back that may wait for their time; beyond it they may not outnumber the others
+_DEAD_MAX: Final = 256  # cancelled timers kept in the heap; above it, at most as many as there are others
 
 
 class Timer:
-    """One alarm that was set."""
+    """One timer that was set."""
 
     __slots__ = ("_timers", "callback")
 
@@ -27,19 +27,19 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Take it back, once at most; it has not gone off."""
+        """Cancel it; called at most once, and not after it has run."""
         self.callback = None
         self._timers.dead += 1
 
 
 class TimerQueue:
-    """The alarms of one loop.
+    """The timers of one loop.
 
     Args:
-        loop: whose clock and timer they use.
+        loop: event loop with the clock and the one timer.
 
     Attributes:
-        dead: those that were taken back and are not forgotten yet.
+        dead: number of cancelled timers still in the heap.
     """
 
     __slots__ = ("_due_s", "_heap", "_loop", "_numbers", "_timer", "dead")
@@ -49,11 +49,11 @@ class TimerQueue:
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self._due_s = math.inf  # when the timer runs
+        self._due_s = math.inf  # time at which the loop's timer runs
         self.dead = 0
 
     def set(self, at_s: float, callback: Callable[[], None]) -> Timer:
-        """Have something called at a time."""
+        """Call `callback` at a time."""
         timer = Timer(self, callback)
         heapq.heappush(self._heap, (at_s, next(self._numbers), timer))
         if at_s < self._due_s:
@@ -71,7 +71,7 @@ class TimerQueue:
         self._timer = self._loop.call_at(until_s, self._run)
 
     def _run(self) -> None:
-        """Ring what is due."""
+        """Run the due timers."""
         self._timer, self._due_s = None, math.inf
         now_s = self._loop.time()
         try:
@@ -82,6 +82,6 @@ class TimerQueue:
                     self.dead -= 1
                 else:
                     callback()
-        finally:  # one that raises is told of by the loop, and keeps nobody else from going off
+        finally:  # the loop reports a callback that raises; the other timers must still run
             if self._heap and self._heap[0][0] < self._due_s:
                 self._wait(self._heap[0][0])
