@@ -1,7 +1,7 @@
-"""What a pool has learned of its replicas' TTFT, and the plan that follows from it. Pure.
+"""Learns the TTFT of a pool's replicas and makes the hedge plan from it. Pure.
 
 Owns the predictor, the window of ratios observed / predicted, raw windows for people and for the quantile policies, and
-when a plan is made again. Which attempts add which sample is decided by the pool. Units: seconds, tokens.
+the times at which a plan is renewed. The pool decides which attempts add which sample. Units: seconds, tokens.
 """
 
 import math
@@ -14,21 +14,21 @@ from gateway.estimation.window import Window
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
 
-WARM_SAMPLES: Final = 20  # first contents before anything learned is believed
-_RENEW_S: Final = 0.5  # a plan is made again at most this often,
-_RENEW_SHARE: Final = 0.05  # and only after so many new samples
+WARM_SAMPLES: Final = 20  # first contents before the learned plan is used
+_RENEW_S: Final = 0.5  # shortest time between two plans
+_RENEW_SHARE: Final = 0.05  # new samples that a new plan needs, as a share of the window
 _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are answers
 _ANSWERS_RENEW_S: Final = 5.0
-_HIDDEN_SEEN_MAX: Final = 20  # answers that the share of hidden reasoning is about
+_HIDDEN_SEEN_MAX: Final = 20  # recent answers that the share of hidden reasoning covers
 _NEVER: Final = plan_fixed(Policy.OFF, math.inf)
 
 
 class Learning:
-    """What one pool has learned.
+    """The learned state of one pool.
 
     Args:
-        replicas: their names.
-        settings: how the pool hedges.
+        replicas: names of the replicas.
+        settings: hedge parameters of the pool.
     """
 
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
@@ -41,16 +41,16 @@ class Learning:
         self.answer_tokens = _ANSWER_TOKENS  # p90 of recent answers
         self._answers = Window()
         self._answers_due_s = -math.inf
-        self.hidden_share = 0.0  # of recent answers, those with reasoning that was not shown
+        self.hidden_share = 0.0  # share of recent answers with reasoning that was not shown
         self._hidden_seen = 0
         self._contents = 0  # first contents so far
-        self._samples = 0  # ratios since the plan was made
-        self._soon = math.inf  # so many make a plan worth making before its time: twice as many as it was made from
-        self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive one under ""
+        self._samples = 0  # ratios since the last plan
+        self._soon = math.inf  # new ratios that renew the plan before its time: they double the window
+        self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
         self._due_s: dict[str, float] = {}
 
     def adopt_state(self, old: "Learning", stay: Collection[str]) -> None:
-        """Go on with what was learned under other settings; stay: replicas that are still the same."""
+        """Take over the state learned under other settings; `stay` has the names of unchanged replicas."""
         self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
         self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
         self.ttft |= {name: old.ttft[name] for name in stay}
@@ -59,11 +59,11 @@ class Learning:
             self.predictor.forget(name)
 
     def add_headers(self, replica: str, waited_s: float, now_s: float) -> None:
-        """Response headers came after waited_s."""
+        """Add response headers that arrived after `waited_s`."""
         self.ttfb[replica].add_event(waited_s, now_s)
 
     def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
-        """First content came after ttft_s."""
+        """Add a first content that arrived after `ttft_s`."""
         self._contents += 1
         self.ttft[replica].add_event(ttft_s, now_s)
         if predicted_s is not None:
@@ -71,26 +71,26 @@ class Learning:
             self.ratios.add_event(ttft_s / predicted_s, now_s)
 
     def add_given_up(self, replica: str, waited_s: float, predicted_s: float | None, now_s: float) -> None:
-        """An attempt was cancelled, or timed out, without a first content."""
+        """Add an attempt that was cancelled or timed out before first content."""
         self.ttft[replica].add_censored(waited_s, now_s)
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_censored(waited_s / predicted_s, now_s)
 
     def add_hidden(self, *, hidden: bool) -> None:
-        """An answer is complete that was told the tokens of; some of them were reasoning that nobody was shown."""
+        """Add a complete answer with reported usage; `hidden` if its tokens include reasoning that was not shown."""
         self._hidden_seen = min(self._hidden_seen + 1, _HIDDEN_SEEN_MAX)
         self.hidden_share += (hidden - self.hidden_share) / self._hidden_seen
 
     def add_answer(self, tokens: int, now_s: float) -> None:
-        """An answer had so many tokens."""
+        """Add the length of an answer."""
         self._answers.add_event(float(tokens), now_s)
         if now_s >= self._answers_due_s:
             self._answers_due_s = now_s + _ANSWERS_RENEW_S
             self.answer_tokens = self._answers.quantile(0.9, now_s) or _ANSWER_TOKENS
 
     def plan(self, replica: str, now_s: float) -> Plan | None:
-        """The plan for an attempt on a replica; None while too little is known."""
+        """Return the plan for an attempt on a replica; None while there are too few samples."""
         policy = self._settings.policy
         if policy is Policy.OFF:
             return _NEVER
@@ -100,16 +100,16 @@ class Learning:
         if now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._soon:
             plan = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
             self._plans[key] = plan
-            if plan is not None:  # the first one is made as soon as it can be
+            if plan is not None:  # the first plan is made as soon as possible
                 self._due_s[key] = now_s + _RENEW_S
         return self._plans[key]
 
     def last_plan(self, replica: str) -> Plan | None:
-        """The plan last made, without making one; for people."""
+        """Return the last plan, without making one; for display."""
         return self._plans.get("" if self._settings.policy is Policy.ADAPTIVE else replica)
 
     def _adaptive(self, now_s: float) -> Plan | None:
-        """Plan again if enough is new."""
+        """Make a new plan if there are enough new samples, else return the last one."""
         if self._contents < WARM_SAMPLES:
             return None
         before = self._plans.get("")

@@ -1,7 +1,7 @@
-"""Where a request goes: which replicas of a pool may be used, and which is best for a primary, failover, backup. Pure.
+"""Picks a replica of a pool: the usable ones, and the best of them for a primary, failover or backup. Pure.
 
-Owns the load of each replica (`ReplicaLoad`), who of them is suspect, and how those come back that have been away.
-Whether a backup is wanted is not asked here.
+Owns the load of each replica (`ReplicaLoad`), the detection of suspects, and the slow start of replicas that come back.
+Does not decide whether a backup is sent.
 
 Units: seconds of the loop's clock, tokens; `rand` is uniform in [0, 1).
 """
@@ -30,22 +30,22 @@ from gateway.routing.strategies import (
     usable,
 )
 
-_NEAR_TIE: Final = 1.1  # predictions this close are equal, and another quota decides
-_SHARE_MAX: Final = 1.25  # times its share of what is in flight: beyond, a primary goes to an engine as quick,
-_IN_FLIGHT_MIN: Final = 4  # but a few streams are no load
-_UNSEEN_S: Final = 5.0  # a replica without a request for so long gets the next primary,
-_UNSEEN_RATIO: Final = 1.5  # unless it is predicted to be that much slower than the best
+_NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that another quota decides
+_SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above it an equally quick engine is picked
+_IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
+_UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary
+_UNSEEN_RATIO: Final = 1.5  # unless its prediction is over the best one by more than this ratio
 
 
 @dataclass(slots=True)
 class ReplicaLoad:
-    """What a replica is thought to be busy with.
+    """The estimated load of a replica.
 
     Attributes:
-        stalls: its attempts without a first content.
-        memory: the prompts in its prefix cache.
-        pending: prompt tokens it has been sent and not yet answered.
-        used_s: when it was last sent something.
+        stalls: attempts without first content.
+        memory: prompts in its prefix cache.
+        pending: prompt tokens of attempts without first content.
+        used_s: time of the last attempt sent to it.
     """
 
     stalls: StallDetector = field(default_factory=StallDetector)
@@ -55,17 +55,17 @@ class ReplicaLoad:
 
 
 class Picker:
-    """The choice among the replicas of one pool.
+    """Picks among the replicas of one pool.
 
     Args:
-        replicas: of the pool.
-        settings: how it routes.
-        learning: predicts their TTFT.
-        quotas: theirs.
+        replicas: replicas of the pool.
+        settings: routing and hedge parameters of the pool.
+        learning: predicts TTFT.
+        quotas: quotas of the replicas.
 
     Attributes:
-        loads: by replica; the pool keeps them up to date.
-        ring: which replicas of a large pool are looked at.
+        loads: loads by replica; the pool updates them.
+        ring: selects the candidates of a large pool.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class Picker:
         self.loads = {replica: ReplicaLoad() for replica in replicas}
         self.ring = Ring(self._replicas)
         self._turn = 0
-        self._ramping_until_s = -math.inf  # a replica has just come back
-        self._by_all = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs no replica is without
+        self._ramping_until_s = -math.inf  # end of the slow start of the last replica that came back
+        self._by_all = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs of every replica
 
     def adopt_state(self, old: "Picker") -> list[Replica]:
-        """Go on where another one was; loads of attempts under way are shared. Returns the replicas that stay."""
+        """Take over the state of another picker and return the replicas that stay; running attempts share the loads."""
         stay = [replica for replica in self._replicas if replica in old.loads]
         self.loads |= {replica: old.loads[replica] for replica in stay}
         self._ramping_until_s = old._ramping_until_s
         return stay
 
     def came_back(self, now_s: float) -> None:
-        """A breaker has closed: its replica gets its share of primaries little by little."""
+        """Start the slow start after a breaker has closed: its replica's share of primaries grows step by step."""
         self._ramping_until_s = now_s + SLOW_START_S
 
     # a primary or failover
@@ -97,7 +97,7 @@ class Picker:
     def pick(
         self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
     ) -> Replica | None:
-        """Where an attempt goes that is no hedge, None when nothing here may be used now; `prefills`: only to such."""
+        """Pick a replica for a primary or failover, None if none is usable now; `prefills` requires prefill support."""
         groups, rand = self._groups(facts, rand)
         for group in groups:
             candidates = usable(self._in_reach(facts, group, tried), now_s)
@@ -110,7 +110,7 @@ class Picker:
         return None
 
     def pick_any(self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
-        """The same when nothing else is left: open breakers are ignored, because a shut pool helps nobody."""
+        """Pick a replica with open breakers ignored: the last resort, better than rejecting the request."""
         groups, rand = self._groups(facts, rand)
         for group in groups:
             candidates = self._quotas.unrefused(self._in_reach(facts, group, tried), facts, now_s)
@@ -119,13 +119,13 @@ class Picker:
         return None
 
     def reachable(self, tried: Collection[Replica]) -> list[Replica]:
-        """Replicas that were not tried and that boundaries let a failover go to, whatever their state."""
+        """Return the untried replicas within the boundaries of a failover, in any state."""
         return reachable(self._replicas, tried, self._settings.crossing)
 
     def wait_s(self, facts: RequestFacts, tried: Collection[Replica], now_s: float) -> float | None:
-        """How long until a replica may be used that was not tried, if all of them have to wait; else None.
+        """Return the time until the first untried replica is usable; None if there is none, or one is usable now.
 
-        They wait for a provider's Retry-After, or for room at an enforced limit.
+        A replica waits for a provider's Retry-After, or for room at an enforced limit.
         """
         in_reach = self._in_reach(facts, self._replicas, tried)
         return min((self._quotas.wait_s(replica, facts, now_s) for replica in in_reach), default=0.0) or None
@@ -135,7 +135,7 @@ class Picker:
     def backup(
         self, facts: RequestFacts, asking: Replica, tried: Collection[Replica], now_s: float, rand: float
     ) -> Replica | None:
-        """Where a hedge would go: lowest predicted TTFT among the healthy, another quota where nearly equal."""
+        """Pick a replica for a hedge: lowest predicted TTFT of the healthy ones, another quota in a near tie."""
         groups, rand = self.ring.random(rand, facts.prefixes)
         healthy = (
             [
@@ -158,19 +158,19 @@ class Picker:
         near = zip(candidates, predicted_s, strict=True)
         return next((one for one, one_s in near if one.quota != asking.quota and one_s <= limit_s), best)
 
-    # what is known of a replica
+    # state of a replica
 
     def is_suspect(self, replica: Replica, now_s: float) -> bool:
-        """It holds requests without answering them."""
+        """Return True if it holds requests without answering them."""
         return self.loads[replica].stalls.is_suspect(now_s)
 
     def predict(self, facts: RequestFacts, replica: Replica, now_s: float) -> float | None:
-        """The TTFT to expect of a replica, None while nothing is known."""
+        """Return the predicted TTFT of a replica, None while there is no prediction."""
         uncached = self.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         return self._learning.predictor.predict(replica.name, uncached, self.loads[replica].pending, now_s)
 
     def uncached(self, facts: RequestFacts, replica: Replica, now_s: float) -> float:
-        """Prompt tokens a replica has to compute."""
+        """Return the prompt tokens that a replica has to compute."""
         if not facts.prefixes:
             return facts.prompt_tokens
         cached = self.loads[replica].memory.cached_bytes(facts.prefixes, now_s)
@@ -179,7 +179,7 @@ class Picker:
     # inside
 
     def _groups(self, facts: RequestFacts, rand: float) -> tuple[Iterable[Sequence[Replica]], float]:
-        """Which replicas to look at for a primary or failover, and a random number for the choice among them."""
+        """Return the groups of candidates for a primary or failover, and a random number for the pick among them."""
         if not self.ring.is_large:
             return (self._replicas,), rand
         if self._settings.routing is Routing.ROUND_ROBIN:
@@ -187,14 +187,14 @@ class Picker:
         return self.ring.random(rand, facts.prefixes)
 
     def _in_reach(self, facts: RequestFacts, group: Sequence[Replica], tried: Collection[Replica]) -> Sequence[Replica]:
-        """Of those in reach, who can serve the request; what is pinned to a replica begins there and nowhere else."""
+        """Return the reachable replicas that support the request; a pinned request starts on its replica only."""
         if facts.pinned is not None and facts.pinned not in tried:
             return [facts.pinned] if facts.pinned in self.loads else []
         able = group if facts.api in self._by_all else self._able(facts, group)
         return reachable(able, tried, self._settings.crossing) if tried else able
 
     def _able(self, facts: RequestFacts, group: Sequence[Replica]) -> Sequence[Replica]:
-        """Replicas that can be asked in the API that the client speaks."""
+        """Return the replicas that support the client's API."""
         return [replica for replica in group if facts.api is None or facts.api in replica.apis]
 
     def _picked(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
@@ -212,7 +212,7 @@ class Picker:
         return self._routed(facts, candidates, now_s, rand)
 
     def _routed(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
-        """Where a primary or failover goes, of those that may be used."""
+        """Pick among usable replicas by the pool's routing."""
         routing = self._settings.routing
         if routing is Routing.PREDICTED:
             return self._quickest(facts, candidates, now_s, rand)
@@ -225,9 +225,9 @@ class Picker:
         return most_cached(candidates, cached, rand)
 
     def _quickest(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
-        """Lowest predicted TTFT; or one that has had nothing for seconds and may be as good.
+        """Pick the lowest predicted TTFT, or a replica without recent requests that may be as quick.
 
-        What is never asked is never found to be back.
+        Without such requests the gateway would never notice that a replica has recovered.
         """
         loads, unseen = self.loads, candidates[0]
         for replica in candidates:
@@ -249,9 +249,9 @@ class Picker:
     def _relieved(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], best: int, now_s: float, rand: float
     ) -> Replica:
-        """The best, or who is least busy of those predicted hardly slower, if it is busier than its share.
+        """Return the best replica; if it is over its share, the least busy one of those in a near tie with it.
 
-        Streams under way slow each other down, which no TTFT shows.
+        Running streams slow each other down, which TTFT does not show.
         """
         count, busy = len(candidates), [one.in_flight for one in candidates]
         if busy[best] * count <= _SHARE_MAX * sum(busy):
@@ -260,15 +260,15 @@ class Picker:
         expected_s = [one_s + wait.overdue_s(now_s) for one_s, wait in zip(predicted_s, waits, strict=True)]
         first, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
         near = (place % count for place in range(first, first + count) if expected_s[place % count] <= near_s)
-        return candidates[min(near, key=busy.__getitem__)]  # of equals the one whose turn it is
+        return candidates[min(near, key=busy.__getitem__)]  # the first one after a random start wins a tie
 
     def _best(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], now_s: float, rand: float
     ) -> tuple[Replica, int]:
-        """Lowest predicted TTFT, ages of waiting attempts included, and its place among the candidates."""
+        """Return the replica with the lowest predicted TTFT plus overdue time of its attempts, and its index."""
         loads, count, best, best_s = self.loads, len(candidates), 0, math.inf
         place = int(rand * count)
-        for _ in range(count):  # equals are taken in turn
+        for _ in range(count):  # from a random start, so that ties are spread
             expected_s = predicted_s[place] + loads[candidates[place]].stalls.overdue_s(now_s)
             if expected_s < best_s:
                 best, best_s = place, expected_s
@@ -276,7 +276,7 @@ class Picker:
         return candidates[best], best
 
     def _predictions(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float) -> list[float] | None:
-        """The TTFT to expect of each, None while nothing is known."""
+        """Return the predicted TTFT of each candidate, None while there is no prediction."""
         loads, tokens = self.loads, facts.prompt_tokens
         if facts.prefixes:
             asked = [(one.name, self.uncached(facts, one, now_s), loads[one].pending) for one in candidates]

@@ -1,8 +1,8 @@
-"""The brain of one pool: everything a race asks about whom to send to, when to hedge and what an outcome teaches. Pure.
+"""The policy of one pool: picks replicas, decides on hedges, and learns from outcomes. Pure.
 
-A pool is a set of interchangeable replicas of one model. The race tells it what happened and when; it answers with
-values, never acts, never reads a clock. Where to is `choice.py`'s, what was learned `learning.py`'s, whether a backup
-is worth its price `gate.py`'s, which outcome teaches what `outcomes.py`'s.
+A pool is a set of interchangeable replicas of one model. The race reports events with their times; the pool returns
+values, never acts, never reads a clock. `picker.py` picks replicas, `learning.py` learns, `hedging/gate.py` decides
+whether a backup is worth its cost, and `hedging/outcomes.py` has the effects of each outcome.
 
 Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0, 1).
 """
@@ -27,19 +27,19 @@ from gateway.pool.quotas import Quotas
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import RateLimit
 
-_SLOW_LEVEL: Final = 1.5  # a fleet slower than this against its own law earns credits slower
-_HIDDEN_SHARE_MAX: Final = 0.2  # of recent answers; beyond it a pool is not hedged
+_SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
+_HIDDEN_SHARE_MAX: Final = 0.2  # share of recent answers with hidden reasoning above which a pool is not hedged
 
 
 class Pool:
     """One pool's state.
 
     Args:
-        name: for people: the model's name, or with the fallback's number.
-        replicas: at least one, with different names.
-        settings: how it hedges.
-        ledgers: by quota name; shared between pools.
-        previous: the pool that this one follows after a reload; its state is kept for replicas that stay.
+        name: name for display: the model's name, with a number for a fallback.
+        replicas: at least one replica, with different names.
+        settings: hedge parameters.
+        ledgers: ledgers by quota name; shared between pools.
+        previous: pool that this one replaces after a reload, None without one; replicas that stay keep their state.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Pool:
         self.name = name
         self.replicas = tuple(replicas)
         self.settings = settings
-        self.prefills = any(replica.prefills for replica in replicas)  # some go on with an answer that they are given
+        self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
         self.budget = HedgeBudget(settings.budget, settings.budget_unit)
@@ -67,11 +67,11 @@ class Pool:
 
     @property
     def max_hedges(self) -> int:
-        """Backups a request may have."""
+        """Largest number of backups of a request."""
         return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
 
     def _adopt_state(self, old: "Pool") -> None:
-        """Go on where a pool was; its attempts under way share what is taken over, so they still count."""
+        """Take over the state of a pool; its running attempts share that state, so they still count."""
         stay = self.picker.adopt_state(old.picker)
         self.learning.adopt_state(old.learning, [replica.name for replica in stay])
         self.hedging_on = old.hedging_on
@@ -80,7 +80,7 @@ class Pool:
 
     @property
     def has_hidden_reasoning(self) -> bool:
-        """Its first tokens follow reasoning that is not shown, and a backup would have to think as long."""
+        """True if its first tokens follow hidden reasoning, which a backup would have to repeat in full."""
         return self.learning.hidden_share > _HIDDEN_SHARE_MAX and not self.settings.hedge_hidden_reasoning
 
     # before an attempt
@@ -88,13 +88,13 @@ class Pool:
     def on_sent(
         self, attempt: AttemptView, facts: RequestFacts, tickets: HedgeTickets | None, *, is_first: bool
     ) -> None:
-        """An attempt is sent: count it, and keep what is expected of it.
+        """Count an attempt that is sent, and attach its forecast.
 
         Args:
-            attempt: which one.
-            facts: about what it asks.
-            tickets: what it was paid with, None where it is no hedge.
-            is_first: of its request here: it earns credits, if it may be hedged.
+            attempt: the attempt.
+            facts: facts about its call.
+            tickets: credits that pay for it, None if it is no hedge.
+            is_first: True if it is the request's first attempt in this pool, which earns credits if it may be hedged.
         """
         replica, now_s = attempt.replica, attempt.start_s
         replica.in_flight += 1
@@ -124,7 +124,7 @@ class Pool:
             self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
 
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
-        """How long to wait for this attempt's first content before a hedge is considered."""
+        """Return the time to wait for this attempt's first content before a hedge is considered."""
         if len(self.replicas) < 2 or self.has_hidden_reasoning:
             return math.inf
         settings, now_s = self.settings, attempt.start_s
@@ -137,7 +137,7 @@ class Pool:
             predicted_s=self._predicted(attempt), coin=facts.coin, delay_s_min=settings.hedge_delay_min_s
         )
 
-    # when one is late
+    # a late attempt
 
     def decide(
         self,
@@ -148,7 +148,7 @@ class Pool:
         now_s: float,
         rand: float,
     ) -> Hedge | Denied:
-        """Whether to race a late attempt, and where; a hedge is paid for by then."""
+        """Decide on a hedge for a late attempt; a returned hedge is already paid for."""
         if self.has_hidden_reasoning:
             return Denied(Denial.OFF, math.inf, "its answers begin with reasoning that is not shown")
         if not self.hedging_on:
@@ -181,14 +181,14 @@ class Pool:
         self.learning.second_hedges.count(second=len(tried) > 1)
         return Hedge(replica, tickets, _why(asking, waited_s, predicted_s, decision.gain_s))
 
-    # what was seen
+    # events of an attempt
 
     def on_limits(self, attempt: AttemptView, limits: Sequence[RateLimit], now_s: float) -> None:
-        """Response headers stated rate limits."""
+        """Learn the rate limits of response headers."""
         self.quotas.observe(attempt, limits, now_s)
 
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
-        """First content came; returns the breaker's state if this moved it."""
+        """Learn from first content; return the breaker's state if it changed."""
         replica, forecast, ttft_s = attempt.replica, attempt.forecast, now_s - attempt.start_s
         if forecast is not None:
             load = self._loads[replica]
@@ -200,7 +200,7 @@ class Pool:
         return self._succeeded(replica, now_s)
 
     def on_refusal(self, attempt: AttemptView) -> None:
-        """A policy refusal came first: it has answered, which says nothing of how fast it is."""
+        """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
         if attempt.forecast is not None:
             load = self._loads[attempt.replica]
             load.pending = max(0.0, load.pending - attempt.forecast.uncached)
@@ -209,7 +209,14 @@ class Pool:
     def on_end(
         self, attempt: AttemptView, outcome: Outcome, now_s: float, retry_after_s: float | None
     ) -> BreakerState | None:
-        """An attempt is over, the upstream may have asked to wait; returns the breaker's state if this moved it."""
+        """Settle an attempt that ended and learn from it; return the breaker's state if it changed.
+
+        Args:
+            attempt: the attempt.
+            outcome: its outcome.
+            now_s: time of its end.
+            retry_after_s: the upstream's Retry-After, None without one.
+        """
         meaning, replica = OUTCOME_EFFECTS[outcome], attempt.replica
         replica.in_flight -= 1
         if attempt.headers_s is not None:
@@ -233,7 +240,7 @@ class Pool:
         return breaker.state if breaker.state is not before else None
 
     def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
-        """It works; returns the breaker's state if this moved it."""
+        """Record a success; return the breaker's state if it changed."""
         moved = replica.breaker.state is not BreakerState.CLOSED
         replica.breaker.on_success(now_s)
         if not moved:
@@ -241,10 +248,10 @@ class Pool:
         self.picker.came_back(now_s)
         return replica.breaker.state
 
-    # for people
+    # for display
 
     def usual_delay_s(self, replica: Replica, now_s: float) -> float | None:
-        """When a request with an empty prompt would be considered for a hedge; None: never, or nothing is learned."""
+        """Return the hedge delay of a request with an empty prompt; None if there is no plan or it never hedges."""
         plan = self.learning.last_plan(replica.name)
         if plan is None or len(self.replicas) < 2 or not math.isfinite(plan.delay):
             return None
@@ -254,18 +261,18 @@ class Pool:
         return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=self.settings.hedge_delay_min_s)
 
     def answer_tokens(self, facts: RequestFacts) -> float:
-        """How long the answer to a request may be expected to be: the p90 of recent ones, within its own bound."""
+        """Return the expected length of the answer: the p90 of recent ones, at most the request's own limit."""
         usual = self.learning.answer_tokens
         return usual if facts.answer_tokens is None else min(usual, facts.answer_tokens)
 
     def pending_tokens(self, replica: Replica) -> float:
-        """Prompt tokens it has been sent and not yet answered."""
+        """Return the prompt tokens of its attempts without first content."""
         return self._loads[replica].pending
 
     # inside
 
     def _why_not(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
-        """Why a backup was not started, for people."""
+        """Return the reason against a backup, as text."""
         if denied.gain_s is not None and denied.asked_s is not None:
             saved, asked = 1000 * denied.gain_s, 1000 * denied.asked_s
             return f"a backup on {replica.name} would save {saved:.0f} ms, {asked:.0f} ms are asked"
@@ -278,13 +285,13 @@ class Pool:
         return self.learning.plan(asking.replica.name, now_s)
 
     def _predicted(self, attempt: AttemptView) -> float:
-        """What was predicted for it; the cold start's delay where nothing was."""
+        """Return the attempt's predicted TTFT; the cold-start delay without a prediction."""
         if attempt.forecast is None or attempt.forecast.ttft_s is None:
             return self.settings.cold_start_delay_s
         return attempt.forecast.ttft_s
 
     def _earning(self) -> float:
-        """How fast credits are earned: slower where the whole fleet is slow."""
+        """Return the factor for earned credits: below 1 while the whole pool is slow."""
         return min(1.0, _SLOW_LEVEL / self.learning.predictor.level_median)
 
     def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
@@ -292,13 +299,13 @@ class Pool:
         return self.budget.hedge_cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
 
     def _earn_spent(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
-        """An answer, or some of it, has gone out: its cost is spend, whichever attempt it came from."""
+        """Earn credits for the cost of an answer that was sent, whole or in part, from any attempt."""
         if forecast.earns and attempt.content_s is not None and self.budget.unit is BudgetUnit.COST:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())
 
     def _settle(self, attempt: AttemptView, forecast: Forecast, bill: Bill, now_s: float) -> None:
-        """Give back what was reserved and not used."""
+        """Release the reservations that were not used."""
         release = bill is Bill.RELEASE
         if forecast.tickets is not None:
             (self.budget.release if release else self.budget.settle)(forecast.tickets)
@@ -310,7 +317,7 @@ class Pool:
         self.quotas.close(attempt, bill, now_s)
 
     def _unanswered(self, attempt: AttemptView, forecast: Forecast, sample: Sample, now_s: float) -> None:
-        """An attempt ended without a first content."""
+        """Learn from an attempt that ended without first content."""
         load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
         load.pending = max(0.0, load.pending - forecast.uncached)
         if sample is Sample.CENSORED and forecast.timed:
@@ -322,7 +329,7 @@ class Pool:
 
 
 def _why(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:
-    """Why a backup was started, for people."""
+    """Return the reason for a backup, as text."""
     text = f"{asking.replica.name} had no token after {1000 * waited_s:.0f} ms"
     if predicted_s is not None:
         text += f", {1000 * predicted_s:.0f} ms expected here"

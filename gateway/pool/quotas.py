@@ -1,7 +1,7 @@
-"""A pool's side of its replicas' quotas: what a request may take there, who has to wait, and closing its ticket. Pure.
+"""Books a pool's requests on its replicas' quotas: waits, reservations, and what an attempt used. Pure.
 
-The ledgers are shared between pools (`gateway.limits`); this knows which replica is counted where, what a request is
-counted as, and what an attempt that has ended took. It must not know how a replica is chosen.
+The ledgers are shared between pools (`gateway.limits`); this module maps replicas to ledgers, and requests and ended
+attempts to amounts. Independent of how a replica is picked.
 
 Units: seconds of the loop's clock, tokens.
 """
@@ -19,8 +19,8 @@ from gateway.routing.replicas import Replica
 from gateway.routing.strategies import uncooled
 from providers.base import RateLimit
 
-COOL_DOWN_S: Final = 1.0  # after a 429 that does not say how long
-_HEADROOM_MIN: Final = 0.1  # of a quota; primaries are steered away below, while another has room
+COOL_DOWN_S: Final = 1.0  # after a 429 without a Retry-After
+_HEADROOM_MIN: Final = 0.1  # share of a quota below which primaries avoid it while another one has room
 _NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
 
 
@@ -28,12 +28,12 @@ class Quotas:
     """The quotas of one pool.
 
     Args:
-        replicas: of the pool.
-        ledgers: by quota; replicas of other quotas have none.
-        learning: knows how long answers are.
+        replicas: replicas of the pool.
+        ledgers: ledgers by quota name; not every quota has one.
+        learning: has the usual length of answers.
 
     Attributes:
-        of: the ledger of each replica that has one.
+        of: ledgers by replica, for replicas that have one.
     """
 
     def __init__(self, replicas: Sequence[Replica], ledgers: Mapping[str, Ledger], learning: Learning) -> None:
@@ -43,48 +43,48 @@ class Quotas:
     # before an attempt
 
     def unrefused(self, candidates: Sequence[Replica], facts: RequestFacts, now_s: float) -> list[Replica]:
-        """Those that need not wait for their provider."""
+        """Return the candidates that need not wait for their provider."""
         if not self.of:
             return uncooled(candidates, now_s)
         return [replica for replica in candidates if self.wait_s(replica, facts, now_s) <= 0]
 
     def wait_s(self, replica: Replica, facts: RequestFacts, now_s: float) -> float:
-        """How long a replica may not be sent this request: it, or its quota, was told so, or is at its limit."""
+        """Return the time until a replica may get this request: after a Retry-After, or a limit of its quota."""
         ledger = self.of.get(replica)
         own_s = max(0.0, replica.breaker.cooling_until_s - now_s)
         return own_s if ledger is None else max(own_s, ledger.wait_s(self._spend(facts, replica), now_s))
 
     def with_headroom(self, candidates: Sequence[Replica], now_s: float) -> Sequence[Replica]:
-        """Those whose quota has something left, or all of them."""
+        """Return the candidates whose quota has headroom, or all of them if none has."""
         if not self.of:
             return candidates
         return [one for one in candidates if self.headroom(one, now_s) >= _HEADROOM_MIN] or candidates
 
     def has_room(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
-        """Whether its quota has room for a hedge."""
+        """Return True if its quota has room for a hedge."""
         ledger = self.of.get(replica)
         return ledger is None or ledger.room_for_hedge(self._spend(facts, replica), now_s)
 
     def headroom(self, replica: Replica, now_s: float) -> float:
-        """The share of its quota that is left; 1 where nothing is known."""
+        """Return the share of its quota that is left; 1 without a ledger."""
         ledger = self.of.get(replica)
         return 1.0 if ledger is None else ledger.headroom(now_s)
 
     # attempts
 
     def reserve(self, replica: Replica, facts: RequestFacts, now_s: float) -> QuotaTicket | None:
-        """An attempt is sent there."""
+        """Reserve the amount of a request; None if the replica has no ledger."""
         ledger = self.of.get(replica)
         return None if ledger is None else ledger.reserve(self._spend(facts, replica), now_s)
 
     def observe(self, attempt: AttemptView, limits: Sequence[RateLimit], now_s: float) -> None:
-        """Its response headers stated rate limits."""
+        """Pass the rate limits of response headers to the ledger."""
         ledger, ticket = self._open(attempt)
         if ledger is not None and ticket is not None:
             ledger.observe(ticket, limits, now_s)
 
     def close(self, attempt: AttemptView, bill: Bill, now_s: float) -> None:
-        """It has ended: give back what was reserved and not used."""
+        """Settle the ticket of an attempt that ended: release what it did not use."""
         ledger, ticket = self._open(attempt)
         if ledger is None or ticket is None:
             return
@@ -94,7 +94,7 @@ class Quotas:
             ledger.settle(ticket, _used(attempt, ticket, bill), now_s)
 
     def rate_limited(self, attempt: AttemptView, now_s: float, retry_after_s: float | None) -> None:
-        """A 429: its quota waits as long as it asked, and so do all replicas that share it."""
+        """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After."""
         ledger, ticket = self._open(attempt)
         if ledger is not None and ticket is not None:
             ledger.rate_limited(ticket, now_s, retry_after_s)
@@ -103,18 +103,18 @@ class Quotas:
     # inside
 
     def _open(self, attempt: AttemptView) -> tuple[Ledger | None, QuotaTicket | None]:
-        """The ledger and the ticket of an attempt."""
+        """Return the ledger and the ticket of an attempt."""
         return self.of.get(attempt.replica), None if attempt.forecast is None else attempt.forecast.quota
 
     def _spend(self, facts: RequestFacts, replica: Replica) -> Spend:
-        """What a provider may count against its limits when the request arrives."""
+        """Return the amount that a provider may count against its limits when the request arrives."""
         bound, usual = facts.answer_tokens, self._learning.answer_tokens
         answer = usual if bound is None else bound if replica.counts_max_tokens else min(bound, usual)
         return Spend(math.ceil(facts.prompt_tokens), math.ceil(answer))
 
 
 def _used(attempt: AttemptView, reserved: QuotaTicket, bill: Bill) -> Spend:
-    """What an attempt that has ended took of its quota, as far as that is known."""
+    """Estimate the amount that an ended attempt took of its quota."""
     usage, spend = attempt.usage, reserved.spend
     prompt, answer = spend.prompt, spend.answer
     if usage is not None and usage.prompt_tokens is not None:
