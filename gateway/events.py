@@ -14,13 +14,11 @@ import msgspec
 
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
-from providers.base import Api, Usage
+from providers.base import Api, FastEnum, Usage
 
 
-class Role(enum.Enum):
+class Role(FastEnum):
     """Reason for which an attempt was started; the value is the metric label."""
-
-    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     PRIMARY = "primary"
     BACKUP = "backup"  # a hedge: the primary is late
@@ -28,10 +26,8 @@ class Role(enum.Enum):
     RECOVERY = "recovery"  # the stream to the client broke
 
 
-class Result(enum.Enum):
+class Result(FastEnum):
     """Result of a race, for the header `x-ttft-result` and metrics."""
-
-    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     PRIMARY = "primary"  # no race: the answer came from the primary (or a failover)
     BACKUP_WON = "backup_won"

@@ -18,10 +18,14 @@ Headers = Sequence[tuple[bytes, bytes]]
 """Response or request headers in the order in which they were sent, names in lower case."""
 
 
-class Api(enum.Enum):
-    """The API a client called; the value is the path below `/v1` and the metric label."""
+class FastEnum(enum.Enum):
+    """Base of enums that are looked up for every request."""
 
-    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+    __hash__ = object.__hash__  # a C function; that of `Enum` is Python code
+
+
+class Api(FastEnum):
+    """The API a client called; the value is the path below `/v1` and the metric label."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"

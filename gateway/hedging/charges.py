@@ -17,13 +17,11 @@ import msgspec
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, Outcome
 from gateway.limits.prices import money
 from gateway.routing.replicas import Replica
-from providers.base import Usage
+from providers.base import FastEnum, Usage
 
 
-class Disposition(enum.Enum):
+class Disposition(FastEnum):
     """Role of an attempt's cost in its finished request; the value is the metric and log label."""
-
-    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     WINNER = "winner"  # its answer went out
     LOSER = "loser"  # lost its race, or was a backup in a race without a winner: the price of hedging

@@ -7,11 +7,11 @@ against a replica. Pure data; `Outcome.value` is the metric and log label.
 import enum
 from dataclasses import dataclass
 
+from providers.base import FastEnum
 
-class Outcome(enum.Enum):
+
+class Outcome(FastEnum):
     """The end of one attempt, as statistics classify it."""
-
-    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     FINISHED = "finished"  # the winner, complete
     LOST = "lost"  # another attempt won
