@@ -39,7 +39,7 @@ class QueuedRequest(Protocol):
         """The gateway is stopping and the drain period is over."""
 
 
-Refuse = Callable[[GatewayError], None]
+OnReject = Callable[[GatewayError], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Admission:
         self._model_queues = model_queues
         self._runtime = runtime
 
-    def binds(self, key_name: str, model: str) -> bool:
+    def applies_to(self, key_name: str, model: str) -> bool:
         """Return True if the key or the model has a limit, so that a request needs a permit."""
         return model in self._model_queues or key_name in self._key_limiters
 
@@ -118,18 +118,18 @@ class Permit:
     """
 
     __slots__ = (
-        "_begun_s",
         "_caller",
-        "_has_begun",
         "_has_slot",
+        "_has_started",
         "_is_over",
         "_is_waiting",
         "_model",
+        "_on_reject",
         "_queue",
-        "_refuse",
         "_request",
         "_runtime",
         "_size",
+        "_start_s",
         "_timer",
         "cost",
         "headers",
@@ -146,11 +146,11 @@ class Permit:
         self._size = size
         self._queue = queue
         self._runtime = runtime
-        self._is_waiting = self._has_slot = self._has_begun = self._is_over = False
-        self._begun_s = 0.0
+        self._is_waiting = self._has_slot = self._has_started = self._is_over = False
+        self._start_s = 0.0
         self._timer: asyncio.Handle | None = None  # ends the wait, or starts the granted request
         self._request: QueuedRequest | None = None
-        self._refuse: Refuse | None = None
+        self._on_reject: OnReject | None = None
         self.key_name = caller.key_name
         self.cost = size.prompt_tokens + size.answer_tokens
         self.headers: Headers = ()
@@ -175,108 +175,103 @@ class Permit:
         self._has_slot = queue.fair_queue.try_acquire()
         if self._has_slot:
             return
-        lost = queue.fair_queue.enqueue(self)
-        if lost is self:
+        displaced = queue.fair_queue.enqueue(self)
+        if displaced is self:
             raise self._overloaded(f"all {queue.fair_queue.waiting_max} places in its queue are taken")
         self._is_waiting = True
-        if lost is not None:
-            lost.evicted()
+        if displaced is not None:
+            displaced.evicted()
         wait_s = min(queue.timeout_s, self._size.deadline_s or math.inf)
-        self._timer = self._runtime.loop.call_later(wait_s, self._too_late)
+        self._timer = self._runtime.loop.call_later(wait_s, self._wait_timed_out)
 
-    def run(self, request: QueuedRequest, refuse: Refuse) -> None:
+    def run(self, request: QueuedRequest, on_reject: OnReject) -> None:
         """Start a request, now or when its permit is granted.
 
         Args:
             request: emits its end through `Permit.runtime`.
-            refuse: called with an error if the request never starts.
+            on_reject: called with an error if the request never starts.
         """
-        self._request, self._refuse = request, refuse
+        self._request, self._on_reject = request, on_reject
         if not self._is_waiting:
             self._start(request)
 
     def granted(self) -> None:
-        """The queue passed a slot to this permit."""
+        """Take the slot that the queue passed on."""
         self._is_waiting, self._has_slot = False, True
         self._stop_timer()
-        self._timer = self._runtime.loop.call_soon(self._turn)  # not on the stack of the request that has just ended
+        self._timer = self._runtime.loop.call_soon(self._start_granted)  # not on the stack of the request that ended
 
     def evicted(self) -> None:
-        """Another key's request took this permit's place in the queue."""
+        """Reject the request: another key's request took its place in the queue."""
         self._is_waiting = False
-        self._lose(self._overloaded("a key with fewer requests in its queue goes first"))
+        self._reject(self._overloaded("a key with fewer requests in its queue goes first"))
 
     def client_gone(self) -> None:
-        """The client disconnected."""
-        if self._has_begun:
+        if self._has_started:
             if self._request is not None:
                 self._request.client_gone()
         elif not self._is_over:
             self.close()
-            self._tell(499, "client_gone")
+            self._emit_rejected(499, "client_gone")
 
     def shut_down(self) -> None:
-        """The gateway is stopping and the drain period is over."""
-        if self._has_begun:
+        if self._has_started:
             if self._request is not None:
                 self._request.shut_down()
         elif not self._is_over:
-            self._lose(ShuttingDown("the gateway is shutting down and this request was still waiting for its turn"))
+            self._reject(ShuttingDown("the gateway is shutting down and this request was still waiting for its turn"))
 
     def close(self) -> None:
         """Release everything without having run; a no-op once the permit is over."""
         if self._is_over:
             return
         self._is_over = True
-        self._request = self._refuse = None  # no cycle outlives a request
+        self._request = self._on_reject = None  # no cycle outlives a request
         self._stop_timer()
         if self._is_waiting and self._queue is not None:
             self._is_waiting = False
             self.runtime.safely("admission", self._queue.fair_queue.remove, None, self)
-        self._give_back(None)
+        self._release(None)
 
     # inside
 
-    def _turn(self) -> None:
-        """Start the request after a wait."""
+    def _start_granted(self) -> None:
         self._timer = None
         self._caller.queued_s = self._waited_s()
-        request, refuse = self._request, self._refuse
+        request, on_reject = self._request, self._on_reject
         assert request is not None
-        assert refuse is not None
+        assert on_reject is not None
         try:
             self._start(request)
         except Exception as error:  # a callback of the loop: no caller would catch it
             self._runtime.report("race", error)
             request.client_gone()
-            refuse(Internal("the gateway failed; its log says where"))
+            on_reject(Internal("the gateway failed; its log says where"))
 
     def _start(self, request: QueuedRequest) -> None:
-        self._has_begun = True
-        self._begun_s = self._runtime.loop.time()
+        self._has_started = True
+        self._start_s = self._runtime.loop.time()
         request.start()
 
     def _emit(self, event: Event) -> None:
         """Pass on an event of the request; its end releases everything."""
         if isinstance(event, RequestEnded) and not self._is_over:
             self._is_over = True
-            self._request = self._refuse = None
-            self._give_back(_used_tokens(event, self._size.prompt_tokens))
+            self._request = self._on_reject = None
+            self._release(_used_tokens(event, self._size.prompt_tokens))
         self._runtime.emit(event)
 
-    def _too_late(self) -> None:
-        """The wait reached its limit."""
-        self._lose(self._overloaded(f"a turn did not come within {self._waited_s():.3g} s"))
+    def _wait_timed_out(self) -> None:
+        self._reject(self._overloaded(f"a turn did not come within {self._waited_s():.3g} s"))
 
-    def _lose(self, error: GatewayError) -> None:
-        """End without having run, with an error for the client."""
-        refuse = self._refuse
+    def _reject(self, error: GatewayError) -> None:
+        on_reject = self._on_reject
         self.close()
-        self._tell(error.status, error.code)
-        if refuse is not None:
-            refuse(error)
+        self._emit_rejected(error.status, error.code)
+        if on_reject is not None:
+            on_reject(error)
 
-    def _give_back(self, used_tokens: float | None) -> None:
+    def _release(self, used_tokens: float | None) -> None:
         """Release the reservation and the slot; `used_tokens` is None if no replica received the request."""
         now_s = self._runtime.loop.time()
         if self.limiter is not None and self.ticket is not None:
@@ -288,11 +283,11 @@ class Permit:
             self._has_slot = False
             fair_queue = self._queue.fair_queue
             if used_tokens is None:
-                following = self.runtime.safely("admission", fair_queue.release_unused, None)
+                next_permit = self.runtime.safely("admission", fair_queue.release_unused, None)
             else:
-                following = self.runtime.safely("admission", fair_queue.release, None, now_s - self._begun_s)
-            if following is not None:
-                following.granted()
+                next_permit = self.runtime.safely("admission", fair_queue.release, None, now_s - self._start_s)
+            if next_permit is not None:
+                next_permit.granted()
 
     def _waited_s(self) -> float:
         return self._runtime.loop.time() - self._caller.arrived_s
@@ -302,19 +297,18 @@ class Permit:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self, status: int, code: str | None) -> None:
-        """Emit that the request was rejected after its wait."""
+    def _emit_rejected(self, status: int, code: str | None) -> None:
         caller = self._caller
         now_s, waited_s = self._runtime.loop.time(), self._waited_s()
         event = RequestRejected(now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s)
         self._runtime.emit(event)
 
-    def _overloaded(self, why: str) -> Overloaded:
+    def _overloaded(self, reason: str) -> Overloaded:
         assert self._queue is not None
         fair_queue = self._queue.fair_queue
         wait_s = fair_queue.wait_s()
         busy = f"the model {self._model!r} has all the {fair_queue.slots} requests it takes at a time"
-        return Overloaded(f"{busy}, and {why}; try again in {wait_s:.3g} s", wait_s)
+        return Overloaded(f"{busy}, and {reason}; try again in {wait_s:.3g} s", wait_s)
 
 
 def _used_tokens(event: RequestEnded, prompt_tokens: float) -> float:

@@ -42,7 +42,7 @@ class Keyring:
         allowed = self._allowed.get(key_name)
         return allowed is None or model in allowed
 
-    def refusal(self, key_name: str, model: str, models: Collection[str]) -> GatewayError:
+    def model_error(self, key_name: str, model: str, models: Collection[str]) -> GatewayError:
         """Build the error for a model that does not exist or that the key may not use; it lists the usable models.
 
         As OpenAI does: 404 for a model that does not exist, 403 for one that the key may not use.
@@ -56,6 +56,6 @@ class Keyring:
 
 def _key(headers: Headers) -> bytes:
     """Return the key from OpenAI's header or, without a bearer token, from Anthropic's; empty if there is none."""
-    given = dict(headers)
-    scheme, _, key = given.get(b"authorization", b"").partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else given.get(b"x-api-key", b"").strip()
+    by_name = dict(headers)
+    scheme, _, key = by_name.get(b"authorization", b"").partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else by_name.get(b"x-api-key", b"").strip()

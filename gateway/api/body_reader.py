@@ -19,7 +19,7 @@ _DIGITS_MAX: Final = 18  # of a content-length
 _WAIT_S: Final = 5.0  # the Retry-After if it cannot be estimated: the usual duration of a chat answer
 
 
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected before its request was complete."""
 
 
@@ -46,7 +46,7 @@ class BodyReader:
             BodyTooLarge: the body is over its limit.
             Overloaded: all bodies together are over their limit.
             RequestTimeout: the body did not arrive in time.
-            ClientLeft: the client disconnected.
+            ClientDisconnected: the client disconnected.
         """
         arrival = _Arrival(self.memory, self._runtime, self._body_bytes_max)
         whole = None
@@ -55,8 +55,8 @@ class BodyReader:
             receiving = receive()
             try:
                 waiting_for = receiving.send(None)
-            except StopIteration as came:
-                if arrival.add(came.value):  # it came with the headers, as nearly always: no timer is needed
+            except StopIteration as returned:
+                if arrival.add(returned.value):  # it came with the headers, as nearly always: no timer is needed
                     whole = arrival.pieces[0]
                     return whole
                 whole = await self._wait(arrival, None, receive)
@@ -64,11 +64,11 @@ class BodyReader:
                 whole = await self._wait(arrival, Begun(receiving, waiting_for), receive)
             return whole
         finally:
-            unused = arrival.taken - (0 if whole is None else len(whole))
+            unused = arrival.reserved - (0 if whole is None else len(whole))
             if unused:
                 self._runtime.safely("body_memory", self.memory.release, None, unused)
 
-    async def _wait(self, arrival: "_Arrival", begun: Awaitable[Message] | None, receive: Receive) -> bytes:
+    async def _wait(self, arrival: "_Arrival", started: Awaitable[Message] | None, receive: Receive) -> bytes:
         """Wait for the rest of a body that did not arrive in one piece with its headers."""
         memory = self.memory
         if memory.arriving >= memory.arriving_max:
@@ -77,7 +77,7 @@ class BodyReader:
         memory.arriving += 1
         try:
             async with asyncio.timeout(self._body_s):
-                is_whole = begun is not None and arrival.add(await begun)
+                is_whole = started is not None and arrival.add(await started)
                 while not is_whole:
                     is_whole = arrival.add(await receive())
         except TimeoutError:
@@ -91,18 +91,18 @@ class _Arrival:
     """A body that is arriving.
 
     Attributes:
-        taken: bytes reserved for it.
+        reserved: bytes reserved for it.
         pieces: bytes received, in order.
     """
 
-    __slots__ = ("_bytes_max", "_memory", "_runtime", "_size", "pieces", "taken")
+    __slots__ = ("_bytes_max", "_memory", "_runtime", "_size", "pieces", "reserved")
 
     def __init__(self, memory: BodyMemory, runtime: Runtime, bytes_max: int) -> None:
         self._memory = memory
         self._runtime = runtime
         self._bytes_max = bytes_max
         self._size = 0
-        self.taken = 0
+        self.reserved = 0
         self.pieces: list[bytes] = []
 
     def expect(self, headers: Headers) -> None:
@@ -113,25 +113,25 @@ class _Arrival:
                 if len(value) > _DIGITS_MAX or announced > self._bytes_max:
                     limit = self._bytes_max
                     raise BodyTooLarge(f"the request body has {announced} bytes; this gateway takes {limit} at most")
-                self._take(announced)
+                self._reserve(announced)
                 return
         if self._memory.held >= self._memory.bytes_max:
-            self._take(1)
+            self._reserve(1)
 
     def add(self, message: Message) -> bool:
         """Add one ASGI message; return True if it was the last."""
         if message["type"] == "http.disconnect":
-            raise ClientLeft
+            raise ClientDisconnected
         piece = bytes(message.get("body", b""))
         self._size += len(piece)
         if self._size > self._bytes_max:
             raise BodyTooLarge("the request body is larger than this gateway takes; see limits.request_body_max")
-        if self._size > self.taken:
-            self._take(self._size - self.taken)
+        if self._size > self.reserved:
+            self._reserve(self._size - self.reserved)
         self.pieces.append(piece)
         return not message.get("more_body", False)
 
-    def _take(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
         memory = self._memory
         try:
             has_room = memory.try_reserve(size)
@@ -141,8 +141,8 @@ class _Arrival:
         if not has_room:
             wait_s = self._runtime.safely("body_memory", memory.wait_s, _WAIT_S, size)
             raise _overloaded(f"the gateway holds nearly all the {memory.bytes_max} bytes of requests it may", wait_s)
-        self.taken += size
+        self.reserved += size
 
 
-def _overloaded(what: str, wait_s: float) -> Overloaded:
-    return Overloaded(f"{what}; try again in {wait_s:.3g} s", wait_s, closes=True)
+def _overloaded(reason: str, wait_s: float) -> Overloaded:
+    return Overloaded(f"{reason}; try again in {wait_s:.3g} s", wait_s, closes=True)

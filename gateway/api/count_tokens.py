@@ -12,7 +12,7 @@ import secrets
 import msgspec
 
 from gateway.api.asgi import Receive, Scope, Send
-from gateway.api.body_reader import ClientLeft
+from gateway.api.body_reader import ClientDisconnected
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import respond
@@ -66,7 +66,7 @@ class TokenCounts:
             code = error.code or error.kind
             self._runtime.emit(RequestRejected(self._runtime.loop.time(), request_id, key_name, error.status, code))
             await answer_error(error, outbox, receive, request_id, self._api)
-        except ClientLeft:
+        except ClientDisconnected:
             pass
         else:
             headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
@@ -78,9 +78,8 @@ class TokenCounts:
                 self._runtime.safely("body_memory", serving.bodies.memory.release, None, len(body))
 
     def _count(self, serving: Serving, key_name: str, body: bytes, headers: Headers) -> int:
-        """Return the estimate for one body."""
         name, prompt = parse_count(body, headers)
         model = serving.models.get(name)
         if model is None or not serving.keyring.may_use(key_name, name):
-            raise serving.keyring.refusal(key_name, name, serving.models)
+            raise serving.keyring.model_error(key_name, name, serving.models)
         return max(1, round(model.scale.tokens(text_tokens(prompt))))

@@ -21,10 +21,10 @@ def answer_errors(app: FastAPI, served: str) -> None:
     async def on_http_exception(request: Request, error: Exception) -> Response:
         """Handle the framework's 404 and 405; it raises nothing else."""
         assert isinstance(error, HTTPException)
-        asked = f"{request.method} {request.url.path[:200]}"
+        endpoint = f"{request.method} {request.url.path[:200]}"
         if error.status_code != MethodNotAllowed.status:
-            return _response(UnknownRoute(f"{asked} does not exist here; this address serves {served}"))
-        message = f"{asked}: the path exists, the method does not; this address serves {served}"
+            return _response(UnknownRoute(f"{endpoint} does not exist here; this address serves {served}"))
+        message = f"{endpoint}: the path exists, the method does not; this address serves {served}"
         return _response(MethodNotAllowed(message, allow=", ".join(sorted(_methods(app, request)))))
 
     app.add_exception_handler(GatewayError, _on_gateway_error)
@@ -34,10 +34,10 @@ def answer_errors(app: FastAPI, served: str) -> None:
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
     """Return the methods of all routes with this path; the framework's own `Allow` has only those of the first."""
-    fitting = (
+    matching = (
         route for route in app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
     )
-    return {method for route in fitting for method in route.methods or ()}
+    return {method for route in matching for method in route.methods or ()}
 
 
 async def _on_gateway_error(_: Request, error: Exception) -> Response:

@@ -45,7 +45,7 @@ class SlowHeaders(BadRequest):
     code = "request_timeout"
 
 
-class _Refused(Exception):  # httptools catches it
+class _Rejected(Exception):  # httptools catches it
     """Stops the parser at a request that is rejected."""
 
 
@@ -64,25 +64,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._data = b""  # what is being read
         self._read_bytes = 0
-        self._untaken_bytes = 0
-        self._taken_s = self.loop.time()  # time of the client's last read, or at which nothing was left to read
-        self._loose_bytes = 0  # since the last piece of a body: the parser keeps trailers, too
-        self._refusal: GatewayError | None = None
-        self._farewell: bytes | None = None  # the last response, sent after pending ones; if set, input is ignored
+        self._unread_bytes = 0
+        self._last_read_s = self.loop.time()  # time of the client's last read, or at which nothing was left to read
+        self._bytes_since_body = 0  # since the last piece of a body: the parser keeps trailers, too
+        self._rejection: GatewayError | None = None
+        self._last_response: bytes | None = None  # the last response, sent after pending ones; if set, input is ignored
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
         self._idle_since_s: float | None = None  # None before the first request and while one is served
 
     def data_received(self, data: bytes) -> None:
-        if self._farewell is not None:
+        if self._last_response is not None:
             return
         self._data, self._read_bytes = data, len(data)
-        self._loose_bytes += len(data)
+        self._bytes_since_body += len(data)
         super().data_received(data)
         self._data = b""
         if self.head_since_s is not None:  # the data belongs to a head that is still incomplete
             self._head_bytes += len(data)
-        if max(self._head_bytes, self._loose_bytes) > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refusal = _too_large()
+        if max(self._head_bytes, self._bytes_since_body) > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._rejection = _too_large()
             self.send_400_response("")
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -99,27 +99,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
-        self._loose_bytes = 0
+        self._bytes_since_body = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
         read_bytes = self._head_bytes + self._read_bytes  # the head, and perhaps more
-        self._head_bytes = self._loose_bytes = 0
+        self._head_bytes = self._bytes_since_body = 0
         if read_bytes > HEAD_BYTES_MAX:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if head_bytes > HEAD_BYTES_MAX:
-                self._refusal = _too_large()
-                raise _Refused  # httptools stops, and uvicorn calls send_400_response
+                self._rejection = _too_large()
+                raise _Rejected  # httptools stops, and uvicorn calls send_400_response
         if self.parser.should_upgrade() and any(name in _BODIES and value != b"0" for name, value in self.headers):
             message = "a request with a body asks for an upgrade, which is not offered; send it without that header"
-            self._refusal = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
-            raise _Refused
+            self._rejection = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
+            raise _Rejected
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_MAX:
             message = f"over {PIPELINED_MAX} requests were sent before the first of them was answered; wait for answers"
-            self._refusal = BadRequest(message, code="invalid_http")
-            raise _Refused
+            self._rejection = BadRequest(message, code="invalid_http")
+            raise _Rejected
 
     def on_response_complete(self) -> None:
         if self.pipeline:
@@ -129,49 +129,49 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self._idle_since_s = self.loop.time()
-        self._part()
+        self._send_last_response()
 
     def send_400_response(self, msg: str) -> None:
         """Reject input that is not a valid request, with an OpenAI error body, after the pending responses."""
-        error = self._refusal or BadRequest(f"this is not an HTTP/1.1 request: {msg}", code="invalid_http")
-        self._refusal = None
-        if self._farewell is not None:
+        error = self._rejection or BadRequest(f"this is not an HTTP/1.1 request: {msg}", code="invalid_http")
+        self._rejection = None
+        if self._last_response is not None:
             return
         body = error.body()
         head = b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\n" % error.status
-        self._farewell = head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
+        self._last_response = head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
         last: RequestResponseCycle | None = self.cycle
         if last is None or last.response_complete:
-            self._part()
+            self._send_last_response()
         elif last.more_body and self.pipeline:
             self.pipeline.popleft()  # this is the rejected request, and it has not started
         elif last.more_body:  # this is the rejected request, and its body is being read
             last.disconnected = True
             last.message_event.set()
             if last.response_started:
-                self._farewell = b""  # it already has a response
-            self._part()
+                self._last_response = b""  # it already has a response
+            self._send_last_response()
 
-    def _part(self) -> None:
+    def _send_last_response(self) -> None:
         """Send the last response, if any, and close; all earlier requests have been answered."""
-        if self._farewell is not None and not self.transport.is_closing():
-            self.transport.write(self._farewell)
+        if self._last_response is not None and not self.transport.is_closing():
+            self.transport.write(self._last_response)
             self.transport.close()
 
     def check(self, now_s: float) -> None:
         """Close a connection that is idle, late with its headers, or reads nothing; called every second."""
-        untaken = self.transport.get_write_buffer_size()
-        if untaken:
-            untaken += _unacknowledged_bytes(self.transport)
-        if not untaken or untaken < self._untaken_bytes:
-            self._taken_s = now_s
-        elif now_s > self._taken_s + UNREAD_S_MAX:
+        unread = self.transport.get_write_buffer_size()
+        if unread:
+            unread += _unacknowledged_bytes(self.transport)
+        if not unread or unread < self._unread_bytes:
+            self._last_read_s = now_s
+        elif now_s > self._last_read_s + UNREAD_S_MAX:
             self.transport.abort()
-        self._untaken_bytes = untaken
+        self._unread_bytes = unread
         if self._idle_since_s is not None and now_s > self._idle_since_s + self.timeout_keep_alive:
             self.timeout_keep_alive_handler()
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
-            self._refusal = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
+            self._rejection = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
             self.send_400_response("")
 
 

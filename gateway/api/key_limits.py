@@ -22,8 +22,8 @@ def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyL
         what = f"may use {limit} tokens a minute, and this prompt alone has some {over.asked}; send a shorter one"
     else:
         what = f"may use {limit} tokens a minute, and the {over.asked} that this request may take are not left"
-    again = "" if over.wait_s is None else f"; try again in {over.wait_s:.3g} s"
-    error = OverKeyLimit(f"the key {key_name!r} {what}{again}", over.wait_s)
+    retry = "" if over.wait_s is None else f"; try again in {over.wait_s:.3g} s"
+    error = OverKeyLimit(f"the key {key_name!r} {what}{retry}", over.wait_s)
     error.extra_headers = tuple(headers)
     return error
 

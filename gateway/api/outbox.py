@@ -137,14 +137,14 @@ class Outbox:
             return  # a task that is sending looks for more before it ends
         messages = self._messages()
         try:
-            for place, message in enumerate(messages, 1):
+            for position, message in enumerate(messages, 1):
                 sending = self._send(message)
                 try:
                     waiting_for = sending.send(None)
                 except StopIteration:
                     continue
                 self._blocked = True
-                self._tasks.create_task(self._send_slowly(Begun(sending, waiting_for), messages[place:]))
+                self._tasks.create_task(self._send_slowly(Begun(sending, waiting_for), messages[position:]))
                 return
         except Exception:  # the server rejected the message: the client is gone
             self._broken()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gateway.api.admission import Admission, Permit, RequestSize
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
-from gateway.api.body_reader import BodyReader, ClientLeft
+from gateway.api.body_reader import BodyReader, ClientDisconnected
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
@@ -115,17 +115,17 @@ class RacedRoutes:
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST", allow="POST")
-            self._be_open()
+            self._require_open()
             key_name = serving.keyring.name(scope["headers"])
             body = await serving.bodies.receive(scope["headers"], receive)
-            self._be_open()  # again: the shutdown may have begun while the body arrived
+            self._require_open()  # again: the shutdown may have begun while the body arrived
             arrived_s = self._runtime.loop.time()
             caller = Caller(request_id, key_name, arrived_s)
             race, permit = self._race(serving, api, body, scope["headers"], caller, outbox)
         except GatewayError as error:
-            self._refused(request_id, key_name, error)
+            self._emit_rejected(request_id, key_name, error)
             await answer_error(error, outbox, receive, request_id, self._apis[api])
-        except ClientLeft:
+        except ClientDisconnected:
             pass
         else:
             await self._run(race, permit, outbox, receive, request_id, self._apis[api])
@@ -133,7 +133,7 @@ class RacedRoutes:
             if body:
                 self._release(serving.bodies, len(body), arrived_s)
 
-    def _be_open(self) -> None:
+    def _require_open(self) -> None:
         if self.refusing:
             raise ShuttingDown("the gateway is shutting down; try another one")
 
@@ -142,7 +142,7 @@ class RacedRoutes:
     ) -> None:
         running = race if permit is None else permit
 
-        def refuse(error: GatewayError) -> None:
+        def reject(error: GatewayError) -> None:
             if not outbox.started:
                 respond_error(outbox, error, request_id, api)
 
@@ -152,7 +152,7 @@ class RacedRoutes:
                 race.start()
             else:
                 outbox.headers = permit.headers
-                permit.run(race, refuse)
+                permit.run(race, reject)
             await serve(running, outbox, receive)
         except Exception as error:
             self._runtime.report("race", error)
@@ -188,17 +188,19 @@ class RacedRoutes:
         """Return the requested model, if the key may use it and it supports this API."""
         model = serving.models.get(call.model)
         if model is None or not serving.keyring.may_use(key_name, model.name):
-            raise serving.keyring.refusal(key_name, call.model, serving.models)
+            raise serving.keyring.model_error(key_name, call.model, serving.models)
         if call.api not in model.apis:
-            able = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
-            raise UnsupportedApi(f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {able}")
+            supported = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
+            raise UnsupportedApi(
+                f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {supported}"
+            )
         return model
 
     def _admit(
         self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts
     ) -> Permit | None:
         """Return a permit for a request, None if it needs none."""
-        if not admission.binds(caller.key_name, model.name):
+        if not admission.applies_to(caller.key_name, model.name):
             return None
         answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
         size = RequestSize(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
@@ -233,7 +235,7 @@ class RacedRoutes:
             prefixes=prefixes,
             text=text,
             answer_tokens=inbound.call.max_tokens,
-            hedge_off=Denial.OFF if inbound.kept and model.keeps else inbound.hedge_off,
+            hedge_off=Denial.OFF if inbound.stored and model.keeps else inbound.hedge_off,
             deadline_s=inbound.deadline_s,
             timed=inbound.call.timed,
             api=inbound.call.api,
@@ -241,7 +243,7 @@ class RacedRoutes:
             coin=self._runtime.rand(),
         )
 
-    def _refused(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
+    def _emit_rejected(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
         self._runtime.emit(
             RequestRejected(self._runtime.loop.time(), request_id, key_name, error.status, error.code or error.kind)
         )

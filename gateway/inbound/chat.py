@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, absent
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
 
 
@@ -38,8 +38,8 @@ class _Fields(msgspec.Struct, gc=False):
     max_completion_tokens: int | None = None
     tools: list[Tool] | None = None
 
-    def within(self, bounds: NumberLimits) -> bool:
-        """Return True if all fields are present, within their limits and consistent."""
+    def is_within(self, bounds: NumberLimits) -> bool:
+        """Return True if all fields are present, consistent and within their limits."""
         n_max, tokens_max = bounds.n_max, bounds.max_tokens_max
         return (
             bool(self.model)
@@ -75,9 +75,9 @@ _decode_chat = msgspec.json.Decoder(_Chat).decode
 _decode_completions = msgspec.json.Decoder(_Completions).decode
 
 # Work that must not be done twice: data that the provider stores, and actions that the provider takes itself.
-_ONCE: Final = frozenset({"background", "plugins", "search_parameters", "store", "web_search_options"})
+_NOT_REPEATABLE: Final = frozenset({"background", "plugins", "search_parameters", "store", "web_search_options"})
 # Fields whose results a stream lacks, or has in another form than a non-streaming body.
-_UNSTREAMED: Final = frozenset(
+_NOT_STREAMED: Final = frozenset(
     {
         "audio",  # another format in streams
         "deferred",
@@ -90,7 +90,7 @@ _UNSTREAMED: Final = frozenset(
         "use_beam_search",
     }
 )
-_RARE: Final = _ONCE | _UNSTREAMED
+_RARE: Final = _NOT_REPEATABLE | _NOT_STREAMED
 _CLIENT_TOOLS: Final = frozenset({"function", "custom", None})
 
 
@@ -100,14 +100,14 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    why = "its fields do not fit together"
+    reason = "its fields do not fit together"
     try:
         fields = _decode_chat(body)
-        if fields.within(bounds) and fields.prompts():
-            return _asked(fields, 1, "messages", raws)
+        if fields.is_within(bounds) and fields.prompts():
+            return _parsed(fields, 1, "messages", raws)
     except msgspec.ValidationError as error:
-        why = str(error)
-    raise inbound_fields.wrong_field(Api.CHAT, raws, _maxima(bounds), why)
+        reason = str(error)
+    raise inbound_fields.wrong_field(Api.CHAT, raws, _maxima(bounds), reason)
 
 
 def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
@@ -116,18 +116,18 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     Raises:
         BadRequest: the fields are invalid.
     """
-    why = "its fields do not fit together"
+    reason = "its fields do not fit together"
     try:
         fields = _decode_completions(body)
         prompts = fields.prompts()
-        if fields.within(bounds) and prompts:
-            return _asked(fields, prompts, "prompt", raws)
+        if fields.is_within(bounds) and prompts:
+            return _parsed(fields, prompts, "prompt", raws)
     except msgspec.ValidationError as error:
-        why = str(error)
-    raise inbound_fields.wrong_field(Api.COMPLETIONS, raws, _maxima(bounds), why)
+        reason = str(error)
+    raise inbound_fields.wrong_field(Api.COMPLETIONS, raws, _maxima(bounds), reason)
 
 
-def _asked(fields: _Fields, prompts: int, prompt: str, raws: RawFields) -> ParsedFields:
+def _parsed(fields: _Fields, prompts: int, prompt: str, raws: RawFields) -> ParsedFields:
     plain = _RARE.isdisjoint(raws)
     return ParsedFields(
         model=fields.model or "",
@@ -136,8 +136,8 @@ def _asked(fields: _Fields, prompts: int, prompt: str, raws: RawFields) -> Parse
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage is True,
         choices=(fields.n or 1) * prompts,
         max_tokens=fields.max_completion_tokens or fields.max_tokens,
-        assemble=(fields.best_of or 1) == 1 and (plain or absent(raws, _UNSTREAMED)),
-        hedgeable=(plain or absent(raws, _ONCE))
+        assemble=(fields.best_of or 1) == 1 and (plain or without_effect(raws, _NOT_STREAMED)),
+        hedgeable=(plain or without_effect(raws, _NOT_REPEATABLE))
         and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),
     )
 

@@ -22,19 +22,19 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    why = "its fields do not fit together"
+    reason = "its fields do not fit together"
     try:
         fields = _decode(body)
-        if fields.model and fields.input and fields.stream is not True and _alike(fields.input):
+        if fields.model and fields.input and fields.stream is not True and _is_uniform(fields.input):
             return ParsedFields(model=fields.model, streaming=False, prompt=("input",), assemble=False)
     except msgspec.ValidationError as error:
-        why = str(error)
-    raise inbound_fields.wrong_field(Api.EMBEDDINGS, raws, {}, why)
+        reason = str(error)
+    raise inbound_fields.wrong_field(Api.EMBEDDINGS, raws, {}, reason)
 
 
-def _alike(given: str | list[str | int | list[int]]) -> bool:
+def _is_uniform(value: str | list[str | int | list[int]]) -> bool:
     """Return True for one text or one list of tokens, or at most `PROMPTS_MAX` of either, unmixed."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         return True
-    kinds = set(map(type, given))
-    return kinds == {int} or (len(kinds) == 1 and len(given) <= inbound_fields.PROMPTS_MAX)
+    kinds = set(map(type, value))
+    return kinds == {int} or (len(kinds) == 1 and len(value) <= inbound_fields.PROMPTS_MAX)

@@ -24,17 +24,17 @@ _DIGITS_MAX: Final = 99  # longer numbers are cut: they are over every limit any
 _MESSAGE: Final = '{"role": "user", "content": "..."}'
 
 
-def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int], why: str) -> BadRequest:
+def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int], reason: str) -> BadRequest:
     """Build the error for the first invalid field of a body.
 
     Args:
         api: the client's API.
         raws: the values of the top level.
         maxima: largest allowed value of each whole number.
-        why: reason for the message if no invalid field is found here.
+        reason: reason for the message if no invalid field is found here.
     """
     try:
-        return next(_wrong_fields(api, raws, maxima), BadRequest(f"the body cannot be read: {why}"))
+        return next(_wrong_fields(api, raws, maxima), BadRequest(f"the body cannot be read: {reason}"))
     except RecursionError:
         return too_deep()
 
@@ -44,103 +44,101 @@ def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str
     if model is None:
         yield _missing("model", raws, "the name of a model, as GET /v1/models lists them")
     elif not isinstance(model, str):
-        yield _type("model", model, "a string, the name of a model")
+        yield _wrong_type("model", model, "a string, the name of a model")
     elif not model:
         yield BadRequest("`model` is empty; write the name of a model", param="model", code="empty_string")
     yield from _PROMPTS[api](raws)
     if api is not Api.EMBEDDINGS:
         yield from _stream(raws)
-    for name, most in maxima.items():
-        yield from _whole_number(name, _value(raws, name), most)
+    for name, maximum in maxima.items():
+        yield from _whole_number(name, _value(raws, name), maximum)
     tools = _value(raws, "tools")
     if tools is not None and not isinstance(tools, list):
-        yield _type("tools", tools, "an array of objects")
+        yield _wrong_type("tools", tools, "an array of objects")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if not isinstance(tool, dict):
-            yield _type(f"tools[{index}]", tool, 'an object like {"type": "function", "function": {...}}')
+            yield _wrong_type(f"tools[{index}]", tool, 'an object like {"type": "function", "function": {...}}')
         elif not isinstance(tool.get("type"), str | None):
-            yield _type(f"tools[{index}].type", tool["type"], 'a string like "function"')
+            yield _wrong_type(f"tools[{index}].type", tool["type"], 'a string like "function"')
 
 
 def _messages(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     messages = _value(raws, "messages")
     if messages is None:
         if "prompt" in raws:
-            yield _elsewhere("messages", "prompt", f"send it to /v1/completions, or write [{_MESSAGE}]")
+            yield _other_api_field("messages", "prompt", f"send it to /v1/completions, or write [{_MESSAGE}]")
         yield _missing("messages", raws, f"an array like [{_MESSAGE}]")
     elif isinstance(messages, dict):
-        yield _type("messages", messages, "an array, with [ ] around the object")
+        yield _wrong_type("messages", messages, "an array, with [ ] around the object")
     elif not isinstance(messages, list):
-        yield _type("messages", messages, f"an array like [{_MESSAGE}]")
+        yield _wrong_type("messages", messages, f"an array like [{_MESSAGE}]")
     else:
         yield from _length("messages", messages, MESSAGES_MAX, "at least one message")
         for index, message in enumerate(messages):
             yield from _message(f"messages[{index}]", message)
 
 
-def _message(at: str, message: object) -> Iterator[BadRequest]:
+def _message(path: str, message: object) -> Iterator[BadRequest]:
     if not isinstance(message, dict):
-        yield _type(at, message, f"an object like {_MESSAGE}")
+        yield _wrong_type(path, message, f"an object like {_MESSAGE}")
         return
     role, content = message.get("role"), message.get("content")
     if role is None:
         yield BadRequest(
-            f'`{at}.role` is missing; write "system", "user", "assistant" or "tool"',
-            param=f"{at}.role",
+            f'`{path}.role` is missing; write "system", "user", "assistant" or "tool"',
+            param=f"{path}.role",
             code="missing_required_parameter",
         )
     elif not isinstance(role, str):
-        yield _type(f"{at}.role", role, 'a string: "system", "user", "assistant" or "tool"')
+        yield _wrong_type(f"{path}.role", role, 'a string: "system", "user", "assistant" or "tool"')
     if isinstance(content, dict):
-        yield _type(f"{at}.content", content, "a string, or an array of parts, with [ ] around the object")
+        yield _wrong_type(f"{path}.content", content, "a string, or an array of parts, with [ ] around the object")
     elif not isinstance(content, str | list | None):
-        yield _type(f"{at}.content", content, "a string or an array of parts")
+        yield _wrong_type(f"{path}.content", content, "a string or an array of parts")
 
 
 def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     prompt = _value(raws, "prompt")
     if prompt is None:
         if "messages" in raws:
-            yield _elsewhere("prompt", "messages", "send them to /v1/chat/completions, or write a string")
+            yield _other_api_field("prompt", "messages", "send them to /v1/chat/completions, or write a string")
         yield _missing("prompt", raws, "a string, an array of strings, or token numbers")
     elif not isinstance(prompt, str | list):
-        yield _type("prompt", prompt, "a string, an array of strings, or token numbers")
+        yield _wrong_type("prompt", prompt, "a string, an array of strings, or token numbers")
     elif isinstance(prompt, list):
-        yield from _alike("prompt", prompt)
+        yield from _uniform_items("prompt", prompt)
 
 
 def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
-    """Check the fields of the Responses API."""
     items = _value(raws, "input")
     if items is None and "prompt" not in raws:
         if "messages" in raws:
-            yield _elsewhere("input", "messages", "send them to /v1/chat/completions, or as `input`")
+            yield _other_api_field("input", "messages", "send them to /v1/chat/completions, or as `input`")
         yield _missing("input", raws, f"a string, or an array like [{_MESSAGE}]")
     elif not isinstance(items, str | list | None):
-        yield _type("input", items, f"a string, or an array like [{_MESSAGE}]")
+        yield _wrong_type("input", items, f"a string, or an array like [{_MESSAGE}]")
     elif isinstance(items, list):
         yield from _length("input", items, MESSAGES_MAX, "at least one item")
         for index, item in enumerate(items):
             if not isinstance(item, dict):
-                yield _type(f"input[{index}]", item, f"an object like {_MESSAGE}")
+                yield _wrong_type(f"input[{index}]", item, f"an object like {_MESSAGE}")
             elif not isinstance(item.get("type"), str | None):
-                yield _type(f"input[{index}].type", item["type"], 'a string like "message"')
-    yield from _kept(raws)
+                yield _wrong_type(f"input[{index}].type", item["type"], 'a string like "message"')
+    yield from _storage_fields(raws)
 
 
-def _kept(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
-    """Check the fields next to `input`, and those about storing the answer."""
-    for name, want in (("instructions", "a string"), ("previous_response_id", "the id of an answer, a string")):
+def _storage_fields(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    for name, expected in (("instructions", "a string"), ("previous_response_id", "the id of an answer, a string")):
         value = _value(raws, name)
         if not isinstance(value, str | None):
-            yield _type(name, value, want)
+            yield _wrong_type(name, value, expected)
     prompt = _value(raws, "prompt")
     if not isinstance(prompt, dict | None):
-        yield _type("prompt", prompt, 'an object like {"id": "pmpt_..."}')
+        yield _wrong_type("prompt", prompt, 'an object like {"id": "pmpt_..."}')
     for name in ("store", "background"):
         value = _value(raws, name)
         if not isinstance(value, bool | None):
-            yield _bare_type(name, value, "true or false")
+            yield _wrong_literal(name, value, "true or false")
     if _value(raws, "background") is True:
         yield BadRequest(
             "`background` is true, but an answer lives here only as long as its connection; leave it out, and "
@@ -150,43 +148,44 @@ def _kept(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
         )
 
 
-def _embedded(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
-    """Check the fields of embeddings."""
-    given = _value(raws, "input")
-    want = "a string, an array of strings, or token numbers"
-    if given is None:
-        yield _missing("input", raws, want)
-    elif given == "":
+def _embeddings_input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
+    value = _value(raws, "input")
+    expected = "a string, an array of strings, or token numbers"
+    if value is None:
+        yield _missing("input", raws, expected)
+    elif value == "":
         yield BadRequest("`input` is empty; write the text to embed", param="input", code="empty_string")
-    elif not isinstance(given, str | list):
-        yield _type("input", given, want)
+    elif not isinstance(value, str | list):
+        yield _wrong_type("input", value, expected)
     else:
-        yield from _alike("input", given) if isinstance(given, list) else ()
+        yield from _uniform_items("input", value) if isinstance(value, list) else ()
     if _value(raws, "stream") is True:
         yield BadRequest(
             "`stream` is true, but embeddings come as a whole; leave it out", param="stream", code="invalid_value"
         )
 
 
-def _alike(name: str, items: list[object]) -> Iterator[BadRequest]:
+def _uniform_items(name: str, items: list[object]) -> Iterator[BadRequest]:
     """Check that all items are texts, or token numbers, or arrays of token numbers."""
     tokens = all(type(item) is int for item in items)
     yield from _length(name, items, len(items) if tokens else PROMPTS_MAX, f"at least one {_ITEM[name]}")
     for index, item in enumerate(items):
         if type(item) is not type(items[0]) or type(item) not in (str, int, list):
-            yield _type(f"{name}[{index}]", item, "all items alike: strings, token numbers, or arrays of token numbers")
+            yield _wrong_type(
+                f"{name}[{index}]", item, "all items alike: strings, token numbers, or arrays of token numbers"
+            )
         if isinstance(item, list) and not all(type(token) is int for token in item):
-            yield _type(f"{name}[{index}]", item, "an array of token numbers, all of them whole")
+            yield _wrong_type(f"{name}[{index}]", item, "an array of token numbers, all of them whole")
 
 
 def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     stream, options = _value(raws, "stream"), _value(raws, "stream_options")
     if not isinstance(stream, bool | None):
-        yield _bare_type("stream", stream, "true or false")
+        yield _wrong_literal("stream", stream, "true or false")
     if isinstance(options, dict):
-        asked = options.get("include_usage")
-        if not isinstance(asked, bool | None):
-            yield _bare_type("stream_options.include_usage", asked, "true or false")
+        include_usage = options.get("include_usage")
+        if not isinstance(include_usage, bool | None):
+            yield _wrong_literal("stream_options.include_usage", include_usage, "true or false")
         if stream is not True:
             yield BadRequest(
                 '`stream_options` is given, but `stream` is not true; write "stream": true, or leave it out',
@@ -194,51 +193,50 @@ def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
                 code="invalid_value",
             )
     elif options is not None:
-        yield _type("stream_options", options, 'an object like {"include_usage": true}')
+        yield _wrong_type("stream_options", options, 'an object like {"include_usage": true}')
 
 
-def _whole_number(name: str, value: object, most: int) -> Iterator[BadRequest]:
+def _whole_number(name: str, value: object, maximum: int) -> Iterator[BadRequest]:
     if value is None:
         return
-    want = f"a whole number from 1 to {most}"
+    expected = f"a whole number from 1 to {maximum}"
     if isinstance(value, bool) or not isinstance(value, int):
-        yield _bare_type(name, value, want)
-    elif not 1 <= value <= most:
+        yield _wrong_literal(name, value, expected)
+    elif not 1 <= value <= maximum:
         side = "below_min" if value < 1 else "above_max"
         yield BadRequest(
-            f"`{name}` is {_shown(value)}; write {want}, or leave it out", param=name, code=f"integer_{side}_value"
+            f"`{name}` is {_shown(value)}; write {expected}, or leave it out", param=name, code=f"integer_{side}_value"
         )
 
 
-def _length(name: str, items: list[object], most: int, least: str) -> Iterator[BadRequest]:
+def _length(name: str, items: list[object], maximum: int, minimum: str) -> Iterator[BadRequest]:
     if not items:
-        yield BadRequest(f"`{name}` is an empty array; write {least}", param=name, code="empty_array")
-    elif len(items) > most:
+        yield BadRequest(f"`{name}` is an empty array; write {minimum}", param=name, code="empty_array")
+    elif len(items) > maximum:
         yield BadRequest(
-            f"`{name}` has {len(items)} items; this gateway takes {most}", param=name, code="array_above_max_length"
+            f"`{name}` has {len(items)} items; this gateway takes {maximum}", param=name, code="array_above_max_length"
         )
 
 
-def _missing(name: str, raws: Mapping[str, msgspec.Raw], want: str) -> BadRequest:
+def _missing(name: str, raws: Mapping[str, msgspec.Raw], expected: str) -> BadRequest:
     near = get_close_matches(name, [key for key in raws if key != name and len(key) < 2 * len(name)], 1, 0.75)
-    also = f" (is `{near[0]}` meant to be it?)" if near else ""
-    return BadRequest(f"`{name}` is missing{also}; write {want}", param=name, code="missing_required_parameter")
+    hint = f" (is `{near[0]}` meant to be it?)" if near else ""
+    return BadRequest(f"`{name}` is missing{hint}; write {expected}", param=name, code="missing_required_parameter")
 
 
-def _elsewhere(name: str, other: str, advice: str) -> BadRequest:
+def _other_api_field(name: str, other: str, advice: str) -> BadRequest:
     return BadRequest(
         f"`{name}` is missing, and there is `{other}`; {advice}", param=name, code="missing_required_parameter"
     )
 
 
-def _type(name: str, value: object, want: str) -> BadRequest:
-    """Build the error for a value of the wrong type."""
-    return BadRequest(f"`{name}` is {_shown(value)}; write {want}", param=name, code="invalid_type")
+def _wrong_type(name: str, value: object, expected: str) -> BadRequest:
+    return BadRequest(f"`{name}` is {_shown(value)}; write {expected}", param=name, code="invalid_type")
 
 
-def _bare_type(name: str, value: object, want: str) -> BadRequest:
+def _wrong_literal(name: str, value: object, expected: str) -> BadRequest:
     """Build the error for a value that should be a number or a literal, which people often quote."""
-    return _type(name, value, f"{want}, without quotes" if isinstance(value, str) else want)
+    return _wrong_type(name, value, f"{expected}, without quotes" if isinstance(value, str) else expected)
 
 
 def _value(raws: Mapping[str, msgspec.Raw], name: str) -> object:
@@ -264,5 +262,5 @@ _PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[BadR
     Api.COMPLETIONS: _prompts,
     Api.RESPONSES: _input,
     Api.MESSAGES: _messages,
-    Api.EMBEDDINGS: _embedded,
+    Api.EMBEDDINGS: _embeddings_input,
 }

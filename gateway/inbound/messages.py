@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, absent
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
 
 
@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder(_Fields).decode
 PROMPT: Final = ("tools", "system", "messages")  # keys of the prompt, in the order in which the model reads them
 # Tools that the client runs; Anthropic runs all others, which must not happen twice.
 _CLIENT_TOOLS: Final = ("custom", "bash_", "text_editor_", "computer_", "memory_")
-_ONCE: Final = frozenset({"container", "mcp_servers"})
+_NOT_REPEATABLE: Final = frozenset({"container", "mcp_servers"})
 
 
 def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
@@ -41,7 +41,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    why = "its fields do not fit together"
+    reason = "its fields do not fit together"
     try:
         fields = _decode(body)
         if fields.max_tokens is None and fields.model and fields.messages:
@@ -51,10 +51,10 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
                 code="missing_required_parameter",
             )
         if _within(fields, bounds):
-            return _asked(fields, raws)
+            return _parsed(fields, raws)
     except msgspec.ValidationError as error:
-        why = str(error)
-    raise inbound_fields.wrong_field(Api.MESSAGES, raws, {"max_tokens": bounds.max_tokens_max}, why)
+        reason = str(error)
+    raise inbound_fields.wrong_field(Api.MESSAGES, raws, {"max_tokens": bounds.max_tokens_max}, reason)
 
 
 def read_count(body: bytes, raws: RawFields) -> str:
@@ -63,14 +63,14 @@ def read_count(body: bytes, raws: RawFields) -> str:
     Raises:
         BadRequest: the body has no model or no messages.
     """
-    why = "its fields do not fit together"
+    reason = "its fields do not fit together"
     try:
         fields = _decode(body)
         if fields.model and fields.messages and len(fields.messages) <= inbound_fields.MESSAGES_MAX:
             return fields.model
     except msgspec.ValidationError as error:
-        why = str(error)
-    raise inbound_fields.wrong_field(Api.MESSAGES, raws, {}, why)
+        reason = str(error)
+    raise inbound_fields.wrong_field(Api.MESSAGES, raws, {}, reason)
 
 
 def _within(fields: _Fields, bounds: NumberLimits) -> bool:
@@ -83,7 +83,7 @@ def _within(fields: _Fields, bounds: NumberLimits) -> bool:
     )
 
 
-def _asked(fields: _Fields, raws: RawFields) -> ParsedFields:
+def _parsed(fields: _Fields, raws: RawFields) -> ParsedFields:
     tools = fields.tools or ()
     return ParsedFields(
         model=fields.model or "",
@@ -91,6 +91,6 @@ def _asked(fields: _Fields, raws: RawFields) -> ParsedFields:
         prompt=tuple(key for key in PROMPT if key in raws),
         max_tokens=fields.max_tokens or None,
         hedgeable=bool(fields.max_tokens)
-        and absent(raws, _ONCE)
+        and without_effect(raws, _NOT_REPEATABLE)
         and all(tool.type is None or tool.type.startswith(_CLIENT_TOOLS) for tool in tools),
     )

@@ -9,7 +9,7 @@ import msgspec
 RawFields = dict[str, msgspec.Raw]
 """The values of a body's top level, by key."""
 
-_AS_IF_ABSENT: Final = frozenset({b"null", b"false", b'["text"]'})
+_NO_EFFECT: Final = frozenset({b"null", b"false", b'["text"]'})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ParsedFields(msgspec.Struct, frozen=True, gc=False):
         model, streaming, include_usage, choices, max_tokens, assemble: see `providers.base.Call`.
         hedgeable: True if a second attempt repeats only the generation, nothing that a provider stores or executes.
         prompt: keys of the prompt, in the order in which the model reads them.
-        kept, previous_id: see `gateway.inbound.request.Inbound`.
+        stored, previous_id: see `gateway.inbound.request.Inbound`.
     """
 
     model: str
@@ -43,10 +43,10 @@ class ParsedFields(msgspec.Struct, frozen=True, gc=False):
     max_tokens: int | None = None
     assemble: bool = True
     hedgeable: bool = True
-    kept: bool = False
+    stored: bool = False
     previous_id: str | None = None
 
 
-def absent(raws: RawFields, keys: AbstractSet[str]) -> bool:
+def without_effect(raws: RawFields, keys: AbstractSet[str]) -> bool:
     """Return True if each of these keys is missing or has a value without effect."""
-    return keys.isdisjoint(raws) or all(bytes(raws[key]) in _AS_IF_ABSENT for key in keys if key in raws)
+    return keys.isdisjoint(raws) or all(bytes(raws[key]) in _NO_EFFECT for key in keys if key in raws)

@@ -38,7 +38,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
         prompt: raw bytes of the prompt, for estimates.
         hedge_off: reason why it may not be hedged, None if it may.
         deadline_s: the client's read timeout, None if the client sent none.
-        kept: True if an upstream that stores answers would store this one, because `store` is not false.
+        stored: True if an upstream that stores answers would store this one, because `store` is not false.
         previous_id: id of the stored answer that this request continues, None if there is none.
         tells_usage: True if the client asked for a report of usage and cost.
     """
@@ -47,7 +47,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     prompt: bytes
     hedge_off: Denial | None
     deadline_s: float | None
-    kept: bool = False
+    stored: bool = False
     previous_id: str | None = None
     tells_usage: bool = False
 
@@ -80,31 +80,31 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_
     Raises:
         BadRequest: the request is invalid; the message has what was found, where, and what to send instead.
     """
-    given = dict(headers)
-    _check(given)
-    hedge_asked = _switch(given, b"x-ttft-hedge", default=True)
-    tells_usage = _switch(given, b"x-ttft-usage", default=False)
+    by_name = dict(headers)
+    _check_content_headers(by_name)
+    wants_hedge = _on_off(by_name, b"x-ttft-hedge", default=True)
+    tells_usage = _on_off(by_name, b"x-ttft-usage", default=False)
     raws = _top_level(body)
     spans = _spans_compact(body, raws) or _spans(body, raws)
-    asked = _asked(api, body, raws, bounds)
+    fields = _fields(api, body, raws, bounds)
     call = Call(
         api=api,
         body=body,
         spans=spans,
         insert_at=body.index(b"{") + 1,
-        model=asked.model,
-        streaming=asked.streaming,
-        include_usage=asked.include_usage,
-        choices=asked.choices,
-        max_tokens=asked.max_tokens,
-        assemble=asked.assemble,
-        headers=() if passed_headers.isdisjoint(given) else tuple(h for h in headers if h[0] in passed_headers),
-        repeatable=asked.hedgeable,
+        model=fields.model,
+        streaming=fields.streaming,
+        include_usage=fields.include_usage,
+        choices=fields.choices,
+        max_tokens=fields.max_tokens,
+        assemble=fields.assemble,
+        headers=() if passed_headers.isdisjoint(by_name) else tuple(h for h in headers if h[0] in passed_headers),
+        repeatable=fields.hedgeable,
     )
-    hedgeable = hedge_asked and asked.hedgeable and call.choices == 1 and call.timed
-    prompt = b"".join([body[start:end] for start, end in [spans[key] for key in asked.prompt]])
+    hedgeable = wants_hedge and fields.hedgeable and call.choices == 1 and call.timed
+    prompt = b"".join([body[start:end] for start, end in [spans[key] for key in fields.prompt]])
     hedge_off = None if hedgeable else Denial.OFF
-    return Inbound(call, prompt, hedge_off, _deadline_s(given), asked.kept, asked.previous_id, tells_usage)
+    return Inbound(call, prompt, hedge_off, _deadline_s(by_name), fields.stored, fields.previous_id, tells_usage)
 
 
 def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
@@ -113,7 +113,7 @@ def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
     Raises:
         BadRequest: as in `parse`.
     """
-    _check(dict(headers))
+    _check_content_headers(dict(headers))
     raws = _top_level(body)
     try:
         model = inbound_messages.read_count(body, raws)
@@ -122,21 +122,21 @@ def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
     return model, b"".join(bytes(raws[key]) for key in inbound_messages.PROMPT if key in raws)
 
 
-def _check(given: dict[bytes, bytes]) -> None:
+def _check_content_headers(by_name: dict[bytes, bytes]) -> None:
     """Reject a body that is declared as compressed or as another media type than JSON."""
-    media = given.get(b"content-type")
+    media = by_name.get(b"content-type")
     if media is not None and media != b"application/json":
         kind = media.partition(b";")[0].strip().lower()
         if kind not in (b"", b"application/json") and not kind.endswith(b"+json"):
             raise inbound_syntax.content_type(kind)
-    coding = given.get(b"content-encoding")
+    coding = by_name.get(b"content-encoding")
     if coding is not None and coding.strip().lower() not in (b"", b"identity"):
         raise inbound_syntax.content_encoding(coding)
 
 
-def _switch(given: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
+def _on_off(by_name: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
     """Read a header whose value is `on` or `off`."""
-    value = given.get(name)
+    value = by_name.get(name)
     if value is None:
         return default
     word = value.strip().lower()
@@ -145,9 +145,9 @@ def _switch(given: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
     return word == b"on"
 
 
-def _deadline_s(given: dict[bytes, bytes]) -> float | None:
+def _deadline_s(by_name: dict[bytes, bytes]) -> float | None:
     """Read the client's timeout from the OpenAI SDKs' header; None if it is missing or invalid."""
-    value = given.get(b"x-stainless-read-timeout")
+    value = by_name.get(b"x-stainless-read-timeout")
     if value is None:
         return None
     try:
@@ -176,7 +176,7 @@ def _top_level(body: bytes) -> RawFields:
     return raws
 
 
-def _asked(api: Api, body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
+def _fields(api: Api, body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     try:
         return _READERS[api](body, raws, bounds)
     except RecursionError:

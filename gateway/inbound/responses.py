@@ -1,7 +1,7 @@
 """Reads the fields of the Responses API in one typed decode. Pure. Units: tokens.
 
 `store` is true by default, so an upstream that stores answers would store the answer of a request without `store`, and
-that of its hedge, too. `ParsedFields.kept` reports such requests, as the upstreams are not known here. A request that
+that of its hedge, too. `ParsedFields.stored` reports such requests, as the upstreams are not known here. A request that
 continues a stored answer, or adds to a stored conversation, is never hedged.
 """
 
@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
 from gateway.inbound.chat import Tool
-from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, absent
+from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
 
 
@@ -32,7 +32,7 @@ class _Responses(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Responses).decode
 
-_ONCE: Final = frozenset({"conversation", "context_management"})  # state that the provider stores and extends
+_NOT_REPEATABLE: Final = frozenset({"conversation", "context_management"})  # state that the provider stores and extends
 # Tools that the client runs; the provider runs all others, once for each attempt.
 _CLIENT_TOOLS: Final = frozenset({"function", "custom", "local_shell", "apply_patch", None})
 _PROMPT: Final = ("instructions", "input")
@@ -44,29 +44,28 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    why = "its fields do not fit together"
+    reason = "its fields do not fit together"
     try:
         fields = _decode(body)
         if _within(fields, bounds):
-            return _asked(fields, raws)
+            return _parsed(fields, raws)
     except msgspec.ValidationError as error:
-        why = str(error)
-    raise inbound_fields.wrong_field(Api.RESPONSES, raws, {"max_output_tokens": bounds.max_tokens_max}, why)
+        reason = str(error)
+    raise inbound_fields.wrong_field(Api.RESPONSES, raws, {"max_output_tokens": bounds.max_tokens_max}, reason)
 
 
 def _within(fields: _Responses, bounds: NumberLimits) -> bool:
-    """Return True if all fields are present and within their limits."""
-    tokens, asked = fields.max_output_tokens, fields.input
+    tokens, items = fields.max_output_tokens, fields.input
     return (
         bool(fields.model)
-        and (asked is not None or fields.prompt is not None)
-        and (not isinstance(asked, list) or 1 <= len(asked) <= inbound_fields.MESSAGES_MAX)
+        and (items is not None or fields.prompt is not None)
+        and (not isinstance(items, list) or 1 <= len(items) <= inbound_fields.MESSAGES_MAX)
         and (tokens is None or 1 <= tokens <= bounds.max_tokens_max)
         and fields.background is not True
     )
 
 
-def _asked(fields: _Responses, raws: RawFields) -> ParsedFields:
+def _parsed(fields: _Responses, raws: RawFields) -> ParsedFields:
     return ParsedFields(
         model=fields.model or "",
         streaming=fields.stream is True,
@@ -74,8 +73,8 @@ def _asked(fields: _Responses, raws: RawFields) -> ParsedFields:
         max_tokens=fields.max_output_tokens,
         hedgeable=fields.store is not True
         and fields.previous_response_id is None
-        and absent(raws, _ONCE)
+        and without_effect(raws, _NOT_REPEATABLE)
         and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),
-        kept=fields.store is not False,
+        stored=fields.store is not False,
         previous_id=fields.previous_response_id,
     )

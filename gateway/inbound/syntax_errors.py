@@ -40,20 +40,20 @@ _ADVICE: Final = (
 )
 
 
-def content_type(kind: bytes) -> BadRequest:
+def content_type(media_type: bytes) -> BadRequest:
     """Build the error for a body whose declared media type is not JSON."""
     return BadRequest(
-        f"the body was sent as `{_header(kind)}`; send JSON, with the header `content-type: application/json` "
+        f"the body was sent as `{_header(media_type)}`; send JSON, with the header `content-type: application/json` "
         "(curl says form data unless told otherwise: -H 'content-type: application/json')",
         param="content-type",
         code="unsupported_value",
     )
 
 
-def content_encoding(coding: bytes) -> BadRequest:
+def content_encoding(encoding: bytes) -> BadRequest:
     """Build the error for a body that is declared as compressed."""
     return BadRequest(
-        f"the body was sent with `content-encoding: {_header(coding)}`; send it uncompressed, without this header",
+        f"the body was sent with `content-encoding: {_header(encoding)}`; send it uncompressed, without this header",
         param="content-encoding",
         code="unsupported_value",
     )
@@ -73,28 +73,28 @@ def too_deep() -> BadRequest:
     return _syntax("arrays and objects are nested too deeply; a request needs a few dozen levels at most")
 
 
-def not_utf8(body: bytes, at: int) -> BadRequest:
-    """Build the error for a body that is not UTF-8; `at` is the first invalid byte."""
+def not_utf8(body: bytes, offset: int) -> BadRequest:
+    """Build the error for a body that is not UTF-8; `offset` is that of the first invalid byte."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         advice = "this looks like UTF-16; send UTF-8"
     elif body.startswith(b"\x1f\x8b"):
         advice = "this looks like gzip; send it uncompressed"
     else:
         advice = "send UTF-8"
-    return _syntax(f"byte 0x{body[at]:02x} at {_place(body, at)} is not UTF-8; {advice}")
+    return _syntax(f"byte 0x{body[offset]:02x} at {_position(body, offset)} is not UTF-8; {advice}")
 
 
 def not_object(body: bytes) -> BadRequest:
     """Build the error for valid JSON that is not an object."""
     value = {b"[": "an array", b'"': "a string"}.get(body.lstrip()[:1], "a single value")
-    twice = " (was it encoded twice?)" if value == "a string" else ""
-    return BadRequest(f"the body is {value}{twice}; send one JSON object, like {_EXAMPLE}", code="invalid_type")
+    hint = " (was it encoded twice?)" if value == "a string" else ""
+    return BadRequest(f"the body is {value}{hint}; send one JSON object, like {_EXAMPLE}", code="invalid_type")
 
 
-def too_many_keys(count: int, most: int) -> BadRequest:
+def too_many_keys(count: int, maximum: int) -> BadRequest:
     """Build the error for a body with too many keys at its top level."""
     return BadRequest(
-        f"the body has {count} keys at its top level; this gateway takes {most}", code="object_above_max_properties"
+        f"the body has {count} keys at its top level; this gateway takes {maximum}", code="object_above_max_properties"
     )
 
 
@@ -116,21 +116,23 @@ def not_json(body: bytes, error: str) -> BadRequest:
     if not body.strip():
         return BadRequest(f"the body is empty; send one JSON object, like {_EXAMPLE}", code="invalid_json")
     if half := _HALF_CHARACTER.search(body):
-        at = half.start(1)
-        return _syntax(f"{_place(body, at)}: half a character, cut in the middle; send both its escapes, or none")
-    if (offset := _BYTE.search(error)) is None:
-        return _syntax(f'the body ends at {_place(body, len(body))} with something not closed: a ", ] or }}')
-    at = int(offset[1])
+        offset = half.start(1)
+        return _syntax(
+            f"{_position(body, offset)}: half a character, cut in the middle; send both its escapes, or none"
+        )
+    if (located := _BYTE.search(error)) is None:
+        return _syntax(f'the body ends at {_position(body, len(body))} with something not closed: a ", ] or }}')
+    offset = int(located[1])
     if "trailing characters" in error:
-        at -= 1  # the decoder reports one more
+        offset -= 1  # the decoder reports one more
     elif "escape" in error:
-        at = body.rfind(b"\\", 0, at)
-    elif (begun := _WORD_BEGIN.search(body, max(0, at - 20), at)) and body[at : at + 1] >= b" ":
-        at = begun.start()
-    word = _WORD.match(body[at : at + 80].decode(errors="replace"))
+        offset = body.rfind(b"\\", 0, offset)
+    elif (word_start := _WORD_BEGIN.search(body, max(0, offset - 20), offset)) and body[offset : offset + 1] >= b" ":
+        offset = word_start.start()
+    word = _WORD.match(body[offset : offset + 80].decode(errors="replace"))
     found = word[0] if word else ""
     shown = f": found `{found}`" if found.isprintable() else ""
-    return _syntax(f"{_place(body, at)}{shown}; {_advice(body[:at].decode(errors='replace'), found, error)}")
+    return _syntax(f"{_position(body, offset)}{shown}; {_advice(body[:offset].decode(errors='replace'), found, error)}")
 
 
 def _advice(before: str, found: str, error: str) -> str:
@@ -155,9 +157,8 @@ def _syntax(message: str) -> BadRequest:
     return BadRequest(f"the body is not valid JSON: {message}", code="invalid_json")
 
 
-def _place(body: bytes, at: int) -> str:
-    """Return the line and column of an offset."""
-    before = body[:at].decode(errors="replace")
+def _position(body: bytes, offset: int) -> str:
+    before = body[:offset].decode(errors="replace")
     line_at = before.count("\n") + 1
     return f"line {line_at}, column {len(before) - before.rfind(chr(10))}"
 

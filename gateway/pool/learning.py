@@ -45,7 +45,7 @@ class Learning:
         self._hidden_seen = 0
         self._contents = 0  # first contents so far
         self._samples = 0  # ratios since the last plan
-        self._soon = math.inf  # new ratios that renew the plan before its time: they double the window
+        self._early_renewal = math.inf  # new ratios that renew the plan before its time: they double the window
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
         self._due_s: dict[str, float] = {}
 
@@ -97,7 +97,7 @@ class Learning:
         if policy is Policy.STATIC:
             return plan_fixed(policy, self._settings.static_delay_s)
         key = "" if policy is Policy.ADAPTIVE else replica
-        if now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._soon:
+        if now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._early_renewal:
             plan = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
             self._plans[key] = plan
             if plan is not None:  # the first plan is made as soon as possible
@@ -112,11 +112,11 @@ class Learning:
         """Make a new plan if there are enough new samples, else return the last one."""
         if self._contents < WARM_SAMPLES:
             return None
-        before = self._plans.get("")
-        held = self.ratios.count(now_s)
-        if not held or (before is not None and self._samples < _RENEW_SHARE * held):
-            return before
-        self._samples, self._soon = 0, held
+        last = self._plans.get("")
+        sample_count = self.ratios.count(now_s)
+        if not sample_count or (last is not None and self._samples < _RENEW_SHARE * sample_count):
+            return last
+        self._samples, self._early_renewal = 0, sample_count
         budget, hedges = self._settings.budget, self._settings.max_hedges
         if budget <= 0:
             return _NEVER

@@ -79,7 +79,7 @@ class Picker:
         self.ring = Ring(self._replicas)
         self._turn = 0
         self._ramping_until_s = -math.inf  # end of the slow start of the last replica that came back
-        self._by_all = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs of every replica
+        self._common_apis = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs of every replica
 
     def adopt_state(self, old: "Picker") -> list[Replica]:
         """Take over the state of another picker and return the replicas that stay; running attempts share the loads."""
@@ -88,7 +88,7 @@ class Picker:
         self._ramping_until_s = old._ramping_until_s
         return stay
 
-    def came_back(self, now_s: float) -> None:
+    def on_recovered(self, now_s: float) -> None:
         """Start the slow start after a breaker has closed: its replica's share of primaries grows step by step."""
         self._ramping_until_s = now_s + SLOW_START_S
 
@@ -102,20 +102,20 @@ class Picker:
         for group in groups:
             candidates = usable(self._in_reach(facts, group, tried), now_s)
             if self._quotas.of:
-                candidates = self._quotas.unrefused(candidates, facts, now_s)
+                candidates = self._quotas.without_wait(candidates, facts, now_s)
             if prefills:
                 candidates = [replica for replica in candidates if replica.prefills]
             if candidates:
-                return self._picked(facts, candidates, now_s, rand)
+                return self._pick_usable(facts, candidates, now_s, rand)
         return None
 
     def pick_any(self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
         """Pick a replica with open breakers ignored: the last resort, better than rejecting the request."""
         groups, rand = self._groups(facts, rand)
         for group in groups:
-            candidates = self._quotas.unrefused(self._in_reach(facts, group, tried), facts, now_s)
+            candidates = self._quotas.without_wait(self._in_reach(facts, group, tried), facts, now_s)
             if candidates:
-                return self._picked(facts, candidates, now_s, rand)
+                return self._pick_usable(facts, candidates, now_s, rand)
         return None
 
     def reachable(self, tried: Collection[Replica]) -> list[Replica]:
@@ -190,14 +190,13 @@ class Picker:
         """Return the reachable replicas that support the request; a pinned request starts on its replica only."""
         if facts.pinned is not None and facts.pinned not in tried:
             return [facts.pinned] if facts.pinned in self.loads else []
-        able = group if facts.api in self._by_all else self._able(facts, group)
+        able = group if facts.api in self._common_apis else self._able(facts, group)
         return reachable(able, tried, self._settings.crossing) if tried else able
 
     def _able(self, facts: RequestFacts, group: Sequence[Replica]) -> Sequence[Replica]:
-        """Return the replicas that support the client's API."""
         return [replica for replica in group if facts.api is None or facts.api in replica.apis]
 
-    def _picked(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+    def _pick_usable(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         if now_s < self._ramping_until_s:
             candidates, rand = ramped(candidates, now_s, rand)
         loads = self.loads
@@ -209,9 +208,9 @@ class Picker:
             candidates = [replica for replica in candidates if replica not in suspects]
         if self._quotas.of:
             candidates = self._quotas.with_headroom(candidates, now_s)
-        return self._routed(facts, candidates, now_s, rand)
+        return self._pick_routed(facts, candidates, now_s, rand)
 
-    def _routed(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+    def _pick_routed(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
         """Pick among usable replicas by the pool's routing."""
         routing = self._settings.routing
         if routing is Routing.PREDICTED:
@@ -237,49 +236,49 @@ class Picker:
         predicted_s = self._predictions(facts, candidates, now_s)
         if predicted_s is None:
             return unseen if is_due else least_in_flight(candidates, rand)
-        best, place = self._best(candidates, predicted_s, now_s, rand)
+        best, index = self._best(candidates, predicted_s, now_s, rand)
         if is_due:
             expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].stalls.overdue_s(now_s)
-            if expected_s <= _UNSEEN_RATIO * predicted_s[place]:
+            if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
                 return unseen
         if best.batches and best.in_flight >= _IN_FLIGHT_MIN:
-            return self._relieved(candidates, predicted_s, place, now_s, rand)
+            return self._least_busy(candidates, predicted_s, index, now_s, rand)
         return best
 
-    def _relieved(
+    def _least_busy(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], best: int, now_s: float, rand: float
     ) -> Replica:
         """Return the best replica; if it is over its share, the least busy one of those in a near tie with it.
 
         Running streams slow each other down, which TTFT does not show.
         """
-        count, busy = len(candidates), [one.in_flight for one in candidates]
-        if busy[best] * count <= _SHARE_MAX * sum(busy):
+        count, in_flight = len(candidates), [one.in_flight for one in candidates]
+        if in_flight[best] * count <= _SHARE_MAX * sum(in_flight):
             return candidates[best]
         waits = (self.loads[one].stalls for one in candidates)
         expected_s = [one_s + wait.overdue_s(now_s) for one_s, wait in zip(predicted_s, waits, strict=True)]
-        first, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
-        near = (place % count for place in range(first, first + count) if expected_s[place % count] <= near_s)
-        return candidates[min(near, key=busy.__getitem__)]  # the first one after a random start wins a tie
+        start, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
+        near = (index % count for index in range(start, start + count) if expected_s[index % count] <= near_s)
+        return candidates[min(near, key=in_flight.__getitem__)]  # the first one after a random start wins a tie
 
     def _best(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], now_s: float, rand: float
     ) -> tuple[Replica, int]:
         """Return the replica with the lowest predicted TTFT plus overdue time of its attempts, and its index."""
         loads, count, best, best_s = self.loads, len(candidates), 0, math.inf
-        place = int(rand * count)
+        index = int(rand * count)
         for _ in range(count):  # from a random start, so that ties are spread
-            expected_s = predicted_s[place] + loads[candidates[place]].stalls.overdue_s(now_s)
+            expected_s = predicted_s[index] + loads[candidates[index]].stalls.overdue_s(now_s)
             if expected_s < best_s:
-                best, best_s = place, expected_s
-            place = place + 1 if place + 1 < count else 0
+                best, best_s = index, expected_s
+            index = index + 1 if index + 1 < count else 0
         return candidates[best], best
 
     def _predictions(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float) -> list[float] | None:
         """Return the predicted TTFT of each candidate, None while there is no prediction."""
         loads, tokens = self.loads, facts.prompt_tokens
         if facts.prefixes:
-            asked = [(one.name, self.uncached(facts, one, now_s), loads[one].pending) for one in candidates]
+            queries = [(one.name, self.uncached(facts, one, now_s), loads[one].pending) for one in candidates]
         else:
-            asked = [(one.name, tokens, loads[one].pending) for one in candidates]
-        return self._learning.predictor.predict_each(asked, now_s)
+            queries = [(one.name, tokens, loads[one].pending) for one in candidates]
+        return self._learning.predictor.predict_each(queries, now_s)

@@ -176,10 +176,10 @@ class Pool:
             delay_s_min=self.settings.hedge_delay_min_s,
         )
         if isinstance(decision, Deny):
-            return Denied(decision.reason, decision.again_after_s, self._why_not(decision, replica, cost, now_s))
+            return Denied(decision.reason, decision.again_after_s, self._denial_reason(decision, replica, cost, now_s))
         tickets = self.budget.reserve(cost, now_s)
         self.learning.second_hedges.count(second=len(tried) > 1)
-        return Hedge(replica, tickets, _why(asking, waited_s, predicted_s, decision.gain_s))
+        return Hedge(replica, tickets, _hedge_reason(asking, waited_s, predicted_s, decision.gain_s))
 
     # events of an attempt
 
@@ -217,27 +217,27 @@ class Pool:
             now_s: time of its end.
             retry_after_s: the upstream's Retry-After, None without one.
         """
-        meaning, replica = OUTCOME_EFFECTS[outcome], attempt.replica
+        effects, replica = OUTCOME_EFFECTS[outcome], attempt.replica
         replica.in_flight -= 1
         if attempt.headers_s is not None:
             self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
         if attempt.forecast is not None:
-            self._settle(attempt, attempt.forecast, meaning.bill, now_s)
+            self._settle(attempt, attempt.forecast, effects.bill, now_s)
             self._earn_spent(attempt, attempt.forecast, outcome, now_s)
             if attempt.content_s is None:
-                self._unanswered(attempt, attempt.forecast, meaning.sample, now_s)
-        breaker, before = replica.breaker, replica.breaker.state
-        if meaning.breaker is BreakerSignal.SUCCESS:
+                self._unanswered(attempt, attempt.forecast, effects.sample, now_s)
+        breaker, old_state = replica.breaker, replica.breaker.state
+        if effects.breaker is BreakerSignal.SUCCESS:
             return self._succeeded(replica, now_s)
-        if meaning.breaker is BreakerSignal.FAILURE:
+        if effects.breaker is BreakerSignal.FAILURE:
             breaker.on_failure(now_s)
-        elif meaning.breaker is BreakerSignal.TRIP:
+        elif effects.breaker is BreakerSignal.TRIP:
             breaker.trip(now_s)
         else:
-            if meaning.breaker is BreakerSignal.COOL_DOWN:
+            if effects.breaker is BreakerSignal.COOL_DOWN:
                 self.quotas.rate_limited(attempt, now_s, retry_after_s)
             breaker.on_undecided(now_s)
-        return breaker.state if breaker.state is not before else None
+        return breaker.state if breaker.state is not old_state else None
 
     def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
         """Record a success; return the breaker's state if it changed."""
@@ -245,7 +245,7 @@ class Pool:
         replica.breaker.on_success(now_s)
         if not moved:
             return None
-        self.picker.came_back(now_s)
+        self.picker.on_recovered(now_s)
         return replica.breaker.state
 
     # for display
@@ -271,11 +271,10 @@ class Pool:
 
     # inside
 
-    def _why_not(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
-        """Return the reason against a backup, as text."""
+    def _denial_reason(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         if denied.gain_s is not None and denied.asked_s is not None:
-            saved, asked = 1000 * denied.gain_s, 1000 * denied.asked_s
-            return f"a backup on {replica.name} would save {saved:.0f} ms, {asked:.0f} ms are asked"
+            saved, required = 1000 * denied.gain_s, 1000 * denied.asked_s
+            return f"a backup on {replica.name} would save {saved:.0f} ms, {required:.0f} ms are asked"
         if denied.reason is Denial.QUOTA:
             left = self.quotas.headroom(replica, now_s)
             return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
@@ -285,7 +284,6 @@ class Pool:
         return self.learning.plan(asking.replica.name, now_s)
 
     def _predicted(self, attempt: AttemptView) -> float:
-        """Return the attempt's predicted TTFT; the cold-start delay without a prediction."""
         if attempt.forecast is None or attempt.forecast.ttft_s is None:
             return self.settings.cold_start_delay_s
         return attempt.forecast.ttft_s
@@ -328,8 +326,7 @@ class Pool:
             load.stalls.failed(forecast.number)
 
 
-def _why(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:
-    """Return the reason for a backup, as text."""
+def _hedge_reason(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:
     text = f"{asking.replica.name} had no token after {1000 * waited_s:.0f} ms"
     if predicted_s is not None:
         text += f", {1000 * predicted_s:.0f} ms expected here"

@@ -42,7 +42,7 @@ class Quotas:
 
     # before an attempt
 
-    def unrefused(self, candidates: Sequence[Replica], facts: RequestFacts, now_s: float) -> list[Replica]:
+    def without_wait(self, candidates: Sequence[Replica], facts: RequestFacts, now_s: float) -> list[Replica]:
         """Return the candidates that need not wait for their provider."""
         if not self.of:
             return uncooled(candidates, now_s)
@@ -103,7 +103,6 @@ class Quotas:
     # inside
 
     def _open(self, attempt: AttemptView) -> tuple[Ledger | None, QuotaTicket | None]:
-        """Return the ledger and the ticket of an attempt."""
         return self.of.get(attempt.replica), None if attempt.forecast is None else attempt.forecast.quota
 
     def _spend(self, facts: RequestFacts, replica: Replica) -> Spend:

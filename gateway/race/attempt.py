@@ -249,7 +249,6 @@ class Attempt:
             self._hold(frame.raw)
 
     def _hold(self, raw: bytes) -> None:
-        """Keep an event until the race is decided."""
         self._held_bytes += len(raw)
         if self._held_bytes > PREAMBLE_BYTES_MAX:
             self._race.on_failed(self, ProtocolError(f"over {PREAMBLE_BYTES_MAX} bytes came before any content"))

@@ -19,7 +19,7 @@ from gateway.race.attempt import Attempt, Racer
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.recovery import Recovery
 from gateway.race.report import beyond_boundary, why_started
-from gateway.race.retry_plan import TRIES_MAX, Go, Nothing, Tries, Wait, bounded
+from gateway.race.retry_plan import TRIES_MAX, Go, Nothing, Tries, Wait, attempt_limit
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
 from providers.errors import Unsupported, UpstreamError
@@ -87,7 +87,7 @@ class Attempts:
         now_s = self._now_s = runtime.loop.time()
         step = runtime.safely("tries", self._tries.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
         if step is None:
-            step = self._anywhere()
+            step = self._any_replica()
         if isinstance(step, Go):
             return self._launch(racer, step.pool, step.replica, role, why_started(role, self.errors))
         if isinstance(step, Nothing):
@@ -95,21 +95,21 @@ class Attempts:
             self.beyond = runtime.safely("routing", beyond_boundary, (), self._model.pools, tried)
         return step
 
-    def carry_on(self, racer: Racer, recovery: Recovery) -> Attempt | Wait | Nothing:
+    def recover(self, racer: Racer, recovery: Recovery) -> Attempt | Wait | Nothing:
         """Send an attempt that continues a broken stream, if possible now; otherwise as `next`."""
         now_s, rand = self._runtime.loop.time(), self._runtime.rand()
 
-        def where() -> Go | None:
+        def choose() -> Go | None:
             return recovery.next(self.sent, self._facts, now_s, rand)
 
         step: Go | Wait | Nothing = Nothing()
         if not recovery.given_up:
-            step = self._runtime.safely("tries", self._tries.carry_on, step, self.sent, where, now_s)
+            step = self._runtime.safely("tries", self._tries.recover, step, self.sent, choose, now_s)
         if not isinstance(step, Go):
             return step
-        recovery.begins()
+        recovery.on_sent()
         reason = why_started(Role.RECOVERY, self.errors)
-        return self._launch(racer, step.pool, step.replica, Role.RECOVERY, reason, asked=recovery.asked)
+        return self._launch(racer, step.pool, step.replica, Role.RECOVERY, reason, recovery_call=recovery.recovery_call)
 
     def hedge(self, racer: Racer, late: Attempt, now_s: float) -> Attempt | None:
         """Send a backup for a late attempt if its pool approves; None if it does not."""
@@ -117,13 +117,13 @@ class Attempts:
         late.hedge_at_s = math.inf
         if self.hedges >= pool.max_hedges:
             return None
-        bound = bounded(self.sent, now_s)
-        if bound is not None:
-            late.hedge_at_s = bound.until_s if isinstance(bound, Wait) else math.inf
+        limit = attempt_limit(self.sent, now_s)
+        if limit is not None:
+            late.hedge_at_s = limit.until_s if isinstance(limit, Wait) else math.inf
             return None
         tried, live = [other.replica for other in self.sent], self.live
-        broken: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
-        decision = runtime.safely("gate", pool.decide, broken, self._facts, late, live, tried, now_s, runtime.rand())
+        default: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
+        decision = runtime.safely("gate", pool.decide, default, self._facts, late, live, tried, now_s, runtime.rand())
         waited_s, request_id, name = now_s - late.start_s, self._caller.request_id, self._model.name
         if isinstance(decision, Denied):
             self.denied_why = decision.why
@@ -144,7 +144,7 @@ class Attempts:
         else:
             state = self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
             if state is not None:
-                self._moved(attempt, state)
+                self._emit_breaker_change(attempt, state)
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End an attempt, once, and settle its reservations."""
@@ -156,7 +156,7 @@ class Attempts:
             assert ended_s is not None
             state = self._runtime.safely("outcome", on_end, None, attempt, outcome, ended_s, retry_after_s)
             if state is not None:
-                self._moved(attempt, state)
+                self._emit_breaker_change(attempt, state)
 
     def fail(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
         """End an attempt without a complete answer."""
@@ -169,8 +169,7 @@ class Attempts:
 
     # inside
 
-    def _moved(self, attempt: Attempt, state: BreakerState) -> None:
-        """Emit that a breaker changed its state."""
+    def _emit_breaker_change(self, attempt: Attempt, state: BreakerState) -> None:
         now_s = self._runtime.loop.time()
         self._runtime.emit(BreakerChanged(now_s, self._model.name, attempt.replica.name, state.value))
 
@@ -185,7 +184,7 @@ class Attempts:
         reachable = runtime.safely("routing", pool.picker.reachable, [] if tried else list(pool.replicas), tried)
         return next(iter(reachable), None)
 
-    def _anywhere(self) -> Go | Nothing:
+    def _any_replica(self) -> Go | Nothing:
         """Choose any replica, when the retry plan has raised."""
         tried = [attempt.replica for attempt in self.sent]
         for pool in self._model.pools if len(tried) < TRIES_MAX else ():
@@ -202,14 +201,14 @@ class Attempts:
         role: Role,
         reason: str,
         tickets: HedgeTickets | None = None,
-        asked: tuple[Call, RequestFacts] | None = None,
+        recovery_call: tuple[Call, RequestFacts] | None = None,
     ) -> Attempt:
         """Send an attempt and set its deadlines; `asked` replaces the client's call for a recovery."""
         runtime = self._runtime
         attempt = Attempt(racer, pool, replica, role, reason, runtime.loop)
         self.sent.append(attempt)
-        call, facts = asked or (self._call, self._facts)
-        is_first = tickets is None and asked is None and (len(self.sent) == 1 or self.sent[-2].pool is not pool)
+        call, facts = recovery_call or (self._call, self._facts)
+        is_first = tickets is None and recovery_call is None and (len(self.sent) == 1 or self.sent[-2].pool is not pool)
         try:
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
         except Exception as error:  # as in Runtime.safely
@@ -218,12 +217,12 @@ class Attempts:
             attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault
             runtime.report("open", error)
-            unsaid = "the request could not be put into words for this upstream"
-            failure = Unsupported(unsaid, code="unsupported_parameter")
+            message = "the request could not be put into words for this upstream"
+            failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
         if self._call.timed:  # else the whole answer arrives at once: only its end is timed
             self._set_times(attempt, facts.prompt_tokens)
-        if asked is not None:  # a recovery is never raced: the winner would have to be joined, too
+        if recovery_call is not None:  # a recovery is never raced: the winner would have to be joined, too
             attempt.give_up_at_s, attempt.overdue_at_s = attempt.overdue_at_s, math.inf
         elif self._facts.hedge_off is None and self.hedges < pool.max_hedges:
             attempt.hedge_after_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, self._facts)

@@ -26,8 +26,8 @@ from providers.errors import (
 
 _RETRIED_4XX = {408, 409, 425}
 _PERMANENT_5XX = {501, 505}  # the same replica would send the same
-_CALLERS = "invalid_request_error"
-_NO_MONEY = "insufficient_quota"  # OpenAI's 429 for an account without credit
+_CLIENT_ERROR = "invalid_request_error"
+_NO_CREDIT = "insufficient_quota"  # OpenAI's 429 for an account without credit
 
 
 class Remedy(enum.Enum):
@@ -73,7 +73,7 @@ def judge(error: UpstreamError) -> Verdict:
 
 def _judge_4xx(error: UpstreamError, status: int) -> Verdict:
     if status == 429:
-        return Verdict(Outcome.MISCONFIGURED if error.code == _NO_MONEY else Outcome.RATE_LIMITED)
+        return Verdict(Outcome.MISCONFIGURED if error.code == _NO_CREDIT else Outcome.RATE_LIMITED)
     if status in (401, 403, 404) and error.param in (None, "model"):
         return Verdict(Outcome.MISCONFIGURED)
     if status in _RETRIED_4XX:
@@ -91,7 +91,7 @@ def answer(error: UpstreamError) -> UpstreamFailed:
     if isinstance(error, Unsupported):
         code = "unsupported_api" if error.param is None else "unsupported_parameter"
         status, param = error.status or 400, error.param
-        return UpstreamFailed(error.message, status=status, kind=_CALLERS, param=param, code=error.code or code)
+        return UpstreamFailed(error.message, status=status, kind=_CLIENT_ERROR, param=param, code=error.code or code)
     if status is None or not isinstance(error, (BadStatus, ErrorFrame)):
         return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
     if judge(error).outcome is Outcome.MISCONFIGURED:

@@ -80,12 +80,12 @@ class Race:
     def start(self) -> None:
         """Send the primary."""
         now_s = self._start_s = self._runtime.loop.time() - self._caller.queued_s  # the client waits since it arrived
-        timeouts, patience_s = self._model.timeouts, self._facts.deadline_s or math.inf
+        timeouts, client_timeout_s = self._model.timeouts, self._facts.deadline_s or math.inf
         if self._call.streaming:  # the client's timeout starts anew with every byte
             self._final_s = now_s + timeouts.total_s
-            self._keep_alive_at_s = now_s + min(timeouts.commit_status_after_s, _DEADLINE_SHARE * patience_s)
+            self._keep_alive_at_s = now_s + min(timeouts.commit_status_after_s, _DEADLINE_SHARE * client_timeout_s)
         else:
-            self._final_s = now_s + min(timeouts.total_s, patience_s)
+            self._final_s = now_s + min(timeouts.total_s, client_timeout_s)
             self._keep_alive_at_s = math.inf
         self._runtime.safely("budget", self._model.retries.earn, None, now_s)
         self._next(Role.PRIMARY)
@@ -146,7 +146,7 @@ class Race:
                 return  # nothing was generated: it wins only if no other attempt is left
             self._win(attempt)
         recovery = self._recovery
-        if recovery is not None and recovery.catching_up and not recovery.ends(self._now()):
+        if recovery is not None and recovery.catching_up and not recovery.on_end(self._now()):
             self._diverged(attempt, recovery)
         if self._over:
             return
@@ -163,14 +163,14 @@ class Race:
         outcome = Outcome.CUT if won else verdict.outcome
         self._attempts.fail(attempt, outcome, error)
         if won or attempt.role is Role.RECOVERY:
-            self._lost_winner(attempt, error)
+            self._winner_failed(attempt, error)
             return
         live = self._attempts.live
         final = verdict.answers and verdict.remedy is Remedy.NONE
-        if final and (outcome is Outcome.MODEL_REFUSAL or not live or _speaks_for(attempt, live)):
+        if final and (outcome is Outcome.MODEL_REFUSAL or not live or _would_fail_alike(attempt, live)):
             self._refuse(answer(error))
         elif not live:
-            self._nothing_live()
+            self._none_live()
         elif all(other.overdue for other in live) and self._retry_at_s == math.inf:
             self._next(Role.FAILOVER)  # all live attempts are overdue, so the client should not depend on them
 
@@ -182,7 +182,7 @@ class Race:
         self._retry_at_s = math.inf
         self._arm(attempt.last_s + self._model.timeouts.stall_s)
         if self._recovery is not None:
-            self._recovery.joins(attempt)
+            self._recovery.on_joined(attempt)
             if self._paused:
                 attempt.pause()
             attempt.forward(self._join)
@@ -194,16 +194,16 @@ class Race:
         )
         attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
 
-    def _lost_winner(self, attempt: Attempt, error: UpstreamError) -> None:
+    def _winner_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Handle the failure of the winner, or of an attempt that was to continue its stream."""
         self._winner = None
         if self._recovery is not None:
-            self._recovery.broke(attempt, error)
+            self._recovery.on_broken(attempt, error)
             self._keep_alive_at_s = self._now() + self._keep_alive_s
         elif self._client.committed:
             self._refuse(answer(error))
             return
-        self._nothing_live()
+        self._none_live()
 
     def _join(self, raw: bytes) -> None:
         """Join one event of an attempt that continues a broken stream."""
@@ -224,9 +224,9 @@ class Race:
         recovery.given_up = True
         self._attempts.close(winner, Outcome.LOST, Diverged("the answer of another replica differs"))
         self._winner = None
-        self._nothing_live()
+        self._none_live()
 
-    def _nothing_live(self) -> None:
+    def _none_live(self) -> None:
         """End with a valid empty answer, else try again, else fail: no live attempt is left."""
         empty = next((attempt for attempt in self._attempts.sent if attempt.empty and attempt.outcome is None), None)
         if empty is not None:
@@ -235,14 +235,13 @@ class Race:
             self._next(Role.FAILOVER)
 
     def _give_up(self, nothing: Nothing) -> None:
-        """Fail: no attempt is live and none can be started."""
         if self._recovery is not None and self._recovery.error is not None:
             self._refuse(answer(self._recovery.error))
         elif self._attempts.errors:
             self._refuse(last_word(self._attempts.errors, spent=nothing.spent))
         else:
-            waiting = "every replica of this model was told by its provider to wait"
-            self._refuse(RateLimited(waiting, retry_after_s=nothing.wait_s))
+            message = "every replica of this model was told by its provider to wait"
+            self._refuse(RateLimited(message, retry_after_s=nothing.wait_s))
 
     def _refuse(self, error: GatewayError) -> None:
         """End the request with an error: nothing is left to try, or the error is an answer."""
@@ -253,7 +252,6 @@ class Race:
             self._stop(Outcome.LOST, status=error.status, error=error.code or error.kind)
 
     def _stop(self, outcome: Outcome, status: int, error: str | None) -> None:
-        """End every attempt with one outcome, and the request."""
         if self._over:
             return
         for attempt in self._attempts.sent:
@@ -297,7 +295,7 @@ class Race:
     def _next(self, role: Role) -> bool:
         """Start an attempt now or after a wait and return True; else False, and fail if no attempt is live."""
         attempts, recovery = self._attempts, self._recovery
-        step = attempts.next(self, role) if recovery is None else attempts.carry_on(self, recovery)
+        step = attempts.next(self, role) if recovery is None else attempts.recover(self, recovery)
         if isinstance(step, Attempt):
             self._started(step)
         elif isinstance(step, Wait):
@@ -308,7 +306,6 @@ class Race:
         return not isinstance(step, Nothing)
 
     def _started(self, attempt: Attempt) -> None:
-        """Arm the timer for a new attempt."""
         due_s = min(attempt.hedge_at_s, attempt.overdue_at_s, attempt.give_up_at_s)
         self._arm(min(due_s, self._final_s, self._keep_alive_at_s))
 
@@ -373,9 +370,8 @@ class Race:
 
     @property
     def _keep_alive_s(self) -> float:
-        """Time between two keep-alives to a waiting client."""
-        patience_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
-        return min(self._model.timeouts.keepalive_interval_s, max(_KEEP_ALIVE_S_MIN, patience_s))
+        client_timeout_s = _DEADLINE_SHARE * (self._facts.deadline_s or math.inf)
+        return min(self._model.timeouts.keepalive_interval_s, max(_KEEP_ALIVE_S_MIN, client_timeout_s))
 
     def _next_due(self) -> float:
         if self._winner is not None:
@@ -388,6 +384,6 @@ class Race:
         return min(self._final_s, self._retry_at_s, self._keep_alive_at_s, *times_s)
 
 
-def _speaks_for(failed: Attempt, live: Sequence[Attempt]) -> bool:
+def _would_fail_alike(failed: Attempt, live: Sequence[Attempt]) -> bool:
     """Return True if the live attempts would fail alike: the failed one is no backup, and its pool has a live one."""
     return failed.role is not Role.BACKUP and any(other.pool is failed.pool for other in live)

@@ -31,7 +31,7 @@ EARLY_EVENTS: Final = 8  # so few events that a replay is worth trying even for 
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
 _PACK_BYTES: Final = 64 * 1024  # events kept uncompressed before they are packed
 _PACK_LEVEL: Final = 1  # the fastest; events are very similar
-_MAY_BE_ASKED: Final = (Outcome.LOST, Outcome.CLIENT_ERROR)  # outcomes that are no fault of the replica
+_NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR)  # outcomes that are no fault of the replica
 
 
 class _Step(NamedTuple):
@@ -68,13 +68,13 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
         return None
     if attempt.refused or not call.repeatable:
         return None
-    fixed = recoverer.is_deterministic(call)
-    anywhere = fixed or model.recovery is not RecoveryMode.AUTO
-    if not anywhere and recoverer.continuable(call):
-        anywhere = attempt.pool.prefills
+    is_deterministic = recoverer.is_deterministic(call)
+    at_any_point = is_deterministic or model.recovery is not RecoveryMode.AUTO
+    if not at_any_point and recoverer.continuable(call):
+        at_any_point = attempt.pool.prefills
     recovery = Recovery(model.recovery, call, recoverer, attempt, write)
-    recovery.replays_late = fixed or model.recovery is not RecoveryMode.AUTO
-    recovery.early_only = not anywhere
+    recovery.replays_late = is_deterministic or model.recovery is not RecoveryMode.AUTO
+    recovery.early_only = not at_any_point
     return recovery
 
 
@@ -92,6 +92,7 @@ class Recovery:
 
     __slots__ = (
         "_attempt",
+        "_breaks",
         "_broken_s",
         "_bytes",
         "_call",
@@ -102,7 +103,6 @@ class Recovery:
         "_pending",
         "_pieces",
         "_recoverer",
-        "_rounds",
         "_step",
         "_transcript",
         "_write",
@@ -127,7 +127,7 @@ class Recovery:
         self._bytes = 0  # size of the pieces
         self._packed: list[bytes] = []
         self._kept_bytes = 0  # uncompressed size of packed and read events
-        self._rounds = 0
+        self._breaks = 0
         self._broken_s = 0.0
         self._pending = False  # the step runs and has not caught up
         self._no_prefill = False  # a replica rejected a continuation
@@ -179,14 +179,14 @@ class Recovery:
 
     # after it broke
 
-    def broke(self, attempt: Attempt, error: UpstreamError) -> None:
+    def on_broken(self, attempt: Attempt, error: UpstreamError) -> None:
         """Record that the client's stream broke, or that an attempt to continue it failed before it took over."""
         self.settle(RecoveryResult.FAILED, attempt.end_s or attempt.last_s)
         if attempt is self._attempt:
-            self._rounds += 1
+            self._breaks += 1
             self._broken_s = attempt.last_s
             self.error = self.error or error
-            self.given_up = self.given_up or self._rounds > RECOVERIES_MAX
+            self.given_up = self.given_up or self._breaks > RECOVERIES_MAX
             return
         verdict = judge(error)
         if verdict.answers:  # another replica must not bypass a policy, but it may support continuations
@@ -206,28 +206,28 @@ class Recovery:
         if self.given_up:
             return None
         transcript = self._read()
-        for kind, continuation in self._ways(transcript):
-            asked = facts
+        for kind, continuation in self._kinds(transcript):
+            call_facts = facts
             if continuation is not None:
                 tokens = facts.prompt_tokens + continuation.prefill_tokens
-                asked = replace(facts, prompt_tokens=tokens)
-            replica = self._replica(kind, attempts, asked, now_s, rand)
+                call_facts = replace(facts, prompt_tokens=tokens)
+            replica = self._replica(kind, attempts, call_facts, now_s, rand)
             if replica is None:
                 continue
             if continuation is None:
-                self._step = _Step(kind, replica, self._call, asked, transcript.joiner())
+                self._step = _Step(kind, replica, self._call, call_facts, transcript.joiner())
             else:
                 joiner, prefill_tokens = continuation.joiner, continuation.prefill_tokens
-                self._step = _Step(kind, replica, continuation.call, asked, joiner, prefill_tokens)
+                self._step = _Step(kind, replica, continuation.call, call_facts, joiner, prefill_tokens)
             return Go(self.first.pool, replica)
         return None
 
-    def begins(self) -> None:
+    def on_sent(self) -> None:
         """Record that the step that `next` returned is being sent."""
         self._pending = True
 
     @property
-    def asked(self) -> tuple[Call, RequestFacts] | None:
+    def recovery_call(self) -> tuple[Call, RequestFacts] | None:
         """Call and facts of the last recovery step; None while the stream is intact."""
         return (self._step.call, self._step.facts) if self._step is not None else None
 
@@ -243,7 +243,7 @@ class Recovery:
         self._bytes = 0
         return transcript
 
-    def _ways(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
+    def _kinds(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
         """Yield the possible kinds of recovery, best first."""
         if self._mode is not RecoveryMode.REPLAY and not self._no_prefill:
             continuation = transcript.continuation()
@@ -257,19 +257,19 @@ class Recovery:
     ) -> Replica | None:
         """Choose another replica of the pool, never of another model; else the same one, if it is healthy."""
         prefills = kind is RecoveryKind.CONTINUE
-        tried = [attempt.replica for attempt in attempts if attempt.outcome not in _MAY_BE_ASKED]
+        tried = [attempt.replica for attempt in attempts if attempt.outcome not in _NO_FAULT]
         other = self.first.pool.picker.pick(facts, tried, now_s, rand, prefills=prefills)
         if other is not None:
             return other
         same = self._attempt.replica
         latest = next(attempt for attempt in reversed(attempts) if attempt.replica is same)
-        well = latest.outcome in (Outcome.CUT, Outcome.CLIENT_ERROR) and same.breaker.allows(now_s)
-        return same if well and (same.prefills or not prefills) else None
+        is_healthy = latest.outcome in (Outcome.CUT, Outcome.CLIENT_ERROR) and same.breaker.allows(now_s)
+        return same if is_healthy and (same.prefills or not prefills) else None
 
     # while it is continued
 
-    def joins(self, attempt: Attempt) -> None:
-        """Record the attempt that now continues the stream."""
+    def on_joined(self, attempt: Attempt) -> None:
+        """Record that this attempt now continues the stream."""
         self._attempt = attempt
 
     def join(self, raw: bytes, now_s: float) -> bytes | None:
@@ -287,7 +287,7 @@ class Recovery:
                 self._pack()
         return new
 
-    def ends(self, now_s: float) -> bool:
+    def on_end(self, now_s: float) -> bool:
         """Record the end of a complete stream; return False if it is shorter than the part that the client has."""
         if self._pending and self._step is not None:
             if not self._step.joiner.caught_up:
@@ -312,8 +312,8 @@ class Recovery:
         self._pending = False
         step, tokens = self._step, self._transcript.tokens
         gap_s = now_s - self._broken_s
-        again = int(step.facts.prompt_tokens) + (0 if step.prefill_tokens else tokens)
-        self.reports.append(RecoveryReport(step.kind, result, step.replica.name, tokens, gap_s, again))
+        repeated_tokens = int(step.facts.prompt_tokens) + (0 if step.prefill_tokens else tokens)
+        self.reports.append(RecoveryReport(step.kind, result, step.replica.name, tokens, gap_s, repeated_tokens))
 
     @property
     def carried_tokens(self) -> int:

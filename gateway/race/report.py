@@ -92,24 +92,24 @@ def usage_header(course: Course) -> tuple[bytes, bytes]:
     """Build the header with a request's usage and cost, for a caller that asks for it."""
     billed = charges(course)
     cost = costs(billed)
-    told = [
+    entries = [
         {"replica": attempt.replica.name, **msgspec.to_builtins(each)}
         for attempt, each in zip(course.attempts, billed, strict=True)
     ]
-    return (b"x-ttft-usage", _encode({"attempts": told, **({"cost": money(sum(cost.values()))} if cost else {})}))
+    return (b"x-ttft-usage", _encode({"attempts": entries, **({"cost": money(sum(cost.values()))} if cost else {})}))
 
 
 def _charge(course: Course, attempt: Attempt) -> Charge:
     winner, role = course.winner, attempt.role
     outcome = attempt.outcome or (Outcome.FINISHED if attempt is winner else Outcome.LOST)
     if attempt is winner:
-        stood = Disposition.WINNER
+        attempt_disposition = Disposition.WINNER
     else:  # a recovery is never raced: if it is not the winner, its answer differed
         is_raced = winner is not None and role is not Role.RECOVERY
-        stood = disposition(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
+        attempt_disposition = disposition(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
     prompt_tokens = (attempt.forecast or course.facts).prompt_tokens
     answer_tokens = _answer_tokens(course, attempt) if attempt.replica.bills_cancelled else 0.0
-    return charge(attempt, outcome, stood, prompt_tokens, answer_tokens)
+    return charge(attempt, outcome, attempt_disposition, prompt_tokens, answer_tokens)
 
 
 def _answer_tokens(course: Course, attempt: Attempt) -> float:
@@ -117,8 +117,8 @@ def _answer_tokens(course: Course, attempt: Attempt) -> float:
     winner = course.winner
     if winner is None or winner is attempt or winner.outcome not in (None, Outcome.FINISHED):
         return attempt.pool.answer_tokens(course.facts)
-    told = winner.usage.completion_tokens if winner.usage is not None else None
-    return winner.events if told is None else told
+    reported = winner.usage.completion_tokens if winner.usage is not None else None
+    return winner.events if reported is None else reported
 
 
 def ended(
@@ -142,8 +142,8 @@ def ended(
     """
     caller, facts, attempts, winner, _, denials, denied_why, recovery = course
     start_s = attempts[0].start_s if attempts else now_s
-    shown = winner if winner is not None or not call.streaming else _broken(attempts)
-    content_s, events = (shown.content_s, shown.events) if shown is not None else (None, 0)
+    streamed = winner if winner is not None or not call.streaming else _cut_attempt(attempts)
+    content_s, events = (streamed.content_s, streamed.events) if streamed is not None else (None, 0)
     usage = winner.usage if winner is not None else None
     if winner is not None and recovery is not None:
         content_s, usage, events = recovery.content_s, recovery.usage(usage), events + recovery.carried_tokens
@@ -174,7 +174,7 @@ def ended(
     )
 
 
-def _broken(attempts: Sequence[Attempt]) -> Attempt | None:
+def _cut_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
     """Return the attempt whose stream the client received when it broke, None if none broke."""
     return next((attempt for attempt in attempts if attempt.outcome is Outcome.CUT), None)
 

@@ -76,15 +76,15 @@ class Tries:
         facts: facts about the request.
     """
 
-    __slots__ = ("_again", "_asked_anew", "_facts", "_index", "_model", "_remedied", "_waited")
+    __slots__ = ("_facts", "_index", "_mode_retries", "_model", "_retry_same", "_used_remedies", "_waited")
 
     def __init__(self, model: Model, facts: RequestFacts) -> None:
         self._model = model
         self._facts = facts
         self._index = 0  # index of the pool in use
-        self._again: tuple[Replica, float] | None = None  # the same replica again, and the earliest time
-        self._remedied: frozenset[Remedy] = frozenset()  # remedies already used; each is tried once
-        self._asked_anew = 0  # attempts repeated because a server rejected the request mode
+        self._retry_same: tuple[Replica, float] | None = None  # the same replica again, and the earliest time
+        self._used_remedies: frozenset[Remedy] = frozenset()  # remedies already used; each is tried once
+        self._mode_retries = 0  # attempts repeated because a server rejected the request mode
         self._waited = False  # True after a Retry-After was waited out, which happens once
 
     def next(
@@ -99,17 +99,17 @@ class Tries:
             now_s: current time.
             rand: returns random numbers that spread waits.
         """
-        bound = bounded(attempts, now_s) if attempts else None
-        step = bound or self._where(pick, attempts, errors, now_s, rand)
+        limit = attempt_limit(attempts, now_s) if attempts else None
+        step = limit or self._choose(pick, attempts, errors, now_s, rand)
         if isinstance(step, Go):
             if attempts and _sent(attempts) and not self._model.retries.take(now_s):
                 return Nothing(spent=True)
-            self._again = None
+            self._retry_same = None
             self._index = self._model.pools.index(step.pool)
         return step
 
-    def carry_on(
-        self, attempts: Sequence[Attempt], where: Callable[[], Go | None], now_s: float
+    def recover(
+        self, attempts: Sequence[Attempt], choose: Callable[[], Go | None], now_s: float
     ) -> Go | Wait | Nothing:
         """Plan an attempt that continues a broken stream, within the same limits on attempts.
 
@@ -117,37 +117,38 @@ class Tries:
 
         Args:
             attempts: all attempts so far.
-            where: chooses the replica, None if there is none.
+            choose: chooses the replica, None if there is none.
             now_s: current time.
         """
-        return bounded(attempts, now_s) or where() or Nothing()
+        return attempt_limit(attempts, now_s) or choose() or Nothing()
 
-    def _where(
+    def _choose(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Go | Wait | Nothing:
         """Choose by the order at the top of this file."""
         pools, tried = self._model.pools, [attempt.replica for attempt in attempts] if attempts else ()
-        if self._again is not None:
-            same, at_s = self._again
+        if self._retry_same is not None:
+            same, at_s = self._retry_same
             return Wait(at_s) if now_s < at_s else Go(pools[self._index], same)
         if errors:
-            anew = [attempt for attempt in attempts if attempt.error == RequestModeRejected.label]
-            if len(anew) > self._asked_anew:
-                self._asked_anew = len(anew)
-                return Go(anew[-1].pool, anew[-1].replica)
+            rejected_modes = [attempt for attempt in attempts if attempt.error == RequestModeRejected.label]
+            if len(rejected_modes) > self._mode_retries:
+                self._mode_retries = len(rejected_modes)
+                return Go(rejected_modes[-1].pool, rejected_modes[-1].replica)
             if judge(errors[-1]).remedy is Remedy.FALLBACK:  # its siblings would send the same error
-                behind = pools[self._index + 1 :] if self._once(Remedy.FALLBACK) else ()
-                return self._first(pick, behind, behind, tried) or Nothing()
+                fallbacks = pools[self._index + 1 :] if self._once(Remedy.FALLBACK) else ()
+                return self._first_usable(pick, fallbacks, fallbacks, tried) or Nothing()
         replica = pick(pools[self._index], tried, desperate=False)
         if replica is not None:
             return Go(pools[self._index], replica)
-        found = self._same(attempts, errors, now_s, rand) or self._first(pick, pools[self._index + 1 :], pools, tried)
-        if found is not None:
-            return found
+        step: Wait | Go | None = self._wait_for_same(attempts, errors, now_s, rand)
+        step = step or self._first_usable(pick, pools[self._index + 1 :], pools, tried)
+        if step is not None:
+            return step
         waits_s = [pool.picker.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
         return Nothing(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
 
-    def _same(
+    def _wait_for_same(
         self, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
     ) -> Wait | None:
         """Wait for a replica of this pool that may soon recover, before a fallback is used; None if there is none."""
@@ -155,18 +156,18 @@ class Tries:
         if not attempts:  # all replicas are cooling down after responses to other requests
             wait_s = pool.picker.wait_s(self._facts, (), now_s)
             return None if wait_s is None else self._wait(wait_s, now_s, rand)
-        here = [attempt for attempt in attempts if attempt.pool is pool]
-        waits_s = [(wait_s, attempt.replica) for attempt in here if (wait_s := _wait_s(attempt)) is not None]
+        own = [attempt for attempt in attempts if attempt.pool is pool]
+        waits_s = [(wait_s, attempt.replica) for attempt in own if (wait_s := _wait_s(attempt)) is not None]
         if waits_s:
             wait_s, replica = min(waits_s, key=lambda wait: wait[0])
             wait = self._wait(wait_s, now_s, rand)
             if wait is not None:
-                self._again = (replica, wait.until_s)
+                self._retry_same = (replica, wait.until_s)
                 return wait
-        alone = len(here) == 1 and errors and judge(errors[-1]).remedy is Remedy.SAME
-        if alone and self._once(Remedy.SAME):
+        is_only = len(own) == 1 and errors and judge(errors[-1]).remedy is Remedy.SAME
+        if is_only and self._once(Remedy.SAME):
             wait = Wait(now_s + _RETRY_S_MIN + _RETRY_S_SPREAD * rand())
-            self._again = (here[0].replica, wait.until_s)
+            self._retry_same = (own[0].replica, wait.until_s)
             return wait
         return None
 
@@ -178,12 +179,11 @@ class Tries:
         return Wait(now_s + wait_s * (1 + _WAIT_SPREAD * rand()))
 
     def _once(self, remedy: Remedy) -> bool:
-        """Return True the first time that this remedy is tried."""
-        first = remedy not in self._remedied
-        self._remedied |= {remedy}
+        first = remedy not in self._used_remedies
+        self._used_remedies |= {remedy}
         return first
 
-    def _first(
+    def _first_usable(
         self, pick: Pick, pools: Sequence[Pool], desperate: Sequence[Pool], tried: Sequence[Replica]
     ) -> Go | None:
         """Return the first usable replica of `pools`, else of `desperate`, where open breakers are ignored."""
@@ -195,7 +195,7 @@ class Tries:
         return None
 
 
-def bounded(attempts: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
+def attempt_limit(attempts: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
     """Return the limit that forbids another attempt or backup now, None if there is none."""
     sent = _sent(attempts)
     if len(sent) >= TRIES_MAX:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-_DEAD_MAX: Final = 256  # cancelled timers kept in the heap; above it, at most as many as there are others
+_CANCELLED_MAX: Final = 256  # cancelled timers kept in the heap; above it, at most as many as there are others
 
 
 class Timer:
@@ -29,7 +29,7 @@ class Timer:
     def cancel(self) -> None:
         """Cancel it; called at most once, and not after it has run."""
         self.callback = None
-        self._timers.dead += 1
+        self._timers.cancelled += 1
 
 
 class TimerQueue:
@@ -39,10 +39,10 @@ class TimerQueue:
         loop: event loop with the clock and the one timer.
 
     Attributes:
-        dead: number of cancelled timers still in the heap.
+        cancelled: number of cancelled timers still in the heap.
     """
 
-    __slots__ = ("_due_s", "_heap", "_loop", "_numbers", "_timer", "dead")
+    __slots__ = ("_due_s", "_heap", "_loop", "_numbers", "_timer", "cancelled")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -50,7 +50,7 @@ class TimerQueue:
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = math.inf  # time at which the loop's timer runs
-        self.dead = 0
+        self.cancelled = 0
 
     def set(self, at_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` at a time."""
@@ -58,10 +58,10 @@ class TimerQueue:
         heapq.heappush(self._heap, (at_s, next(self._numbers), timer))
         if at_s < self._due_s:
             self._wait(at_s)
-        if self.dead > _DEAD_MAX and 2 * self.dead > len(self._heap):
+        if self.cancelled > _CANCELLED_MAX and 2 * self.cancelled > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
-            self.dead = 0
+            self.cancelled = 0
         return timer
 
     def _wait(self, until_s: float) -> None:
@@ -79,7 +79,7 @@ class TimerQueue:
                 heapq.heappop(self._heap)
                 callback, timer.callback = timer.callback, None
                 if callback is None:
-                    self.dead -= 1
+                    self.cancelled -= 1
                 else:
                     callback()
         finally:  # the loop reports a callback that raises; the other timers must still run

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.body_reader import BodyReader, ClientLeft
+from gateway.api.body_reader import BodyReader, ClientDisconnected
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory
 from gateway.race.context import Runtime
@@ -161,7 +161,7 @@ def test_nothing_is_ever_held_for_nobody(senders: list[tuple[list[Piece], int | 
         headers = [] if size is None else announced(size)
         try:
             body = await bodies.receive(headers, Sender(pieces, leaves=leaves).receive)
-        except (BodyTooLarge, Overloaded, RequestTimeout, ClientLeft):
+        except (BodyTooLarge, Overloaded, RequestTimeout, ClientDisconnected):
             return 0
         return len(body)
 

@@ -316,7 +316,7 @@ def test_a_wrong_field_of_another_api_is_named(api: Api, body: str, param: str, 
 
 
 @pytest.mark.parametrize(
-    ("members", "hedge_off", "kept", "previous_id"),
+    ("members", "hedge_off", "stored", "previous_id"),
     [
         ((), None, True, None),
         (('"store":false',), None, False, None),
@@ -329,11 +329,11 @@ def test_a_wrong_field_of_another_api_is_named(api: Api, body: str, param: str, 
     ],
 )
 def test_what_may_be_asked_twice_in_the_responses_api(
-    members: tuple[str, ...], hedge_off: Denial | None, *, kept: bool, previous_id: str | None
+    members: tuple[str, ...], hedge_off: Denial | None, *, stored: bool, previous_id: str | None
 ) -> None:
     """What is kept, or goes on with that, is never hedged; what might be kept is left to who knows the replicas."""
     inbound = read(response(*members, '"stream":true', '"max_output_tokens":7'), Api.RESPONSES)
-    assert (inbound.hedge_off, inbound.kept, inbound.previous_id) == (hedge_off, kept, previous_id)
+    assert (inbound.hedge_off, inbound.stored, inbound.previous_id) == (hedge_off, stored, previous_id)
     assert (inbound.call.streaming, inbound.call.assemble, inbound.call.max_tokens) == (True, True, 7)
 
 

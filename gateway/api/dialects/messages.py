@@ -24,7 +24,7 @@ _TYPES = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-_KNOWN = frozenset({*_TYPES.values(), "api_error"})
+_TYPE_NAMES = frozenset({*_TYPES.values(), "api_error"})
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
@@ -54,6 +54,6 @@ def error_body(error: GatewayError) -> bytes:
 
 
 def _body(error: GatewayError) -> dict[str, object]:
-    kind = _TYPES.get(error.status) or (error.kind if error.kind in _KNOWN else "api_error")
-    said = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
-    return {"type": "error", "error": {key: value for key, value in said.items() if value is not None}}
+    kind = _TYPES.get(error.status) or (error.kind if error.kind in _TYPE_NAMES else "api_error")
+    fields = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
+    return {"type": "error", "error": {key: value for key, value in fields.items() if value is not None}}

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.errors import GatewayError
 
-_WORDS: Final = {429: "rate_limit_exceeded"}  # the API's own codes; every other error here is a "server_error"
+_CODES: Final = {429: "rate_limit_exceeded"}  # the API's own codes; every other error here is a "server_error"
 
 
 class _Numbered(msgspec.Struct, gc=False):
@@ -41,16 +41,16 @@ class ResponsesTerminator:
 
     def error(self, error: GatewayError) -> bytes:
         """See `StreamTerminator.error`."""
-        begun = _read(self._first.split(b"\n\n", 1)[0]).response
+        created = _read(self._first.split(b"\n\n", 1)[0]).response
         last = _read(self._latest.rstrip(b"\n").rsplit(b"\n\n", 1)[-1]).sequence_number
         answer = {
             "id": f"resp_{self._request_id}",
             "object": "response",
             "output": [],
-            **(begun or {}),
+            **(created or {}),
             "status": "failed",
             "error": {
-                "code": error.code or _WORDS.get(error.status, "server_error"),
+                "code": error.code or _CODES.get(error.status, "server_error"),
                 "message": error.message,
                 "type": error.kind,
                 "param": error.param,
