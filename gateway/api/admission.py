@@ -177,7 +177,7 @@ class Permit:
             return
         displaced = queue.fair_queue.enqueue(self)
         if displaced is self:
-            raise self._overloaded(f"all {queue.fair_queue.waiting_max} places in its queue are taken")
+            raise self._overloaded(f"its queue is full ({queue.fair_queue.waiting_max})")
         self._is_waiting = True
         if displaced is not None:
             displaced.evicted()
@@ -204,7 +204,7 @@ class Permit:
     def evicted(self) -> None:
         """Reject the request: another key's request took its place in the queue."""
         self._is_waiting = False
-        self._reject(self._overloaded("a key with fewer requests in its queue goes first"))
+        self._reject(self._overloaded("this request was evicted in favour of a key with fewer queued requests"))
 
     def client_gone(self) -> None:
         if self._has_started:
@@ -219,7 +219,7 @@ class Permit:
             if self._request is not None:
                 self._request.shut_down()
         elif not self._is_over:
-            self._reject(ShuttingDown("the gateway is shutting down and this request was still waiting for its turn"))
+            self._reject(ShuttingDown("the gateway is shutting down and this request is still queued; retry"))
 
     def close(self) -> None:
         """Release everything without having run; a no-op once the permit is over."""
@@ -246,7 +246,7 @@ class Permit:
         except Exception as error:  # a callback of the loop: no caller would catch it
             self._runtime.report("race", error)
             request.client_gone()
-            on_reject(Internal("the gateway failed; its log says where"))
+            on_reject(Internal("the gateway failed; see its log"))
 
     def _start(self, request: QueuedRequest) -> None:
         self._has_started = True
@@ -262,7 +262,7 @@ class Permit:
         self._runtime.emit(event)
 
     def _wait_timed_out(self) -> None:
-        self._reject(self._overloaded(f"a turn did not come within {self._waited_s():.3g} s"))
+        self._reject(self._overloaded(f"this request was queued for {self._waited_s():.3g} s"))
 
     def _reject(self, error: GatewayError) -> None:
         on_reject = self._on_reject
@@ -307,8 +307,8 @@ class Permit:
         assert self._queue is not None
         fair_queue = self._queue.fair_queue
         wait_s = fair_queue.wait_s()
-        busy = f"the model {self._model!r} has all the {fair_queue.slots} requests it takes at a time"
-        return Overloaded(f"{busy}, and {reason}; try again in {wait_s:.3g} s", wait_s)
+        busy = f"model {self._model!r} is at its concurrency limit ({fair_queue.slots})"
+        return Overloaded(f"{busy} and {reason}; retry in {wait_s:.3g} s", wait_s)
 
 
 def _used_tokens(event: RequestEnded, prompt_tokens: float) -> float:

@@ -30,11 +30,11 @@ class Keyring:
         key = _key(headers)
         if not key:
             raise Unauthorized(
-                "no API key was given; send it as the header `Authorization: Bearer YOUR_KEY` or `x-api-key: YOUR_KEY`"
+                "the API key is missing; send the header `Authorization: Bearer YOUR_KEY` or `x-api-key: YOUR_KEY`"
             )
         name = self._names.get(hashlib.sha256(key).digest())
         if name is None:
-            raise Unauthorized("the API key is not one of this gateway's keys")
+            raise Unauthorized("the API key is unknown; send one of this gateway's keys")
         return name
 
     def may_use(self, key_name: str, model: str) -> bool:
@@ -49,9 +49,9 @@ class Keyring:
         """
         usable = ", ".join(sorted(name for name in models if self.may_use(key_name, name))[:20])
         if model in models:
-            message = f"the key {key_name!r} may not use the model {model!r}; it may use: {usable}"
+            message = f"key {key_name!r} is not allowed to use model {model!r}; use one of: {usable}"
             return ModelNotAllowed(message, param="model")
-        return UnknownModel(f"there is no model {model[:80]!r} here; there are: {usable}", param="model")
+        return UnknownModel(f"model {model[:80]!r} does not exist; use one of: {usable}", param="model")
 
 
 def _key(headers: Headers) -> bytes:

@@ -73,7 +73,9 @@ class BodyReader:
         memory = self.memory
         if memory.arriving >= memory.arriving_max:
             wait_s = self._runtime.safely("body_memory", memory.wait_s, _WAIT_S, 0)
-            raise _overloaded(f"the gateway is already receiving {memory.arriving} request bodies", wait_s)
+            raise _overloaded(
+                f"the gateway is at its limit of {memory.arriving} request bodies arriving at a time", wait_s
+            )
         memory.arriving += 1
         try:
             async with asyncio.timeout(self._body_s):
@@ -81,7 +83,7 @@ class BodyReader:
                 while not is_whole:
                     is_whole = arrival.add(await receive())
         except TimeoutError:
-            raise RequestTimeout(f"the request body did not arrive within {self._body_s:g} s") from None
+            raise RequestTimeout(f"the request body is incomplete after {self._body_s:g} s; send it faster") from None
         finally:
             memory.arriving -= 1
         return b"".join(arrival.pieces)
@@ -112,7 +114,7 @@ class _Arrival:
                 announced = int(value[:_DIGITS_MAX])
                 if len(value) > _DIGITS_MAX or announced > self._bytes_max:
                     limit = self._bytes_max
-                    raise BodyTooLarge(f"the request body has {announced} bytes; this gateway takes {limit} at most")
+                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limit}")
                 self._reserve(announced)
                 return
         if self._memory.held >= self._memory.bytes_max:
@@ -125,7 +127,7 @@ class _Arrival:
         piece = bytes(message.get("body", b""))
         self._size += len(piece)
         if self._size > self._bytes_max:
-            raise BodyTooLarge("the request body is larger than this gateway takes; see limits.request_body_max")
+            raise BodyTooLarge(f"the request body is over {self._bytes_max} bytes; send at most {self._bytes_max}")
         if self._size > self.reserved:
             self._reserve(self._size - self.reserved)
         self.pieces.append(piece)
@@ -140,9 +142,11 @@ class _Arrival:
             return
         if not has_room:
             wait_s = self._runtime.safely("body_memory", memory.wait_s, _WAIT_S, size)
-            raise _overloaded(f"the gateway holds nearly all the {memory.bytes_max} bytes of requests it may", wait_s)
+            raise _overloaded(
+                f"the gateway is at its memory limit for request bodies ({memory.bytes_max} bytes)", wait_s
+            )
         self.reserved += size
 
 
 def _overloaded(reason: str, wait_s: float) -> Overloaded:
-    return Overloaded(f"{reason}; try again in {wait_s:.3g} s", wait_s, closes=True)
+    return Overloaded(f"{reason}; retry in {wait_s:.3g} s", wait_s, closes=True)

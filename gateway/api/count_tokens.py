@@ -58,7 +58,7 @@ class TokenCounts:
         body = b""
         try:
             if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} {PATH} does not exist; use POST", allow="POST")
+                raise MethodNotAllowed(f"method {scope['method']} is not supported at {PATH}; use POST", allow="POST")
             key_name = serving.keyring.name(scope["headers"])
             body = await serving.bodies.receive(scope["headers"], receive)
             answer = _encode({"input_tokens": self._count(serving, key_name, body, scope["headers"])})

@@ -23,8 +23,8 @@ def answer_errors(app: FastAPI, served: str) -> None:
         assert isinstance(error, HTTPException)
         endpoint = f"{request.method} {request.url.path[:200]}"
         if error.status_code != MethodNotAllowed.status:
-            return _response(UnknownRoute(f"{endpoint} does not exist here; this address serves {served}"))
-        message = f"{endpoint}: the path exists, the method does not; this address serves {served}"
+            return _response(UnknownRoute(f"{endpoint} does not exist; this address serves {served}"))
+        message = f"method {request.method} is not supported at {request.url.path[:200]}; this address serves {served}"
         return _response(MethodNotAllowed(message, allow=", ".join(sorted(_methods(app, request)))))
 
     app.add_exception_handler(GatewayError, _on_gateway_error)
@@ -47,7 +47,7 @@ async def _on_gateway_error(_: Request, error: Exception) -> Response:
 
 async def _on_bug(_: Request, __: Exception) -> Response:
     """Answer 500; the server logs the exception."""
-    return _response(Internal("the gateway failed; its log says where"))
+    return _response(Internal("the gateway failed; see its log"))
 
 
 def _response(error: GatewayError) -> Response:

@@ -111,13 +111,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._rejection = _too_large()
                 raise _Rejected  # httptools stops, and uvicorn calls send_400_response
         if self.parser.should_upgrade() and any(name in _BODIES and value != b"0" for name, value in self.headers):
-            message = "a request with a body asks for an upgrade, which is not offered; send it without that header"
+            message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
             self._rejection = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
             raise _Rejected
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_MAX:
-            message = f"over {PIPELINED_MAX} requests were sent before the first of them was answered; wait for answers"
+            message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
             self._rejection = BadRequest(message, code="invalid_http")
             raise _Rejected
 
@@ -133,7 +133,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Reject input that is not a valid request, with an OpenAI error body, after the pending responses."""
-        error = self._rejection or BadRequest(f"this is not an HTTP/1.1 request: {msg}", code="invalid_http")
+        error = self._rejection or BadRequest(f"the request is not valid HTTP/1.1: {msg}", code="invalid_http")
         self._rejection = None
         if self._last_response is not None:
             return
@@ -171,7 +171,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._idle_since_s is not None and now_s > self._idle_since_s + self.timeout_keep_alive:
             self.timeout_keep_alive_handler()
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
-            self._rejection = SlowHeaders(f"the request's headers did not arrive within {HEAD_S_MAX:g} s")
+            self._rejection = SlowHeaders(
+                f"the request's headers are incomplete after {HEAD_S_MAX:g} s; send them at once"
+            )
             self.send_400_response("")
 
 
@@ -183,4 +185,4 @@ def _unacknowledged_bytes(transport: asyncio.Transport) -> int:
 
 
 def _too_large() -> HeadersTooLarge:
-    return HeadersTooLarge(f"the request's headers are over the {HEAD_BYTES_MAX} bytes taken here")
+    return HeadersTooLarge(f"the request's headers are over {HEAD_BYTES_MAX} bytes; send fewer or shorter headers")

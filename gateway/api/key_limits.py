@@ -15,15 +15,15 @@ def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyL
     """Build the error for a key that is at a limit."""
     limit = over.limit
     if over.quantity is Quantity.CONCURRENCY:
-        what = f"may have {limit} requests at a time and has them"
+        what = f"is at its concurrency limit ({limit})"
     elif over.quantity is Quantity.REQUESTS:
-        what = f"may make {limit} requests a minute and has made them"
+        what = f"is at its limit of {limit} requests per minute"
     elif over.wait_s is None:
-        what = f"may use {limit} tokens a minute, and this prompt alone has some {over.asked}; send a shorter one"
+        what = f"is limited to {limit} tokens per minute and this prompt has about {over.asked}; send a shorter one"
     else:
-        what = f"may use {limit} tokens a minute, and the {over.asked} that this request may take are not left"
-    retry = "" if over.wait_s is None else f"; try again in {over.wait_s:.3g} s"
-    error = OverKeyLimit(f"the key {key_name!r} {what}{retry}", over.wait_s)
+        what = f"is at its limit of {limit} tokens per minute (this request may use {over.asked})"
+    retry = "" if over.wait_s is None else f"; retry in {over.wait_s:.3g} s"
+    error = OverKeyLimit(f"key {key_name!r} {what}{retry}", over.wait_s)
     error.extra_headers = tuple(headers)
     return error
 

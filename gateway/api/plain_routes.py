@@ -20,7 +20,7 @@ from gateway.errors import UnknownModel
 
 _SERVED = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
-    "GET /v1/models, GET /v1/models/{model}; /docs has it all"
+    "GET /v1/models, GET /v1/models/{model}; see /docs for all routes"
 )
 
 
@@ -59,7 +59,7 @@ def plain_app(
         models = models_of(request)
         if model not in models:
             known = ", ".join(models[:20])
-            raise UnknownModel(f"there is no model {model[:80]!r} here; there are: {known}", param="model")
+            raise UnknownModel(f"model {model[:80]!r} does not exist; use one of: {known}", param="model")
         return JSONResponse(entry(model))
 
     @app.get("/healthz")

@@ -135,7 +135,7 @@ class JsonAnswer:
     def write(self, raw: bytes) -> None:
         self._body_bytes += len(raw)
         if self._body_bytes > ANSWER_BYTES_MAX:
-            self._give_up(f"the upstream's answer is over {ANSWER_BYTES_MAX} bytes; ask for a stream")
+            self._give_up(f'the upstream\'s answer is over {ANSWER_BYTES_MAX} bytes; set "stream": true')
         elif self._assembler is not None:
             self._assembler.add(raw)
         else:
@@ -145,7 +145,7 @@ class JsonAnswer:
         try:
             body = self._assembler.body() if self._assembler is not None else self._body
         except (ValueError, TypeError, LookupError, AttributeError):  # the events do not form an answer
-            self._give_up("the upstream's events could not be put together to one answer")
+            self._give_up("the upstream's events could not be assembled into one response")
             return
         headers = [(b"content-type", b"application/json"), _id_header(self._request_id), *self._headers]
         respond(self._outbox, 200, headers, body)

@@ -114,7 +114,9 @@ class RacedRoutes:
         body, arrived_s = b"", 0.0
         try:
             if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} {scope['path']} does not exist; use POST", allow="POST")
+                raise MethodNotAllowed(
+                    f"method {scope['method']} is not supported at {scope['path']}; use POST", allow="POST"
+                )
             self._require_open()
             key_name = serving.keyring.name(scope["headers"])
             body = await serving.bodies.receive(scope["headers"], receive)
@@ -135,7 +137,7 @@ class RacedRoutes:
 
     def _require_open(self) -> None:
         if self.refusing:
-            raise ShuttingDown("the gateway is shutting down; try another one")
+            raise ShuttingDown("the gateway is shutting down; retry")
 
     async def _run(
         self, race: Race, permit: Permit | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
@@ -158,7 +160,7 @@ class RacedRoutes:
             self._runtime.report("race", error)
             running.client_gone()
             if not outbox.started:
-                await answer_error(Internal("the gateway failed; its log says where"), outbox, receive, request_id, api)
+                await answer_error(Internal("the gateway failed; see its log"), outbox, receive, request_id, api)
         finally:
             self.active.discard(running)
             if permit is not None:
@@ -191,9 +193,7 @@ class RacedRoutes:
             raise serving.keyring.model_error(key_name, call.model, serving.models)
         if call.api not in model.apis:
             supported = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
-            raise UnsupportedApi(
-                f"the model {call.model!r} cannot be asked at /v1/{call.api.value}, only at {supported}"
-            )
+            raise UnsupportedApi(f"model {call.model!r} is not supported at /v1/{call.api.value}; use {supported}")
         return model
 
     def _admit(

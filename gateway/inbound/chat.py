@@ -100,7 +100,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    reason = "its fields do not fit together"
+    reason = "its fields are inconsistent"
     try:
         fields = _decode_chat(body)
         if fields.is_within(bounds) and fields.prompts():
@@ -116,7 +116,7 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     Raises:
         BadRequest: the fields are invalid.
     """
-    reason = "its fields do not fit together"
+    reason = "its fields are inconsistent"
     try:
         fields = _decode_completions(body)
         prompts = fields.prompts()

@@ -22,7 +22,7 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    reason = "its fields do not fit together"
+    reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
         if fields.model and fields.input and fields.stream is not True and _is_uniform(fields.input):

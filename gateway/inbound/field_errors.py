@@ -34,7 +34,7 @@ def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, 
         reason: reason for the message if no invalid field is found here.
     """
     try:
-        return next(_wrong_fields(api, raws, maxima), BadRequest(f"the body cannot be read: {reason}"))
+        return next(_wrong_fields(api, raws, maxima), BadRequest(f"the body is invalid: {reason}"))
     except RecursionError:
         return too_deep()
 
@@ -42,11 +42,11 @@ def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, 
 def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int]) -> Iterator[BadRequest]:
     model = _value(raws, "model")
     if model is None:
-        yield _missing("model", raws, "the name of a model, as GET /v1/models lists them")
+        yield _missing("model", raws, "a model name from GET /v1/models")
     elif not isinstance(model, str):
-        yield _wrong_type("model", model, "a string, the name of a model")
+        yield _wrong_type("model", model, "a model name as a string")
     elif not model:
-        yield BadRequest("`model` is empty; write the name of a model", param="model", code="empty_string")
+        yield BadRequest("`model` is empty; write a model name", param="model", code="empty_string")
     yield from _PROMPTS[api](raws)
     if api is not Api.EMBEDDINGS:
         yield from _stream(raws)
@@ -66,10 +66,12 @@ def _messages(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     messages = _value(raws, "messages")
     if messages is None:
         if "prompt" in raws:
-            yield _other_api_field("messages", "prompt", f"send it to /v1/completions, or write [{_MESSAGE}]")
+            yield _other_api_field(
+                "messages", "prompt", f"send the request to /v1/completions, or write an array like [{_MESSAGE}]"
+            )
         yield _missing("messages", raws, f"an array like [{_MESSAGE}]")
     elif isinstance(messages, dict):
-        yield _wrong_type("messages", messages, "an array, with [ ] around the object")
+        yield _wrong_type("messages", messages, "an array: put [ ] around the object")
     elif not isinstance(messages, list):
         yield _wrong_type("messages", messages, f"an array like [{_MESSAGE}]")
     else:
@@ -92,7 +94,7 @@ def _message(path: str, message: object) -> Iterator[BadRequest]:
     elif not isinstance(role, str):
         yield _wrong_type(f"{path}.role", role, 'a string: "system", "user", "assistant" or "tool"')
     if isinstance(content, dict):
-        yield _wrong_type(f"{path}.content", content, "a string, or an array of parts, with [ ] around the object")
+        yield _wrong_type(f"{path}.content", content, "a string, or an array of parts: put [ ] around the object")
     elif not isinstance(content, str | list | None):
         yield _wrong_type(f"{path}.content", content, "a string or an array of parts")
 
@@ -101,7 +103,7 @@ def _prompts(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     prompt = _value(raws, "prompt")
     if prompt is None:
         if "messages" in raws:
-            yield _other_api_field("prompt", "messages", "send them to /v1/chat/completions, or write a string")
+            yield _other_api_field("prompt", "messages", "send the request to /v1/chat/completions, or write a string")
         yield _missing("prompt", raws, "a string, an array of strings, or token numbers")
     elif not isinstance(prompt, str | list):
         yield _wrong_type("prompt", prompt, "a string, an array of strings, or token numbers")
@@ -113,7 +115,9 @@ def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     items = _value(raws, "input")
     if items is None and "prompt" not in raws:
         if "messages" in raws:
-            yield _other_api_field("input", "messages", "send them to /v1/chat/completions, or as `input`")
+            yield _other_api_field(
+                "input", "messages", "send the request to /v1/chat/completions, or rename `messages` to `input`"
+            )
         yield _missing("input", raws, f"a string, or an array like [{_MESSAGE}]")
     elif not isinstance(items, str | list | None):
         yield _wrong_type("input", items, f"a string, or an array like [{_MESSAGE}]")
@@ -128,7 +132,7 @@ def _input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
 
 
 def _storage_fields(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
-    for name, expected in (("instructions", "a string"), ("previous_response_id", "the id of an answer, a string")):
+    for name, expected in (("instructions", "a string"), ("previous_response_id", "the id of an answer as a string")):
         value = _value(raws, name)
         if not isinstance(value, str | None):
             yield _wrong_type(name, value, expected)
@@ -141,8 +145,7 @@ def _storage_fields(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
             yield _wrong_literal(name, value, "true or false")
     if _value(raws, "background") is True:
         yield BadRequest(
-            "`background` is true, but an answer lives here only as long as its connection; leave it out, and "
-            "stream the answer if it takes long",
+            "`background` is true, but an answer ends with its connection; remove it, and stream long answers",
             param="background",
             code="invalid_value",
         )
@@ -161,7 +164,7 @@ def _embeddings_input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
         yield from _uniform_items("input", value) if isinstance(value, list) else ()
     if _value(raws, "stream") is True:
         yield BadRequest(
-            "`stream` is true, but embeddings come as a whole; leave it out", param="stream", code="invalid_value"
+            "`stream` is true, but embeddings are never streamed; remove it", param="stream", code="invalid_value"
         )
 
 
@@ -172,10 +175,10 @@ def _uniform_items(name: str, items: list[object]) -> Iterator[BadRequest]:
     for index, item in enumerate(items):
         if type(item) is not type(items[0]) or type(item) not in (str, int, list):
             yield _wrong_type(
-                f"{name}[{index}]", item, "all items alike: strings, token numbers, or arrays of token numbers"
+                f"{name}[{index}]", item, "items of one type: strings, token numbers, or arrays of token numbers"
             )
         if isinstance(item, list) and not all(type(token) is int for token in item):
-            yield _wrong_type(f"{name}[{index}]", item, "an array of token numbers, all of them whole")
+            yield _wrong_type(f"{name}[{index}]", item, "an array of whole token numbers")
 
 
 def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
@@ -188,7 +191,7 @@ def _stream(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
             yield _wrong_literal("stream_options.include_usage", include_usage, "true or false")
         if stream is not True:
             yield BadRequest(
-                '`stream_options` is given, but `stream` is not true; write "stream": true, or leave it out',
+                '`stream_options` is set but `stream` is not true; write "stream": true, or remove it',
                 param="stream_options",
                 code="invalid_value",
             )
@@ -205,7 +208,7 @@ def _whole_number(name: str, value: object, maximum: int) -> Iterator[BadRequest
     elif not 1 <= value <= maximum:
         side = "below_min" if value < 1 else "above_max"
         yield BadRequest(
-            f"`{name}` is {_shown(value)}; write {expected}, or leave it out", param=name, code=f"integer_{side}_value"
+            f"`{name}` is {_shown(value)}; write {expected}, or remove it", param=name, code=f"integer_{side}_value"
         )
 
 
@@ -214,19 +217,19 @@ def _length(name: str, items: list[object], maximum: int, minimum: str) -> Itera
         yield BadRequest(f"`{name}` is an empty array; write {minimum}", param=name, code="empty_array")
     elif len(items) > maximum:
         yield BadRequest(
-            f"`{name}` has {len(items)} items; this gateway takes {maximum}", param=name, code="array_above_max_length"
+            f"`{name}` has {len(items)} items; send at most {maximum}", param=name, code="array_above_max_length"
         )
 
 
 def _missing(name: str, raws: Mapping[str, msgspec.Raw], expected: str) -> BadRequest:
     near = get_close_matches(name, [key for key in raws if key != name and len(key) < 2 * len(name)], 1, 0.75)
-    hint = f" (is `{near[0]}` meant to be it?)" if near else ""
+    hint = f" (is `{near[0]}` a misspelling of it?)" if near else ""
     return BadRequest(f"`{name}` is missing{hint}; write {expected}", param=name, code="missing_required_parameter")
 
 
 def _other_api_field(name: str, other: str, advice: str) -> BadRequest:
     return BadRequest(
-        f"`{name}` is missing, and there is `{other}`; {advice}", param=name, code="missing_required_parameter"
+        f"`{name}` is missing but `{other}` is present; {advice}", param=name, code="missing_required_parameter"
     )
 
 

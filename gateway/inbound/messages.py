@@ -41,12 +41,12 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    reason = "its fields do not fit together"
+    reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
         if fields.max_tokens is None and fields.model and fields.messages:
             raise BadRequest(
-                "`max_tokens` is missing; write a whole number, the most tokens that the answer may have",
+                "`max_tokens` is missing; write the maximum number of tokens of the answer",
                 param="max_tokens",
                 code="missing_required_parameter",
             )
@@ -63,7 +63,7 @@ def read_count(body: bytes, raws: RawFields) -> str:
     Raises:
         BadRequest: the body has no model or no messages.
     """
-    reason = "its fields do not fit together"
+    reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
         if fields.model and fields.messages and len(fields.messages) <= inbound_fields.MESSAGES_MAX:

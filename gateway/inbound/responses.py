@@ -44,7 +44,7 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     Raises:
         BadRequest: the fields are invalid.
     """
-    reason = "its fields do not fit together"
+    reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
         if _within(fields, bounds):

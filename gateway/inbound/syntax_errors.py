@@ -26,25 +26,28 @@ _HALF_CHARACTER: Final = re.compile(
     rb"(?<!\\)(?:\\\\)*+(\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F]..))"
 )
 _ADVICE: Final = (
-    (r"'", "names and strings stand in double quotes, not in single ones"),
-    (r"(?i:true|false)\Z", "write true or false, in lower case"),
+    (r"'", "write keys and strings in double quotes"),
+    (r"(?i:true|false)\Z", "write true or false in lower case"),
     (r"(?i:none|null|nil|undefined)\Z", "write null"),
-    (r"(?i:[+-]?(nan|inf))", "JSON has no such number; write another one, or null"),
-    (r"[/#]", "JSON has no comments; take them out"),
+    (r"(?i:[+-]?(nan|inf))", "this is not a JSON number; write a finite number or null"),
+    (r"[/#]", "comments are not allowed in JSON; remove them"),
     ("\ufeff", "this is a byte order mark; send UTF-8 without it"),
     ("[\u2018-\u201f]", 'this is a typographic quote; write "'),
-    (r"\0", "this looks like UTF-16; send UTF-8"),
-    (r"[\x01-\x1f]", "a control character; within strings write a line break as \\n, a tab as \\t"),
-    (r"[+.-]|\d", "a number begins with a digit or -, without leading zeros, and has digits behind its point"),
-    (r"[^\W\d]", "names and strings stand in double quotes; the only bare words are true, false and null"),
+    (r"\0", "this seems to be UTF-16; send UTF-8"),
+    (r"[\x01-\x1f]", "this is a control character; in strings write a line break as \\n and a tab as \\t"),
+    (
+        r"[+.-]|\d",
+        "invalid number; start it with a digit or -, without leading zeros, and write digits after the decimal point",
+    ),
+    (r"[^\W\d]", "write keys and strings in double quotes; the only bare words are true, false and null"),
 )
 
 
 def content_type(media_type: bytes) -> BadRequest:
     """Build the error for a body whose declared media type is not JSON."""
     return BadRequest(
-        f"the body was sent as `{_header(media_type)}`; send JSON, with the header `content-type: application/json` "
-        "(curl says form data unless told otherwise: -H 'content-type: application/json')",
+        f"the content type is `{_header(media_type)}`; send JSON with the header `content-type: application/json` "
+        "(curl sends form data by default; add -H 'content-type: application/json')",
         param="content-type",
         code="unsupported_value",
     )
@@ -53,7 +56,7 @@ def content_type(media_type: bytes) -> BadRequest:
 def content_encoding(encoding: bytes) -> BadRequest:
     """Build the error for a body that is declared as compressed."""
     return BadRequest(
-        f"the body was sent with `content-encoding: {_header(encoding)}`; send it uncompressed, without this header",
+        f"the content encoding is `{_header(encoding)}`; send the body uncompressed, without `content-encoding`",
         param="content-encoding",
         code="unsupported_value",
     )
@@ -62,7 +65,7 @@ def content_encoding(encoding: bytes) -> BadRequest:
 def switch_header(name: str, value: bytes) -> BadRequest:
     """Build the error for a header that is neither `on` nor `off`."""
     return BadRequest(
-        f"the header `{name}` is `{_header(value)}`; write `on` or `off`, or leave it out",
+        f"header `{name}` is `{_header(value)}`; write `on` or `off`, or remove it",
         param=name,
         code="invalid_value",
     )
@@ -70,15 +73,15 @@ def switch_header(name: str, value: bytes) -> BadRequest:
 
 def too_deep() -> BadRequest:
     """Build the error for a body nested more deeply than the decoder supports."""
-    return _syntax("arrays and objects are nested too deeply; a request needs a few dozen levels at most")
+    return _syntax("arrays and objects are nested too deeply; use a few dozen levels at most")
 
 
 def not_utf8(body: bytes, offset: int) -> BadRequest:
     """Build the error for a body that is not UTF-8; `offset` is that of the first invalid byte."""
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
-        advice = "this looks like UTF-16; send UTF-8"
+        advice = "this seems to be UTF-16; send UTF-8"
     elif body.startswith(b"\x1f\x8b"):
-        advice = "this looks like gzip; send it uncompressed"
+        advice = "this seems to be gzip; send it uncompressed"
     else:
         advice = "send UTF-8"
     return _syntax(f"byte 0x{body[offset]:02x} at {_position(body, offset)} is not UTF-8; {advice}")
@@ -94,7 +97,7 @@ def not_object(body: bytes) -> BadRequest:
 def too_many_keys(count: int, maximum: int) -> BadRequest:
     """Build the error for a body with too many keys at its top level."""
     return BadRequest(
-        f"the body has {count} keys at its top level; this gateway takes {maximum}", code="object_above_max_properties"
+        f"the body has {count} keys at its top level; send at most {maximum}", code="object_above_max_properties"
     )
 
 
@@ -102,7 +105,7 @@ def duplicate(key: str) -> BadRequest:
     """Build the error for a duplicate key at the top level."""
     name = cut(key)
     return BadRequest(
-        f"the key `{name}` stands twice at the top level of the body; write it once", param=name, code="duplicate_key"
+        f"key `{name}` is duplicated at the top level of the body; write it once", param=name, code="duplicate_key"
     )
 
 
@@ -118,10 +121,10 @@ def not_json(body: bytes, error: str) -> BadRequest:
     if half := _HALF_CHARACTER.search(body):
         offset = half.start(1)
         return _syntax(
-            f"{_position(body, offset)}: half a character, cut in the middle; send both its escapes, or none"
+            f"{_position(body, offset)}: unpaired surrogate escape `{half[1].decode()}`; send both halves of the pair"
         )
     if (located := _BYTE.search(error)) is None:
-        return _syntax(f'the body ends at {_position(body, len(body))} with something not closed: a ", ] or }}')
+        return _syntax(f'the body ends at {_position(body, len(body))} before a closing ", ] or }}; send it whole')
     offset = int(located[1])
     if "trailing characters" in error:
         offset -= 1  # the decoder reports one more
@@ -138,19 +141,19 @@ def not_json(body: bytes, error: str) -> BadRequest:
 def _advice(before: str, found: str, error: str) -> str:
     """Return what to write instead of `found`."""
     if "trailing characters" in error:
-        return "the JSON object has ended before; send it alone, and once"
+        return "the JSON object has already ended; send exactly one"
     if found in ("]", "}") and _AFTER_COMMA.search(before[-100:]):
-        return "take the comma before it out"
+        return "remove the comma before it"
     if "expected ','" in error:
-        return 'a comma is missing before it, or a " within a string is not written as \\"'
+        return 'add a comma before it, or write a " within a string as \\"'
     if "expected ':'" in error:
-        return "a name is followed by a colon"
+        return "add a colon after the key"
     if "escape" in error:
-        return 'after a backslash stands one of "\\/bfnrt, or u and four hex digits; a backslash itself is \\\\'
+        return 'after a backslash write one of "\\/bfnrt, or u and four hex digits; write a backslash as \\\\'
     if not before.strip() and found.isprintable():
-        return f"the body must begin with {{, like {_EXAMPLE}"
+        return f"the body must start with {{, like {_EXAMPLE}"
     fitting = (advice for pattern, advice in _ADVICE if re.match(pattern, found))
-    return next(fitting, "this cannot stand here")
+    return next(fitting, "this is not allowed here")
 
 
 def _syntax(message: str) -> BadRequest:

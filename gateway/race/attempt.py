@@ -233,7 +233,7 @@ class Attempt:
         """Handle an event without content."""
         kind = frame.kind
         if kind is FrameKind.ERROR:
-            self._race.on_failed(self, frame.error or ProtocolError("the upstream sent an error without a text"))
+            self._race.on_failed(self, frame.error or ProtocolError("the upstream sent an error without a message"))
             return
         if kind is FrameKind.MALFORMED:
             self.malformed += 1
@@ -251,7 +251,9 @@ class Attempt:
     def _hold(self, raw: bytes) -> None:
         self._held_bytes += len(raw)
         if self._held_bytes > PREAMBLE_BYTES_MAX:
-            self._race.on_failed(self, ProtocolError(f"over {PREAMBLE_BYTES_MAX} bytes came before any content"))
+            self._race.on_failed(
+                self, ProtocolError(f"the upstream sent over {PREAMBLE_BYTES_MAX} bytes before any content")
+            )
         elif raw:
             self._held.append(raw)
 

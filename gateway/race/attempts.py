@@ -217,7 +217,7 @@ class Attempts:
             attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault
             runtime.report("open", error)
-            message = "the request could not be put into words for this upstream"
+            message = "the request could not be translated for this upstream"
             failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
         if self._call.timed:  # else the whole answer arrives at once: only its end is timed

@@ -96,7 +96,7 @@ def answer(error: UpstreamError) -> UpstreamFailed:
         return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
     if judge(error).outcome is Outcome.MISCONFIGURED:
         return UpstreamFailed(
-            f"the upstream answered {status} to the gateway's own key or model name; your key and request are fine",
+            f"the upstream rejected the gateway's own key or model name ({status}); your key and request are valid",
             status=502,
             code="upstream_misconfigured",
             should_retry=False,

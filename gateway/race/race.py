@@ -97,7 +97,7 @@ class Race:
     def shut_down(self) -> None:
         """End the request: the gateway is stopping and the drain period is over."""
         if not self._over:
-            error = ShuttingDown("the gateway is shutting down and this request outlived the drain")
+            error = ShuttingDown("the gateway is shutting down and its drain period is over; retry")
             self._client.fail(error)
             self._stop(Outcome.DRAINED, status=error.status, error=error.code)
 
@@ -240,7 +240,7 @@ class Race:
         elif self._attempts.errors:
             self._refuse(last_word(self._attempts.errors, spent=nothing.spent))
         else:
-            message = "every replica of this model was told by its provider to wait"
+            message = "every replica of this model is rate-limited by its provider; retry later"
             self._refuse(RateLimited(message, retry_after_s=nothing.wait_s))
 
     def _refuse(self, error: GatewayError) -> None:
@@ -346,7 +346,7 @@ class Race:
         if self._paused:
             winner.last_s = now_s  # while reading is paused, silence is not a stall
         elif now_s >= winner.last_s + stall_s:
-            self.on_failed(winner, TimedOut(f"the upstream stalled in the middle of its answer for {stall_s:g} s"))
+            self.on_failed(winner, TimedOut(f"the upstream sent nothing for {stall_s:g} s in the middle of its answer"))
 
     def _check_waiting(self, now_s: float) -> None:
         """Handle the due deadlines of each attempt, then of the request, while there is no winner."""
@@ -354,7 +354,7 @@ class Race:
             if not attempt.live:
                 continue
             if now_s >= attempt.give_up_at_s:
-                self.on_failed(attempt, TimedOut(f"no token within {now_s - attempt.start_s:.3g} s"))
+                self.on_failed(attempt, TimedOut(f"no first token within {now_s - attempt.start_s:.3g} s"))
             elif now_s >= attempt.overdue_at_s:
                 attempt.overdue_at_s = math.inf
                 attempt.overdue = self._next(Role.FAILOVER)

@@ -238,6 +238,6 @@ def test_a_body_is_never_taken_for_a_request(*, split: bool) -> None:
     pieces = (head, _GET % 2) if split else (head + _GET % 2,)
     transport = _answered(*pieces)
     assert transport.written.startswith(b"HTTP/1.1 400 ")
-    assert b"without that header" in transport.written
+    assert b"remove the `Upgrade` header" in transport.written
     assert b"/2ok" not in transport.written
     assert transport.closed

@@ -193,7 +193,7 @@ def test_a_key_sees_its_models_only() -> None:
             async with answer(site.port, _asking(model="m2")) as got:
                 error = got.error(await got.body())
                 assert (got.status, error["code"], error["param"]) == (403, "model_not_found", "model")
-                assert error["message"].endswith("it may use: m0, m1")
+                assert error["message"].endswith("use one of: m0, m1")
             async with answer(site.port, _asking(model="nowhere")) as got:
                 error = got.error(await got.body())
                 assert (got.status, "m2" in error["message"]) == (404, False)

@@ -230,7 +230,7 @@ def test_signs_of_life_do_not_trip_the_sdk() -> None:
         silent: Settings = {**REPLICA, "faults": ["silence"]}
         patience = {"ttft_failover": "400ms", "ttft_max": "400ms"}
         async with serving({"a": silent}, timeouts={**signs, **patience}) as site, async_client(site.url) as client:
-            with pytest.raises(openai.APIError, match="no token"):
+            with pytest.raises(openai.APIError, match="no first token"):
                 async for _ in await client.chat.completions.create(model="m", messages=HELLO, stream=True):
                     pass
 

@@ -91,7 +91,7 @@ def test_a_wrong_word_is_told() -> None:
             got, body = await ask(site, asked({"x-ttft-usage": "maybe"}))
             error = got.error(body)
             assert (got.status, error["param"], error["code"]) == (400, "x-ttft-usage", "invalid_value")
-            assert error["message"] == "the header `x-ttft-usage` is `maybe`; write `on` or `off`, or leave it out"
+            assert error["message"] == "header `x-ttft-usage` is `maybe`; write `on` or `off`, or remove it"
             assert site.reached == 0
 
     run_real(scenario())
