@@ -150,14 +150,14 @@ class Pool:
     ) -> Hedge | Denied:
         """Decide on a hedge for a late attempt; a returned hedge is already paid for."""
         if self.has_hidden_reasoning:
-            return Denied(Denial.OFF, math.inf, "its answers begin with reasoning that is not shown")
+            return Denied(Denial.OFF, math.inf, "its answers begin with hidden reasoning")
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
         replica = self.picker.backup(facts, asking.replica, tried, now_s, rand)
         waited_s = now_s - asking.start_s
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
-            return Denied(Denial.NO_REPLICA, again_s, "no other healthy replica may be tried")
+            return Denied(Denial.NO_REPLICA, again_s, "no other healthy replica is available")
         cost = self._hedge_cost(facts, asking.replica, replica, now_s)
         predicted_s = self.picker.predict(facts, replica, now_s)
         decision = gate.decide(
@@ -274,10 +274,10 @@ class Pool:
     def _denial_reason(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         if denied.gain_s is not None and denied.asked_s is not None:
             saved, required = 1000 * denied.gain_s, 1000 * denied.asked_s
-            return f"a backup on {replica.name} would save {saved:.0f} ms, {required:.0f} ms are asked"
+            return f"a backup on {replica.name} would save {saved:.0f} ms ({required:.0f} ms needed)"
         if denied.reason is Denial.QUOTA:
             left = self.quotas.headroom(replica, now_s)
-            return f"{left:.0%} of the quota of {replica.name} is left, and is kept for primaries"
+            return f"{left:.0%} of the quota of {replica.name} is left and reserved for primaries"
         return self.budget.why_not(cost)
 
     def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:

@@ -53,7 +53,7 @@ def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
     """Return the reason for a primary or a failover, as text; `errors` are those of the attempts before it."""
     if role is Role.PRIMARY:
         return "first choice"
-    return f"after {errors[-1].label}" if errors else "the attempt before it is overdue"
+    return f"after {errors[-1].label}" if errors else "the previous attempt is overdue"
 
 
 def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
