@@ -88,10 +88,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Ignore an upgrade: parse on after that request, where the parser and uvicorn would stop."""
         error = sys.exception()
-        rest = self._data[error.args[0] :] if isinstance(error, httptools.HttpParserUpgrade) else b""
-        if rest:
-            self._data = rest
-            super().data_received(rest)
+        remaining = self._data[error.args[0] :] if isinstance(error, httptools.HttpParserUpgrade) else b""
+        if remaining:
+            self._data = remaining
+            super().data_received(remaining)
 
     def on_message_begin(self) -> None:
         self._idle_since_s = None

@@ -30,15 +30,15 @@ _STREAM_HEADERS = [
 class EventStream:
     """A `gateway.race.context.Client` that forwards events."""
 
-    __slots__ = ("_api", "_ending", "_outbox", "_request_id", "write")
+    __slots__ = ("_api", "_outbox", "_request_id", "_terminator", "write")
 
     def __init__(self, outbox: "Outbox", request_id: str, api: ClientApi) -> None:
         self._outbox = outbox
         self._request_id = request_id
         self._api = api
-        self._ending = api.ending(request_id)
+        self._terminator = api.terminator(request_id)
         self.write: Callable[[bytes], None] = outbox.write  # saves one call for every event
-        if self._ending.note is not None:
+        if self._terminator.note is not None:
             self.write = self._write_noted
 
     @property
@@ -58,14 +58,14 @@ class EventStream:
 
     def fail(self, error: GatewayError) -> None:
         if self._outbox.started:
-            self._outbox.write(self._ending.error(error))
+            self._outbox.write(self._terminator.error(error))
             self._outbox.end()
         else:
             respond_error(self._outbox, error, self._request_id, self._api)
 
     def _write_noted(self, raw: bytes) -> None:
-        assert self._ending.note is not None
-        self._ending.note(raw)
+        assert self._terminator.note is not None
+        self._terminator.note(raw)
         self._outbox.write(raw)
 
 

@@ -156,7 +156,7 @@ class Picker:
             return best
         limit_s = _NEAR_TIE * predicted_s[candidates.index(best)]
         near = zip(candidates, predicted_s, strict=True)
-        return next((one for one, one_s in near if one.quota != asking.quota and one_s <= limit_s), best)
+        return next((each for each, each_s in near if each.quota != asking.quota and each_s <= limit_s), best)
 
     # state of a replica
 
@@ -252,11 +252,11 @@ class Picker:
 
         Running streams slow each other down, which TTFT does not show.
         """
-        count, in_flight = len(candidates), [one.in_flight for one in candidates]
+        count, in_flight = len(candidates), [each.in_flight for each in candidates]
         if in_flight[best] * count <= _SHARE_MAX * sum(in_flight):
             return candidates[best]
-        waits = (self.loads[one].stalls for one in candidates)
-        expected_s = [one_s + wait.overdue_s(now_s) for one_s, wait in zip(predicted_s, waits, strict=True)]
+        waits = (self.loads[each].stalls for each in candidates)
+        expected_s = [each_s + wait.overdue_s(now_s) for each_s, wait in zip(predicted_s, waits, strict=True)]
         start, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
         near = (index % count for index in range(start, start + count) if expected_s[index % count] <= near_s)
         return candidates[min(near, key=in_flight.__getitem__)]  # the first one after a random start wins a tie
@@ -278,7 +278,7 @@ class Picker:
         """Return the predicted TTFT of each candidate, None while there is no prediction."""
         loads, tokens = self.loads, facts.prompt_tokens
         if facts.prefixes:
-            queries = [(one.name, self.uncached(facts, one, now_s), loads[one].pending) for one in candidates]
+            queries = [(each.name, self.uncached(facts, each, now_s), loads[each].pending) for each in candidates]
         else:
-            queries = [(one.name, tokens, loads[one].pending) for one in candidates]
+            queries = [(each.name, tokens, loads[each].pending) for each in candidates]
         return self._learning.predictor.predict_each(queries, now_s)

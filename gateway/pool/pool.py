@@ -262,8 +262,8 @@ class Pool:
 
     def answer_tokens(self, facts: RequestFacts) -> float:
         """Return the expected length of the answer: the p90 of recent ones, at most the request's own limit."""
-        usual = self.learning.answer_tokens
-        return usual if facts.answer_tokens is None else min(usual, facts.answer_tokens)
+        p90_tokens = self.learning.answer_tokens
+        return p90_tokens if facts.answer_tokens is None else min(p90_tokens, facts.answer_tokens)
 
     def pending_tokens(self, replica: Replica) -> float:
         """Return the prompt tokens of its attempts without first content."""

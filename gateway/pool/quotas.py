@@ -37,7 +37,7 @@ class Quotas:
     """
 
     def __init__(self, replicas: Sequence[Replica], ledgers: Mapping[str, Ledger], learning: Learning) -> None:
-        self.of = {one: ledgers[one.quota] for one in replicas if one.quota is not None and one.quota in ledgers}
+        self.of = {each: ledgers[each.quota] for each in replicas if each.quota is not None and each.quota in ledgers}
         self._learning = learning
 
     # before an attempt
@@ -58,7 +58,7 @@ class Quotas:
         """Return the candidates whose quota has headroom, or all of them if none has."""
         if not self.of:
             return candidates
-        return [one for one in candidates if self.headroom(one, now_s) >= _HEADROOM_MIN] or candidates
+        return [each for each in candidates if self.headroom(each, now_s) >= _HEADROOM_MIN] or candidates
 
     def has_room(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
         """Return True if its quota has room for a hedge."""
@@ -107,8 +107,8 @@ class Quotas:
 
     def _spend(self, facts: RequestFacts, replica: Replica) -> Spend:
         """Return the amount that a provider may count against its limits when the request arrives."""
-        bound, usual = facts.answer_tokens, self._learning.answer_tokens
-        answer = usual if bound is None else bound if replica.counts_max_tokens else min(bound, usual)
+        limit, p90 = facts.answer_tokens, self._learning.answer_tokens
+        answer = p90 if limit is None else limit if replica.counts_max_tokens else min(limit, p90)
         return Spend(math.ceil(facts.prompt_tokens), math.ceil(answer))
 
 

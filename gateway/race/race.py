@@ -103,7 +103,7 @@ class Race:
 
     def give_up(self, error: GatewayError) -> None:
         """Fail with this error: the events received cannot be made into a response."""
-        self._refuse(error)
+        self._fail(error)
 
     def pause(self) -> None:
         """Stop reading the winner: the client is slow."""
@@ -168,7 +168,7 @@ class Race:
         live = self._attempts.live
         final = verdict.answers and verdict.remedy is Remedy.NONE
         if final and (outcome is Outcome.MODEL_REFUSAL or not live or _would_fail_alike(attempt, live)):
-            self._refuse(answer(error))
+            self._fail(answer(error))
         elif not live:
             self._none_live()
         elif all(other.overdue for other in live) and self._retry_at_s == math.inf:
@@ -201,7 +201,7 @@ class Race:
             self._recovery.on_broken(attempt, error)
             self._keep_alive_at_s = self._now() + self._keep_alive_s
         elif self._client.committed:
-            self._refuse(answer(error))
+            self._fail(answer(error))
             return
         self._none_live()
 
@@ -234,16 +234,16 @@ class Race:
         elif self._retry_at_s == math.inf:
             self._next(Role.FAILOVER)
 
-    def _give_up(self, nothing: Nothing) -> None:
+    def _nothing_left(self, nothing: Nothing) -> None:
         if self._recovery is not None and self._recovery.error is not None:
-            self._refuse(answer(self._recovery.error))
+            self._fail(answer(self._recovery.error))
         elif self._attempts.errors:
-            self._refuse(last_word(self._attempts.errors, spent=nothing.spent))
+            self._fail(last_word(self._attempts.errors, spent=nothing.spent))
         else:
             message = "every replica of this model is rate-limited by its provider; retry later"
-            self._refuse(RateLimited(message, retry_after_s=nothing.wait_s))
+            self._fail(RateLimited(message, retry_after_s=nothing.wait_s))
 
-    def _refuse(self, error: GatewayError) -> None:
+    def _fail(self, error: GatewayError) -> None:
         """End the request with an error: nothing is left to try, or the error is an answer."""
         if not self._over:
             self._client.fail(error)
@@ -302,7 +302,7 @@ class Race:
             self._retry_at_s = step.until_s
             self._arm(min(step.until_s, self._final_s, self._keep_alive_at_s))
         elif recovery is not None or not attempts.live:
-            self._give_up(step)
+            self._nothing_left(step)
         return not isinstance(step, Nothing)
 
     def _started(self, attempt: Attempt) -> None:
@@ -329,7 +329,7 @@ class Race:
             return
         now_s = self._now()
         if now_s >= self._final_s:
-            self._refuse(answer(TimedOut(f"no complete answer within {self._final_s - self._start_s:g} s")))
+            self._fail(answer(TimedOut(f"no complete answer within {self._final_s - self._start_s:g} s")))
             return
         if self._winner is not None:
             self._check_stall(self._winner, now_s)

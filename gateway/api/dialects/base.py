@@ -58,12 +58,12 @@ class ClientApi:
 
     Attributes:
         assembler: assembles the events of a stream into a JSON body; None if the API does not stream.
-        ending: makes the terminator of one stream from the gateway's id of the request.
+        terminator: makes the terminator of one stream from the gateway's id of the request.
         error_body: returns the JSON body of an error response.
         keep_alive: bytes that keep a waiting client's connection alive.
     """
 
     assembler: Callable[[Call], Assembler] | None
-    ending: Callable[[str], StreamTerminator] = ErrorEventTerminator
+    terminator: Callable[[str], StreamTerminator] = ErrorEventTerminator
     error_body: Callable[[GatewayError], bytes] = plain_body
     keep_alive: bytes = COMMENT
