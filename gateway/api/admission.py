@@ -71,7 +71,6 @@ class Admission:
     Args:
         key_limiters: limiters by key name, for keys that have limits.
         model_queues: queues by model name, for models with a concurrency limit.
-        runtime: shared by all races.
     """
 
     def __init__(

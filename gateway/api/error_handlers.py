@@ -14,7 +14,6 @@ def answer_errors(app: FastAPI, served: str) -> None:
     """Give every error of an app its OpenAI body.
 
     Args:
-        app: the app.
         served: the app's routes, as a message lists them after "this address serves".
     """
 

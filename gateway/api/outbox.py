@@ -38,8 +38,6 @@ class Outbox:
     """Sends pushed bytes in order over ASGI.
 
     Args:
-        send: ASGI's `send`.
-        loop: the running loop.
         tasks: owner of the task that waits for a slow client.
         burst: one read of an upstream; bytes written while it is open are sent at its end.
 

@@ -42,7 +42,6 @@ def plain_app(
             raises `Unauthorized`.
         created: start time of the gateway; OpenAI's SDKs expect a number for each model.
         ready: returns True while new requests are accepted.
-        version: version of the gateway.
     """
     app = FastAPI(title="ttft-gateway", version=version, openapi_url=None, docs_url=None, redoc_url=None)
     text = contract()

@@ -99,14 +99,7 @@ class TellingStream(EventStream):
 
 
 class JsonAnswer:
-    """A `gateway.race.context.Client` that assembles the events of a non-streaming request into one JSON body.
-
-    Args:
-        outbox: sends the body.
-        request_id: the gateway's id of the request.
-        api: the client's API.
-        call: the client's request.
-    """
+    """A `gateway.race.context.Client` that assembles the events of a non-streaming request into one JSON body."""
 
     __slots__ = ("_api", "_assembler", "_body", "_body_bytes", "_call", "_headers", "_outbox", "_request_id")
 

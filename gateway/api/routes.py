@@ -62,7 +62,6 @@ class Serving:
         keyring: API keys and the models they may use.
         bodies: receives request bodies.
         admission: gives permits to requests.
-        limits: limits on requests.
     """
 
     models: Mapping[str, Model]
@@ -78,7 +77,6 @@ class RacedRoutes:
     Args:
         serving: models, keys and limits from the settings.
         apis: the client APIs to serve.
-        runtime: shared by all races.
         tasks: owner of tasks that wait for slow clients.
 
     Attributes:

@@ -28,7 +28,6 @@ def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, 
     """Build the error for the first invalid field of a body.
 
     Args:
-        api: the client's API.
         raws: the values of the top level.
         maxima: largest allowed value of each whole number.
         reason: reason for the message if no invalid field is found here.

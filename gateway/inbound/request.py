@@ -71,8 +71,6 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_
     """Parse one request.
 
     Args:
-        api: the client's API.
-        body: the whole request body.
         headers: request headers, names in lower case.
         bounds: limits on numbers in the body.
         passed_headers: names of client headers to pass on.

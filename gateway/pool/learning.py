@@ -28,7 +28,6 @@ class Learning:
 
     Args:
         replicas: names of the replicas.
-        settings: hedge parameters of the pool.
     """
 
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:

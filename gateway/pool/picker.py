@@ -57,12 +57,6 @@ class ReplicaLoad:
 class Picker:
     """Picks among the replicas of one pool.
 
-    Args:
-        replicas: replicas of the pool.
-        settings: routing and hedge parameters of the pool.
-        learning: predicts TTFT.
-        quotas: quotas of the replicas.
-
     Attributes:
         loads: loads by replica; the pool updates them.
         ring: selects the candidates of a large pool.

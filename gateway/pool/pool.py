@@ -37,7 +37,6 @@ class Pool:
     Args:
         name: name for display: the model's name, with a number for a fallback.
         replicas: at least one replica, with different names.
-        settings: hedge parameters.
         ledgers: ledgers by quota name; shared between pools.
         previous: pool that this one replaces after a reload, None without one; replicas that stay keep their state.
     """
@@ -91,7 +90,6 @@ class Pool:
         """Count an attempt that is sent, and attach its forecast.
 
         Args:
-            attempt: the attempt.
             facts: facts about its call.
             tickets: credits that pay for it, None if it is no hedge.
             is_first: True if it is the request's first attempt in this pool, which earns credits if it may be hedged.
@@ -212,9 +210,6 @@ class Pool:
         """Settle an attempt that ended and learn from it; return the breaker's state if it changed.
 
         Args:
-            attempt: the attempt.
-            outcome: its outcome.
-            now_s: time of its end.
             retry_after_s: the upstream's Retry-After, None without one.
         """
         effects, replica = OUTCOME_EFFECTS[outcome], attempt.replica

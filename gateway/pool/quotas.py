@@ -28,7 +28,6 @@ class Quotas:
     """The quotas of one pool.
 
     Args:
-        replicas: replicas of the pool.
         ledgers: ledgers by quota name; not every quota has one.
         learning: has the usual length of answers.
 

@@ -77,12 +77,7 @@ class Attempts:
         return [attempt for attempt in self.sent if attempt.live]
 
     def next(self, racer: Racer, role: Role) -> Attempt | Wait | Nothing:
-        """Send one more attempt if possible now; otherwise return the time to wait for, or `Nothing`.
-
-        Args:
-            racer: receives the attempt's events.
-            role: PRIMARY or FAILOVER.
-        """
+        """Send a primary or failover if possible now; otherwise return the time to wait for, or `Nothing`."""
         runtime, sent = self._runtime, self.sent
         now_s = self._now_s = runtime.loop.time()
         step = runtime.safely("tries", self._tries.next, None, self._pick, sent, self.errors, now_s, runtime.rand)

@@ -58,8 +58,6 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
     """Build the recovery for a winner's stream; None if a broken stream could not be recovered.
 
     Args:
-        model: the request's model.
-        call: the client's call.
         attempt: the winner. A policy refusal is never recovered.
         write: sends an event to the client.
     """
@@ -200,7 +198,6 @@ class Recovery:
         Args:
             attempts: all attempts so far.
             facts: facts about the client's call.
-            now_s: current time.
             rand: uniform random number in [0, 1).
         """
         if self.given_up:

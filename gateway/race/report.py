@@ -133,10 +133,7 @@ def ended(
     """Build the event that ends every request; all its attempts have ended.
 
     Args:
-        course: final state of the race.
-        call: the client's call.
         billed: `charges` of the course; empty if they could not be computed.
-        now_s: current time.
         status, error: see `RequestEnded`.
         beyond: see `RequestEnded.beyond_boundary`.
     """

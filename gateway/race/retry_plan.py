@@ -69,12 +69,7 @@ class Nothing(NamedTuple):
 
 
 class Tries:
-    """The retry policy of one request.
-
-    Args:
-        model: the request's model.
-        facts: facts about the request.
-    """
+    """The retry policy of one request."""
 
     __slots__ = ("_facts", "_index", "_mode_retries", "_model", "_retry_same", "_used_remedies", "_waited")
 
@@ -96,7 +91,6 @@ class Tries:
             pick: asks a pool for a replica.
             attempts: all attempts so far; those whose request could not be translated are not counted.
             errors: errors of the failed attempts, in order.
-            now_s: current time.
             rand: returns random numbers that spread waits.
         """
         limit = attempt_limit(attempts, now_s) if attempts else None
@@ -118,7 +112,6 @@ class Tries:
         Args:
             attempts: all attempts so far.
             choose: chooses the replica, None if there is none.
-            now_s: current time.
         """
         return attempt_limit(attempts, now_s) or choose() or Nothing()
 
