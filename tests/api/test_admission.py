@@ -1,4 +1,4 @@
-"""Places in virtual time: whatever ends a request, its slot goes on to the next one, and nobody waits for ever."""
+"""Admission in virtual time: every end of a request passes its slot on, and no request waits for ever."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ DONE = replace(REQUEST, usage=Usage(prompt_tokens=10, completion_tokens=5))
 
 @dataclass(eq=False)
 class Work:
-    """A request that takes so long once it has begun, and everything that happened to it."""
+    """A request of a given duration, and a record of everything that happened to it."""
 
     house: "House"
     length_s: float
@@ -54,7 +54,7 @@ class Work:
             self.runtime.emit(DONE)
 
     def client_gone(self) -> None:
-        """The client left."""
+        """The client disconnected."""
         self.end("client_gone")
 
     def shut_down(self) -> None:
@@ -67,7 +67,7 @@ class Work:
         self.error = error
 
     def leave(self) -> None:
-        """What `response.serve` and the routes do when the client goes."""
+        """Disconnect the client as `response.serve` and the routes do."""
         if self.place is not None:
             self.place.client_gone()
             self.place.close()
@@ -82,7 +82,7 @@ class Buggy(Work):
 
 
 class House:
-    """A model "m" with a bound, and what was told of it."""
+    """A model "m" with a concurrency limit, and the events emitted for it."""
 
     def __init__(self, slots: int = 1, places: int = 100, timeout_s: float = 5.0, **limits: int) -> None:
         self.loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ ARRIVALS = st.lists(
         st.sampled_from([0.0, 0.0, 0.1, 1.0]),  # since the one before
         st.sampled_from([0.0, 0.5, 3.0, 20.0]),  # length
         st.sampled_from(["a", "b", "limited"]),
-        st.one_of(st.none(), st.sampled_from([0.0, 0.1, 1.0, 5.0])),  # the client leaves after so long
+        st.one_of(st.none(), st.sampled_from([0.0, 0.1, 1.0, 5.0])),  # seconds until the client disconnects
     ),
     max_size=40,
 )
@@ -133,7 +133,7 @@ ARRIVALS = st.lists(
 def test_slots_are_never_exceeded_lost_or_waited_for_in_vain(
     arrivals: list[tuple[float, float, str, float | None]], slots: int, places: int, timeout_s: float
 ) -> None:
-    """Whatever comes, ends and leaves: at most N run, each ends once, within its wait, and all is given back."""
+    """For any arrivals, ends and disconnects: at most N run, each ends once, within its wait, and all is released."""
 
     async def main() -> None:
         house = House(slots, places, timeout_s, concurrency=6)
@@ -176,7 +176,7 @@ def test_with_room_nothing_is_scheduled() -> None:
 
 
 def test_the_next_begins_when_one_ends() -> None:
-    """A slot that is given back is used in the same instant, and the wait is told to the request."""
+    """A released slot is used in the same instant, and the request gets the time it waited."""
 
     async def main() -> None:
         house = House()
@@ -189,7 +189,7 @@ def test_the_next_begins_when_one_ends() -> None:
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
-    """Without a place it is a 503 at once, with the time that all who wait will need and no word against retries."""
+    """With a full queue it is a 503 at once, with the time that all queued requests need, and retries are allowed."""
 
     async def main() -> None:
         house = House(places=2)
@@ -208,7 +208,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
 
 
 def test_a_wait_has_an_end() -> None:
-    """After the time-out it is a 503, told once with how long it waited; the slot then goes to who still waits."""
+    """After the timeout it is a 503, emitted once with its wait; the slot then goes to a request still queued."""
 
     async def main() -> None:
         house = House()
@@ -225,7 +225,7 @@ def test_a_wait_has_an_end() -> None:
 
 
 def test_nobody_waits_longer_than_its_client() -> None:
-    """A client that says how long it waits is not kept longer."""
+    """A request is not queued for longer than its client's timeout."""
 
     async def main() -> None:
         house = House()
@@ -272,7 +272,7 @@ def test_who_leaves_when_its_turn_has_just_come_passes_the_slot_on() -> None:
 
 
 def test_the_drain_ends_all_cleanly() -> None:
-    """When the drain is over those inside are told so, and those that wait get a 503; none begins then."""
+    """After the drain, running requests are shut down and queued ones get a 503; none starts then."""
 
     async def main() -> None:
         house = House()
@@ -305,7 +305,7 @@ def test_a_greedy_key_is_pushed_out_of_its_last_place() -> None:
 
 
 def test_a_request_that_cannot_begin_gives_its_slot_back() -> None:
-    """A bug in the start of a request that had waited is its client's 500 and nobody else's."""
+    """A bug in the start of a queued request is its own client's 500 and no other's."""
 
     async def main() -> None:
         house = House()
@@ -359,7 +359,7 @@ def test_a_key_over_its_limit_is_told_so() -> None:
     ],
 )
 def test_tokens_are_settled(ended: RequestEnded, left: int) -> None:
-    """A key is charged what was used, as far as it is known; the request itself stays counted."""
+    """A key is charged the reported usage, else an estimate; the request itself stays counted."""
 
     async def main() -> None:
         house = House(requests_per_min=2, tokens_per_min=1_000)
@@ -388,7 +388,7 @@ def test_who_was_not_served_is_charged_nothing() -> None:
 
 
 def test_no_cycle_outlives_a_request() -> None:
-    """When a request is over its place goes without the garbage collector's help."""
+    """After a request its permit is freed without the garbage collector."""
 
     async def main() -> tuple[int, int]:
         house = House()
@@ -402,7 +402,7 @@ def test_no_cycle_outlives_a_request() -> None:
     gc.collect()
     gc.disable()
     try:
-        assert run_virtual(main()) == (3, 0)  # one has left
+        assert run_virtual(main()) == (3, 0)  # one has disconnected
     finally:
         gc.enable()
 

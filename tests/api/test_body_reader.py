@@ -21,7 +21,7 @@ Piece = tuple[float, bytes, bool]
 
 
 class Sender:
-    """ASGI's receive: pieces at their times, then silence; or the client leaves after them."""
+    """ASGI's `receive`: pieces at their times, then silence or a disconnect."""
 
     def __init__(self, pieces: list[Piece], *, leaves: bool = False, held: BodyMemory | None = None) -> None:
         self.pieces = list(pieces)
@@ -52,7 +52,7 @@ def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyReader
 
 
 def announced(size: int) -> Headers:
-    """What a sender says of its body."""
+    """Headers that announce a body."""
     return [(b"content-length", b"%d" % size)]
 
 
@@ -81,7 +81,7 @@ def test_a_body_in_one_piece_is_held_until_its_request_ends() -> None:
 
 @pytest.mark.parametrize("headers", [announced(40), []], ids=["announced", "in chunks"])
 def test_what_does_not_fit_is_not_read(headers: Headers) -> None:
-    """Where the room is used up a new body is refused before anything of it is asked for."""
+    """With the memory used up a new body is rejected before `receive` is called."""
 
     async def main() -> None:
         held = BodyMemory(100)
@@ -126,7 +126,7 @@ def test_how_long_to_wait_is_how_long_bodies_are_held() -> None:
 
 
 def test_bodies_waited_for_are_bounded() -> None:
-    """So many may be on their way; one more is refused unless it is there already."""
+    """At most N bodies may be arriving; one more is rejected unless it is complete with its headers."""
 
     async def main() -> None:
         held = BodyMemory(10_000, arriving_max=2)
@@ -155,7 +155,7 @@ PIECES = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 2.0]), st.binary(max_size
 @settings(max_examples=150)
 @given(st.lists(st.tuples(PIECES, st.one_of(st.none(), st.integers(0, 120)), st.booleans()), max_size=6))
 def test_nothing_is_ever_held_for_nobody(senders: list[tuple[list[Piece], int | None, bool]]) -> None:
-    """Whatever is announced, late, too large or broken off: held are exactly the bodies that were received."""
+    """For any announced, late, too large or incomplete body: exactly the received bodies are held."""
 
     async def one(bodies: BodyReader, pieces: list[Piece], size: int | None, *, leaves: bool) -> int:
         headers = [] if size is None else announced(size)

@@ -61,7 +61,7 @@ async def _slow(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 def _answered(*pieces: bytes, after_s: float = 0.0) -> _Transport:
-    """What a connection was sent by an application that takes 5 s for an answer; a look at it after some time."""
+    """A connection after some time, to an application that takes 5 s for a response."""
 
     async def application(scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
@@ -89,7 +89,7 @@ def _answered(*pieces: bytes, after_s: float = 0.0) -> _Transport:
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("requests", [1, 3])
 def test_a_refusal_waits_for_the_answers_before_it(requests: int, *, split: bool) -> None:
-    """What is not HTTP is told so behind the answers to whole requests before it, never in the middle of one."""
+    """Invalid HTTP gets its 400 after the responses to earlier complete requests, never in the middle of one."""
     pieces = [*(_GET % number for number in range(requests)), b"nonsense\r\n\r\n"]
     transport = _answered(*(pieces if split else [b"".join(pieces)]))
     answers = transport.written.split(b"HTTP/1.1 ")[1:]
@@ -141,7 +141,7 @@ def test_requests_in_advance_are_bounded() -> None:
 
 
 def _sent(first: bytes, piece: bytes) -> _Transport:
-    """What became of a connection that sent a head, then something, then far more than a head may have of pieces."""
+    """A connection that sent a head, then a piece, then more pieces than a head may have bytes."""
 
     async def application(_scope: Scope, receive: Receive, _send: Send) -> None:
         while (await receive())["type"] != "http.disconnect":

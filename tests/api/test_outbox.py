@@ -1,4 +1,4 @@
-"""What an outbox sends, when, and in which order; the client's speed is played by the test."""
+"""An outbox's messages, their times and their order; the test controls the client's speed."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,17 +45,17 @@ class Server:
 
 
 class Race:
-    """Hears of a slow client."""
+    """Records the calls of an outbox."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def client_gone(self) -> None:
-        """The client has left."""
+        """The client disconnected."""
         self.said.append("gone")
 
     def give_up(self, _error: Exception) -> None:
-        """What came makes no answer."""
+        """Fail with this error."""
 
     def pause(self) -> None:
         """The client is slow."""
@@ -66,11 +66,11 @@ class Race:
         self.said.append("resume")
 
     def usage(self) -> None:
-        """Nothing is known."""
+        """Return no usage."""
 
 
 def sent(play: Callable[[Outbox, Server, Burst], Any]) -> tuple[Server, Race]:
-    """What comes of it."""
+    """The messages of this scenario."""
     server, race, burst = Server(), Race(), Burst()
 
     async def run() -> None:
@@ -86,7 +86,7 @@ def sent(play: Callable[[Outbox, Server, Burst], Any]) -> tuple[Server, Race]:
 
 
 def test_what_a_read_brings_is_sent_at_its_end() -> None:
-    """Head and body leave when the read is over, before the loop does anything else."""
+    """Head and body are sent at the end of the read, before the loop does anything else."""
 
     async def play(outbox: Outbox, server: Server, burst: Burst) -> None:
         burst.is_open = True
@@ -106,7 +106,7 @@ def test_what_a_read_brings_is_sent_at_its_end() -> None:
     steps=st.lists(st.sampled_from(["write", "read", "large", "slow", "on", "turn"]), max_size=30), ended=st.booleans()
 )
 def test_everything_is_sent_once_and_in_order(steps: list[str], *, ended: bool) -> None:
-    """Whenever the client is slow, whatever comes meanwhile: it gets all of it, and who was paused is resumed."""
+    """A client that is slow at any time gets all bytes in order, and a paused race is resumed."""
     given_ = bytearray()
 
     async def play(outbox: Outbox, server: Server, burst: Burst) -> None:

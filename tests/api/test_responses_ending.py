@@ -1,4 +1,4 @@
-"""How a stream of the Responses API ends when it cannot be completed."""
+"""The last event of a failed stream of the Responses API."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ CUT = UpstreamFailed("the connection ended", status=502, code="upstream_cut")
 
 
 def ended(*raws: bytes, error: UpstreamFailed | ShuttingDown = CUT) -> dict[str, Any]:
-    """The last event behind these."""
+    """The last event after these."""
     ending = ResponsesTerminator("req_1")
     for raw in raws:
         ending.note(raw)
@@ -23,7 +23,7 @@ def ended(*raws: bytes, error: UpstreamFailed | ShuttingDown = CUT) -> dict[str,
 
 
 def test_it_goes_on_with_what_had_begun() -> None:
-    """Numbers go on behind the last event, and the response is the one that was begun, bursts included."""
+    """Numbers continue after the last event, and the response is the one created first, also within bursts."""
     writer = EventWriter()
     begun = writer.lifecycle("created", {"id": "resp_9", "model": "m", "output": []}) + writer.event("response.x", a=1)
     burst = writer.event("response.output_text.delta", delta="a") + writer.event(
@@ -44,5 +44,5 @@ def test_nothing_had_come() -> None:
 
 
 def test_what_cannot_be_read_does_not_matter() -> None:
-    """Events of any other form leave the ending as it would be without them."""
+    """Events of any other form do not change the last event."""
     assert ended(b"data: {\n\n", b": comment\n\n")["sequence_number"] == 0

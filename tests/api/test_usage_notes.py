@@ -1,4 +1,4 @@
-"""The clients that tell what a request has cost: one note, in its place, and nothing else changed."""
+"""The clients that report usage and cost: one note, in its place, and nothing else changed."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Race:
-    """What the clients may ask of a race."""
+    """The methods of a race that clients call."""
 
     def usage(self) -> tuple[bytes, bytes]:
         return b"x-ttft-usage", b'{"attempts":[]}'
@@ -34,7 +34,7 @@ class Race:
 
 @dataclass
 class Sent:
-    """What reaches the server."""
+    """The bytes that reach the server."""
 
     headers: dict[bytes, bytes] = field(default_factory=dict)
     body: bytes = b""
@@ -49,7 +49,7 @@ class Sent:
 
 
 def streamed(*events: bytes, keep_alive: bool = False) -> bytes:
-    """What a client gets of a complete stream."""
+    """The body of a complete stream."""
 
     async def run() -> bytes:
         sent = Sent()
@@ -85,7 +85,7 @@ TEXT = b'data: {"choices":[{"delta":{"content":"data: [DONE]\\n\\nevent: message
     ],
 )
 def test_the_note_stands_before_the_last_event(last: bytes) -> None:
-    """Whatever the API and its spelling, the bytes are the winner's with one note before the event that ends it."""
+    """For each API and spelling, the bytes are the winner's with one note before the event that ends it."""
     assert streamed(TEXT, TEXT, last) == TEXT + TEXT + NOTE + last
 
 
@@ -96,13 +96,13 @@ def test_a_stream_without_a_closing_event_ends_with_the_note() -> None:
 
 
 def test_no_text_of_an_answer_is_taken_for_the_end() -> None:
-    """What a model says about streams does not end one."""
+    """Text of a model about streams does not end one."""
     assert not is_last(TEXT)
     assert not is_last(b": data: [DONE]\n\n")
 
 
 def test_a_json_answer_has_the_note_in_a_header() -> None:
-    """The body is the same, told or not."""
+    """The body is the same with and without the report."""
 
     async def run(kind: type[JsonAnswer]) -> Sent:
         sent = Sent()

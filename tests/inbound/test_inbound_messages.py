@@ -24,7 +24,7 @@ def read(body: Any, **headers: str) -> Inbound:
 
 
 def test_what_is_read() -> None:
-    """Model, stream and bound are known, the prompt is all that the model reads, and betas are passed on."""
+    """Model, stream and limit are read, the prompt is all that the model reads, and betas are passed on."""
     tools = [{"name": "f", "input_schema": {}}]
     inbound = read({**BODY, "stream": True, "system": "S", "tools": tools}, anthropic_beta="b1")
     call = inbound.call

@@ -214,7 +214,7 @@ def test_sentences(sentences: Sentences) -> None:
     ],
 )
 def test_headers_that_say_json_in_other_words_are_taken(header: bytes, value: bytes) -> None:
-    """A content type is compared without its parameters and case, and nothing said is as good as JSON."""
+    """A content type is compared without its parameters and case; without one, the body is taken as JSON."""
     assert read(chat(), headers=[(header, value)]).hedge_off is None
 
 
@@ -273,7 +273,7 @@ PIECES = st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b"\\ud800", b"{",
     api=st.sampled_from(list(_READERS)),
 )
 def test_bytes_of_any_kind_raise_nothing_else(sample: bytes, at: int, drop: int, piece: bytes, api: Api) -> None:
-    """Whatever is sent is read or gets an error of ours, whose body can be written."""
+    """Any bytes are parsed or get a `GatewayError`, whose body can be encoded."""
     at %= len(sample) + 1
     error = refused(sample[:at] + piece + sample[at + drop :], api)
     assert error is None or json.loads(error.body())["error"]["type"] == "invalid_request_error"

@@ -1,4 +1,4 @@
-"""What a request body is read as, whatever it holds."""
+"""The parsed form of request bodies."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def test_what_is_not_said_has_its_default() -> None:
 
 
 def test_the_newer_name_of_max_tokens_counts() -> None:
-    """Where both are given, `max_completion_tokens` is the bound."""
+    """If both are present, `max_completion_tokens` is the limit."""
     assert read(chat('"max_tokens":5', '"max_completion_tokens":6')).call.max_tokens == 6
 
 
@@ -87,7 +87,7 @@ def test_each_prompt_of_a_batch_gets_its_choices(prompt: str, choices: int) -> N
     ],
 )
 def test_work_that_must_not_be_done_twice_is_not_hedged(member: str) -> None:
-    """What the provider keeps or does by itself switches hedging off, streaming or not, and is still assembled."""
+    """Fields that make a provider store or act switch hedging off, streaming or not; the answer is assembled."""
     for body in (chat(member), chat(member, '"stream":true')):
         inbound = read(body)
         assert (inbound.hedge_off, inbound.call.assemble) == (Denial.OFF, True)
@@ -204,7 +204,7 @@ MEMBERS = st.lists(MEMBER, max_size=5, unique_by=lambda member: member.name).fla
 
 
 def rendered(members: list[Member], space: st.DataObject | None) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """An object of these members with white space anywhere, and where its values stand."""
+    """An object of these members with white space anywhere, and the positions of its values."""
 
     def gap() -> bytes:
         return b"" if space is None else space.draw(SPACE).encode()
@@ -229,7 +229,7 @@ def test_a_key_may_be_longer_in_the_body_than_it_reads(key: str) -> None:
 
 @given(members=MEMBERS, data=st.data(), compact=st.booleans())
 def test_spans_are_exactly_the_bytes_of_the_values(members: list[Member], data: st.DataObject, compact: bool) -> None:
-    """For any keys, values, spelling and white space, every value's place is known to the byte."""
+    """For any keys, values, spelling and white space, every value's position is exact to the byte."""
     body, expected = rendered(members, None if compact else data)
     call = read(body).call
     assert call.spans == expected
@@ -244,7 +244,7 @@ def test_a_key_that_stands_twice_is_always_found(
     value: str,
     style: int,
 ) -> None:
-    """However the second key is spelt, wherever it stands and whatever its value is, the request is refused."""
+    """A duplicate key is rejected in any spelling, at any position and with any value."""
     first = data.draw(st.sampled_from(members))
     again = Member(first.name, spelt(first.name, style), data.draw(st.sampled_from([value, first.value])))
     members = list(members)
@@ -262,7 +262,7 @@ def test_any_depth_of_nesting_is_read_or_refused(depth: int) -> None:
 
 
 def test_an_error_at_the_very_end_is_told_like_any_other() -> None:
-    """A decoder that stops behind the last byte gives a refusal, not an exception."""
+    """A decoder error after the last byte gives a `BadRequest`, not another exception."""
     error = not_json(b'{"a": tru', "JSON is malformed: invalid character (byte 9)")
     assert (error.status, error.code) == (400, "invalid_json")
 
@@ -310,7 +310,7 @@ EMBEDDINGS: dict[str, tuple[str, str, str]] = {
     [(Api.RESPONSES, *case) for case in RESPONSES.values()] + [(Api.EMBEDDINGS, *case) for case in EMBEDDINGS.values()],
 )
 def test_a_wrong_field_of_another_api_is_named(api: Api, body: str, param: str, code: str) -> None:
-    """The Responses API and embeddings have their mistakes told as the others do."""
+    """The Responses API and embeddings get errors of the same form as the other APIs."""
     error = told(body, api)
     assert (error.param, error.code) == (param, code)
 
@@ -331,20 +331,20 @@ def test_a_wrong_field_of_another_api_is_named(api: Api, body: str, param: str, 
 def test_what_may_be_asked_twice_in_the_responses_api(
     members: tuple[str, ...], hedge_off: Denial | None, *, stored: bool, previous_id: str | None
 ) -> None:
-    """What is kept, or goes on with that, is never hedged; what might be kept is left to who knows the replicas."""
+    """A stored answer or its continuation is never hedged; an answer that may be stored is marked as such."""
     inbound = read(response(*members, '"stream":true', '"max_output_tokens":7'), Api.RESPONSES)
     assert (inbound.hedge_off, inbound.stored, inbound.previous_id) == (hedge_off, stored, previous_id)
     assert (inbound.call.streaming, inbound.call.assemble, inbound.call.max_tokens) == (True, True, 7)
 
 
 def test_the_prompt_of_a_response_is_what_the_model_reads_first() -> None:
-    """Instructions come before the input, wherever they stand."""
+    """Instructions come before the input, in any order of the keys."""
     assert read(response('"instructions":"be brief"'), Api.RESPONSES).prompt == b'"be brief""hi"'
 
 
 @pytest.mark.parametrize("given", ['"hi"', '["a","b"]', "[1,2,3]", "[[1],[2,3]]"])
 def test_embeddings_are_timed_and_hedged_as_a_whole(given: str) -> None:
-    """They come in one piece, whose time says how fast a replica is, several inputs included."""
+    """They come in one piece, whose time measures the replica, several inputs included."""
     inbound = read(f'{{"model":"m","input":{given}}}', Api.EMBEDDINGS)
     assert (inbound.call.streaming, inbound.call.assemble, inbound.call.timed) == (False, False, True)
     assert (inbound.hedge_off, inbound.prompt) == (None, given.encode())

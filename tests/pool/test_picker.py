@@ -1,4 +1,4 @@
-"""Where a primary goes under predicted routing: the quickest, unless it answers more than its share."""
+"""Predicted routing picks the quickest replica, unless it is over its share."""
 
 import pytest
 
@@ -12,7 +12,7 @@ NOW_S = 10.0
 
 
 def answering(*streams: int, ttft_s: tuple[float, float, float] = (0.2, 0.2, 0.2), batches: bool = True) -> Pool:
-    """Three replicas that bring a first content so late, and answer so many streams now."""
+    """Three replicas with these TTFTs and these numbers of streams in flight."""
     fleet = pool(None, None, None, batches=batches)
     for _ in range(200):
         for index, each_s in enumerate(ttft_s):
@@ -34,7 +34,7 @@ def brought(fleet: Pool, index: int, start_s: float, ttft_s: float) -> None:
 
 
 def chosen(fleet: Pool) -> set[str]:
-    """Who may get the next primary."""
+    """Names of the replicas that may get the next primary."""
     picks = (fleet.picker.pick(FACTS, (), NOW_S, rand / 20) for rand in range(20))
     return {replica.name for replica in picks if replica is not None}
 
@@ -54,17 +54,17 @@ def chosen(fleet: Pool) -> set[str]:
 def test_streams_under_way_are_shared_among_equals(
     streams: tuple[int, int, int], ttft_s: tuple[float, float, float], where: set[str]
 ) -> None:
-    """A primary goes to the lowest prediction; from one that answers too many, to who answers fewest of its equals."""
+    """A primary goes to the lowest prediction; if that replica is over its share, to the least busy equal."""
     assert chosen(answering(*streams, ttft_s=ttft_s)) == where
 
 
 def test_streams_of_a_provider_are_not_counted() -> None:
-    """What is not an engine of one's own does not grow slow with our streams: the lowest prediction it is."""
+    """A provider's replica is not slowed down by the gateway's streams: the lowest prediction gets the primary."""
     assert chosen(answering(9, 0, 0, ttft_s=(0.198, 0.2, 0.2), batches=False)) == {"a"}
 
 
 def test_a_burst_is_shared() -> None:
-    """Requests that come at once, before any has its first content, do not all go to who was least busy."""
+    """Requests that come at once, before any has first content, do not all go to the least busy replica."""
     fleet = answering(9, 2, 2, ttft_s=(0.198, 0.2, 0.2))
     for number in range(12):
         replica = fleet.picker.pick(FACTS, (), NOW_S, number / 12)

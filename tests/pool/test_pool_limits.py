@@ -1,4 +1,4 @@
-"""The pool and its quotas: who is refused, for how long, and that every ticket is closed with what was used."""
+"""The pool and its quotas: excluded replicas, the time, and tickets that are settled with what was used."""
 
 import pytest
 
@@ -20,14 +20,14 @@ def limited(pool: Pool, index: int, retry_after_s: float | None, now_s: float = 
 
 
 def chosen(pool: Pool, now_s: float, *tried: int) -> set[str]:
-    """Who may get a primary."""
+    """Names of the replicas that may get a primary."""
     used = [pool.replicas[index] for index in tried]
     picks = (pool.picker.pick(FACTS, used, now_s, rand / 10) for rand in range(10))
     return {replica.name for replica in picks if replica is not None}
 
 
 def test_a_cool_down_holds_for_all_who_share_the_quota() -> None:
-    """A 429 at one replica refuses its siblings of the same quota, and nobody else, until its Retry-After is over."""
+    """A 429 at one replica excludes its siblings of the same quota, and no others, until its Retry-After is over."""
     both = pool("q", "q", "other", ledgers={"q": Ledger(), "other": Ledger()})
     limited(both, 0, 5.0)
     assert chosen(both, 1.0) == {"c"}
@@ -60,7 +60,7 @@ def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
 
 
 def test_a_429_that_does_not_say_how_long_asks_for_a_second() -> None:
-    """The replica is left alone that long, and its siblings are not."""
+    """The replica is excluded for that time, and its siblings are not."""
     quiet = pool(None, None)
     limited(quiet, 0, None)
     assert chosen(quiet, 0.5) == {"b"}
@@ -69,7 +69,7 @@ def test_a_429_that_does_not_say_how_long_asks_for_a_second() -> None:
 
 
 def test_an_open_breaker_can_be_ignored_and_a_cool_down_cannot() -> None:
-    """Where nothing else is left a broken replica is asked, but none that was told to wait."""
+    """As a last resort a broken replica is used, but none with a pending Retry-After."""
     two = pool("q", "other", ledgers={"q": Ledger(), "other": Ledger()})
     limited(two, 0, 5.0)
     two.replicas[1].breaker.trip(0.0)

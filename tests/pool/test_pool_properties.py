@@ -98,7 +98,7 @@ answers = st.lists(
 def test_hedges_stay_below_their_share_of_the_spend(
     requests: list[tuple[float, int, int, str, set[str]]],
 ) -> None:
-    """However long prompts and answers are, whoever goes on billing: hedges cost <= B * spend + cap + an overdraft."""
+    """For any prompts, answers and billing of cancelled attempts: hedges cost <= B * spend + cap + an overdraft."""
     house, now_s = House(BudgetUnit.COST), 0.0
     hedged = spent = first = dearest = 0.0
     for gap_s, prompt_tokens, answer_tokens, name, billing in requests:
@@ -126,7 +126,7 @@ def test_hedges_stay_below_their_share_of_the_spend(
 
 @given(arrivals)
 def test_no_ticket_leaks(requests: list[Request]) -> None:
-    """Whatever becomes of attempts, nothing stays reserved: credits and quotas miss exactly what was billed."""
+    """For any outcomes nothing stays reserved: credits and quotas miss exactly what was billed."""
     house, now_s, billed = House(), 0.0, 0
     for gap_s, tokens, outcome in requests:
         now_s += gap_s / 1000

@@ -1,4 +1,4 @@
-"""What a request cost: each attempt accounted once, by one rule, and the same in log, metrics and usage."""
+"""The cost of a request: each attempt is charged once, by one rule, equally in log, metrics and usage."""
 
 import asyncio
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_a_loser_costs_its_prompt() -> None:
 
 
 def test_a_loser_that_cannot_be_cancelled_costs_as_much_of_an_answer_as_the_winner() -> None:
-    """Where cancelling does not stop the bill, the loser's answer is taken to be as long as the winner's."""
+    """If cancelling does not stop the bill, the loser's answer is assumed to be as long as the winner's."""
     replicas = (Scripted(reporting(5.0)), Scripted(reporting(0.01)))
     told = run_race(*replicas, prepare=priced(bills_cancelled="a"), facts=FACTS)
     assert bills(told)[0] == ("a", Disposition.LOSER, Billed.WHOLE, 1000, 50, True)
@@ -97,12 +97,12 @@ def test_failures_are_apart_from_the_price_of_hedging() -> None:
 
 
 def leaving(after_s: float) -> During:
-    """The client leaves."""
+    """The client disconnects."""
     return lambda race, _client, _pools: race._runtime.loop.call_later(after_s, race.client_gone)
 
 
 def test_what_a_client_leaves_behind_is_billed() -> None:
-    """Before content the primary is paid for nobody, a backup is a hedge's price; in mid-stream what was generated."""
+    """Before content the primary is abandoned, a backup is a hedge's cost; later the generated part is billed."""
     slow = (Scripted(reporting(5.0)), Scripted(reporting(5.0)))
     told = run_race(*slow, during=leaving(0.5), prepare=priced(bills_cancelled="b"), facts=FACTS)
     assert bills(told) == [
@@ -114,7 +114,7 @@ def test_what_a_client_leaves_behind_is_billed() -> None:
 
 
 def test_a_stream_that_is_carried_on_is_paid_for_in_parts() -> None:
-    """What broke is billed for what had come, what carries it on for a longer prompt; neither is a price of hedging."""
+    """A broken stream is billed for its events, its recovery for a longer prompt; neither is a cost of hedging."""
     steady: dict[str, object] = {"ttft": "10ms", "gap": "1ms", "tokens": 20}
     cut = {**steady, "faults": ["cut_rst:12 once"]}
     told = run(ask(), cut, steady, prefills=True)
@@ -150,7 +150,7 @@ def test_a_budget_of_spend_is_earned_by_what_answers_cost() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_everyone_says_the_same_of_any_traffic(seed: int) -> None:
-    """With hedges, failures, cuts and departures each attempt is charged once, and all who tell of it agree."""
+    """With hedges, failures, cuts and disconnects each attempt is charged once, and all reports agree."""
     seen = traffic(300, seed)
     assert len(seen.ended) == 300
     assert seen.attempts == seen.sent
@@ -188,7 +188,7 @@ script = st.sampled_from(SCRIPTS)
 def test_every_attempt_is_accounted_once_and_everywhere_alike(
     scripts: list[list[Step]], fallback: list[Step], leaves_s: float | None, goes_on: str
 ) -> None:
-    """Whatever happens, each upstream request has one charge; log, metrics and usage add up to the same."""
+    """In any race each upstream request has one charge; log, metrics and usage add up to the same."""
     told = run_race(
         *map(Scripted, scripts),
         fallbacks=[Scripted(fallback)],
@@ -209,7 +209,7 @@ def test_every_attempt_is_accounted_once_and_everywhere_alike(
 
 
 def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
-    """A replica has its own prices or its model's, and takes hedges where cancelling stops the bill or it says so."""
+    """A replica has its own prices or its model's, and takes hedges if cancelling stops the bill or if configured to."""
     rows: list[dict[str, object]] = [
         {"name": "a", "kind": "openai"},
         {"name": "b", "kind": "groq", "prices": {"prompt": 0.5, "cached_prompt": 0.25, "completion": 0.75}},

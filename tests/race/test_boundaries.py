@@ -1,4 +1,4 @@
-"""Boundaries in a race: which replicas are asked, what the client gets, and what the log is told."""
+"""Boundaries in a race: the replicas used, the client's answer, and the log."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,7 +61,7 @@ def test_who_is_asked(crossing: str, sides: str, primary: list[Step], asked: str
 
 
 def test_the_last_error_on_this_side_is_the_answer() -> None:
-    """Where only the other side is left, the client gets this side's error, and the log names who was not asked."""
+    """If only the other side remains, the client gets this side's error, and the log names the replicas not tried."""
     outcome = run_race(
         Scripted(status(0.01, 500)),
         Scripted(status(0.01, 502, retry_after_s=7.0)),
@@ -100,7 +100,7 @@ def test_a_cut_is_not_continued_elsewhere() -> None:
     ("crossing", "asked"), [("never", ["r0", "r2"]), ("failover", ["r0", "r1"]), ("always", ["r0", "r1"])]
 )
 def test_a_broken_stream_is_carried_on_inside(crossing: str, asked: list[str], *, prefills: bool) -> None:
-    """What a client has begun to read goes across a boundary only where a failover may."""
+    """A recovery crosses a boundary only if a failover may."""
     told = run(
         ask(),
         {"ttft": "20ms", "faults": ["cut_rst:5 once"]},

@@ -1,4 +1,4 @@
-"""docs/failover.md says what happens."""
+"""The table of docs/failover.md, row by row."""
 
 from checkout import DOCS
 from fault_table import FAULTS, HEALTHY_S, play, table

@@ -1,4 +1,4 @@
-"""Answers that begin with reasoning nobody is shown: found out, and then not hedged unless that is wanted."""
+"""Answers that begin with hidden reasoning: detected, and then not hedged unless configured."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def test_reasoning_that_no_event_shows_is_hidden(shown: dict[str, str]) -> None:
 
 
 def _run(*, hidden: bool, answers: int, wanted: bool) -> Outcome:
-    """A late request, behind some answers of its pool."""
+    """A late request, after some answers of its pool."""
     late: list[Step] = [(1.0, text("a")), (1.0, FINISH), (1.0, DONE), (1.0, None)]
 
     def before(pools: list[Pool]) -> None:
@@ -42,7 +42,7 @@ def _run(*, hidden: bool, answers: int, wanted: bool) -> Outcome:
     [(True, 3, False, 1), (True, 3, True, 2), (False, 3, False, 2), (True, 0, False, 2)],
 )
 def test_a_pool_that_thinks_unseen_is_not_hedged(*, hidden: bool, answers: int, wanted: bool, attempts: int) -> None:
-    """What its answers reported decides, and the setting overrides it."""
+    """The usage of its answers decides, and the setting overrides it."""
     assert len(_run(hidden=hidden, answers=answers, wanted=wanted).report.attempts) == attempts
 
 

@@ -1,4 +1,4 @@
-"""Pools in which not every replica can do everything: who is asked, and what the client gets."""
+"""Pools whose replicas differ in what they support: the replica used, and the client's answer."""
 
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
@@ -22,7 +22,7 @@ def test_a_replica_without_the_api_is_never_asked() -> None:
 
 
 def test_a_pool_without_the_api_is_passed_over() -> None:
-    """A request that only a fallback can be asked goes there first, and the pool before it hears nothing of it."""
+    """A request that only a fallback supports goes there first, and the pool before it gets no attempt."""
     apis = (*[frozenset({Api.CHAT, Api.MESSAGES})] * 2, frozenset(Api))
     outcome = run_race(
         Scripted(QUICK),
@@ -36,7 +36,7 @@ def test_a_pool_without_the_api_is_passed_over() -> None:
 
 
 def test_a_request_that_one_replica_cannot_put_into_words_goes_to_the_next() -> None:
-    """Being unsuited is no fault of a replica: its breaker hears nothing, and the next one is asked at once."""
+    """An unsupported request is no fault of a replica: its breaker gets no signal, the next one is tried at once."""
     outcome = run_race(*(Scripted(NO_WORDS) for _ in range(3)), Scripted(QUICK))
     assert outcome.client.finished
     assert [attempt.outcome.value for attempt in outcome.report.attempts] == [*["unsupported"] * 3, "finished"]

@@ -1,4 +1,4 @@
-"""The race in virtual time: who wins, who is cancelled and when, what the client gets, what is reported."""
+"""The race in virtual time: winner, cancelled attempts and their times, the client's answer, the report."""
 
 import pytest
 
@@ -100,7 +100,7 @@ FAILING: dict[str, list[Step]] = {
 
 @pytest.mark.parametrize("failing", FAILING.values(), ids=FAILING.keys())
 def test_a_failing_backup_never_reaches_the_client_while_the_primary_lives(failing: list[Step]) -> None:
-    """Whatever goes wrong with a backup, the primary's answer arrives."""
+    """After any failure of a backup the primary's answer arrives."""
     told = run_race(Scripted(answer(1.0)), Scripted(failing))
     assert told.client.got == COMPLETE
     assert told.client.error is None
@@ -224,7 +224,7 @@ def test_a_client_that_leaves_cancels_every_attempt() -> None:
 
 
 def test_budget_denies_and_asks_again() -> None:
-    """Without credit no backup starts; the reason is told once and shown to the client."""
+    """Without credit no backup starts; the reason is emitted once and sent to the client."""
     hedge = default_hedging(policy=Policy.STATIC, static_delay_s=0.1, budget=0.0)
     told = run_race(Scripted(answer(2.0)), Scripted(answer(0.01)), hedge=hedge)
     assert told.report.result is Result.DENIED
@@ -248,7 +248,7 @@ def test_requests_that_may_not_be_hedged_are_not() -> None:
     ],
 )
 def test_what_forbids_hedging_is_told(others: int, hedge: HedgeParameters, facts: RequestFacts, why: Denial) -> None:
-    """Where no delay is armed the report says why, late or not."""
+    """If no delay is set the report has the reason, late or not."""
     told = run_race(*(Scripted(answer(0.05)) for _ in range(1 + others)), hedge=hedge, facts=facts)
     assert (told.report.never_hedged, told.report.attempts[0].hedge_after_s) == (why, None)
 
@@ -287,14 +287,14 @@ def test_a_silent_replica_is_overdue_then_given_up() -> None:
 
 
 def test_a_long_wait_gets_signs_of_life_only_for_streams() -> None:
-    """A streaming client hears something after 15 s and each 15 s; a non-streaming one never does."""
+    """A streaming client gets a keep-alive after 15 s and every 15 s; a non-streaming one gets none."""
     timeouts = default_timeouts(ttft_failover_s=1000, ttft_max_s=1000)
     assert run_race(Scripted(answer(50)), timeouts=timeouts).client.alive_s == pytest.approx([15, 30, 45])
     assert run_race(Scripted(answer(50)), timeouts=timeouts, streaming=False).client.alive_s == []
 
 
 def test_a_slow_client_is_no_stall() -> None:
-    """While the client does not read, silence says nothing about the upstream."""
+    """While the client does not read, silence is no stall of the upstream."""
 
     def during(race: Race, _client: RecordingClient, _pools: list[Pool]) -> None:
         race._runtime.loop.call_at(0.5, race.pause)
@@ -314,7 +314,7 @@ def test_the_whole_request_has_a_limit() -> None:
 
 
 def test_a_clients_own_deadline_is_kept() -> None:
-    """What the SDK says it waits bounds a whole answer, and what a stream waits for each sign of life."""
+    """The SDK's timeout limits a whole answer, or a stream's wait for each keep-alive."""
     drip: list[Step] = [(float(i), text("x")) for i in range(1, 700)]
     patient = RequestFacts(deadline_s=30.0)
     assert run_race(Scripted(drip), facts=patient, streaming=False).end_s == pytest.approx(30, abs=0.01)
@@ -326,7 +326,7 @@ def test_a_clients_own_deadline_is_kept() -> None:
 
 
 def test_losers_are_censored_and_never_count_against_a_replica() -> None:
-    """A loser adds a censored sample, no event, and leaves its breaker alone."""
+    """A loser adds a censored sample, no event, and no signal to its breaker."""
     told = run_race(Scripted(answer(5.0)), Scripted(answer(0.05)))
     pool = told.pools[0]
     first = pool.replicas[0]
@@ -361,14 +361,14 @@ def test_two_hedges_when_two_are_allowed() -> None:
 
 
 def test_a_protocol_error_in_the_preamble_is_bounded() -> None:
-    """What is held back before first content is bounded, so that an endless preamble fails the attempt."""
+    """The bytes held back before first content are bounded, so that an endless preamble fails the attempt."""
     told = run_race(Scripted(FAILING["endless preamble"]), hedge=HEDGED)
     assert told.client.error is not None
     assert told.client.error.code == "upstream_protocol_error"
 
 
 def test_an_answer_that_makes_no_sense_is_one_failed_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a client cannot put the answer together, the request is reported once, with the error the client got."""
+    """If a client cannot assemble the answer, the request is reported once, with the client's error."""
     error = UpstreamFailed("the pieces do not fit", status=502, code="upstream_protocol_error")
 
     def during(race: Race, client: RecordingClient, _pools: list[Pool]) -> None:
@@ -392,7 +392,7 @@ def test_what_an_overdue_replica_answers_is_what_counts(code: int, outcome: Outc
 
 
 def test_an_answer_that_comes_whole_is_asked_for_once() -> None:
-    """Where nothing is streamed there is no first token to be late: only the total time ends the wait."""
+    """Without a stream there is no first token to be late: only the total time ends the wait."""
     told = run_race(Scripted(answer(200.0)), Scripted(answer(0.01)), hedge=OFF, streaming=False, assemble=False)
     assert (told.report.status, told.report.winner, len(told.report.attempts)) == (200, "a", 1)
     told = run_race(Scripted(SILENT), Scripted(answer(0.01)), hedge=OFF, streaming=False, assemble=False)
@@ -401,7 +401,7 @@ def test_an_answer_that_comes_whole_is_asked_for_once() -> None:
 
 
 def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
-    """An endpoint that raises is left for another replica; the race goes on."""
+    """After an endpoint that raises another replica is tried; the race continues."""
 
     class Broken(Scripted):
         def open(self, call: Call, sink: Sink) -> ScriptedStream:
@@ -411,9 +411,7 @@ def test_a_request_that_cannot_be_sent_costs_its_attempt_only() -> None:
     told = run_race(Broken([]), Scripted(answer(0.05)), hedge=OFF)
     assert told.client.got == COMPLETE
     assert [attempt.role for attempt in told.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
-    assert (
-        told.report.attempts[0].outcome is Outcome.UNSUPPORTED
-    )  # it says nothing of the replica: no breaker hears of it
+    assert told.report.attempts[0].outcome is Outcome.UNSUPPORTED  # no fault of the replica: no breaker gets a signal
 
 
 def test_an_answer_that_comes_as_a_whole_teaches_nothing_of_first_tokens() -> None:

@@ -26,7 +26,7 @@ REFUSED: list[Step] = [(0.001, ConnectError("refused"))]
 
 
 def test_what_is_overdue_is_not_waited_for_while_others_may_be_tried() -> None:
-    """Where the attempt that was to replace an overdue one fails, the next is sent at once, not after 120 s."""
+    """If the attempt that replaces an overdue one fails, the next is sent at once, not after 120 s."""
     told = run_race(Scripted(SILENT), Scripted(REFUSED), Scripted(answer(0.1)), hedge=OFF)
     assert told.report.winner == "c"
     assert told.report.ttft_s == pytest.approx(10.1, abs=0.01)
@@ -68,7 +68,7 @@ def test_a_wait_for_a_provider_is_no_longer_than_the_client_waits(streaming: boo
 
 @pytest.mark.parametrize("deadline_s", [5e-324, 0.001, 1e308])
 def test_signs_of_life_are_bounded_whatever_a_client_says(deadline_s: float) -> None:
-    """A client that says it waits a millisecond gets ten comments a second, not a thousand."""
+    """A client with a timeout of a millisecond gets ten comments a second, not a thousand."""
     told = run_race(Scripted(answer(5.0)), facts=RequestFacts(deadline_s=deadline_s))
     assert told.client.finished
     assert len(told.client.alive_s) <= 51
@@ -76,7 +76,7 @@ def test_signs_of_life_are_bounded_whatever_a_client_says(deadline_s: float) -> 
 
 @pytest.mark.parametrize(("deadline_s", "outcome"), [(0.2, Outcome.LOST), (21.0, Outcome.TTFT_TIMEOUT)])
 def test_an_impatient_client_counts_against_no_replica(deadline_s: float, outcome: Outcome) -> None:
-    """Only its ttft_timeout makes a replica late; a client that leaves it less time says nothing about it."""
+    """Only `ttft_failover` makes a replica late; a shorter timeout of the client does not."""
     silent = [Scripted(SILENT), Scripted(SILENT)]
     told = run_race(*silent, streaming=False, facts=RequestFacts(deadline_s=deadline_s), hedge=OFF)
     assert told.client.error is not None
@@ -86,7 +86,7 @@ def test_an_impatient_client_counts_against_no_replica(deadline_s: float, outcom
 
 
 def test_another_models_word_on_a_request_does_not_end_its_race() -> None:
-    """A fallback's 400 is told only where nothing else may answer: the model that was asked may well take it."""
+    """A fallback's 400 is final only if nothing else may answer: the requested model may well accept the request."""
     slow, strict = Scripted(answer(11.0)), Scripted(status(0.1, 400))
     told = run_race(slow, fallbacks=[strict], hedge=OFF)
     assert told.report.winner == "a"
@@ -114,7 +114,7 @@ def test_a_refusal_leaves_nothing_waiting() -> None:
 
 
 def test_replicas_that_refuse_go_on_being_asked() -> None:
-    """Refusals do not make a replica suspect, however many there were: they say nothing about how fast it is."""
+    """Any number of refusals does not make a replica suspect: they are no samples of its TTFT."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Random races in virtual time: whatever replicas, clients and clocks do, one end, nothing left, no texts mixed."""
+"""Random races in virtual time: for any replicas, clients and clocks, one end, nothing remains, no texts are mixed."""
 
 import random
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ FAILURES = (
 
 
 def failure(chance: random.Random) -> UpstreamError:
-    """An error status, of which a 429 or 503 may say how long to wait, or another way to fail."""
+    """An error status, with or without a Retry-After for a 429 or 503, or another failure."""
     if chance.random() < 0.5:
         return chance.choice(FAILURES)
     code, wait_s = chance.choice(STATUSES), chance.choice([None, 0.0, 1.0, 9.0])
@@ -55,7 +55,7 @@ def failure(chance: random.Random) -> UpstreamError:
 
 
 def script(chance: random.Random, letter: str) -> list[Step]:
-    """What one replica does with one request; its words are its own."""
+    """The behaviour of one replica for one request; each has its own words."""
     at_s, steps = chance.choice(GAPS_S), list[Step]()
     ends = chance.choice(["silence", "end", "whole", "whole", "failure"])
     events = chance.randrange(6)
@@ -73,7 +73,7 @@ def script(chance: random.Random, letter: str) -> list[Step]:
 
 @dataclass(frozen=True)
 class Conduct:
-    """What a client and whoever runs the gateway do, in seconds from the start; None for never."""
+    """Actions of the client and the operator, in seconds from the start; None for never."""
 
     leaves_s: float | None
     drained_s: float | None
@@ -143,7 +143,7 @@ def test_any_race(seed: int) -> None:
 
 
 def check_end(told: Outcome, *, left: bool) -> None:
-    """One end, in time, with the bytes of one attempt, all of them if it is said to be whole."""
+    """One end, in time, with the bytes of one attempt, all of them if it is reported as complete."""
     client, report = told.client, told.report
     gone = report.error == "client_gone"
     assert left or not gone
@@ -158,7 +158,7 @@ def check_end(told: Outcome, *, left: bool) -> None:
 
 
 def said_by(replica: Scripted, *, whole: bool) -> list[bytes]:
-    """What each attempt there would have said; whole: only those that end well."""
+    """The text of each possible attempt; whole: only of those that end well."""
     said = []
     for n in range(len(replica.streams)):
         steps = replica.scripts[min(n, len(replica.scripts) - 1)]

@@ -1,4 +1,4 @@
-"""The race and rate limits: what responses state reaches the ledger, and who may not be asked is not asked."""
+"""The race and rate limits: limits in responses reach the ledger, and excluded replicas are not used."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def test_what_the_headers_state_reaches_the_ledger() -> None:
 
 
 def test_a_reader_that_fails_costs_nobody_an_answer() -> None:
-    """A bug behind the headers is told as an event, and the answer goes out."""
+    """A bug in reading the limits is emitted as an event, and the answer is sent."""
 
     def read(headers: Headers) -> Sequence[RateLimit]:
         raise ZeroDivisionError(headers)

@@ -46,7 +46,7 @@ def broken(fault: str, **profile: object) -> dict[str, object]:
 
 
 def results(told: Told) -> list[tuple[RecoveryKind, RecoveryResult]]:
-    """How each recovery went."""
+    """The results of the recoveries."""
     return [(each.kind, each.result) for each in told.report.recoveries]
 
 
@@ -98,7 +98,7 @@ def test_completions_are_recovered(prefills: bool, at: int, size: int) -> None:
     whole = run(request, STEADY, api=Api.COMPLETIONS)
     profiles = broken(f"cut_rst:{at} once"), {**STEADY, "per_event": size}
     told = run(request, *profiles, api=Api.COMPLETIONS, prefills=prefills, mode=RecoveryMode.CONTINUE)
-    if prefills:  # the simulated text is another one behind another prompt
+    if prefills:  # the simulated text differs after another prompt
         assert told.read.texts["0.text"].startswith(" ".join(whole.read.texts["0.text"].split(" ")[: at - 1]))
         assert results(told) == CONTINUED
     else:
@@ -110,7 +110,7 @@ def test_completions_are_recovered(prefills: bool, at: int, size: int) -> None:
 @given(at=st.integers(1, 19), seed=st.integers(1, 1000), n=st.integers(1, 2))
 @settings(max_examples=30)
 def test_texts_of_two_answers_are_never_put_together(at: int, seed: int, n: int) -> None:
-    """Where the replicas say different things the client gets the beginning of one answer, and the error."""
+    """If the replicas' answers differ the client gets the beginning of one answer, and the error."""
     request = ask(n=n)
     whole = run(request, STEADY)
     told = run(request, broken(f"cut_rst:{at * n} once"), CHUNKY, seeds=[0, seed])
@@ -152,7 +152,7 @@ def test_what_is_tried(
     prefills: bool,
     expected: list[tuple[RecoveryKind, RecoveryResult]],
 ) -> None:
-    """What is tried follows the mode, what the request asks for, what the client has and what replicas can do."""
+    """The kind of recovery follows from the mode, the request, the client's part and what the replicas support."""
     request = {key: value for key, value in ask(**fields).items() if value is not None}
     told = run(request, broken(f"cut_rst:{at} once"), STEADY, mode=mode, prefills=prefills)
     assert results(told) == expected
@@ -181,7 +181,7 @@ def test_a_replica_without_sibling_carries_on_itself() -> None:
 
 
 def test_a_loser_may_carry_on() -> None:
-    """A replica that lost the race has said nothing against itself."""
+    """A replica that lost the race may be used."""
     slow = {**STEADY, "ttft": "20ms", "stall": "off"}
     told = run(ask(), broken("cut_rst:5 once", ttft="150ms"), {**slow, "ttft": "1s"}, hedge=HEDGED)
     assert [attempt.role for attempt in told.report.attempts] == [Role.PRIMARY, Role.BACKUP, Role.RECOVERY]
@@ -221,7 +221,7 @@ def test_attempts_are_bounded() -> None:
 
 
 def test_a_waiting_client_gets_signs_of_life() -> None:
-    """While nothing new comes, before the recovery's first token or behind it, there is a comment each interval."""
+    """While nothing new comes, before or after the recovery's first token, there is a comment each interval."""
     timeouts = default_timeouts(keepalive_interval_s=2.0)
     slow = {**STEADY, "ttft": "5s", "gap": "1s"}
     told = run(ask(), broken("cut_rst:10 once"), slow, timeouts=timeouts)
@@ -295,7 +295,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bug_in_the_joining_is_an_honest_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If putting streams together raises, the client gets the error, once, and the failure is told."""
+    """If joining streams raises, the client gets the error, once, and the failure is emitted."""
 
     def fail(*_args: object) -> None:
         raise ValueError

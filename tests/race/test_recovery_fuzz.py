@@ -37,10 +37,10 @@ def profile(chance: random.Random, per_event_max: int) -> Profile:
 
 @given(seed=st.integers(0, 2**32))
 def test_any_broken_stream(seed: int) -> None:
-    """What a client has is one answer's, whole if its stream ends well; attempts and time keep to their bounds."""
+    """The client's bytes are one answer's, whole if its stream ends well; attempts and time stay within limits."""
     chance = random.Random(seed)
     request = chance.choice(REQUESTS)
-    per_event_max = 1 if "max_tokens" in request else 3  # how many were said is known where an event is a token
+    per_event_max = 1 if "max_tokens" in request else 3  # generated tokens can be counted, as an event is a token
     replicas = [profile(chance, per_event_max) for _ in range(chance.randint(1, 4))]
     mode, prefills = chance.choice(list(RecoveryMode)), [chance.random() < 0.5 for _ in replicas]
     times_s = [chance.choice([None, None, 0.1, 1.0, 3.0]) for _ in range(2)]

@@ -29,7 +29,7 @@ def test_the_only_replica_is_tried_again_before_a_fallback(failure: list[Step]) 
 
 
 def test_no_retry_where_it_cannot_help() -> None:
-    """501, a refused key and an upstream that says so itself are not asked again."""
+    """A replica is not retried after a 501, a rejected key or `x-should-retry: false`."""
     said: list[Step] = [(0.01, BadStatus("no", status=500, should_retry=False))]
     for failure in (status(0.01, 501), status(0.01, 401), said):
         told = run_race(Scripted(failure, GOOD), hedge=OFF)
@@ -37,7 +37,7 @@ def test_no_retry_where_it_cannot_help() -> None:
 
 
 def test_a_sibling_comes_before_a_retry_and_before_any_wait() -> None:
-    """Where another replica is left nobody waits for the one that failed."""
+    """While another replica is untried there is no wait for the one that failed."""
     for failure in (CUT, status(0.01, 429, retry_after_s=1.0)):
         told = run_race(Scripted(failure), Scripted(GOOD), fallbacks=[Scripted(GOOD)], hedge=OFF)
         assert told.report.winner == "b"
@@ -61,7 +61,7 @@ def test_a_short_retry_after_is_waited_out_before_a_fallback() -> None:
 
 
 def test_the_shortest_wait_is_the_one_waited_for() -> None:
-    """Of several replicas that said how long, the first to be free is asked again."""
+    """Of several replicas with a Retry-After, the first one to be free is retried."""
     told = run_race(
         Scripted(status(0.01, 429, retry_after_s=2.5)), Scripted(status(0.01, 429, retry_after_s=1.0), GOOD), hedge=OFF
     )
@@ -97,7 +97,7 @@ def test_a_replica_that_minds_how_it_is_asked_is_asked_in_another_way() -> None:
 
 
 def test_a_pool_whose_breakers_are_open_is_passed_over() -> None:
-    """Where a fallback works nobody is sent into a pool that is known to be down, and later the pool is used again."""
+    """While a fallback works no attempt goes to a pool that is down, and later the pool is used again."""
 
     def shut(pools: list[Pool]) -> None:
         for replica in pools[0].replicas:
@@ -143,7 +143,7 @@ def test_when_all_were_told_to_wait_the_caller_is_told_how_long() -> None:
 
 
 def test_without_retry_budget_the_first_failure_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When too much fails the gateway stops adding to it, and does not forbid the caller to try again."""
+    """Once the retry budget is spent the gateway adds no retries, and the caller may retry."""
     monkeypatch.setattr(RetryBudget, "take", lambda _self, _now_s: False)
     told = run_race(Scripted(status(0.01, 503)), Scripted(GOOD), hedge=OFF)
     assert told.client.error is not None

@@ -31,7 +31,7 @@ class Stalling(Scripted):
 
 
 def test_a_stalled_replica_gets_only_probes_and_is_used_again() -> None:
-    """After a second no primary goes there but one in five seconds; nobody waits long; it is asked again soon."""
+    """After a second it gets one primary in five seconds; no request waits long; after its return it is used again."""
     stalling = Stalling(SILENT)
     steady = [Scripted(*(answer(0.03 + 0.0001 * (i % 97)) for i in range(2000))) for _ in range(2)]
     ended: list[RequestEnded] = []

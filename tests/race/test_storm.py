@@ -35,7 +35,7 @@ class Changing(Scripted):
         return super().open(call, sink)
 
     def calls(self, since_s: float, until_s: float) -> int:
-        """How often it was called then."""
+        """The number of its calls at that time."""
         return sum(since_s <= stream.opened_s < until_s for stream in self.streams)
 
 
@@ -51,7 +51,7 @@ def down(failing: list[Step]) -> Weather:
 
 @dataclass
 class Storm:
-    """What became of all requests."""
+    """The outcomes of all requests."""
 
     ended: list[RequestEnded] = field(default_factory=list)
     pools: list[Pool] = field(default_factory=list)
@@ -91,7 +91,7 @@ def storm(groups: Sequence[Sequence[Changing]], routing: Routing = Routing.PREDI
             sent += 1
             loop.call_at(at_s, ask, at_s)
         over = asyncio.Event()
-        loop.call_at(END_S + 700, over.set)  # no request may take so long
+        loop.call_at(END_S + 700, over.set)  # longer than any request may take
         await over.wait()
         assert len(seen.ended) == sent
         assert all(not replica.in_flight for pool in seen.pools for replica in pool.replicas)
@@ -126,7 +126,7 @@ def test_a_replica_that_is_back_is_not_flooded() -> None:
 
 
 def test_a_fallback_is_left_by_itself_when_the_pool_is_back() -> None:
-    """While the pool is down the fallback answers, and soon after its return nobody needs the fallback any more."""
+    """While the pool is down the fallback answers, and soon after its return no request needs the fallback."""
     bad, spare = Changing(down(status(0.01, 503))), Changing(well)
     seen = storm([[bad], [spare]])
     assert seen.failed == 0

@@ -66,7 +66,7 @@ class _Clock:
 
 @given(steps=_STEPS, later=_STEPS)
 def test_each_alarm_goes_off_once_and_in_time(steps: list[tuple[str, float]], later: list[tuple[str, float]]) -> None:
-    """Those that are taken back never do; one that raises, sets another one or takes one back keeps nobody else."""
+    """Cancelled timers never run; one that raises, sets or cancels a timer does not stop the others."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
