@@ -1,8 +1,8 @@
-"""Text of a configuration file to data that remembers where each value stood.
+"""Parses the text of a configuration file into data with the position of each value.
 
 Owns the YAML subset (that of YAML 1.2: only `true` and `false` are booleans, so `off` and `on` are text; no anchors,
-tags or several documents) and the replacement of `${NAME}` and `${NAME:-default}` by environment variables. Knows no
-setting by name. Lines and columns count from 1. A value from the environment is never quoted in a message.
+tags or several documents) and the replacement of `${NAME}` and `${NAME:-default}` by environment variables. No setting
+is named here. Lines and columns count from 1. A value from the environment is never quoted in a message.
 """
 
 import difflib
@@ -14,41 +14,41 @@ from typing import NamedTuple
 import yaml
 
 Loc = tuple[str | int, ...]
-"""A path into the data: keys and indices."""
+"""Path into the data: keys and indices."""
 
 _REFERENCE = re.compile(r"\$\{([^{}\n]*)\}")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?")
-# `{key: ${NAME}}` is not YAML: a brace ends a plain value there. So while YAML is parsed, the braces of a reference
-# are two characters of the private use area.
+# `{key: ${NAME}}` is not YAML: a brace ends a plain value there. The braces of a reference are therefore replaced with
+# two characters of the private use area while YAML is parsed.
 _HIDDEN = re.compile("\\$\ue000(.*?)\ue001")
 _BRACES = str.maketrans("\ue000\ue001", "{}")
 
-_DEPTH_MAX = 20  # the settings need 8; deeper, the parser would end in a RecursionError
+_DEPTH_MAX = 20  # the settings need 8; much deeper nesting would raise a RecursionError in the parser
 
-_ADVICE = (  # what PyYAML says, what is usually behind it
-    (r"'\\t'", "there is a tab; indent with spaces, and put a value with a tab in quotes"),
+_ADVICE = (  # pattern of PyYAML's message -> usual cause and correction
+    (r"'\\t'", "there is a tab; indent with spaces, and quote values that contain a tab"),
     (
         "mapping values are not allowed",
-        "there is a `:` too many; indent with care, and put a value with `: ` in quotes",
+        "there is an unexpected `:`; check the indentation, and quote values that contain `: `",
     ),
-    ("could not find expected ':'", "there is a line without `:`; write `name: value`"),
+    ("could not find expected ':'", "a line has no `:`; write `name: value`"),
     (
         "unexpected end of stream|<stream end>|expected ',' or ",
-        "something is not closed before here: a quote, a [ or a {",
+        "a quote, [ or { before this position is not closed; close it",
     ),
-    ("expected <block end>", "the indentation does not fit the lines before; items of one list begin in one column"),
+    ("expected <block end>", "the indentation does not match the lines before; align list items in one column"),
     (
         "cannot start any token|expected the node content",
-        "a value cannot begin with this character unless it is in quotes",
+        "a value cannot start with this character; quote the value",
     ),
-    ("unknown escape", "a backslash means something in double quotes; use single quotes"),
-    ("another document", "there is a second document (`---`); one file holds one configuration"),
+    ("unknown escape", "a backslash starts an escape sequence in double quotes; use single quotes"),
+    ("another document", "there is a second document (`---`); write one configuration per file"),
     ("not allowed in plain|special characters", "there is a control character; remove it"),
 )
 
 
 class Position(NamedTuple):
-    """Where a setting begins: its key, or for an item of a list the item."""
+    """Start of a setting: of its key, or of the item in a list."""
 
     line: int
     column: int
@@ -60,19 +60,19 @@ class Document:
 
     Attributes:
         data: mappings, lists, text, numbers and booleans; None for a file that is empty or not YAML.
-        places: where each value stood.
-        references: how a value was written that came from the environment.
-        faults: what was found wrong so far, by path; a value at fault is in `data` as text that means nothing.
+        positions: position of each value, by path.
+        references: original text of each value that contained a variable, by path.
+        faults: path and message of each problem found so far; a faulty value is in `data` as meaningless text.
     """
 
     data: object = None
-    places: Mapping[Loc, Position] = field(default_factory=dict)
+    positions: Mapping[Loc, Position] = field(default_factory=dict)
     references: Mapping[Loc, str] = field(default_factory=dict)
     faults: Sequence[tuple[Loc, str]] = ()
 
 
 class _Loader(yaml.SafeLoader):
-    """Without the resolvers of YAML 1.1; those below are added."""
+    """Loader with the resolvers below instead of those of YAML 1.1."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -88,7 +88,7 @@ for _tag, _pattern in (
 
 
 def read_yaml(text: str, env: Mapping[str, str]) -> Document:
-    """Parse a file; every problem becomes a fault of the document."""
+    """Parse a file; each problem is added to the faults of the document."""
     hidden = _REFERENCE.sub("$\ue000\\1\ue001", text)
     try:
         if unsupported := _unsupported(yaml.parse(hidden, _Loader)):
@@ -102,45 +102,46 @@ def read_yaml(text: str, env: Mapping[str, str]) -> Document:
     if root is None:
         return Document()
     builder = _Builder(env)
-    builder.places[()] = _place(root)
-    return Document(builder.build(root, ()), builder.places, builder.references, builder.faults)
+    builder.positions[()] = _position(root)
+    return Document(builder.build(root, ()), builder.positions, builder.references, builder.faults)
 
 
 def _unsupported(events: Iterable[yaml.Event]) -> Document | None:
-    """What is wrong with the first part of YAML that is not read here; None when all of it is."""
+    """Return a document with the first use of unsupported YAML as its fault; None if all is supported."""
     depth = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         what = ""
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            what = "an & or * at the start of a value needs quotes; anchors and aliases are not supported"
+            what = "anchors and aliases are not supported; quote values that start with & or *"
         elif getattr(event, "tag", None):
-            what = "a ! at the start of a value needs quotes; tags are not supported (a variable is ${NAME})"
+            what = "tags are not supported; quote values that start with !, and write variables as ${NAME}"
         elif depth > _DEPTH_MAX:
-            what = "lists and mappings are nested too deeply"
+            what = f"lists and mappings are nested too deeply; use at most {_DEPTH_MAX} levels"
         if what:
             mark = event.start_mark
-            return _not_yaml(what, Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1))
+            position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
+            return Document(positions={(): position}, faults=[((), what)])
     return None
 
 
-def _not_yaml(problem: str | None, place: Position) -> Document:
-    text = problem or "it cannot be read"
+def _not_yaml(problem: str | None, position: Position) -> Document:
+    text = problem or "the text cannot be parsed"
     advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, text)), text)
-    return Document(places={(): place}, faults=[((), f"this is not YAML as it is read here: {advice}")])
+    return Document(positions={(): position}, faults=[((), f"the file is not valid YAML: {advice}")])
 
 
 class _Builder:
-    """Turns YAML nodes into data and notes where they stood."""
+    """Turns YAML nodes into data, and records their positions."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        self.places: dict[Loc, Position] = {}
+        self.positions: dict[Loc, Position] = {}
         self.references: dict[Loc, str] = {}
         self.faults: list[tuple[Loc, str]] = []
 
     def build(self, node: yaml.Node, loc: Loc) -> object:
-        """The data of a node at a path."""
+        """Return the data of a node at a path."""
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, loc)
         if isinstance(node, yaml.SequenceNode):
@@ -151,7 +152,7 @@ class _Builder:
         data = []
         for index, item in enumerate(node.value):
             here = (*loc, index)
-            self.places[here] = _place(item)
+            self.positions[here] = _position(item)
             data.append(self.build(item, here))
         return data
 
@@ -160,10 +161,10 @@ class _Builder:
         for key_node, value_node in node.value:
             key = key_node.value.translate(_BRACES) if isinstance(key_node, yaml.ScalarNode) else "?"
             here = (*loc, key)
-            first = self.places.get(here)
-            self.places[here] = _place(key_node)
+            first = self.positions.get(here)
+            self.positions[here] = _position(key_node)
             if first:
-                self.faults.append((here, f"this is set twice, first in line {first.line}; remove one of the two"))
+                self.faults.append((here, f"this setting is already set in line {first.line}; remove one of the two"))
             else:
                 data[key] = self.build(value_node, here)
         return data
@@ -172,7 +173,7 @@ class _Builder:
         text = str(node.value)
         match node.tag.removeprefix(_TAG):
             case "null":
-                self.faults.append((loc, "nothing is written here; write a value or remove the line"))
+                self.faults.append((loc, "the value is missing; write a value, or remove the line"))
                 return None
             case "bool":
                 return text.lower() == "true"
@@ -181,7 +182,7 @@ class _Builder:
             case "float":
                 return float(text)
         if "${" in text:
-            self.faults.append((loc, "there is a ${ that is not closed; the form is ${NAME} or ${NAME:-default}"))
+            self.faults.append((loc, "a ${ is not closed; write ${NAME} or ${NAME:-default}"))
         if _HIDDEN.search(text):
             self.references[loc] = text.translate(_BRACES)
         return _HIDDEN.sub(lambda match: self._variable(match[1], loc), text)
@@ -189,9 +190,7 @@ class _Builder:
     def _variable(self, reference: str, loc: Loc) -> str:
         match = _VARIABLE.fullmatch(reference)
         if match is None:
-            self.faults.append(
-                (loc, "there is a ${...} that names no variable; the form is ${NAME} or ${NAME:-default}")
-            )
+            self.faults.append((loc, "a ${...} contains no valid name; write ${NAME} or ${NAME:-default}"))
             return "?"
         name, default = match.groups()
         value = self._env.get(name) or default
@@ -199,11 +198,11 @@ class _Builder:
             near = [] if name in self._env else difflib.get_close_matches(name, self._env, n=1, cutoff=0.8)
             state = "is empty" if name in self._env else "is not set"
             hint = f" (did you mean {near[0]}?)" if near else ""
-            what = f"the environment variable {name} {state}{hint}; set it, or write ${{{name}:-default}}"
-            self.faults.append((loc, what))
+            message = f"the environment variable {name} {state}{hint}; set it, or write ${{{name}:-default}}"
+            self.faults.append((loc, message))
             return "?"
         return value
 
 
-def _place(node: yaml.Node) -> Position:
+def _position(node: yaml.Node) -> Position:
     return Position(node.start_mark.line + 1, node.start_mark.column + 1)

@@ -1,7 +1,7 @@
-"""What is wrong with a configuration, in words: what was found, where, and what to write instead.
+"""Errors in a configuration: the value found, its position, and the correction.
 
-Owns `ConfigError` and the wording of the model's own complaints (missing, unknown, wrong type, out of range). Values
-are quoted only where they can hold no secret and did not come from the environment.
+Owns `ConfigError` and the wording of pydantic's errors (missing, unknown, wrong type, out of range). Values are quoted
+only where they cannot be secret and did not come from the environment.
 """
 
 import re
@@ -18,8 +18,8 @@ _QUOTED_MAX = 80  # characters of a value that a message quotes
 _SECRET = frozenset({"key", "api_key", "proxy", "headers"})
 _MAY_HOLD_SECRET = re.compile("[@?#]")  # the user, query or fragment of a URL
 
-_WORDS = {  # pydantic's type of error -> what is wrong, what to write
-    "string_type": ("text is expected here", "it in quotes"),
+_WORDS = {  # pydantic's type of error -> problem, correction
+    "string_type": ("text is expected", "it in quotes"),
     "int_type": ("a whole number is expected", ""),
     "int_parsing": ("a whole number is expected", ""),
     "int_parsing_size": ("this number is too large", ""),
@@ -34,21 +34,21 @@ _WORDS = {  # pydantic's type of error -> what is wrong, what to write
     "string_too_short": ("it must not be empty", ""),
     "string_too_long": ("it may have at most {max_length} characters", ""),
     "too_short": ("at least one is needed", ""),
-    "tuple_type": ("a list is expected here", ""),
-    "model_type": ("a mapping (`name: value`) is expected here", ""),
-    "mapping_type": ("a mapping (`name: value`) is expected here", ""),
+    "tuple_type": ("a list is expected", ""),
+    "model_type": ("a mapping (`name: value`) is expected", ""),
+    "mapping_type": ("a mapping (`name: value`) is expected", ""),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One thing that is wrong.
+    """One problem of a configuration.
 
     Attributes:
-        source: the file's name, or the command-line option at fault.
-        line, column: where, from 1; None when nothing was read from a file.
-        path: which setting, as `models[0].replicas[1].base_url`; "" for the file as a whole.
-        message: what was found and what to write instead.
+        source: name of the file, of the command-line option or of the environment variable.
+        line, column: position in the file, from 1; None when the problem is not in a file.
+        path: setting, as `models[0].replicas[1].base_url`; "" for the file as a whole.
+        message: problem and correction.
     """
 
     source: str
@@ -63,7 +63,7 @@ class ConfigProblem:
 
 
 class ConfigError(Exception):
-    """A configuration that cannot be used; its text has a line for each problem."""
+    """A configuration is invalid; the text has a line for each problem."""
 
     def __init__(self, problems: tuple[ConfigProblem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -71,11 +71,11 @@ class ConfigError(Exception):
 
 
 def finding(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
-    """A complaint of the model as a path and a sentence.
+    """Return an error of pydantic as a path and a sentence.
 
     Args:
         error: one of `ValidationError.errors()`.
-        reference: how the value was written if it came from the environment, else None.
+        reference: original text of the value if it contains a variable, else None.
     """
     loc: Loc = tuple(part for part in error["loc"] if part != "[key]")
     kind = error["type"]
@@ -85,12 +85,12 @@ def finding(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
         return loc, changed
     example = _example(loc)
     if kind == "missing":
-        return loc, f"this is missing; write `{loc[-1]}: {example}`"
+        return loc, f"this setting is missing; write `{loc[-1]}: {example}`"
     context = error.get("ctx", {})
     if kind == "setting":
         what, write = context["what"], "" if reference else context["write"]
     elif kind == "literal_error":
-        what, write = "there is no such choice", context["expected"].replace("'", "").replace(" or ", ", ")
+        what, write = "it is not one of the choices", context["expected"].replace("'", "")
     else:
         what, write = _WORDS.get(kind, (error["msg"], ""))
         what = what.format(**context)
@@ -126,7 +126,7 @@ def _section(loc: Loc) -> type[Section] | None:
 
 
 def _example(loc: Loc) -> str:
-    """What can stand at a path; "" when the setting has no example."""
+    """Return an example for the setting at a path; "" if it has none."""
     parent = sections().get(_names(loc)[:-1])
     fields = parent.model_fields.values() if parent else ()
     examples = next((field.examples for field in fields if loc and field.alias == loc[-1]), None)
@@ -134,23 +134,23 @@ def _example(loc: Loc) -> str:
 
 
 def _unknown(loc: Loc) -> str:
-    """What to write instead of a key that is not known at its path."""
+    """Return the correction of a key that does not exist at its path."""
     name = str(loc[-1])
     if renamed := RENAMED_KEYS.get(_names(loc[:-1]), {}).get(name):
         return f"`{name}` was renamed to `{renamed}`"
     known = _keys(_section(loc[:-1]))
     if near := get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.5):
-        return f"there is no such setting; did you mean `{near[0]}`?"
-    elsewhere = [place for place, section in sections().items() if name in _keys(section)]
+        return f"this setting does not exist; did you mean `{near[0]}`?"
+    elsewhere = [parent for parent, section in sections().items() if name in _keys(section)]
     if elsewhere:
-        return f"there is no such setting here; it belongs in {_place_name(min(elsewhere, key=len))}"
-    return f"there is no such setting; here you can write {', '.join(known)}"
+        return f"this setting does not exist here; move it to {_section_name(min(elsewhere, key=len))}"
+    return f"this setting does not exist; write one of {', '.join(known)}"
 
 
 def _keys(section: type[Section] | None) -> list[str]:
     return [str(field.alias) for field in section.model_fields.values()] if section else []
 
 
-def _place_name(place: tuple[str, ...]) -> str:
+def _section_name(names: tuple[str, ...]) -> str:
     lists = {"keys", "models", "replicas", "fallbacks", "quotas"}
-    return ".".join(f"{name}[]" if name in lists else name for name in place) or "the top level of the file"
+    return ".".join(f"{name}[]" if name in lists else name for name in names) or "the top level of the file"

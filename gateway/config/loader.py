@@ -1,8 +1,8 @@
-"""From a file, or the command line, to `Settings`; and from `Settings` to what may be shown.
+"""Loads `Settings` from a file or from command-line options, and writes them as YAML or as a JSON schema.
 
-Owns reading the configuration file and the secret files it names, and gathering every problem before it gives up.
-A reload is another `load`: key files and the environment are read again. Relative key files are relative to the
-configuration file. Knows no rule by itself (config_rules.py, settings.py) and no wording (config_problems.py).
+Owns reading the configuration file and the secret files it names, and collecting all problems before an error is
+raised. A reload is another `load`: key files and the environment are read again. Key files are relative to the
+configuration file. Rules are in rules.py and settings.py, the wording of pydantic's errors in errors.py.
 """
 
 import re
@@ -15,14 +15,14 @@ from pydantic import ValidationError
 
 from gateway.config.document import Document, Loc, Position, read_yaml
 from gateway.config.errors import ConfigError, ConfigProblem, finding
-from gateway.config.rules import Finding, Row, broken_rules, path, replicas, rows
+from gateway.config.rules import Finding, RawMapping, broken_rules, entries, path, replicas
 from gateway.config.settings import Settings, sections
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
 from gateway.config.values import secret_fault, with_v1
 
 _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
-_OPTIONS = (  # what a message says to write in a file -> what to type
+_OPTIONS = (  # correction for a file -> correction for a command line
     (re.compile("add `keys: [^`]*`"), "write `keys` in a configuration file"),
     (re.compile("`allow_anonymous: true`"), "`--allow-anonymous`"),
     (re.compile(r"\badmin_listen\b:?"), "--admin-listen"),
@@ -36,11 +36,11 @@ def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | No
     Args:
         file: the YAML file.
         env: environment variables for `${NAME}`.
-        defaults: top-level settings for where the file has none, as they would stand in it. `keys` among them do not
-            count where the file lets anonymous callers in.
+        defaults: values, as in a file, of top-level settings that the file does not set; None for no others. Default
+            `keys` do not apply if the file allows anonymous callers.
 
     Raises:
-        ConfigError: the file or a secret file cannot be read, or something in them cannot be used.
+        ConfigError: the file or a secret file is unreadable or invalid.
     """
     try:
         text = _read(file, _FILE_BYTES_MAX)
@@ -63,23 +63,23 @@ def from_replicas(
     others: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
 ) -> Settings:
-    """Settings for one model without a file: `serve --model llama --replica URL --replica URL`.
+    """Return settings for one model without a file: `serve --model llama --replica URL --replica URL`.
 
     Args:
-        model: public name, and the replicas' own name for it.
-        urls: a base URL for each replica; /v1 is added where there is no path.
-        kind: what speaks at the other end.
-        others: other top-level settings as they would stand in a file, such as `{"listen": "127.0.0.1:0"}`.
+        model: public name, and name of the model at the replicas.
+        urls: base URL of each replica; /v1 is added to a URL without a path.
+        kind: kind of the replicas.
+        others: other top-level settings, as in a file, such as `{"listen": "127.0.0.1:0"}`; None for none.
         defaults: as for `load`.
 
     Raises:
-        ConfigError: something cannot be used.
+        ConfigError: an argument is invalid.
     """
     bases = [with_v1(url) for url in urls]
-    replica_rows = [
+    replicas_data = [
         {"name": name, "kind": kind, "base_url": base} for name, base in zip(_replica_names(bases), bases, strict=True)
     ]
-    data = {**deepcopy(dict(others or {})), "models": [{"name": model, "replicas": replica_rows}]}
+    data = {**deepcopy(dict(others or {})), "models": [{"name": model, "replicas": replicas_data}]}
     _fill(data, defaults or {})
     settings, findings = _check(Document(data), Path())
     if settings is None or findings:
@@ -88,20 +88,20 @@ def from_replicas(
 
 
 def masked(settings: Settings) -> str:
-    """The settings in force as YAML, defaults included, secrets as `****`."""
+    """Return the settings in force as YAML, defaults included, secrets as `****`."""
     shown = settings.model_dump(mode="json", by_alias=True)
-    for model, row in zip(settings.models, shown["models"], strict=True):
-        row["hedge"] = settings.hedge_of(model).model_dump(mode="json", by_alias=True)
-        if row["hedge"]["policy"] != "static":
-            row["hedge"]["delay"] = None
-    for _, row, field in _secret_rows(shown):
-        if row[f"{field}_file"]:
-            row[field] = None
-    return yaml.safe_dump(_without_nothing(shown), sort_keys=False, allow_unicode=True, width=120)
+    for model, entry in zip(settings.models, shown["models"], strict=True):
+        entry["hedge"] = settings.hedge_of(model).model_dump(mode="json", by_alias=True)
+        if entry["hedge"]["policy"] != "static":
+            entry["hedge"]["delay"] = None
+    for _, entry, field in _secret_entries(shown):
+        if entry[f"{field}_file"]:
+            entry[field] = None
+    return yaml.safe_dump(_without_none(shown), sort_keys=False, allow_unicode=True, width=120)
 
 
 def json_schema() -> dict[str, object]:
-    """The JSON schema of the file, for editors."""
+    """Return the JSON schema of the file, for editors."""
     schema = Settings.model_json_schema()
     definitions = {"Settings": schema, **schema["$defs"]}
     for section in set(sections().values()):
@@ -113,7 +113,7 @@ def json_schema() -> dict[str, object]:
 
 
 def _property(schema: dict[str, object], default: object) -> dict[str, object]:
-    """A setting's schema as the file has it: defaults with their units, no null, `${NAME}` for numbers, too."""
+    """Return the schema of a setting in the file: defaults with units, no null, `${NAME}` allowed for numbers."""
     choices = schema.get("anyOf")
     main = choices[0] if isinstance(choices, list) else {}  # the other choice is null
     merged = {**main, **{key: value for key, value in schema.items() if key not in ("anyOf", "title", "default")}}
@@ -126,7 +126,7 @@ def _property(schema: dict[str, object], default: object) -> dict[str, object]:
 
 
 class _Unreadable(Exception):
-    """A file cannot be read; the text says why."""
+    """A file is unreadable; the text is the reason."""
 
 
 def _read(file: Path, bytes_max: int) -> str:
@@ -135,21 +135,21 @@ def _read(file: Path, bytes_max: int) -> str:
             content = stream.read(bytes_max + 1)
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise _Unreadable("there is no such file") from None
+        raise _Unreadable("the file does not exist; check the path") from None
     except IsADirectoryError:
-        raise _Unreadable("this is a directory; name the file in it") from None
+        raise _Unreadable("the path is a directory; name a file in it") from None
     except UnicodeDecodeError:
-        raise _Unreadable("this is not UTF-8 text") from None
+        raise _Unreadable("the file is not UTF-8 text; save it as UTF-8") from None
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name has a zero byte"
-        raise _Unreadable(f"it cannot be read: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) else "the name contains a zero byte"
+        raise _Unreadable(f"the file cannot be read: {reason}") from None
     if len(content) > bytes_max:
-        raise _Unreadable(f"it is larger than {bytes_max:,} bytes; is it the right file?")
+        raise _Unreadable(f"the file is larger than {bytes_max:,} bytes; is this the right file?")
     return text
 
 
 def _fill(data: object, defaults: Mapping[str, object]) -> None:
-    """Set what the data leaves open."""
+    """Add defaults for settings that the data does not have."""
     if isinstance(data, dict):
         for key, value in defaults.items():
             if key != "keys" or data.get("allow_anonymous") not in (True, "true"):
@@ -157,7 +157,7 @@ def _fill(data: object, defaults: Mapping[str, object]) -> None:
 
 
 def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Finding]]:
-    """The settings, or None, and everything that is wrong; at most one finding a path, the most basic one."""
+    """Return the settings, or None, and all problems: at most one finding per path, the most basic one."""
     data = document.data
     findings = list(document.faults)
     if data is None:
@@ -171,7 +171,7 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
         settings = Settings.model_validate(data)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            if detail["type"] != "too_short" or not detail["input"]:  # else its items are at fault, not their number
+            if detail["type"] != "too_short" or not detail["input"]:  # otherwise an item is at fault
                 findings.append(finding(detail, document.references.get(detail["loc"])))
     if isinstance(data, dict):
         findings += broken_rules(data)
@@ -181,45 +181,46 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
     return settings, list(first.items())
 
 
-def _secret_rows(data: Row) -> list[tuple[Loc, Row, str]]:
-    """Every mapping that can name a secret file, and the setting that the file stands for."""
-    every_replica = (replica for loc, model in rows(data, (), "models") for replica in replicas(model, loc))
-    keys = ((loc, row, "key") for loc, row in rows(data, (), "keys"))
-    return [*keys, *((loc, row, "api_key") for loc, row in every_replica)]
+def _secret_entries(data: RawMapping) -> list[tuple[Loc, RawMapping, str]]:
+    """Return each mapping that can name a secret file, with the setting that the file replaces."""
+    every_replica = (replica for loc, model in entries(data, (), "models") for replica in replicas(model, loc))
+    keys = ((loc, entry, "key") for loc, entry in entries(data, (), "keys"))
+    return [*keys, *((loc, entry, "api_key") for loc, entry in every_replica)]
 
 
-def _take_secrets(data: Row, folder: Path) -> list[Finding]:
-    """Put the content of each secret file where the secret itself would stand."""
+def _take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
+    """Set each secret that has a file to the content of the file."""
     findings: list[Finding] = []
-    for loc, row, field in _secret_rows(data):
-        name = row.get(f"{field}_file")
+    for loc, entry, field in _secret_entries(data):
+        name = entry.get(f"{field}_file")
         if not isinstance(name, str):
             continue
-        fault = f"{field} is given, too; remove one of the two" if field in row else None
+        fault = f"`{field}` is set as well; remove one of the two" if field in entry else None
         try:
             secret = _read(folder / name, _SECRET_BYTES_MAX).strip()
             fault = fault or secret_fault(secret)
         except _Unreadable as error:
-            secret, fault = "", fault or f"{error} (the path begins where the configuration file is)"
+            secret, fault = "", fault or f"{error} (paths are relative to the configuration file)"
         if fault:  # the name is not quoted: it may be the secret itself, written in the wrong place
             findings.append(((*loc, f"{field}_file"), fault))
-        row[field] = "?" if fault else secret
+        entry[field] = "?" if fault else secret
     return findings
 
 
-def _take_tls(data: Row, folder: Path) -> list[Finding]:
-    """Make paths of TLS files absolute, and try the files."""
+def _take_tls(data: RawMapping, folder: Path) -> list[Finding]:
+    """Make the paths of TLS files absolute, and load the files."""
     findings: list[Finding] = []
-    for loc, row in (replica for at, model in rows(data, (), "models") for replica in replicas(model, at)):
-        way = row.get("connection")
-        if not isinstance(way, dict):
+    for loc, entry in (replica for at, model in entries(data, (), "models") for replica in replicas(model, at)):
+        connection = entry.get("connection")
+        if not isinstance(connection, dict):
             continue
         for field in TlsFiles._fields:
-            if isinstance(way.get(field), str):
-                way[field] = str((folder / way[field]).absolute())
-        files = TlsFiles(*(file if isinstance(file := way.get(field), str) else None for field in TlsFiles._fields))
+            if isinstance(connection.get(field), str):
+                connection[field] = str((folder / connection[field]).absolute())
+        paths = (connection.get(field) for field in TlsFiles._fields)
+        files = TlsFiles(*(file if isinstance(file, str) else None for file in paths))
         try:
-            if any(files) and str(row.get("base_url")).startswith("https:"):
+            if any(files) and str(entry.get("base_url")).startswith("https:"):
                 tls_context(files)
         except TlsFault as fault:
             findings.append(((*loc, "connection", fault.field), fault.text))
@@ -227,22 +228,22 @@ def _take_tls(data: Row, folder: Path) -> list[Finding]:
 
 
 def _problem(source: str, document: Document, loc: Loc, message: str) -> ConfigProblem:
-    """A finding with its place, or that of the nearest mapping around it."""
+    """Return a finding with its position, or with that of the nearest mapping around it."""
     nearest = loc
-    while nearest and nearest not in document.places:
+    while nearest and nearest not in document.positions:
         nearest = nearest[:-1]
-    place = document.places.get(nearest, Position(1, 1))
-    return ConfigProblem(source, place.line, place.column, path(loc), message)
+    position = document.positions.get(nearest, Position(1, 1))
+    return ConfigProblem(source, position.line, position.column, path(loc), message)
 
 
 def _option_problem(loc: Loc, message: str) -> ConfigProblem:
-    """A finding with the command-line option that it is about."""
+    """Return a finding with the command-line option at fault."""
     match loc:
         case ("models", 0, "replicas", int(index), "base_url" | "name"):
             return ConfigProblem(f"--replica {index + 1}", None, None, "", message)
         case ("models", 0, "replicas"):
             return ConfigProblem(
-                "--replica", None, None, "", "at least one is needed; write `--replica http://10.0.0.1:8000/v1`"
+                "--replica", None, None, "", "at least one replica is needed; write `--replica http://10.0.0.1:8000/v1`"
             )
         case ("models", 0, "replicas", _, "kind"):
             return ConfigProblem("--kind", None, None, "", message)
@@ -256,13 +257,12 @@ def _option_problem(loc: Loc, message: str) -> ConfigProblem:
 
 
 def _replica_names(bases: Sequence[str]) -> list[str]:
-    """A name for each replica: host and port, with a number where several have the same."""
+    """Return a name for each replica: host and port, with a number if several are equal."""
     names = [base.partition("://")[2].rpartition("@")[2].rstrip("/").removesuffix("/v1") or "?" for base in bases]
     return [name if names.count(name) == 1 else f"{name}#{1 + names[:at].count(name)}" for at, name in enumerate(names)]
 
 
-def _without_nothing(shown: object) -> object:
-    """The same without the settings that are not set."""
+def _without_none(shown: object) -> object:
     if isinstance(shown, dict):
-        return {key: _without_nothing(value) for key, value in shown.items() if value is not None}
-    return [_without_nothing(item) for item in shown] if isinstance(shown, list) else shown
+        return {key: _without_none(value) for key, value in shown.items() if value is not None}
+    return [_without_none(item) for item in shown] if isinstance(shown, list) else shown

@@ -1,6 +1,6 @@
-"""Settings and values that had other names in development versions, and what to write instead. Pure data.
+"""Old spellings of settings and values from development versions, and their replacements. Pure data.
 
-docs/renamed.md has all renamed names, labels and commands included. No units.
+docs/renamed.md lists all renamed names, labels and commands included. No units.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ RENAMED_KEYS: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
 
 CHANGED_VALUES: Final[Mapping[tuple[str, str], str]] = {
     ("budget_unit", "spend"): "`spend` was renamed to `cost`; write `budget_unit: cost`",
-    ("policy", "ttfb"): "this policy was removed because time to headers says nothing of the first token; "
+    ("policy", "ttfb"): "policy `ttfb` was removed because time to headers does not predict the first token; "
     "write `policy: adaptive`, or `policy: quantile`",
-    ("policy", "headers"): "this policy was removed because headers are no answer; "
+    ("policy", "headers"): "policy `headers` was removed because headers do not mean that an answer follows; "
     "write `policy: adaptive`, or `policy: quantile`",
 }
-"""(Key, old value) -> the error message."""
+"""(Key, old value) -> error message."""

@@ -1,6 +1,6 @@
-"""TLS to replicas: contexts made of the authorities and certificates that the settings name, made once and shared.
+"""TLS contexts for connections to replicas, from the certificate files that the settings name; cached and shared.
 
-A context is made anew when one of its files has changed, so that a reload takes renewed certificates into use.
+A context is built again when one of its files has changed, so that a reload uses renewed certificates.
 """
 
 import ssl
@@ -13,9 +13,9 @@ class TlsFiles(NamedTuple):
     """Files in PEM form.
 
     Attributes:
-        ca_file: the authorities to trust instead of the system's.
-        cert_file: our own certificate, with those between it and its authority; its key may stand in it, too.
-        key_file: its key, without a password.
+        ca_file: authorities to trust; None for those of the system.
+        cert_file: client certificate with its chain, optionally with its key; None for no certificate.
+        key_file: private key without a password; None if it is in `cert_file`.
     """
 
     ca_file: str | None = None
@@ -24,11 +24,11 @@ class TlsFiles(NamedTuple):
 
 
 class TlsFault(Exception):
-    """A file cannot be used.
+    """A file is unusable.
 
     Args:
-        field: which of `TlsFiles`.
-        text: why, without its content.
+        field: name of the field of `TlsFiles`.
+        text: reason, without the file's content.
     """
 
     def __init__(self, field: str, text: str) -> None:
@@ -38,19 +38,19 @@ class TlsFault(Exception):
 
 
 def tls_context(files: TlsFiles, *, http2: bool = False) -> ssl.SSLContext:
-    """The context for these files as they are now.
+    """Return the context for the current content of these files.
 
     Args:
-        files: see there.
-        http2: for a client that agrees on HTTP/2; such a context is not shared with others.
+        files: certificates, authorities and key.
+        http2: offer HTTP/2 with ALPN; such a context is not shared with HTTP/1.1 clients.
 
     Raises:
-        TlsFault: one of them cannot be used.
+        TlsFault: a file is unusable.
     """
     try:
         changed = tuple(Path(file).stat().st_mtime_ns if file is not None else 0 for file in files)
     except OSError:
-        changed = ()  # loading it tells which, and why
+        changed = ()  # loading raises for the file at fault, with the reason
     return _context(files, changed, http2=http2)
 
 
@@ -59,25 +59,25 @@ def _context(files: TlsFiles, _changed: tuple[int, ...], *, http2: bool) -> ssl.
     try:
         context = ssl.create_default_context(cafile=files.ca_file)
     except (OSError, ValueError) as error:
-        raise TlsFault("ca_file", _why(error, "certificates")) from None
+        raise TlsFault("ca_file", _reason(error, "certificates")) from None
     if files.cert_file is not None:
         try:
             context.load_cert_chain(files.cert_file, files.key_file, password=_no_password)
         except (OSError, ValueError) as error:
-            raise TlsFault("cert_file", _why(error, "a certificate and its key without a password")) from None
+            raise TlsFault("cert_file", _reason(error, "a certificate and its key without a password")) from None
     if http2:
         context.set_alpn_protocols(["h2", "http/1.1"])
     return context
 
 
-def _why(error: Exception, wanted: str) -> str:
+def _reason(error: Exception, expected: str) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return "the key is not this certificate's"
+        return "the key does not belong to this certificate"
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
-        return f"it cannot be read: {error.strerror}"
-    return f"it does not hold {wanted} in PEM form"
+        return f"the file cannot be read: {error.strerror}"
+    return f"the file does not contain {expected} in PEM form"
 
 
 def _no_password() -> str:
-    """Called for a key with a password: nobody is there to be asked."""
+    """Called for a key with a password: the gateway cannot prompt for it."""
     raise ValueError("the key has a password")

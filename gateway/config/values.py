@@ -1,8 +1,8 @@
-"""The kinds of value a setting can have: how each is written in YAML, checked, and written back.
+"""Types of values of settings: parsing from YAML, validation, and formatting.
 
-Owns parsing and formatting of durations, sizes, shares, addresses, URLs, names and secrets. Knows no setting by name
-and nothing of files. A refusal is a `PydanticCustomError` of type "setting" with `what` (what is wrong, to be read
-after "found X, but") and `write` (what to write instead, "" when that cannot be told); neither quotes a secret.
+Owns durations, sizes, shares, addresses, URLs, names and secrets. No setting is named here, and no file is read. An
+invalid value raises a `PydanticCustomError` of type "setting" with `what` (the problem, worded to follow "found X,
+but") and `write` (the correction, "" if there is none to suggest); neither quotes a secret.
 
 Units: durations become seconds (float), sizes bytes, shares fractions of 1.
 """
@@ -38,12 +38,12 @@ _OWN_HEADERS = frozenset(
 )
 
 
-def refusal(what: str, write: str = "") -> PydanticCustomError:
-    """A value that cannot be used.
+def invalid_value(what: str, write: str = "") -> PydanticCustomError:
+    """Return the error of an invalid value.
 
     Args:
-        what: what is wrong, to be read after "found X, but".
-        write: what to write instead.
+        what: problem, worded to follow "found X, but".
+        write: correction; "" for none.
     """
     return PydanticCustomError("setting", "{what}", {"what": what, "write": write})
 
@@ -53,8 +53,8 @@ def _seconds(value: object) -> float:
     if isinstance(value, str) and (match := _DURATION.fullmatch(text)):
         return round(float(match[1]) * _SECONDS[match[2]], 6)
     if _BARE.fullmatch(text):
-        raise refusal("a duration needs a unit (ms, s, m or h)", f"{text}ms or {text}s")
-    raise refusal("this is not a duration", "a number and a unit, such as 250ms, 15s, 10m or 1h")
+        raise invalid_value("a duration needs a unit (ms, s, m or h)", f"{text}ms or {text}s")
+    raise invalid_value("it is not a duration", "a number and a unit, such as 250ms, 15s, 10m or 1h")
 
 
 def _duration(seconds: float) -> str:
@@ -65,9 +65,9 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds * 1000, 6):g}ms" if seconds else "0s"
 
 
-def _more_than_nothing(seconds: float) -> float:
+def _positive(seconds: float) -> float:
     if seconds == 0:
-        raise refusal("this must be longer than nothing")
+        raise invalid_value("it must be more than 0s")
     return seconds
 
 
@@ -75,14 +75,14 @@ def parse_size(value: object) -> int:
     """Read a size in bytes.
 
     Raises:
-        PydanticCustomError: value is something else.
+        PydanticCustomError: value is not a size.
     """
     text = str(value)
     if isinstance(value, str) and (match := _SIZE.fullmatch(text)):
         return int(match[1]) * _BYTES[match[2]]
     if _BARE.fullmatch(text):
-        raise refusal("a size needs a unit (B, kB, MB, KiB, MiB)", f"{text}B or {text}MB")
-    raise refusal("this is not a size", "a whole number and a unit, such as 256kB or 10MB")
+        raise invalid_value("a size needs a unit (B, kB, MB, KiB, MiB)", f"{text}B or {text}MB")
+    raise invalid_value("it is not a size", "a whole number and a unit, such as 256kB or 10MB")
 
 
 def _size(count: int) -> str:
@@ -96,8 +96,8 @@ def _fraction(value: object) -> float:
         return round(float(match[1]) / 100, 8)
     if _BARE.fullmatch(text) and 0 <= float(text) <= 100:
         percent = float(text) * 100 if float(text) <= 1 else float(text)
-        raise refusal("a share is a percentage", f"{percent:g}%")
-    raise refusal("this is not a share", "a percentage from 0% to 100%, such as 10%")
+        raise invalid_value("a share is a percentage", f"{percent:g}%")
+    raise invalid_value("it is not a share", "a percentage from 0% to 100%, such as 10%")
 
 
 def _share(fraction: float) -> str:
@@ -105,9 +105,9 @@ def _share(fraction: float) -> str:
 
 
 def no_boolean(value: object) -> object:
-    """Refuse `true` where a number stands, which Python would take for 1."""
+    """Reject `true` as a number: Python would read it as 1."""
     if isinstance(value, bool):
-        raise refusal("a number is expected")
+        raise invalid_value("a number is expected")
     return value
 
 
@@ -116,61 +116,63 @@ def _boolean(value: object) -> bool:
         return value
     if value in ("true", "false"):  # from a variable
         return value == "true"
-    raise refusal("this is a switch", "true or false")
+    raise invalid_value("a boolean is expected", "true or false")
 
 
 def _name(value: str) -> str:
     if not re.fullmatch(r"[!-~]{1,128}", value):
-        raise refusal("a name is 1 to 128 visible ASCII characters without spaces (it becomes a label and a header)")
+        raise invalid_value(
+            "a name must be 1 to 128 visible ASCII characters without spaces (it is used in labels and headers)"
+        )
     return value
 
 
 def secret_fault(text: str) -> str | None:
-    """What is wrong with a secret, in words that do not quote it; None when it can be used.
+    """Return the problem of a secret, without quoting it; None if it is valid.
 
-    A secret goes into an HTTP header: anything but visible ASCII would break or forge the request.
+    A secret is sent in an HTTP header: anything but visible ASCII would break or forge the request.
     """
     if not text:
-        return "it is empty"
+        return "the secret is empty"
     if re.match(r"\$[A-Za-z_({]", text):
-        return "it looks like a variable that nobody replaced: the form is ${NAME}"
+        return "the secret looks like a variable that was not replaced; write ${NAME} in the configuration file"
     if re.match(r"(?i)bearer\s", text):
-        return "only the key itself belongs here, without Bearer"
+        return "the secret starts with Bearer; write only the key"
     if not re.fullmatch(r"[!-~]+", text):
-        return "it has a space, a line break or another character that cannot stand in an HTTP header"
+        return "the secret contains a space, a line break or another character that HTTP headers do not allow"
     return None
 
 
 def _secret(value: SecretStr) -> SecretStr:
     if fault := secret_fault(value.get_secret_value()):
-        raise refusal(fault)
+        raise invalid_value(fault)
     return value
 
 
 def _header_name(value: str) -> str:
     name = value.lower()
     if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise refusal("this is not the name of an HTTP header")
+        raise invalid_value("it is not a valid name of an HTTP header")
     if name in _OWN_HEADERS:
-        raise refusal("the gateway sets this header itself (a key belongs in api_key)")
+        raise invalid_value("the gateway sets this header itself (write a key in api_key)")
     return name
 
 
 def _header_value(value: SecretStr) -> SecretStr:
     if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value.get_secret_value()):
-        raise refusal("a header value is visible ASCII in one line")
+        raise invalid_value("a header value must be visible ASCII on one line")
     return value
 
 
 class Address(NamedTuple):
-    """Where to listen: a host or IP address, and a port (0: any free one)."""
+    """Address to listen on: a host or IP address, and a port (0: any free port)."""
 
     host: str
     port: int
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -178,7 +180,7 @@ class Address(NamedTuple):
 
     @property
     def here(self) -> "Address":
-        """How this machine reaches what listens there: a loopback address for all addresses."""
+        """Address to connect to from this machine: loopback instead of 0.0.0.0 or [::]."""
         try:
             ip = ipaddress.ip_address(self.host)
         except ValueError:
@@ -194,16 +196,16 @@ def parse_address(value: object) -> Address:
     """Read `host:port`.
 
     Raises:
-        PydanticCustomError: value is something else.
+        PydanticCustomError: value is not an address.
     """
     if isinstance(value, Address):
         return value
     text = str(value)
     if _BARE.fullmatch(text):
-        raise refusal("an address is host:port", f"127.0.0.1:{text} (this machine only) or 0.0.0.0:{text}")
+        raise invalid_value("an address must be host:port", f"127.0.0.1:{text} (this machine only) or 0.0.0.0:{text}")
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+)):([0-9]{1,5})", text)
     if not isinstance(value, str) or match is None or int(match[3]) > 65535:
-        raise refusal("an address is host:port", "for example 127.0.0.1:8080, 0.0.0.0:8080 or '[::1]:8080'")
+        raise invalid_value("an address must be host:port", "for example 127.0.0.1:8080, 0.0.0.0:8080 or '[::1]:8080'")
     return Address(match[1] or match[2], int(match[3]))
 
 
@@ -214,27 +216,31 @@ def _address_or_off(value: object) -> Address | None:
 def _base_url(value: str) -> str:
     example = "for example http://10.0.0.1:8000/v1"
     if not re.fullmatch(r"[!-~]+", value):
-        raise refusal("a base_url is ASCII without spaces", example)
+        raise invalid_value("a base_url must be ASCII without spaces", example)
     try:
         url = urlsplit(value)
         _ = url.port
     except ValueError:
-        raise refusal("this is not a URL", example) from None
+        raise invalid_value("it is not a URL", example) from None
     if "@" in url.netloc or ("//" not in value and "@" in value):
-        raise refusal("a URL with a user or password in it ends up in logs", "the key in api_key, the URL without it")
+        raise invalid_value(
+            "a URL with a user or password would appear in logs", "the key in api_key, and the URL without it"
+        )
     if url.scheme in ("unix", "http+unix"):
         if url.scheme == "unix" or not re.fullmatch("%2[Ff].+", url.netloc):
-            raise refusal("a unix socket is written with %2F for each / of its path", _UNIX)
+            raise invalid_value("the path of a unix socket must have %2F for each /", _UNIX)
     elif "://" not in value:
-        raise refusal("a base_url begins with http:// or https://", with_v1(f"http://{value}"))
+        raise invalid_value("a base_url must start with http:// or https://", with_v1(f"http://{value}"))
     elif url.scheme not in ("http", "https") or not url.hostname:
-        raise refusal("a base_url is http:// or https:// and a host", example)
+        raise invalid_value("a base_url must be http:// or https:// with a host", example)
     elif "%" in url.netloc:
-        raise refusal("a host has no %: an IPv6 address with a zone cannot be used", "a name, or an address without it")
+        raise invalid_value(
+            "a host must not contain % (IPv6 zones are not supported)", "a name, or an address without zone"
+        )
     if "api-version=" in url.query:
-        raise refusal("a base_url has no ?", "the part before it, and beside it `api_version: ...`")
+        raise invalid_value("a base_url must not contain ?", "the part before it, and add `api_version: ...`")
     if url.query or url.fragment or value.endswith(("?", "#")):
-        raise refusal("a base_url has no ? or #", "the part before it (a key belongs in api_key)")
+        raise invalid_value("a base_url must not contain ? or #", "the part before it (write a key in api_key)")
     return _check_path(value, url.path)
 
 
@@ -245,30 +251,30 @@ def _proxy_url(value: SecretStr) -> SecretStr:
         url = urlsplit(text)
         host = url.hostname if url.port != 0 else None
     except ValueError:
-        raise refusal("this is not a URL", example) from None
+        raise invalid_value("it is not a URL", example) from None
     if url.scheme not in ("http", "https") or not host or not re.fullmatch(r"[!-~]+", text):
-        raise refusal("a proxy is http:// (or https://), a host and a port", example)
+        raise invalid_value("a proxy must be http:// or https:// with a host and a port", example)
     if url.path.strip("/") or url.query or url.fragment:
-        raise refusal("a proxy has nothing behind its port", example)
+        raise invalid_value("a proxy must not have a path or query", example)
     return value
 
 
 def _check_path(value: str, path: str) -> str:
     for tail in _API_PATHS:
         if path.rstrip("/").endswith(tail):
-            raise refusal(f"the gateway adds {tail} itself", with_v1(value.rstrip("/").removesuffix(tail)))
+            raise invalid_value(f"the gateway adds {tail} itself", with_v1(value.rstrip("/").removesuffix(tail)))
     if not path:
-        raise refusal("it has no path", f"{value}/v1 (or {value}/ if the API really begins there)")
+        raise invalid_value("the path is missing", f"{value}/v1 (or {value}/ if the API has no path)")
     return value.rstrip("/")
 
 
 def with_v1(url: str) -> str:
-    """The URL with `/v1` added where it has no path."""
+    """Return the URL, with `/v1` added if it has no path."""
     return url.rstrip("/") + "/v1" if url.rstrip("/").count("/") == 2 else url
 
 
 def _text(pattern: str, *examples: str) -> WithJsonSchema:
-    """The JSON schema of a value written as text; a `${VARIABLE}` is text, too."""
+    """Return the JSON schema of a value written as text, which may contain `${NAME}`."""
     return WithJsonSchema({"type": "string", "pattern": rf"^({pattern})$|\$\{{", "examples": list(examples)})
 
 
@@ -276,12 +282,10 @@ _DURATION_SCHEMA = _text(r"[0-9]+(\.[0-9]+)?(ms|s|m|h)", "250ms", "15s", "10m")
 _DURATION_TEXT = PlainSerializer(_duration, return_type=str)
 
 Delay = Annotated[float, BeforeValidator(_seconds), _DURATION_TEXT, _DURATION_SCHEMA]
-"""A duration that may be 0s; seconds."""
+"""Duration of 0s or more; in seconds."""
 
-Duration = Annotated[
-    float, BeforeValidator(_seconds), AfterValidator(_more_than_nothing), _DURATION_TEXT, _DURATION_SCHEMA
-]
-"""A duration longer than 0s; seconds."""
+Duration = Annotated[float, BeforeValidator(_seconds), AfterValidator(_positive), _DURATION_TEXT, _DURATION_SCHEMA]
+"""Duration of more than 0s; in seconds."""
 
 Size = Annotated[
     int,
@@ -289,7 +293,7 @@ Size = Annotated[
     PlainSerializer(_size, return_type=str),
     _text("[0-9]+(B|[kMG]B|[KMG]iB)", "256kB", "10MB"),
 ]
-"""A size, kB = 1,000 and KiB = 1,024 bytes; bytes."""
+"""Size in bytes; kB = 1,000 and KiB = 1,024 bytes."""
 
 Share = Annotated[
     float,
@@ -297,7 +301,7 @@ Share = Annotated[
     PlainSerializer(_share, return_type=str),
     _text(r"[0-9]+(\.[0-9]+)?%", "10%"),
 ]
-"""A percentage; a fraction of 1."""
+"""Percentage, as a fraction of 1."""
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(no_boolean)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(no_boolean)]
@@ -306,7 +310,7 @@ Name = Annotated[str, AfterValidator(_name)]
 
 Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _: "****", return_type=str)]
 ProxyUrl = Annotated[SecretStr, AfterValidator(_proxy_url), PlainSerializer(lambda _: "****", return_type=str)]
-"""The URL of an HTTP proxy; a secret, because it may hold a password."""
+"""URL of an HTTP proxy; secret, because it may contain a password."""
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), PlainSerializer(lambda _: "****", return_type=str)]
 
@@ -320,7 +324,7 @@ OptionalAddress = Annotated[
     PlainSerializer(lambda address: "off" if address is None else str(address), return_type=str),
     _text(r".+:[0-9]+|off", "127.0.0.1:8081", "off"),
 ]
-"""An address, or None for `off`."""
+"""Address; None for `off`."""
 
 BaseUrl = Annotated[str, AfterValidator(_base_url), _text(r"(https?|http\+unix)://.+", "http://10.0.0.1:8000/v1")]
-"""An http or https URL, or that of a unix socket, up to and including `/v1`, without a closing slash."""
+"""URL (http, https or a unix socket) up to and including `/v1`, without a trailing slash."""

@@ -79,7 +79,7 @@ def test_a_variable_in_a_comment_need_not_be_set() -> None:
 def test_places_are_those_of_keys_and_items() -> None:
     """A setting's place is that of its key, an item's that of the item, whatever references stand before it."""
     document = read_yaml("# first\na:\n  - {b: ${A}, c: 2}\n  - d\n", {"A": "a long text"})
-    assert document.places == {
+    assert document.positions == {
         (): Position(2, 1),
         ("a",): Position(2, 1),
         ("a", 0): Position(3, 5),
@@ -94,8 +94,8 @@ def test_only_the_first_of_two_equal_keys_is_read() -> None:
     """A key that is set twice is a fault at the second place and keeps its first value."""
     document = read_yaml("a: 1\nb: 2\na: 3\n", {})
     assert document.data == {"a": 1, "b": 2}
-    assert document.places[("a",)] == Position(3, 1)
-    assert document.faults == [(("a",), "this is set twice, first in line 1; remove one of the two")]
+    assert document.positions[("a",)] == Position(3, 1)
+    assert document.faults == [(("a",), "this setting is already set in line 1; remove one of the two")]
 
 
 def test_an_empty_file_is_no_data() -> None:
