@@ -1,7 +1,7 @@
 """The command line: `ttft-gateway ...` and `python -m gateway ...` are the same.
 
-Finds the command's module in `gateway.cli` and loads that one only, so that `version` needs no framework; before
-it, checks that `providers` is ours. What can be typed is command_line.py's, what is done the command's. No units.
+Imports only the module of the command, so that `version` loads no framework, after a check that the package
+`providers` is this project's. Parsing belongs to gateway/cli/parser.py. No units.
 """
 
 import argparse
@@ -28,10 +28,10 @@ _COMMANDS = {  # command -> module in gateway.cli, function in it
 
 
 def main(argv: Sequence[str] | None = None) -> ExitCode:
-    """Carry out a command line.
+    """Run a command line.
 
     Args:
-        argv: without the program's name; None for that of the process.
+        argv: arguments, without the program's name; None for those of the process.
     """
     arguments = parse(sys.argv[1:] if argv is None else argv)
     if (fault := foreign_providers()) is not None:
@@ -46,17 +46,17 @@ def main(argv: Sequence[str] | None = None) -> ExitCode:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return ExitCode.SECOND_CTRL_C
-    except BrokenPipeError:  # whoever read our output has left, as in `ttft-gateway config-schema | head`
+    except BrokenPipeError:  # the reader of the output has closed it, as in `ttft-gateway config-schema | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     return code
 
 
 def foreign_providers() -> str | None:
-    """What is wrong if `import providers` would find somebody else's module, else None.
+    """Return an error message if `import providers` would import a foreign module, else None.
 
-    A distribution called `providers` exists on the package index. Installed into the same folder it overwrites files
-    of ours, which is seen by its __init__.py: ours is empty.
+    A distribution called `providers` exists on the package index. Installed into the same folder, it overwrites files
+    of this project; its __init__.py reveals it, because this project's is empty.
     """
     ours = Path(__file__).resolve().parents[1] / "providers" / "__init__.py"
     spec = importlib.util.find_spec("providers")
@@ -64,8 +64,8 @@ def foreign_providers() -> str | None:
     if found == ours and not ours.stat().st_size:
         return None
     return (
-        f"the module `providers` is {found or 'missing'}, which is not this gateway's ({ours}); another distribution "
-        "called providers is in the way: run `pip uninstall providers`, then install ttft-gateway again"
+        f"the module `providers` is {found or 'missing'} instead of this gateway's ({ours}), because another "
+        "distribution has the same name; run `pip uninstall providers`, then install ttft-gateway again"
     )
 
 

@@ -11,7 +11,7 @@ SHELLS: Final = tuple(shtab.SUPPORTED_SHELLS)
 
 
 def completion(arguments: argparse.Namespace) -> ExitCode:
-    """Print the completion script of a shell; values whose metavar is FILE complete to file names."""
+    """Print the completion script of a shell; values with the metavar FILE complete to file names."""
     parser, commands = parsers()
     for command in commands.values():
         for action in command.arguments:

@@ -1,7 +1,7 @@
-"""`check-config`, `print-config`, `config-schema`, and what the other commands need of a configuration.
+"""`check-config`, `print-config`, `config-schema`, and functions on configurations for the other commands.
 
-Owns where the file is looked for and what may look unintended in settings that are right. What is wrong, and how that
-is said, is config_file.py's. No units.
+Owns the search for the file, and warnings about valid settings that may be unintended. Loading and error messages
+belong to gateway/config/loader.py. No units.
 """
 
 import argparse
@@ -19,16 +19,16 @@ from gateway.config.settings import ModelSettings, Replicas, Settings
 
 
 def check_config(arguments: argparse.Namespace) -> ExitCode:
-    """Say what is wrong with a file, or what it holds."""
+    """Report the problems of a file, or a summary if it is valid."""
     file = config_path(arguments.file or arguments.config, os.environ)
     try:
         settings = load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError as error:
-        return tell_problems(error)
+        return report_problems(error)
     for caution in cautions(settings):
         warn(caution)
     replicas = sum(len(pool) for model in settings.models for pool in pools(model))
-    print(f"{file}: fine ({_count(len(settings.models), 'model')}, {_count(replicas, 'replica')})")
+    print(f"{file}: valid ({_count(len(settings.models), 'model')}, {_count(replicas, 'replica')})")
     return ExitCode.OK
 
 
@@ -38,7 +38,7 @@ def print_config(arguments: argparse.Namespace) -> ExitCode:
         file = config_path(arguments.file or arguments.config, os.environ)
         settings = load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError as error:
-        return tell_problems(error)
+        return report_problems(error)
     print(masked(settings), end="")
     return ExitCode.OK
 
@@ -50,26 +50,26 @@ def config_schema(_arguments: argparse.Namespace) -> ExitCode:
 
 
 def config_path(named: str | None, env: Mapping[str, str]) -> Path:
-    """Where the configuration file is: as named, else as the environment says, else in the current folder."""
+    """Return the configuration file: the named one, else that of the environment, else that in the current folder."""
     return Path(named or env.get(CONFIG_VARIABLE) or CONFIG_FILE)
 
 
 def pools(model: ModelSettings) -> list[Replicas]:
-    """The replicas of a model, then those of each of its fallbacks."""
+    """Return the replicas of a model, then those of each of its fallbacks."""
     return [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
 
 
-def tell_problems(error: ConfigError) -> ExitCode:
-    """Say what is wrong with a configuration."""
+def report_problems(error: ConfigError) -> ExitCode:
+    """Report the problems of a configuration."""
     for problem in error.problems:
         fail(str(problem))
     return ExitCode.BAD_CONFIG
 
 
-def no_file(file: Path) -> ExitCode:
-    """Say what to type where nothing was named and no file is in its usual place."""
+def report_no_file(file: Path) -> ExitCode:
+    """Report that no file was named and none is in the usual place, with the ways to start."""
     fail(
-        f"there is no {file} here, and nothing else was named. One of these:\n"
+        f"the configuration file {file} does not exist; run one of:\n"
         f"  {PROGRAM} serve --config FILE\n"
         f"  {PROGRAM} serve --model llama --replica http://10.0.0.1:8000/v1 --replica http://10.0.0.2:8000/v1\n"
         f"  {PROGRAM} demo"
@@ -78,17 +78,18 @@ def no_file(file: Path) -> ExitCode:
 
 
 def cautions(settings: Settings) -> Iterator[str]:
-    """What is allowed, and may not be intended."""
+    """Return warnings about settings that are valid but may be unintended."""
     if not settings.keys:
-        who = "on this machine" if settings.listen.loopback else f"who can reach {settings.listen}"
-        yield f"no keys are configured: anybody {who} may call"
+        clients = "on this machine" if settings.listen.loopback else f"that can reach {settings.listen}"
+        yield f"no keys are configured; every client {clients} has access"
     if settings.admin_listen is not None and not settings.admin_listen.loopback:
-        yield f"anybody who can reach {settings.admin_listen} may switch hedging off and read what is served to whom"
+        admin = settings.admin_listen
+        yield f"admin_listen {admin} is public; every client that can reach it can read usage and switch hedging off"
     for model in settings.models:
         if len(model.replicas) == 1 and settings.hedge_of(model).policy != "off":
-            yield f"model {model.name} has one replica: there is nothing to hedge with"
+            yield f"model {model.name} has one replica; hedging needs at least two"
         if "queue" in model.model_fields_set and model.concurrency is None:
-            yield f"model {model.name} has a queue and no concurrency: nobody ever waits in it"
+            yield f"model {model.name} has a queue but no concurrency; requests are never queued"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,7 +1,7 @@
-"""What the environment says where a configuration is silent: where to listen, and whether to make up a key.
+"""Environment variables with defaults for the configuration: addresses to listen on, and a one-time key.
 
-The image sets these variables, so that what runs in a container can be reached, and nobody calls it without a key.
-Owns their meaning and the making of the key. No units.
+The image sets these variables, so that a gateway in a container is reachable, and requires a key.
+Owns their meaning and the generation of the key. No units.
 """
 
 import secrets
@@ -17,17 +17,17 @@ from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.settings import Settings
 from gateway.config.values import Address, parse_address
 
-ONE_TIME_KEY = "one-time"  # its name in logs and metrics
+ONE_TIME_KEY = "one-time"  # name of the key in logs and metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What holds where the configuration does not say otherwise; None: the environment does not say either.
+    """Defaults for settings that the configuration does not set; None where a variable is not set.
 
     Attributes:
-        listen: where callers come in.
-        admin_listen: where metrics and admin routes are.
-        key: made for this run; in force where no keys are configured and anonymous callers are not let in.
+        listen: public address.
+        admin_listen: address of metrics and admin routes.
+        key: key generated for this run; used if no keys are configured and anonymous callers are not allowed.
     """
 
     listen: Address | None = None
@@ -36,21 +36,21 @@ class Environment:
 
     @property
     def settings(self) -> dict[str, object]:
-        """The same as it would stand in a configuration file."""
+        """The defaults as top-level settings of a configuration file."""
         keys = None if self.key is None else [{"name": ONE_TIME_KEY, "key": self.key}]
         every = {"listen": self.listen, "admin_listen": self.admin_listen, "keys": keys}
         return {name: value for name, value in every.items() if value is not None}
 
     def key_in(self, settings: Settings) -> str | None:
-        """The key that was made, to be shown once, if it is in force."""
-        return next((row.key.get_secret_value() for row in settings.keys if row.key == self.key), None)
+        """Return the generated key, to be shown once, or None if the settings do not use it."""
+        return next((each.key.get_secret_value() for each in settings.keys if each.key == self.key), None)
 
 
 def read_environment(env: Mapping[str, str]) -> Environment:
-    """Read the variables, and make a key if they ask for one.
+    """Read the variables, and generate a key if they require one.
 
     Raises:
-        ConfigError: a variable cannot be used.
+        ConfigError: a variable is invalid.
     """
     admin_listen = env.get(ADMIN_LISTEN_VARIABLE)
     return Environment(
@@ -66,12 +66,12 @@ def _address(variable: str, text: str | None) -> Address | None:
     try:
         return parse_address(text)
     except PydanticCustomError:
-        message = f'found "{text}", but an address is host:port; write for example 0.0.0.0:8080'
+        message = f'found "{text}", but an address must be host:port; write for example 0.0.0.0:8080'
         raise ConfigError((ConfigProblem(variable, None, None, "", message),)) from None
 
 
 def _key(text: str | None) -> SecretStr | None:
     if text not in (None, "", "true", "false"):
-        message = f'found "{text}", but this is a switch; write true or false'
+        message = f'found "{text}", but a boolean is expected; write true or false'
         raise ConfigError((ConfigProblem(ONE_TIME_KEY_VARIABLE, None, None, "", message),))
     return SecretStr(f"ttft-{secrets.token_hex(16)}") if text == "true" else None

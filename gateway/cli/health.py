@@ -1,6 +1,6 @@
-"""`health`: whether the gateway on this machine answers, for containers, whose images have no curl.
+"""`health`: checks that the gateway on this machine answers; for containers, whose images have no curl.
 
-Runs every few seconds for as long as a container does: hence imports next to nothing. Units: seconds.
+Runs every few seconds in each container, so it imports almost nothing. Units: seconds.
 """
 
 import argparse
@@ -15,22 +15,22 @@ _REQUEST = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r
 
 
 def health(arguments: argparse.Namespace) -> ExitCode:
-    """Ask /healthz; says nothing if all is well."""
+    """Request /healthz; prints nothing if the gateway is healthy."""
     listen = arguments.listen or os.environ.get(LISTEN_VARIABLE) or LISTEN_DEFAULT
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal():
-        fail(f'found "{listen}", but an address is host:port; write for example {LISTEN_DEFAULT}')
+        fail(f'found "{listen}", but an address must be host:port; write for example {LISTEN_DEFAULT}')
         return ExitCode.USAGE
     try:
-        # To connect to 0.0.0.0 or [::] is to connect to this machine.
+        # A connection to 0.0.0.0 or [::] is one to this machine.
         with socket.create_connection((host, int(port)), _WAIT_S_MAX) as connection:
             connection.sendall(_REQUEST)
             status_line = connection.recv(1024).partition(b"\r")[0]
-    except (OSError, OverflowError) as error:  # a port beyond 65535 overflows
+    except (OSError, OverflowError) as error:  # a port above 65535 overflows
         fail(f"{listen}: {error}")
         return ExitCode.FAILED
     if not status_line.startswith(b"HTTP/1.1 200 "):
-        fail(f"{listen}: answered {status_line!r} instead of 200")
+        fail(f"{listen}: the response is {status_line!r} instead of 200")
         return ExitCode.FAILED
     return ExitCode.OK

@@ -1,6 +1,6 @@
-"""What can be typed: commands, options, their help, and how a process can end. docs/cli.md says the same at length.
+"""Command-line parser: commands, options, their help, and exit codes. docs/cli.md describes them at length.
 
-Owns parsing and the wording of its errors; runs nothing and imports nothing of the gateway, so that help is instant.
+Owns parsing and the wording of its errors. Runs no command and imports nothing of the gateway, so that help is fast.
 Units: seconds.
 """
 
@@ -23,56 +23,57 @@ ADMIN_LISTEN_DEFAULT = "127.0.0.1:8081"
 SHELL_NAMES = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 _HELP = ("-h", "--help")
+_CONFIG_HELP = f"configuration file (default: ${CONFIG_VARIABLE}, or ./{CONFIG_FILE})"
 _SECONDS_MAX = 86400.0
 
 
 class ExitCode(enum.IntEnum):
-    """How a process ends; docs/cli.md has the same table."""
+    """Exit codes of the process; docs/cli.md has the same table."""
 
-    OK = 0  # done; a server: told to stop, and drained
-    FAILED = 1  # something unexpected; `probe`: a replica failed
-    USAGE = 2  # the command line cannot be understood; `probe`: it asks for too much
-    BAD_CONFIG = 3  # the configuration cannot be used
-    CANNOT_LISTEN = 4  # an address is taken or not ours
+    OK = 0  # success; a server: stopped by a signal, and drained
+    FAILED = 1  # unexpected failure; `probe`: a replica failed
+    USAGE = 2  # invalid command line; `probe`: it would cost too much, or no replica matches
+    BAD_CONFIG = 3  # invalid configuration
+    CANNOT_LISTEN = 4  # an address is in use or not local
     SECOND_CTRL_C = 130  # ended at once by a second Ctrl-C, or by one before it was ready
     SECOND_SIGTERM = 143  # ended at once by a second SIGTERM
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; `.command` is the command's name.
+    """Parse a command line; `.command` is the command's name.
 
     Args:
-        argv: without the program's name.
+        argv: arguments, without the program's name.
 
     Raises:
-        SystemExit: with `ExitCode.USAGE` after a message on stderr, with 0 after help.
+        SystemExit: with `ExitCode.USAGE` after an error message on stderr, or with 0 after help.
     """
     parser, commands = parsers()
     first = argv[0] if argv else ""
     if first == "--version":  # as everywhere
         argv = ["version", *argv[1:]]
     elif not first:
-        parser.error(f"a command is missing; there are: {', '.join(commands)}")
+        parser.error(f"the command is missing; use one of: {', '.join(commands)}")
     elif first.partition("=")[0] in options(commands["serve"]) and first not in _HELP:
-        parser.error(f"{first} stands before a command; options follow it: {PROGRAM} serve {first} ...")
+        parser.error(f"{first} is before the command; write options after it: {PROGRAM} serve {first} ...")
     elif first.startswith("-") and first not in _HELP:
-        parser.error(f"there is no option {first}{_meant(first, ['--help', '--version'])}")
+        parser.error(f"unknown option {first}{_suggestion(first, ['--help', '--version'])}")
     elif first not in (*commands, *_HELP):
-        parser.error(f"there is no command {first}{_meant(first, list(commands))}")
+        parser.error(f"unknown command {first}{_suggestion(first, list(commands))}")
     arguments, unknown = parser.parse_known_args(argv)
     command = commands[arguments.command]
     if unknown:
         option = unknown[0].partition("=")[0]
         if not option.startswith("-"):
-            command.error(f"{unknown[0]} is one argument too many")
-        command.error(f"there is no option {option}{_meant(option, options(command))}")
+            command.error(f"unexpected argument {unknown[0]}; remove it")
+        command.error(f"unknown option {option}{_suggestion(option, options(command))}")
     if arguments.command == "serve":
         _check_serve(command, arguments)
     return arguments
 
 
 def parsers() -> tuple["Parser", dict[str, "Parser"]]:
-    """The parser of everything, and each command's own by its name."""
+    """Return the parser of the program, and the parser of each command by name."""
     parser = Parser(
         prog=PROGRAM,
         description="An OpenAI-compatible streaming gateway that races replicas on the first content token.",
@@ -80,7 +81,7 @@ def parsers() -> tuple["Parser", dict[str, "Parser"]]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="store_true", help="the same as the command version")
+    parser.add_argument("--version", action="store_true", help="same as the command version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands: dict[str, Parser] = {}
     for name, (summary, description, examples, add_arguments) in _COMMANDS.items():
@@ -97,31 +98,31 @@ def parsers() -> tuple["Parser", dict[str, "Parser"]]:
 
 
 def options(command: argparse.ArgumentParser) -> list[str]:
-    """Every long option of a command."""
+    """Return every long option of a command."""
     return ["--help", *re.findall(r"--[a-z-]+", command.format_usage())]
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors that say where to look next."""
+    """An argparse parser whose errors name the option for help."""
 
     @property
     def arguments(self) -> list[argparse.Action]:
-        """Everything that can be typed behind the command."""
+        """Options and positional arguments of the command."""
         return self._actions
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}\nEverything there is to type: {self.prog} --help", file=sys.stderr)
+        print(f"{self.prog}: {message}\nRun `{self.prog} --help` for usage.", file=sys.stderr)
         raise SystemExit(ExitCode.USAGE)
 
 
-def _meant(typed: str, known: list[str]) -> str:
+def _suggestion(typed: str, known: list[str]) -> str:
     near = get_close_matches(typed, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(known)}"
+    return f"; did you mean {near[0]}?" if near else f"; use one of: {', '.join(known)}"
 
 
 def _check_serve(command: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """What is served comes from a file or from --model and --replica, never from both."""
-    beside_model = {
+    """Check that models come from a file or from --model and --replica, never from both."""
+    with_model = {
         "--replica": arguments.replica,
         "--kind": arguments.kind,
         "--api-key-env": arguments.api_key_env,
@@ -129,18 +130,18 @@ def _check_serve(command: argparse.ArgumentParser, arguments: argparse.Namespace
         "--admin-listen": arguments.admin_listen,
         "--allow-anonymous": arguments.allow_anonymous,
     }
-    given = [option for option, value in beside_model.items() if value]
+    given = [option for option, value in with_model.items() if value]
     if arguments.model is None and given:
-        command.error(f"{given[0]} goes with --model NAME; with a configuration file, write it there")
+        command.error(f"{given[0]} needs --model NAME; with a configuration file, set it there")
     if arguments.model is not None and not arguments.replica:
-        command.error("--model needs at least one replica: --replica http://10.0.0.1:8000/v1")
+        command.error("--model needs at least one replica; add --replica http://10.0.0.1:8000/v1")
     if arguments.model is not None and arguments.config:
-        command.error("--config and --model exclude each other: a configuration file names its models")
+        command.error("--config and --model cannot be combined; use --config alone, or --model with --replica")
 
 
 def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port; write a number from 0 (any free one) to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port; write a number from 0 (any free port) to 65535")
     return int(text)
 
 
@@ -159,24 +160,24 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= _SECONDS_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is no length of time; write seconds, such as 20")
+        raise argparse.ArgumentTypeError(f"{text} is not a duration; write seconds, such as 20")
     return seconds
 
 
 def _serve_arguments(command: argparse.ArgumentParser) -> None:
     from_file = command.add_argument_group("with a configuration file")
-    from_file.add_argument("--config", metavar="FILE", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
-    from_file.add_argument("--or-demo", action="store_true", help="where there is no such file, run the demo instead")
-    without = command.add_argument_group("without one")
-    without.add_argument("--model", metavar="NAME", help='what callers put in "model"')
-    without.add_argument("--replica", metavar="URL", action="append", help="a server with that model; repeat for more")
-    without.add_argument("--kind", metavar="KIND", help="what the replicas are: vllm, tgi, ... (default: openai)")
+    from_file.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+    from_file.add_argument("--or-demo", action="store_true", help="run the demo if this file does not exist")
+    without = command.add_argument_group("without a configuration file")
+    without.add_argument("--model", metavar="NAME", help='name of the model, as callers send it in "model"')
+    without.add_argument("--replica", metavar="URL", action="append", help="base URL of a replica; repeat for more")
+    without.add_argument("--kind", metavar="KIND", help="kind of the replicas: vllm, tgi, ... (default: openai)")
     without.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
-    without.add_argument("--listen", metavar="HOST:PORT", help=f"where callers come in (default: {LISTEN_DEFAULT})")
+    without.add_argument("--listen", metavar="HOST:PORT", help=f"public address (default: {LISTEN_DEFAULT})")
     without.add_argument(
         "--admin-listen",
         metavar="HOST:PORT",
-        help=f"metrics and admin routes, or off (default: {ADMIN_LISTEN_DEFAULT})",
+        help=f"address of metrics and admin routes, or off (default: {ADMIN_LISTEN_DEFAULT})",
     )
     without.add_argument(
         "--allow-anonymous", action="store_true", help="serve callers without a key, also from other machines"
@@ -184,41 +185,45 @@ def _serve_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _demo_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--traffic", action="store_true", help="send traffic and compare hedging off with on")
-    command.add_argument("--seconds", metavar="N", type=_seconds, help="end by itself after so long")
-    command.add_argument("--port", metavar="PORT", type=_port, help="default: 8080; 0: any")
-    command.add_argument("--admin-port", metavar="PORT", type=_port, help="default: 8081, or any with --port 0")
-    command.add_argument("--seed", metavar="N", type=int, default=1, help="of everything random (default: 1)")
+    command.add_argument("--traffic", action="store_true", help="send traffic, and compare hedging off and on")
+    command.add_argument("--seconds", metavar="N", type=_seconds, help="end after N seconds")
+    command.add_argument("--port", metavar="PORT", type=_port, help="public port (default: 8080; 0: any free port)")
+    command.add_argument(
+        "--admin-port", metavar="PORT", type=_port, help="admin port (default: 8081; with --port 0: any free port)"
+    )
+    command.add_argument("--seed", metavar="N", type=int, default=1, help="seed of all random numbers (default: 1)")
 
 
 def _file_arguments(command: argparse.ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group()
-    which.add_argument("file", metavar="FILE", nargs="?", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
-    which.add_argument("--config", metavar="FILE", help="the same")
+    which.add_argument("file", metavar="FILE", nargs="?", help=_CONFIG_HELP)
+    which.add_argument("--config", metavar="FILE", help="same as FILE")
 
 
 def _health_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--listen", metavar="HOST:PORT", help=f"where it listens (default: ${LISTEN_VARIABLE}, or {LISTEN_DEFAULT})"
+        "--listen",
+        metavar="HOST:PORT",
+        help=f"address of the gateway (default: ${LISTEN_VARIABLE}, or {LISTEN_DEFAULT})",
     )
 
 
 def _probe_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", metavar="FILE", help=f"default: ${CONFIG_VARIABLE}, or {CONFIG_FILE} here")
+    command.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
     command.add_argument("--model", metavar="NAME", help="only the replicas of this model")
     command.add_argument("--replica", metavar="NAME", help="only replicas with this name")
     command.add_argument(
-        "--requests", metavar="N", type=_whole(1, 20), default=3, help="whole answers of each replica (default: 3)"
+        "--requests", metavar="N", type=_whole(1, 20), default=3, help="complete answers per replica (default: 3)"
     )
     command.add_argument(
-        "--max-tokens", metavar="N", type=_whole(1, 1000), default=8, help="of each of these answers (default: 8)"
+        "--max-tokens", metavar="N", type=_whole(1, 1000), default=8, help="tokens per answer (default: 8)"
     )
-    command.add_argument("--yes", action="store_true", help="also where that is more than a few requests or tokens")
+    command.add_argument("--yes", action="store_true", help="send more than a few requests or tokens")
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def _completion_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("shell", choices=SHELL_NAMES, help="the shell that runs the script")
+    command.add_argument("shell", choices=SHELL_NAMES, help="shell that runs the script")
 
 
 def _no_arguments(_command: argparse.ArgumentParser) -> None:
@@ -229,7 +234,7 @@ def _no_arguments(_command: argparse.ArgumentParser) -> None:
 _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.ArgumentParser], None]]] = {
     "serve": (
         "run the gateway",
-        "SIGTERM or Ctrl-C drains it; a second one ends it at once.",
+        "SIGTERM or Ctrl-C drains it; a second signal ends it at once.",
         (
             " --config gateway.yaml",
             " --model llama --replica http://10.0.0.1:8000/v1 --replica http://10.0.0.2:8000/v1",
@@ -238,14 +243,14 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         _serve_arguments,
     ),
     "demo": (
-        "run the gateway before three simulated replicas, one with a bad tail",
-        "Needs nothing; Ctrl-C ends it.",
+        "run the gateway with three simulated replicas, one of them with slow outliers",
+        "Needs no configuration; Ctrl-C ends it.",
         ("", " --traffic", " --traffic --seconds 20 --port 0"),
         _demo_arguments,
     ),
     "check-config": (
-        "say what is wrong with a configuration file",
-        "Connects to nothing.",
+        "check a configuration file and report its problems",
+        "Opens no connection.",
         (" gateway.yaml",),
         _file_arguments,
     ),
@@ -257,24 +262,24 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
     ),
     "config-schema": (
         "print the JSON schema of the configuration file",
-        "Editors check and complete by it.",
+        "Editors use it for validation and completion.",
         (" > gateway.schema.json",),
         _no_arguments,
     ),
     "health": (
-        "ask the gateway on this machine whether it is well",
-        "Exit code 0 says that it is; made for the health checks of containers.",
+        "check the health of the gateway on this machine",
+        "Exit code 0 means healthy; made for the health checks of containers.",
         ("", " --listen 0.0.0.0:9000"),
         _health_arguments,
     ),
     "probe": (
-        "measure each replica with a few requests, and tell its limits and quirks",
-        "Says first what that costs at most.",
+        "measure each replica with a few requests, and report its limits and quirks",
+        "Prints the maximum cost first.",
         ("", " --config gateway.yaml --model llama-70b", " --replica a --requests 10 --json"),
         _probe_arguments,
     ),
     "completion": (
-        "print what completes commands and options in a shell",
+        "print a script that completes commands and options in a shell",
         "",
         (
             " bash > ~/.local/share/bash-completion/completions/ttft-gateway",
@@ -287,10 +292,10 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
 }
 
 _EXIT_CODES = """exit codes:
-  0    done; a server was told to stop, and drained
-  1    something unexpected; `probe`: a replica failed
-  2    the command line cannot be understood; `probe`: it asks for too much
-  3    the configuration cannot be used
-  4    an address cannot be listened on
+  0    success; a server was stopped by a signal, and drained
+  1    unexpected failure; `probe`: a replica failed
+  2    invalid command line; `probe`: it would cost too much, or no replica matches
+  3    invalid configuration
+  4    an address is in use or not local
   130  ended at once by a second Ctrl-C (or by one before it was ready)
   143  ended at once by a second SIGTERM"""

@@ -1,7 +1,7 @@
 """`serve`: settings from a file or from options, then the gateway until a signal ends it.
 
-Owns what is said at start: where it listens, what it serves, and what a person should know, such as a replica that
-cannot be reached (a warning: it may come up later). The gateway itself is gateway/server.py's. Units: seconds.
+Owns the messages at start: addresses, models, and warnings, such as an unreachable replica (no error, because the
+replica may start later). The gateway itself belongs to gateway/server.py. Units: seconds.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from gateway.cli.config import cautions, config_path, no_file, pools, tell_problems
+from gateway.cli.config import cautions, config_path, pools, report_no_file, report_problems
 from gateway.cli.demo.command import demo
 from gateway.cli.environment import Environment, read_environment
 from gateway.cli.parser import PROGRAM, ExitCode, parse
@@ -28,21 +28,21 @@ from gateway.server import Addresses, ListenError, run
 from gateway.version import gateway_version
 
 _CONNECT_S_MAX = 1.0
-_CONNECTS_MAX = 50  # at a time
-_TOLD_MAX = 20  # models or replicas; more are only counted
+_CONNECTS_MAX = 50  # concurrent ones
+_LISTED_MAX = 20  # models or replicas; further ones are only counted
 
 
 def serve(arguments: argparse.Namespace) -> ExitCode:
     """Run the gateway."""
     file = config_path(arguments.config, os.environ)
     if arguments.model is None and arguments.config is None and not file.exists():
-        return demo(parse(["demo"])) if arguments.or_demo else no_file(file)
+        return demo(parse(["demo"])) if arguments.or_demo else report_no_file(file)
     try:
         environment = read_environment(os.environ)
         read = partial(load, file, os.environ, environment.settings)
         settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
     except ConfigError as error:
-        return tell_problems(error)
+        return report_problems(error)
 
     def on_ready(addresses: Addresses) -> None:
         for line in _introduction(settings, addresses, environment.key_in(settings)):
@@ -56,21 +56,25 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
             await asyncio.Event().wait()
         finally:
             wait_s = settings.drain_timeout_s
-            print(f"stopping: running requests have {wait_s:g} s; again to end them now", file=sys.stderr, flush=True)
+            print(
+                f"stopping: running requests have {wait_s:g} s to finish; send the signal again to end them now",
+                file=sys.stderr,
+                flush=True,
+            )
 
     try:
         return run_until_end(run(settings, on_ready, meanwhile, read if arguments.model is None else None))
     except ListenError as error:
         names = "`listen` or `admin_listen`" if arguments.model is None else "`--listen` or `--admin-listen`"
-        fail(f"{error}; end what listens there, or write another address in {names}")
+        fail(f"{error}; stop the process that listens there, or change {names}")
         return ExitCode.CANNOT_LISTEN
 
 
 def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environment: Environment) -> Settings:
-    """Settings without a file.
+    """Return settings from command-line options.
 
     Raises:
-        ConfigError: an option cannot be used.
+        ConfigError: an option is invalid.
     """
     others = {"listen": arguments.listen, "admin_listen": arguments.admin_listen}
     settings = from_replicas(
@@ -87,22 +91,22 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environ
         return settings
     key = env.get(arguments.api_key_env, "")
     if fault := secret_fault(key):
-        fault = "there is no such environment variable" if arguments.api_key_env not in env else fault
+        fault = "the environment variable is not set" if arguments.api_key_env not in env else fault
         raise ConfigError((ConfigProblem(f"--api-key-env {arguments.api_key_env}", None, None, "", fault),))
     [model] = settings.models
     replicas = tuple(replica.model_copy(update={"api_key": SecretStr(key)}) for replica in model.replicas)
     return settings.model_copy(update={"models": (model.model_copy(update={"replicas": replicas}),)})
 
 
-def _introduction(settings: Settings, addresses: Addresses, made_key: str | None) -> Iterator[str]:
-    """Where it listens and what it serves."""
+def _introduction(settings: Settings, addresses: Addresses, generated_key: str | None) -> Iterator[str]:
+    """Return the lines printed at start: addresses and models."""
     yield bold(f"{PROGRAM} {gateway_version()} is ready at http://{addresses.public}/v1", sys.stderr)
-    for model in settings.models[:_TOLD_MAX]:
+    for model in settings.models[:_LISTED_MAX]:
         yield f"  {_describe(settings, model)}"
-    if len(settings.models) > _TOLD_MAX:
-        yield f"  and {len(settings.models) - _TOLD_MAX} more models"
-    if made_key is not None:
-        yield f"  key {made_key}, made for this run because no keys are configured"
+    if len(settings.models) > _LISTED_MAX:
+        yield f"  and {len(settings.models) - _LISTED_MAX} more models"
+    if generated_key is not None:
+        yield f"  key {generated_key}, generated for this run because no keys are configured"
     if addresses.admin is not None:
         yield f"  admin at http://{addresses.admin} (/metrics, /admin/models, /admin/hedging, /admin/events)"
 
@@ -115,33 +119,33 @@ def _describe(settings: Settings, model: ModelSettings) -> str:
 
 
 async def _warn_of_unreachable(settings: Settings) -> None:
-    """Connect to each replica once, and say which ones do not take it."""
+    """Connect to each replica once, and warn of those that are unreachable."""
     replicas = {
         (urlsplit(replica.base_url).hostname, urlsplit(replica.base_url).port): (model, replica)
         for model in settings.models
         for pool in pools(model)
         for replica in pool
     }
-    turn = asyncio.Semaphore(_CONNECTS_MAX)
+    connecting = asyncio.Semaphore(_CONNECTS_MAX)
     faults: list[str] = []
 
-    async def look(model: ModelSettings, replica: ReplicaSettings) -> None:
-        async with turn:
+    async def check(model: ModelSettings, replica: ReplicaSettings) -> None:
+        async with connecting:
             fault = await _connect_fault(replica.base_url)
         if fault is not None:
             faults.append(f"replica {replica.name} of {model.name} at {replica.base_url} cannot be reached: {fault}")
 
     async with asyncio.TaskGroup() as tasks:
         for model, replica in replicas.values():
-            tasks.create_task(look(model, replica))
-    for fault in sorted(faults)[:_TOLD_MAX]:
-        warn(f"{fault}; it is used as soon as it answers")
-    if len(faults) > _TOLD_MAX:
-        warn(f"and {len(faults) - _TOLD_MAX} more replicas cannot be reached")
+            tasks.create_task(check(model, replica))
+    for fault in sorted(faults)[:_LISTED_MAX]:
+        warn(f"{fault}; the gateway uses it as soon as it accepts connections")
+    if len(faults) > _LISTED_MAX:
+        warn(f"and {len(faults) - _LISTED_MAX} more replicas cannot be reached")
 
 
 async def _connect_fault(base_url: str) -> str | None:
-    """Why a server does not take connections, None if it does."""
+    """Return why a server does not accept connections, None if it does."""
     url = urlsplit(base_url)
     loop = asyncio.get_running_loop()
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)

@@ -1,7 +1,4 @@
-"""What a person reads on stderr or stdout, in colour where that helps: on terminals, unless NO_COLOR says otherwise.
-
-Knows nothing of what is said. No units.
-"""
+"""Messages on stderr and stdout, coloured on terminals unless NO_COLOR is set. No units."""
 
 import os
 import sys
@@ -11,22 +8,22 @@ _BOLD, _RED, _YELLOW = "1", "31", "33"
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether a stream shows colours (https://no-color.org)."""
+    """Return True if a stream supports colours and NO_COLOR (https://no-color.org) is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def bold(text: str, stream: TextIO) -> str:
-    """The text as it stands out there."""
+    """Return the text in bold if the stream supports it."""
     return _paint(text, _BOLD, stream)
 
 
 def warn(text: str) -> None:
-    """Say something that is not right and does not stop anything."""
+    """Print a warning; the command continues."""
     print(_paint("warning:", _YELLOW, sys.stderr), text, file=sys.stderr, flush=True)
 
 
 def fail(text: str) -> None:
-    """Say why nothing is done."""
+    """Print the error that ends the command."""
     print(_paint("error:", _RED, sys.stderr), text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`version`: which version, and on what it runs. Loads nothing else. No units."""
+"""`version`: version of the gateway, of Python, and the operating system. Imports no framework. No units."""
 
 import argparse
 import platform

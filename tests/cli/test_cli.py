@@ -109,7 +109,7 @@ def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str], config: Path) -
     assert main(["check-config", str(config)]) == ExitCode.OK
     assert main(["check-config", "--config", str(config)]) == ExitCode.OK
     out, err = capsys.readouterr()
-    assert out == f"{config}: fine (1 model, 2 replicas)\n" * 2
+    assert out == f"{config}: valid (1 model, 2 replicas)\n" * 2
     assert err == ""
 
 
@@ -132,10 +132,10 @@ def test_cautions(capsys: pytest.CaptureFixture[str], config: Path) -> None:
     assert main(["check-config", str(config)]) == ExitCode.OK
     err = capsys.readouterr().err
     assert err.count("warning: ") == 4
-    assert "no keys are configured: anybody on this machine may call" in err
-    assert "anybody who can reach 0.0.0.0:8081 may switch hedging off" in err
+    assert "no keys are configured; every client on this machine has access" in err
+    assert "admin_listen 0.0.0.0:8081 is public" in err
     assert "model m has one replica" in err
-    assert "model m has a queue and no concurrency" in err
+    assert "model m has a queue but no concurrency" in err
 
 
 def test_secrets_are_masked(capsys: pytest.CaptureFixture[str], config: Path) -> None:
@@ -179,8 +179,8 @@ def test_environment_names_the_file(
     [
         (["--replica", "10.0.0.1:8000"], "--replica 1: "),
         (["--replica", "http://a:1", "--kind", "zzz"], "--kind: "),
-        (["--replica", "http://a:1", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env NO_SUCH_KEY: there is no such"),
-        (["--replica", "http://a:1", "--api-key-env", "BAD_KEY"], "--api-key-env BAD_KEY: it has a space"),
+        (["--replica", "http://a:1", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env NO_SUCH_KEY: the environment variable is"),
+        (["--replica", "http://a:1", "--api-key-env", "BAD_KEY"], "--api-key-env BAD_KEY: the secret contains a space"),
         (["--replica", "http://a:1", "--listen", "0.0.0.0:8080"], "--allow-anonymous"),
     ],
 )

@@ -49,8 +49,8 @@ def test_table() -> None:
         ["on", "100", "200", "200", "400", "9", "4", "3", "+9.0%", "2.2", "of", "4.0"],
     ]
     assert max(map(len, lines)) < 80
-    assert summary(off, on) == "p99: 2,000 ms with hedging off, 400 ms with 9.0% more requests upstream"
-    assert summary(off, tally([200.0])).endswith("(so far the slowest of few)")
+    assert summary(off, on) == "p99: 2,000 ms with hedging off, 400 ms with 9.0% more upstream requests"
+    assert summary(off, tally([200.0])).endswith("(from few requests so far)")
 
 
 def test_nothing_yet() -> None:

@@ -101,9 +101,13 @@ def test_the_key_is_not_shown(
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("TTFT_GATEWAY_LISTEN", "8080", 'found "8080", but an address is host:port; write for example 0.0.0.0:8080'),
-        ("TTFT_GATEWAY_ADMIN_LISTEN", "on", 'found "on", but an address is host:port'),
-        ("TTFT_GATEWAY_ONE_TIME_KEY", "yes", 'found "yes", but this is a switch; write true or false'),
+        (
+            "TTFT_GATEWAY_LISTEN",
+            "8080",
+            'found "8080", but an address must be host:port; write for example 0.0.0.0:8080',
+        ),
+        ("TTFT_GATEWAY_ADMIN_LISTEN", "on", 'found "on", but an address must be host:port'),
+        ("TTFT_GATEWAY_ONE_TIME_KEY", "yes", 'found "yes", but a boolean is expected; write true or false'),
     ],
 )
 def test_bad_values(

@@ -90,7 +90,7 @@ def test_the_docs_have_every_quirk_and_every_column() -> None:
     """docs/cli.md has a row for each quirk in their order, and names each time."""
     section = DOCS.partition("\n## probe\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(NAMES)
-    assert [name for name in Times().shown() if f"`{name}_ms`" not in section] == []
+    assert [name for name in Times().as_ms() if f"`{name}_ms`" not in section] == []
 
 
 def settings(*kinds: str) -> Settings:
@@ -117,13 +117,13 @@ def test_costs_are_bounded() -> None:
     """The plan counts what is left running, too; much needs a yes, and too much is refused in any case."""
     planned = plan(targets(settings("openai", "vllm"), None, None), 3, 8)
     assert planned == ProbePlan(replicas=2, requests=8, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS)
-    assert str(planned) == "8 requests to 2 replicas: at most 312 generated tokens, and about 320 of prompts"
+    assert str(planned) == "8 requests to 2 replicas: at most 312 generated tokens and about 320 prompt tokens"
     assert planned.objection(confirmed=False) is None
     for much in (ProbePlan(1, 51, 1), ProbePlan(1, 1, 2001)):
         assert "need --yes" in (much.objection(confirmed=False) or "")
         assert much.objection(confirmed=True) is None
     for too_much in (ProbePlan(1, 1001, 1), ProbePlan(1, 1, 100_001)):
-        assert "the most one probe may ask" in (too_much.objection(confirmed=True) or "")
+        assert "exceeds its maximum" in (too_much.objection(confirmed=True) or "")
 
 
 @pytest.mark.parametrize(
@@ -196,15 +196,15 @@ def cancelled(
 @pytest.mark.parametrize(
     ("counts", "asked", "outcome", "told"),
     [
-        ([0, 1, 1, 0], {}, CancelResult.OBEYED, "let go of it within"),
-        ([0, 1, 1], {}, CancelResult.NOT_SEEN, "2 s after the close the replica still counts it"),
-        ([0, 1, None], {}, CancelResult.NOT_SEEN, "still counts it"),
+        ([0, 1, 1, 0], {}, CancelResult.OBEYED, "the replica stopped within"),
+        ([0, 1, 1], {}, CancelResult.NOT_SEEN, "still counts the request 2 s after the close"),
+        ([0, 1, None], {}, CancelResult.NOT_SEEN, "still counts the request"),
         (None, {}, CancelResult.UNKNOWN, "nothing tells"),
         ([None], {}, CancelResult.UNKNOWN, "nothing tells"),
-        ([3, 4, 3], {}, CancelResult.UNKNOWN, "works on 3 other requests"),
-        ([0, 0], {}, CancelResult.UNKNOWN, "did not count it while it ran"),
-        ([0, 0], {"ended": True}, CancelResult.UNKNOWN, "over before it could be left"),
-        ([0, 0], {"error": ConnectionCut("it is cut")}, CancelResult.UNKNOWN, "to be left failed: it is cut"),
+        ([3, 4, 3], {}, CancelResult.UNKNOWN, "has 3 other requests"),
+        ([0, 0], {}, CancelResult.UNKNOWN, "did not count the request while it ran"),
+        ([0, 0], {"ended": True}, CancelResult.UNKNOWN, "ended before the connection could be closed"),
+        ([0, 0], {"error": ConnectionCut("it is cut")}, CancelResult.UNKNOWN, "for the test failed: it is cut"),
         ([0, 1, 1, 1, 0], {"gap_s": 0.0}, CancelResult.UNKNOWN, "perhaps by itself"),
     ],
 )

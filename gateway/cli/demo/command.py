@@ -1,8 +1,7 @@
-"""`demo`: the gateway before three simulated replicas, one with a bad tail, and if wanted traffic with a live table.
+"""`demo`: the gateway with three simulated replicas, one with slow outliers, and optional traffic with a live table.
 
-Owns what is set up and what a person is told. The replicas run in a process of their own, so that
-what is measured is the gateway; that process ends when its standard input does, hence always with this one.
-Units: seconds.
+Owns the set-up and the output. The replicas run in a separate process, so that only the gateway is measured; that
+process ends when its standard input is closed, so it never outlives this one. Units: seconds.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from gateway.cli.config import tell_problems
+from gateway.cli.config import report_problems
 from gateway.cli.demo.table import ModeTally, line, summary, table
 from gateway.cli.demo.traffic import MODEL_OFF, MODEL_ON, REQUESTS_PER_S, read_budget, send
 from gateway.cli.environment import Environment, read_environment
@@ -35,25 +34,25 @@ from gateway.version import gateway_version
 _STEADY = {"ttft": "lognormal_median:200ms,0.25", "gap": "15ms"}
 _TAIL = {**_STEADY, "stall": "10%:lognormal_median:2s,0.1"}
 REPLICAS = {"steady-1": _STEADY, "steady-2": _STEADY, "tail": _TAIL}
-"""The profiles of the simulated replicas by their names."""
+"""Profile of each simulated replica, by name."""
 
-_ROOT = Path(__file__).resolve().parents[3]  # where the packages gateway and providers are
+_ROOT = Path(__file__).resolve().parents[3]  # the folder of the packages gateway and providers
 _START_S_MAX = 10.0
 _END_S_MAX = 1.0
 _REDRAW_S = 0.5
 _LINE_S = 5.0
 
 
-class _NoReplicas(Exception):  # never leaves this file
-    """The simulated replicas do not run."""
+class _NoReplicas(Exception):  # caught in this file
+    """The simulated replicas did not start."""
 
 
 def demo(arguments: argparse.Namespace) -> ExitCode:
-    """Run the demo until Ctrl-C, or as long as asked."""
+    """Run the demo until Ctrl-C, or for `--seconds`."""
     try:
         environment = read_environment(os.environ)
     except ConfigError as error:
-        return tell_problems(error)
+        return report_problems(error)
     screen = _take_screen() if arguments.traffic else sys.stdout
     length_s = math.inf if arguments.seconds is None else arguments.seconds
 
@@ -62,7 +61,7 @@ def demo(arguments: argparse.Namespace) -> ExitCode:
             await _show_traffic(screen, addresses, key, arguments.seed, length_s)
         else:
             await asyncio.sleep(length_s)
-        signal.raise_signal(signal.SIGINT)  # ends as with Ctrl-C
+        signal.raise_signal(signal.SIGINT)  # the same end as with Ctrl-C
 
     try:
         with _replicas(arguments.seed) as ports:
@@ -70,7 +69,7 @@ def demo(arguments: argparse.Namespace) -> ExitCode:
             key = environment.key_in(settings)
             return run_until_end(run(settings, lambda addresses: _greet(screen, addresses, key, ports), meanwhile))
     except ListenError as error:
-        fail(f"{error}; for free ports: {PROGRAM} demo --port 0, or name two: --port 8081 --admin-port 9091")
+        fail(f"{error}; run `{PROGRAM} demo --port 0` for free ports, or choose two with --port and --admin-port")
         return ExitCode.CANNOT_LISTEN
     except _NoReplicas:
         fail(f"the simulated replicas did not start within {_START_S_MAX:g} s")
@@ -80,13 +79,13 @@ def demo(arguments: argparse.Namespace) -> ExitCode:
 def demo_settings(
     replica_ports: Sequence[int], port: int | None, admin_port: int | None, environment: Environment
 ) -> Settings:
-    """The demo's configuration: two models over the same replicas, one of them hedged.
+    """Return the demo's configuration: two models with the same replicas, one of them hedged.
 
     Args:
-        replica_ports: of the replicas, in the order of `REPLICAS`.
-        port: of the gateway, 0: any, None: as the environment says.
-        admin_port: likewise.
-        environment: says on which addresses to listen.
+        replica_ports: ports of the replicas, in the order of `REPLICAS`.
+        port: public port; 0 for any free port, None for that of the environment.
+        admin_port: admin port; 0 for any free port, None for that of the environment.
+        environment: default addresses and key.
     """
     listen = environment.listen or parse_address(LISTEN_DEFAULT)
     admin_listen = environment.admin_listen or parse_address(ADMIN_LISTEN_DEFAULT)
@@ -98,13 +97,13 @@ def demo_settings(
         {"name": name, "kind": "simulated", "base_url": f"http://127.0.0.1:{replica_port}/v1"}
         for name, replica_port in zip(REPLICAS, replica_ports, strict=True)
     ]
-    hedge = {"cold_start_delay": "400ms"}  # with the default of 10 s nothing would be seen until 20 requests are done
+    hedge = {"cold_start_delay": "400ms"}  # the default of 10 s would prevent hedges until 20 requests have ended
     return Settings.model_validate(
         {
             **environment.settings,
             "listen": listen,
             "admin_listen": admin_listen,
-            "drain_timeout": "300ms",  # a person has pressed Ctrl-C
+            "drain_timeout": "300ms",  # short, since a user waits after Ctrl-C
             "models": [
                 {"name": MODEL_ON, "replicas": rows, "hedge": hedge},
                 {"name": MODEL_OFF, "replicas": rows, "hedge": {"policy": "off"}},
@@ -115,24 +114,24 @@ def demo_settings(
 
 @contextlib.contextmanager
 def _replicas(seed: int) -> Iterator[list[int]]:
-    """The simulated replicas while inside; gives their ports.
+    """Run the simulated replicas; yields their ports.
 
     Raises:
-        _NoReplicas: they do not run.
+        _NoReplicas: the replicas did not start.
     """
     profiles = json.dumps(list(REPLICAS.values()))
     command = [sys.executable, "-m", "providers.simulated.fleet", "--seed", str(seed), profiles]
     pipe = subprocess.PIPE
-    # A session of its own: Ctrl-C in a terminal goes to all processes of this one.
+    # A new session, because Ctrl-C in a terminal signals all processes of the current one.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=_ROOT, start_new_session=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             ready, _, _ = select.select([process.stdout], [], [], _START_S_MAX)
-            told = process.stdout.readline() if ready else b""
-            if not told:
+            line_of_ports = process.stdout.readline() if ready else b""
+            if not line_of_ports:
                 raise _NoReplicas
-            yield [port for port, _control in json.loads(told)]
+            yield [port for port, _control in json.loads(line_of_ports)]
         finally:
             process.stdin.close()
             try:
@@ -142,11 +141,11 @@ def _replicas(seed: int) -> Iterator[list[int]]:
 
 
 def _take_screen() -> TextIO:
-    """Standard output for the table alone: the log of requests, which goes there, too, would bury it."""
+    """Reserve standard output for the table: the request log is discarded, because it would hide the table."""
     screen = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
     return screen
 
 
@@ -154,20 +153,20 @@ def _greet(screen: TextIO, addresses: Addresses, key: str | None, replica_ports:
     base = f"http://{addresses.public.here}/v1"
     admin = "off"
     if addresses.admin is not None:
-        admin = f"http://{addresses.admin.here}/admin/models what was learned, /metrics,\n"
-        admin += f"            and as it happens: curl -N http://{addresses.admin.here}/admin/events"
+        admin = f"http://{addresses.admin.here}/admin/models (learned latencies), /metrics,\n"
+        admin += f"            live events: curl -N http://{addresses.admin.here}/admin/events"
     authorization = f" \\\n    -H 'authorization: Bearer {key}'" if key else ""
     replicas = ", ".join(f"{name} on port {port}" for name, port in zip(REPLICAS, replica_ports, strict=True))
     print(
         f"""{bold(f"{PROGRAM} {gateway_version()}: the demo is ready at {base}", screen)} (Ctrl-C ends it)
 
   replicas  {replicas}:
-            first token after about 200 ms, but at the last one in ten takes 2 s
-  models    {MODEL_ON} (hedged) and {MODEL_OFF} (not hedged), both over these replicas
-  key       {f"{key}, made for this run" if key else "none is asked for"}
+            first token after about 200 ms; at the last replica, one in ten takes 2 s
+  models    {MODEL_ON} (hedged) and {MODEL_OFF} (not hedged), both with these replicas
+  key       {f"{key}, generated for this run" if key else "not required"}
   admin     {admin}
 
-With curl (the x-ttft headers say how the race went):
+With curl (the x-ttft-* response headers describe the race):
   curl -iN {base}/chat/completions -H 'content-type: application/json'{authorization} \\
     -d '{{"model": "{MODEL_ON}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
 
@@ -186,7 +185,7 @@ With the OpenAI SDK:
 
 
 async def _show_traffic(screen: TextIO, addresses: Addresses, key: str | None, seed: int, length_s: float) -> None:
-    """Send traffic and show what comes of it, at the end in full, whatever ends it."""
+    """Send traffic and show the results; print the full table and a summary at the end, even on errors."""
     loop = asyncio.get_running_loop()
     begin_s = loop.time()
     off, on, budget = ModeTally(), ModeTally(), None
@@ -195,11 +194,13 @@ async def _show_traffic(screen: TextIO, addresses: Addresses, key: str | None, s
 
     def draw() -> None:
         nonlocal drawn
-        title = f"{loop.time() - begin_s:.0f} s of {REQUESTS_PER_S:g} requests/s; TTFT as the client sees it"
+        title = f"{loop.time() - begin_s:.0f} s of {REQUESTS_PER_S:g} requests/s; TTFT measured by the client"
         lines = [bold(title, screen), *table(off, on, budget)]
         text = "\n".join(lines)
         if live:
-            text = (f"\x1b[{drawn}F\x1b[J" if drawn else "") + f"\x1b[?7l{text}\x1b[?7h"  # a wrapped line would be two
+            text = (
+                f"\x1b[{drawn}F\x1b[J" if drawn else ""
+            ) + f"\x1b[?7l{text}\x1b[?7h"  # a wrapped line would count as two
             drawn = len(lines)
         print(text, file=screen, flush=True)
 

@@ -1,6 +1,6 @@
-"""What the demo's traffic has seen, hedging off beside hedging on, and how that is shown. Pure.
+"""Results of the demo's traffic, hedging off and on, and their formatting. Pure.
 
-Units: seconds; a request that failed has no time to first token (TTFT) and counts only as failed.
+Units: seconds. A failed request has no time to first token (TTFT) and counts only as failed.
 """
 
 import math
@@ -8,22 +8,22 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-_TTFTS_MAX = 5000  # latest ones that quantiles are taken from: 8 minutes of the demo's traffic
-_ENOUGH = 100  # below that the 99th percentile is the slowest one
+_TTFTS_MAX = 5000  # latest samples used for quantiles: 8 minutes of the demo's traffic
+_ENOUGH = 100  # with fewer samples, the 99th percentile is the slowest sample
 _ROW = "{:<8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>5}{:>7}{:>8}{:>11}"  # 78 columns: terminals have 80
 _HEADER = _ROW.format("hedging", "requests", "p50 ms", "p90 ms", "p99 ms", "hedges", "won", "denied", "load", "budget")
 
 
 @dataclass(frozen=True, slots=True)
 class TtftSample:
-    """One request that was answered.
+    """One successful request.
 
     Attributes:
-        ttft_s: from when it was due to its first content.
-        attempts: upstream attempts until then.
-        hedged: a backup was sent.
-        won: the backup's answer came first.
-        denied: it was late, and a backup was refused at least once.
+        ttft_s: time from the scheduled start to the first content.
+        attempts: number of upstream attempts until then.
+        hedged: True if a backup was sent.
+        won: True if the backup's answer was first.
+        denied: True if the request was late and a backup was denied at least once.
     """
 
     ttft_s: float
@@ -35,7 +35,7 @@ class TtftSample:
 
 @dataclass(frozen=True, slots=True)
 class HedgeCount:
-    """Hedges that may be sent at once: now, and at most."""
+    """Number of hedges that the budget allows at once: now, and at most."""
 
     level: float
     cap: float
@@ -43,7 +43,7 @@ class HedgeCount:
 
 @dataclass(slots=True)
 class ModeTally:
-    """All requests of one side."""
+    """Results of all requests to one model."""
 
     requests: int = 0
     failed: int = 0
@@ -67,17 +67,17 @@ class ModeTally:
 
     @property
     def extra_load(self) -> float:
-        """Attempts beyond one a request, as a share of the requests."""
+        """Attempts beyond one per request, as a share of the requests."""
         return self.attempts / self.requests - 1 if self.requests else 0.0
 
     def quantiles_s(self, *qs: float) -> list[float]:
-        """Exact quantiles by nearest rank, of nothing NaN."""
+        """Return exact quantiles by nearest rank; NaN without samples."""
         ordered = sorted(self.ttfts_s)
         return [ordered[math.ceil(q * len(ordered)) - 1] if ordered else math.nan for q in qs]
 
 
 def table(off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> list[str]:
-    """Three lines and, where requests failed, a fourth."""
+    """Return the table: three lines, and a fourth if requests failed."""
     level = "-" if budget is None else f"{budget.level:.1f} of {budget.cap:.1f}"
     lines = [
         _HEADER,
@@ -90,8 +90,8 @@ def table(off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> list[str]
 
 
 def line(elapsed_s: float, off: ModeTally, on: ModeTally, budget: HedgeCount | None) -> str:
-    """The same in one line, for a log."""
-    said: Sequence[str] = (
+    """Return the same results in one line, for a log."""
+    parts: Sequence[str] = (
         f"{elapsed_s:.0f} s",
         f"off: {off.requests} requests, TTFT p50/p90/p99 {'/'.join(_times(off))} ms",
         f"on: {on.requests} requests, {'/'.join(_times(on))} ms",
@@ -99,14 +99,14 @@ def line(elapsed_s: float, off: ModeTally, on: ModeTally, budget: HedgeCount | N
         f"budget {'-' if budget is None else f'{budget.level:.1f}'}",
         *([f"failed {off.failed} and {on.failed}"] if off.failed or on.failed else []),
     )
-    return " | ".join(said)
+    return " | ".join(parts)
 
 
 def summary(off: ModeTally, on: ModeTally) -> str:
-    """What it comes to."""
+    """Return the comparison of the 99th percentiles."""
     [off_p99], [on_p99] = (_times(tally)[-1:] for tally in (off, on))
-    few = "" if min(off.requests, on.requests) >= _ENOUGH else " (so far the slowest of few)"
-    return f"p99: {off_p99} ms with hedging off, {on_p99} ms with {on.extra_load:.1%} more requests upstream{few}"
+    few = "" if min(off.requests, on.requests) >= _ENOUGH else " (from few requests so far)"
+    return f"p99: {off_p99} ms with hedging off, {on_p99} ms with {on.extra_load:.1%} more upstream requests{few}"
 
 
 def _times(tally: ModeTally) -> list[str]:

@@ -1,7 +1,7 @@
-"""The demo's traffic: a steady, seeded flow of streamed requests, half of them to the model that is not hedged.
+"""The demo's traffic: streamed requests at a steady rate, with seeded intervals, half to the model without hedging.
 
-Requests alternate between the two models, so that both see the same replicas at the same time. The load is open: a
-request is sent when it is due, and its TTFT counts from then. Units: seconds.
+Requests alternate between the two models, so that both use the same replicas at the same time. The load is open: a
+request is sent when it is due, and its TTFT is measured from then. Units: seconds.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ MODEL_ON, MODEL_OFF = "demo", "demo-off"
 _TOKENS = 16
 _REQUEST_S_MAX = 30.0
 _ADMIN_S_MAX = 1.0
-_IN_FLIGHT_MAX = 200  # ten seconds of traffic; more are counted as failed
+_IN_FLIGHT_MAX = 200  # ten seconds of traffic; further requests count as failed
 
 
 async def send(public: Address, key: str | None, off: ModeTally, on: ModeTally, *, seed: int, length_s: float) -> None:
-    """Send requests for a while, and wait for all of them.
+    """Send requests for `length_s`, and wait for all of them.
 
     Args:
         public: address of the gateway.
         key: API key, None where the gateway needs none.
         off, on: receive the samples of each model.
-        seed: of the times between requests.
-        length_s: duration of sending; infinite: until cancelled.
+        seed: seed of the intervals between requests.
+        length_s: duration of sending; infinite until cancelled.
     """
     rng = random.Random(seed)
     loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ async def read_budget(admin: Address) -> HedgeCount | None:
     try:
         async with httpx.AsyncClient(timeout=_ADMIN_S_MAX, trust_env=False) as http:
             models = (await http.get(f"http://{admin}/admin/models")).json()["models"]
-        [pool] = next(row["pools"] for row in models if row["model"] == MODEL_ON)
+        [pool] = next(each["pools"] for each in models if each["model"] == MODEL_ON)
         return HedgeCount(float(pool["budget_level"]), float(pool["budget_cap"]))
     except (httpx.HTTPError, ValueError, LookupError, TypeError, StopIteration):
         return None

@@ -1,8 +1,8 @@
-"""Whether a replica stops generating when its client leaves, as far as that can be seen from outside.
+"""Test of cancellation: does a replica stop generating when the client disconnects?
 
-It can be where the replica tells how many requests it works on: then a long answer is begun, left after its first
-content, and the number watched. That is conclusive only if nobody else uses the replica meanwhile. Whoever bills for
-cancelled requests cannot be seen at all. Units: seconds, tokens.
+The test needs a replica that reports its number of running requests. It starts a long answer, disconnects after the
+first content, and polls that number. The result is conclusive only if the replica has no other client meanwhile. The
+billing of cancelled requests cannot be observed. Units: seconds, tokens.
 """
 
 import asyncio
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from gateway.cli.probe.stream import STREAM_S_MAX, Recording, within
 from providers.base import Stream
 
-LONG_TOKENS = 256  # of an answer that must not be over by itself while it is watched
+LONG_TOKENS = 256  # of the long answer, which must not end by itself during the test
 
-_WATCH_S_MAX = 2.0
-_LOOK_S = 0.02
-_CLOSED = "closed by us after the first content"
+_POLL_S_MAX = 2.0
+_POLL_INTERVAL_S = 0.02
+_CLOSED = "closed after the first content"
 
 
 class CancelResult(enum.Enum):
-    """What became of an answer that was left."""
+    """Result of a cancel test."""
 
     OBEYED = "obeyed"
-    NOT_SEEN = "not seen"  # the replica went on counting it
+    NOT_SEEN = "not seen"  # the replica still counted the request
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class CancelTest:
-    """The outcome, and why it is that."""
+    """Result of a cancel test, and the reason."""
 
     outcome: CancelResult
     text: str
@@ -39,12 +39,12 @@ class CancelTest:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounter:
-    """Where a kind of replica tells how many requests it works on.
+    """Source of a replica's number of running requests.
 
     Attributes:
-        path: below the host, without the base URL's /v1.
-        number: finds it in the answer, possibly in several lines that add up.
-        needs: what the replica must be started with, "" for nothing.
+        path: path of the document, relative to the base URL without /v1.
+        number: pattern of the number; several matches are added up.
+        needs: option that the replica must be started with, "" for none.
     """
 
     path: str
@@ -52,7 +52,7 @@ class TokenCounter:
     needs: str = ""
 
     def read(self, document: bytes) -> float | None:
-        """The number; None where it does not stand there."""
+        """Return the number; None if the document does not contain it."""
         found = self.number.findall(document)
         try:
             return sum(map(float, found)) if found else None
@@ -71,55 +71,57 @@ COUNTERS = {
     "llamacpp": TokenCounter("/metrics", _metric("llamacpp:requests_processing"), "--metrics"),
     "simulated": TokenCounter("/sim/stats?records=0", re.compile(rb'"in_flight":\s*(\d+)')),
 }
-"""By kind; the others tell nothing."""
+"""Counter of each kind that has one."""
 
 
 async def cancel(
     start: Callable[[], tuple[Recording, Stream]],
     count: Callable[[], Awaitable[float | None]] | None,
     gap_s: float,
-    blind: str,
+    no_count: str,
 ) -> CancelTest:
-    """Begin an answer of up to LONG_TOKENS and leave after its first content.
+    """Start an answer of up to LONG_TOKENS, and disconnect after the first content.
 
     Args:
         start: sends the request.
-        count: asks the replica how many requests it works on, which may be unknown; None: there is no way to ask.
-        gap_s: between two tokens, as measured before.
-        blind: what to say where the replica does not tell.
+        count: returns the replica's number of running requests, None if unknown; None if the kind has no counter.
+        gap_s: measured time between two tokens.
+        no_count: explanation for the case that the number is unknown.
     """
     before = await count() if count is not None else None
     recording, stream = start()
     try:
         if not await within(STREAM_S_MAX, recording.settled) or recording.error is not None:
-            said = f": {recording.error.message}" if recording.error else ""
-            return _unknown(f"the answer that was to be left failed{said}")
+            reason = f": {recording.error.message}" if recording.error else ""
+            return _unknown(f"the answer for the test failed{reason}")
         if count is None or before is None:
-            return _unknown(f"{_CLOSED}; {blind}")
+            return _unknown(f"{_CLOSED}; {no_count}")
         during = await count()
         if recording.over.is_set():
-            return _unknown("the answer was over before it could be left")
+            return _unknown("the answer ended before the connection could be closed")
     finally:
         stream.abort()
     if before > 0:
-        return _unknown(f"{_CLOSED}; the replica works on {before:g} other requests, so its count says nothing")
+        return _unknown(f"{_CLOSED}; the replica has {before:g} other requests, so its count is not conclusive")
     if not during:
-        return _unknown(f"{_CLOSED}; the replica did not count it while it ran, so its count says nothing")
-    return await _watched(count, gap_s * LONG_TOKENS / 2)
+        return _unknown(
+            f"{_CLOSED}; the replica did not count the request while it ran, so its count is not conclusive"
+        )
+    return await _poll(count, gap_s * LONG_TOKENS / 2)
 
 
-async def _watched(count: Callable[[], Awaitable[float | None]], alone_s: float) -> CancelTest:
-    """Watch the number fall after the close; an answer that could be over by itself after `alone_s` proves nothing."""
+async def _poll(count: Callable[[], Awaitable[float | None]], end_s_min: float) -> CancelTest:
+    """Poll the number after the close; a fall after `end_s_min` is not conclusive, since the answer may have ended."""
     loop = asyncio.get_running_loop()
     closed_s = loop.time()
-    while (waited_s := loop.time() - closed_s) < _WATCH_S_MAX:
+    while (waited_s := loop.time() - closed_s) < _POLL_S_MAX:
         if await count() == 0:
             waited_s = loop.time() - closed_s
-            if waited_s < alone_s:
-                return CancelTest(CancelResult.OBEYED, f"the replica let go of it within {1000 * waited_s:.0f} ms")
-            return _unknown(f"it was over {1000 * waited_s:.0f} ms after the close, perhaps by itself")
-        await asyncio.sleep(_LOOK_S)
-    return CancelTest(CancelResult.NOT_SEEN, f"{waited_s:.0f} s after the close the replica still counts it")
+            if waited_s < end_s_min:
+                return CancelTest(CancelResult.OBEYED, f"the replica stopped within {1000 * waited_s:.0f} ms")
+            return _unknown(f"the request ended {1000 * waited_s:.0f} ms after the close, perhaps by itself")
+        await asyncio.sleep(_POLL_INTERVAL_S)
+    return CancelTest(CancelResult.NOT_SEEN, f"the replica still counts the request {waited_s:.0f} s after the close")
 
 
 def _unknown(text: str) -> CancelTest:

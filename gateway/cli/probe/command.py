@@ -1,7 +1,7 @@
-"""`probe`: asks each replica of a configuration a few times, and tells times, limits, cancelling and quirks.
+"""`probe`: sends a few requests to each replica of a configuration, and reports times, limits, cancellation and quirks.
 
-Speaks to replicas as the gateway itself does, with its client, its endpoint and its reader of events; no traffic of
-callers is touched. What fails is a result like any other. Says before it begins what that may cost. Units: seconds.
+Requests use the gateway's own client, endpoint and event reader; the traffic of callers is not affected. A failed
+replica is a result. The maximum cost is printed before the first request. Units: seconds.
 """
 
 import argparse
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit
 
-from gateway.cli.config import config_path, tell_problems
+from gateway.cli.config import config_path, report_problems
 from gateway.cli.environment import read_environment
 from gateway.cli.parser import ExitCode
 from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
-from gateway.cli.probe.plan import PROMPT, ProbeTarget, left_tokens, plan, targets
+from gateway.cli.probe.plan import PROMPT, ProbeTarget, cancel_test_tokens, plan, targets
 from gateway.cli.probe.quirks import OF_CHAT, Quirk
 from gateway.cli.probe.report import ProbeReport, as_json, cleaned, details, limits_of, quirks_of, table, times_of
 from gateway.cli.probe.stream import Recording, Tap, begin, fetch, record
@@ -37,27 +37,27 @@ from providers.protocols import ProtocolOptions, protocols
 from providers.transport.http1 import WireClient
 from providers.transport.httpx_client import HttpxClient
 
-_AT_ONCE_MAX = 4  # replicas; more would be in each other's way, here or on their machines
-_MODELS_TOLD_MAX = 10
+_AT_ONCE_MAX = 4  # replicas; more would compete for CPU, here or on their machines
+_MODELS_LISTED_MAX = 10
 _SECRET_MIN = 8  # characters
-_BILL = {
-    True: "a public list says that closing ends the bill (not verified)",
-    False: "a public list says that the bill runs on (not verified)",
-    None: "whether closing ends the bill is not known",
+_BILLING = {
+    True: "according to a public list, closing ends billing (not verified)",
+    False: "according to a public list, billing continues after closing (not verified)",
+    None: "billing after closing is unknown",
 }
 
 
 def probe(arguments: argparse.Namespace) -> ExitCode:
-    """Probe the replicas, unless that costs more than was agreed to."""
+    """Probe the replicas, unless the cost needs confirmation."""
     try:
         file = config_path(arguments.config, os.environ)
         settings = load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError as error:
-        return tell_problems(error)
+        return report_problems(error)
     chosen = targets(settings, arguments.model, arguments.replica)
     if not chosen:
-        there_are = ", ".join(target.name for target in targets(settings, None, None))
-        fail(f"{file} has no such replica; there are {there_are} (--model is before the /, --replica behind it)")
+        names = ", ".join(target.name for target in targets(settings, None, None))
+        fail(f"{file} has no such replica; choose from {names} (--model is before the /, --replica after it)")
         return ExitCode.USAGE
     planned = plan(chosen, arguments.requests, arguments.max_tokens)
     print(planned, file=sys.stderr, flush=True)
@@ -73,18 +73,18 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
 async def probe_all(
     settings: Settings, chosen: Sequence[ProbeTarget], requests: int, max_tokens: int
 ) -> list[ProbeReport]:
-    """Probe replicas, a few at a time, and one after the other's requests.
+    """Probe replicas, a few at a time, each with one request at a time.
 
     Args:
-        settings: for time-outs and limits.
-        chosen: the replicas.
-        requests: whole answers of each.
-        max_tokens: of each of these answers.
+        settings: timeouts and limits.
+        chosen: replicas to probe.
+        requests: number of complete answers per replica.
+        max_tokens: `max_tokens` of each of these answers.
     """
-    turn = asyncio.Semaphore(_AT_ONCE_MAX)
+    slots = asyncio.Semaphore(_AT_ONCE_MAX)
 
     async def one(target: ProbeTarget) -> ProbeReport:
-        async with turn:
+        async with slots:
             prober = _Prober(settings, target, tasks)
             try:
                 return await prober.report(requests, max_tokens)
@@ -108,7 +108,7 @@ def _show(reports: Sequence[ProbeReport], *, as_document: bool) -> None:
 
 
 class _WireClient(WireClient):
-    """The gateway's client, made to tell a recording of connections and bytes; see `probe_stream.Client`."""
+    """The gateway's HTTP/1.1 client with a recording; a `ProbeClient`."""
 
     recording: Recording | None = None
 
@@ -122,7 +122,7 @@ class _WireClient(WireClient):
 
 
 class _HttpxClient(HttpxClient):
-    """The same of the general client."""
+    """The gateway's general client with a recording; a `ProbeClient`."""
 
     recording: Recording | None = None
 
@@ -135,17 +135,17 @@ class _HttpxClient(HttpxClient):
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """How a replica is asked; what it refuses is left out or written differently."""
+class _RequestForm:
+    """Form of the request; fields that a replica rejects are omitted or renamed."""
 
     usage: bool
     max_tokens: int
     tokens_key: str = "max_tokens"
 
     def call(self) -> Call:
-        """The request, read as one of a caller would be."""
+        """Return the request, parsed like one of a caller."""
         body: dict[str, object] = {
-            "model": "any",  # the endpoint writes what the replica calls it
+            "model": "any",  # replaced by the endpoint
             "messages": [{"role": "user", "content": PROMPT}],
             self.tokens_key: self.max_tokens,
             "stream": True,
@@ -160,134 +160,139 @@ class _Prober:
     """Probes one replica.
 
     Args:
-        settings: for time-outs and limits.
-        target: the replica.
+        settings: timeouts and limits.
+        target: replica to probe.
         tasks: owner of connecting tasks.
     """
 
     def __init__(self, settings: Settings, target: ProbeTarget, tasks: asyncio.TaskGroup) -> None:
         self._target = target
-        self._row = row = target.row
-        self._kind = CATALOG[row.kind]
-        self._path = urlsplit(row.base_url).path
-        origin = origin_of(row, settings.timeouts.connect_s)
+        self._replica = replica = target.replica
+        self._kind = CATALOG[replica.kind]
+        self._path = urlsplit(replica.base_url).path
+        origin = origin_of(replica, settings.timeouts.connect_s)
         self._client: _WireClient | _HttpxClient = (_HttpxClient if needs_httpx(origin) else _WireClient)(origin, tasks)
-        self._sent = upstream_headers(row)
-        able = protocols(
-            replace(self._kind, supports_usage_option=False),  # token counts are asked for here, and then not
-            native_apis(row),
+        self._headers = upstream_headers(replica)
+        supported = protocols(
+            replace(self._kind, supports_usage_option=False),  # the probe decides which requests ask for token counts
+            native_apis(replica),
             ProtocolOptions(first_token=target.model.first_token),
         )
         name, bytes_max = target.model.name, settings.limits.event_max_bytes
-        self._endpoint = endpoint_at(self._client, row, able, name, bytes_max)
-        self._refused: list[Quirk] = []
+        self._endpoint = endpoint_at(self._client, replica, supported, name, bytes_max)
+        self._rejections: list[Quirk] = []
 
     def close(self) -> None:
-        """Let go of idle connections."""
+        """Close idle connections."""
         self._client.close()
 
     async def report(self, requests: int, max_tokens: int) -> ProbeReport:
-        """Ask for whole answers until one fails, then leave one."""
-        form = _Form(self._kind.supports_usage_option, max_tokens)
+        """Request complete answers until one fails; if none fails, run the cancel test."""
+        form = _RequestForm(self._kind.supports_usage_option, max_tokens)
         recordings: list[Recording] = []
         for number in range(requests):
-            unasked = requests > 1 and number == requests - 1  # do token counts come all the same?
-            recording, form = await self._asked(replace(form, usage=form.usage and not unasked))
+            without_usage = requests > 1 and number == requests - 1  # are token counts sent anyway?
+            recording, form = await self._ask(replace(form, usage=form.usage and not without_usage))
             recordings.append(recording)
             if recording.error is not None:
                 break
         last = recordings[-1]
         streams = sum(recording.error is None for recording in recordings)
         times = times_of(recordings)
-        left = None
+        cancel_test = None
         if last.error is None:
-            left = await self._left(replace(form, max_tokens=left_tokens(self._target, max_tokens)), times.gap_s or 0.0)
+            long_form = replace(form, max_tokens=cancel_test_tokens(self._target, max_tokens))
+            cancel_test = await self._cancel_test(long_form, times.gap_s or 0.0)
         clean = partial(cleaned, secrets=self._secrets())
         return ProbeReport(
             model=self._target.model.name,
-            replica=self._row.name,
-            kind=self._row.kind,
-            error=None if last.error is None else clean(await self._told(last.error, max_tokens)),
+            replica=self._replica.name,
+            kind=self._replica.kind,
+            error=None if last.error is None else clean(await self._explain(last.error, max_tokens)),
             streams=streams,
             times=times,
             limits={name: clean(value) for name, value in limits_of(last).items()},
-            cancel=left and replace(left, text=clean(left.text)),
+            cancel=cancel_test and replace(cancel_test, text=clean(cancel_test.text)),
             quirks=[replace(each, text=clean(each.text)) for each in self._quirks(recordings, streams)],
         )
 
     def _quirks(self, recordings: Sequence[Recording], streams: int) -> list[Quirk]:
-        """What was refused counts only where the request was taken without it."""
-        found = [*(self._refused if streams else ()), *quirks_of(recordings)]
-        return found if Api.CHAT in native_apis(self._row) else [each for each in found if each.name not in OF_CHAT]
+        """Return the quirks; rejected fields count only if requests without them succeeded."""
+        found = [*(self._rejections if streams else ()), *quirks_of(recordings)]
+        return found if Api.CHAT in native_apis(self._replica) else [each for each in found if each.name not in OF_CHAT]
 
-    async def _asked(self, form: _Form) -> tuple[Recording, _Form]:
-        """A recording, and the form in which the replica took the request."""
+    async def _ask(self, form: _RequestForm) -> tuple[Recording, _RequestForm]:
+        """Send a request, in other forms if it is rejected; return the recording and the last form."""
         recording = await record(self._client, self._endpoint, form.call())
-        other = self._other(form, recording.error)
+        other = self._other_form(form, recording.error)
         if other is None:
             return recording, form
-        return await self._asked(other)
+        return await self._ask(other)
 
-    def _other(self, form: _Form, error: UpstreamError | None) -> _Form | None:
-        """Another form to ask in, where the replica refused this one; each thing is left out once."""
+    def _other_form(self, form: _RequestForm, error: UpstreamError | None) -> _RequestForm | None:
+        """Return another form if the replica rejected this one, None otherwise; each field is changed once."""
         if error is None:
             return None
         if form.usage and is_stream_refused(error):
-            self._refused.append(Quirk("stream_options_refused", "`stream_options` is refused: no token counts"))
+            self._rejections.append(
+                Quirk("stream_options_refused", "`stream_options` is rejected, so there are no token counts")
+            )
             return replace(form, usage=False)
         names = f"{error.param} {error.message}"
         if error.status == 400 and form.tokens_key == "max_tokens" and "max_completion_tokens" in names:
-            self._refused.append(Quirk("max_tokens_refused", "`max_tokens` is refused: `max_completion_tokens` it is"))
+            self._rejections.append(
+                Quirk("max_tokens_refused", "`max_tokens` is rejected, `max_completion_tokens` is accepted")
+            )
             return replace(form, tokens_key="max_completion_tokens")
         return None
 
-    async def _left(self, form: _Form, gap_s: float) -> CancelTest:
-        """Begin one more answer and leave it."""
-        counter = COUNTERS.get(self._row.kind)
+    async def _cancel_test(self, form: _RequestForm, gap_s: float) -> CancelTest:
+        """Start one more answer and cancel it."""
+        counter = COUNTERS.get(self._replica.kind)
         path = self._path.removesuffix("/v1")
 
         async def count() -> float | None:
             self._client.recording = None
-            document = await fetch(self._client, path + counter.path, self._sent) if counter else None
+            document = await fetch(self._client, path + counter.path, self._headers) if counter else None
             return counter.read(document) if counter and document is not None else None
 
         start = partial(begin, self._client, self._endpoint, form.call())
-        return await cancel(start, count if counter else None, gap_s, self._blind(counter))
+        return await cancel(start, count if counter else None, gap_s, self._no_count(counter))
 
-    def _blind(self, counter: TokenCounter | None) -> str:
-        """What to say where it cannot be seen whether the replica stops."""
+    def _no_count(self, counter: TokenCounter | None) -> str:
+        """Return why the number of running requests is unknown."""
         if counter is not None:
             needs = f" (start it with {counter.needs})" if counter.needs else ""
-            return f"GET {counter.path} does not tell what the replica works on{needs}"
-        unseen = "what the replica then does cannot be seen"
-        return unseen if self._kind.own_engine else f"{unseen}; {_BILL[self._kind.cancel_stops_billing]}"
+            return f"GET {counter.path} does not report the number of running requests{needs}"
+        unseen = "the effect on the replica cannot be observed"
+        return unseen if self._kind.own_engine else f"{unseen}; {_BILLING[self._kind.cancel_stops_billing]}"
 
-    async def _told(self, error: UpstreamError, max_tokens: int) -> str:
-        """How it failed, with what to do where that is known."""
-        said = error.message if error.status is None else f"status {error.status}: {error.message}"
+    async def _explain(self, error: UpstreamError, max_tokens: int) -> str:
+        """Return the failure, with a correction if one is known."""
+        text = error.message if error.status is None else f"status {error.status}: {error.message}"
         if isinstance(error, ConnectError):
-            private = "; SSL_CERT_FILE names the file of authorities to trust" if "CERTIFICATE" in said else ""
-            return f"{said}; is it running, and is {self._row.base_url} right?{private}"
+            private = "; set SSL_CERT_FILE to the file of authorities to trust" if "CERTIFICATE" in text else ""
+            return f"{text}; check that the replica is running at {self._replica.base_url}{private}"
         if error.status in (401, 403):
-            return f"{said}; {'no api_key is configured' if self._row.api_key is None else 'check its api_key'}"
+            return f"{text}; {'set api_key' if self._replica.api_key is None else 'check api_key'}"
         if error.status == 404:
-            return f"{said}; {await self._models()}"
+            return f"{text}; {await self._models()}"
         if error.label == "empty":
-            return f"{said}; if it thinks before it answers, --max-tokens {max(256, max_tokens)} or more may do"
-        return said
+            return f"{text}; if the model reasons first, try --max-tokens {max(256, max_tokens)} or more"
+        return text
 
     async def _models(self) -> str:
-        """What the replica says that it serves."""
-        document = await fetch(self._client, f"{self._path}/models", self._sent)
+        """Return advice from the list of the models that the replica serves."""
+        document = await fetch(self._client, f"{self._path}/models", self._headers)
         try:
-            names = [str(row["id"]) for row in json.loads(document or b"")["data"]]
+            names = [str(entry["id"]) for entry in json.loads(document or b"")["data"]]
         except (ValueError, LookupError, TypeError):
-            return f"{self._row.base_url}/models lists nothing, either: is base_url right?"
-        told = ", ".join(names[:_MODELS_TOLD_MAX]) or "no model"
-        return f"it lists {told}: write one of them as this replica's `model`"
+            return f"{self._replica.base_url}/models lists no models either; check base_url"
+        listed = ", ".join(names[:_MODELS_LISTED_MAX]) or "no model"
+        return f"the replica lists {listed}; write one of them as its `model`"
 
     def _secrets(self) -> list[str]:
-        """What must not be shown; a header value as short as a word is no secret, and would be found everywhere."""
-        keys = [] if self._row.api_key is None else [self._row.api_key]
-        values = [header.get_secret_value() for header in self._row.headers.values()]
+        """Return texts that must not be shown; short header values are no secrets, and would match other text."""
+        keys = [] if self._replica.api_key is None else [self._replica.api_key]
+        values = [header.get_secret_value() for header in self._replica.headers.values()]
         return [*(key.get_secret_value() for key in keys), *(value for value in values if len(value) >= _SECRET_MIN)]

@@ -1,4 +1,4 @@
-"""What a probe will ask of whom, what that may cost at most, and when it needs a second thought. Pure.
+"""Plan of a probe: replicas, maximum cost, and the limits above which it needs confirmation. Pure.
 
 Units: tokens.
 """
@@ -12,9 +12,9 @@ from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 
 PROMPT = "Count from 1 to 1000, in digits, separated by spaces, and say nothing else."
 
-_PROMPT_TOKENS = 40  # of the prompt above with the frame that servers put around it, generously
-_REQUESTS_MAX, _TOKENS_MAX = 50, 2_000  # without --yes: cents at the dearest provider
-_REQUESTS_CAP, _TOKENS_CAP = 1_000, 100_000  # with it
+_PROMPT_TOKENS = 40  # of the prompt above with the chat template that servers add; an upper estimate
+_REQUESTS_MAX, _TOKENS_MAX = 50, 2_000  # without --yes: cents at the most expensive provider
+_REQUESTS_CAP, _TOKENS_CAP = 1_000, 100_000  # with --yes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,45 +22,45 @@ class ProbeTarget:
     """One replica of one model."""
 
     model: ModelSettings
-    row: ReplicaSettings
+    replica: ReplicaSettings
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
-        return f"{self.model.name}/{self.row.name}"
+        """Name in reports: MODEL/REPLICA."""
+        return f"{self.model.name}/{self.replica.name}"
 
 
 def targets(settings: Settings, model: str | None, replica: str | None) -> list[ProbeTarget]:
-    """The replicas of a configuration, those of fallbacks included.
+    """Return the replicas of a configuration, those of fallbacks included.
 
     Args:
-        settings: the configuration.
-        model: only this model's; None: of all.
-        replica: only those with this name; None: all.
+        settings: configuration.
+        model: name of the model; None for all.
+        replica: name of the replicas; None for all.
     """
     return [
-        ProbeTarget(each, row)
+        ProbeTarget(each, candidate)
         for each in settings.models
         if model in (None, each.name)
         for pool in pools(each)
-        for row in pool
-        if replica in (None, row.name)
+        for candidate in pool
+        if replica in (None, candidate.name)
     ]
 
 
-def left_tokens(target: ProbeTarget, max_tokens: int) -> int:
-    """`max_tokens` of the answer that is left: long where it can be seen whether the replica stops."""
-    return max(max_tokens, LONG_TOKENS) if target.row.kind in COUNTERS else max_tokens
+def cancel_test_tokens(target: ProbeTarget, max_tokens: int) -> int:
+    """Return `max_tokens` of the cancelled answer: long where the replica reports its running requests."""
+    return max(max_tokens, LONG_TOKENS) if target.replica.kind in COUNTERS else max_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """What a probe costs at most.
+    """Maximum cost of a probe.
 
     Attributes:
-        replicas: how many are probed.
-        requests: sent to all of them together.
-        tokens: generated if every answer is as long as it may be, and the ones that are left go on.
+        replicas: number of replicas.
+        requests: number of requests to all replicas together.
+        tokens: generated tokens if every answer, cancelled ones included, has its maximum length.
     """
 
     replicas: int
@@ -71,22 +71,22 @@ class ProbePlan:
         prompts = self.requests * _PROMPT_TOKENS
         replicas = "1 replica" if self.replicas == 1 else f"{self.replicas} replicas"
         return (
-            f"{self.requests} requests to {replicas}: at most {self.tokens:,} generated tokens, "
-            f"and about {prompts:,} of prompts"
+            f"{self.requests} requests to {replicas}: at most {self.tokens:,} generated tokens "
+            f"and about {prompts:,} prompt tokens"
         )
 
     def objection(self, *, confirmed: bool) -> str | None:
-        """Why it is not carried out, None if it is."""
+        """Return why the probe is not run, None if it is."""
         if self.requests > _REQUESTS_CAP or self.tokens > _TOKENS_CAP:
             most = f"{_REQUESTS_CAP:,} requests and {_TOKENS_CAP:,} tokens"
-            return f"this is more than {most}, the most one probe may ask; choose replicas with --model or --replica"
+            return f"the probe exceeds its maximum of {most}; choose fewer replicas with --model or --replica"
         if confirmed or (self.requests <= _REQUESTS_MAX and self.tokens <= _TOKENS_MAX):
             return None
         most = f"{_REQUESTS_MAX} requests or {_TOKENS_MAX:,} tokens"
-        return f"more than {most} need --yes; or ask for less with --model, --replica, --requests or --max-tokens"
+        return f"more than {most} need --yes; add it, or reduce --requests or --max-tokens, or choose one --replica"
 
 
 def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> ProbePlan:
-    """What a probe of some replicas costs: so many whole answers of each, and one that is left."""
-    tokens = sum(requests * max_tokens + left_tokens(target, max_tokens) for target in chosen)
+    """Return the cost of a probe: complete answers of each replica, and one cancelled answer each."""
+    tokens = sum(requests * max_tokens + cancel_test_tokens(target, max_tokens) for target in chosen)
     return ProbePlan(len(chosen), (requests + 1) * len(chosen), tokens)

@@ -1,7 +1,7 @@
-"""What is particular about the streams of a replica, told from their bytes. Pure.
+"""Quirks of a replica's streams, detected in their bytes. Pure.
 
-A quirk is something that a client or a gateway can trip over, or that misleads whoever measures; none of them is an
-error. Their names are a closed set: docs/cli.md has a row for each. Units: seconds.
+A quirk is a property that can break a client or a gateway, or distort a measurement; it is not an error. The names are
+a closed set: docs/cli.md has a row for each. Units: seconds.
 """
 
 import json
@@ -49,18 +49,18 @@ OF_CHAT: Final[frozenset[Name]] = frozenset(
         "unknown_keys",
     }
 )
-"""What is particular only about streams in OpenAI's form."""
+"""Quirks only of streams in OpenAI's format."""
 
-_TRAP_S_MIN = 0.010  # below that it is the network's noise
-_TRAP_SHARE_MIN = 0.1  # of the time to first content
-_TOGETHER_MIN = 3  # content events; fewer can come in one piece by chance
+_TRAP_S_MIN = 0.010  # less is noise of the network
+_TRAP_SHARE_MIN = 0.1  # as a share of the time to first content
+_TOGETHER_MIN = 3  # content events; fewer can arrive in one piece by chance
 _KNOWN_KEYS = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
 _REASONING = re.compile("reason|think")
 
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """One particularity: its name, and what was seen."""
+    """A quirk: name and observation."""
 
     name: Name
     text: str
@@ -68,15 +68,15 @@ class Quirk:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One whole stream.
+    """One complete stream.
 
     Attributes:
-        headers: of the answer.
-        body: its bytes.
-        asked_usage: token counts were asked for.
-        headers_s, content_s: when the head and the first content came, after the request.
-        contents: how many content events came.
-        reads: pieces that the body came in.
+        headers: response headers.
+        body: response body.
+        asked_usage: True if the request asked for token counts.
+        headers_s, content_s: times from the request to the headers and to the first content.
+        contents: number of content events.
+        reads: number of pieces in which the body arrived.
     """
 
     headers: Headers
@@ -89,58 +89,58 @@ class Observation:
 
 
 def is_trap(headers_s: float, content_s: float) -> bool:
-    """Whether the head comes so early that its time says nothing about the first content."""
+    """Return True if the headers are so early that their time does not predict the first content."""
     lead_s = content_s - headers_s
     return lead_s >= max(_TRAP_S_MIN, _TRAP_SHARE_MIN * content_s)
 
 
 def quirks(streams: Sequence[Observation]) -> list[Quirk]:
-    """Everything particular about any of the streams, each thing once, in the order of `NAMES`."""
-    found = {quirk.name: quirk for seen in streams for quirk in (*_of_transport(seen), *_of_events(seen))}
+    """Return the quirks of all streams, each once, in the order of `NAMES`."""
+    found = {quirk.name: quirk for stream in streams for quirk in (*_transport_quirks(stream), *_event_quirks(stream))}
     return sorted(found.values(), key=lambda quirk: NAMES.index(quirk.name))
 
 
-def _of_transport(seen: Observation) -> Iterator[Quirk]:
-    media = next((value.decode("latin-1") for name, value in seen.headers if name == b"content-type"), "nothing")
-    if is_trap(seen.headers_s, seen.content_s):
-        lead_ms = 1000 * (seen.content_s - seen.headers_s)
-        yield Quirk("ttfb_trap", f"headers come {lead_ms:.0f} ms before the first content: their time says nothing")
+def _transport_quirks(stream: Observation) -> Iterator[Quirk]:
+    media = next((value.decode("latin-1") for name, value in stream.headers if name == b"content-type"), "missing")
+    if is_trap(stream.headers_s, stream.content_s):
+        lead_ms = 1000 * (stream.content_s - stream.headers_s)
+        yield Quirk("ttfb_trap", f"headers arrive {lead_ms:.0f} ms before the first content, so they do not predict it")
     if "json" in media:
-        yield Quirk("json_body", "a stream is asked for, one JSON document comes")
+        yield Quirk("json_body", "the answer to a streaming request is one JSON document")
     elif not media.startswith("text/event-stream"):
-        yield Quirk("content_type", f"the stream says that it is {media}, not text/event-stream")
-    if seen.reads == 1 and seen.contents >= _TOGETHER_MIN:
-        yield Quirk("one_piece", "the whole answer comes in one piece: something on the way holds streams back")
+        yield Quirk("content_type", f"the content type of the stream is {media}, not text/event-stream")
+    if stream.reads == 1 and stream.contents >= _TOGETHER_MIN:
+        yield Quirk("one_piece", "the whole answer arrives in one piece; a proxy may buffer streams")
 
 
-def _of_events(seen: Observation) -> Iterator[Quirk]:
-    if b"\r\n" in seen.body:
+def _event_quirks(stream: Observation) -> Iterator[Quirk]:
+    if b"\r\n" in stream.body:
         yield Quirk("crlf", "lines end with CR LF")
-    text = seen.body.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    text = stream.body.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
     events = [_Event(event.splitlines()) for event in text.split("\n\n") if event.strip()]
-    if seen.body.lstrip().startswith(b"{"):
+    if stream.body.lstrip().startswith(b"{"):
         return
     comments = [line for event in events for line in event.comments]
     names = sorted({name for event in events for name in event.fields})
     if comments:
-        yield Quirk("comments", f"comments, such as `{comments[0]}`")
+        yield Quirk("comments", f"there are comments, such as `{comments[0]}`")
     if any(event.fields and not event.fields.get("data") for event in events):
-        yield Quirk("no_data", "events without data, on which the OpenAI SDK for Python raises")
+        yield Quirk("no_data", "there are events without data, for which the OpenAI SDK for Python raises")
     if extra := [name for name in names if name in ("id", "retry")]:
-        yield Quirk("id_or_retry", f"fields that OpenAI's streams do not have: {', '.join(extra)}")
+        yield Quirk("id_or_retry", f"there are fields that OpenAI's streams do not have: {', '.join(extra)}")
     if "event" in names:
         yield Quirk("named_events", "events have names")
     if not any(event.fields.get("data", "").startswith("[DONE]") for event in events):
         yield Quirk("no_done", "there is no [DONE] at the end")
     chunks = [chunk for event in events if (chunk := event.chunk) is not None]
     if any(event.is_malformed for event in events):
-        yield Quirk("malformed", "events that are no JSON objects")
-    yield from _of_chunks(chunks)
-    yield from _of_usage(chunks, asked=seen.asked_usage)
+        yield Quirk("malformed", "there are events that are not JSON objects")
+    yield from _chunk_quirks(chunks)
+    yield from _usage_quirks(chunks, asked=stream.asked_usage)
 
 
 class _Event:
-    """One event taken apart; of fields that come twice the last counts."""
+    """Parsed event; of repeated fields, the last one counts."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.comments = [line for line in lines if line.startswith(":")]
@@ -149,7 +149,7 @@ class _Event:
 
     @property
     def chunk(self) -> Mapping[str, object] | None:
-        """Its data, None where that is no JSON object."""
+        """The event's data; None if it is not a JSON object."""
         try:
             value = json.loads(self.fields.get("data", ""))
         except ValueError:
@@ -158,42 +158,41 @@ class _Event:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether there is data, and it is neither a chunk nor the end."""
+        """True if there is data that is neither a chunk nor the end."""
         data = self.fields.get("data", "")
         return bool(data) and not data.startswith("[DONE]") and self.chunk is None
 
 
-def _of_chunks(chunks: Sequence[Mapping[str, object]]) -> Iterator[Quirk]:
+def _chunk_quirks(chunks: Sequence[Mapping[str, object]]) -> Iterator[Quirk]:
     deltas = [_deltas(chunk) for chunk in chunks]
-    if any("role" in delta and not _said(delta) for chunk in deltas[:2] for delta in chunk):
-        yield Quirk("role_first", "the role comes in a chunk of its own, before anything is said")
+    if any("role" in delta and not _content_keys(delta) for chunk in deltas[:2] for delta in chunk):
+        yield Quirk("role_first", "the role is in a separate chunk before the first content")
     if chunks and not chunks[0].get("choices"):
         beside = ", ".join(set(chunks[0]) - {"choices", "created", "id", "model", "object", "system_fingerprint"})
         yield Quirk("no_choices", f"the first chunk has no choices{f', but {beside}' if beside else ''}")
-    keys = sorted({key for chunk in deltas for delta in chunk for key in _said(delta)} - _KNOWN_KEYS)
+    keys = sorted({key for chunk in deltas for delta in chunk for key in _content_keys(delta)} - _KNOWN_KEYS)
     if reasoning := [key for key in keys if _REASONING.search(key)]:
-        yield Quirk("reasoning", f"reasoning comes before the answer, as `{'`, `'.join(reasoning)}`")
+        yield Quirk("reasoning", f"the answer starts with reasoning, in `{'`, `'.join(reasoning)}`")
     if unknown := [key for key in keys if not _REASONING.search(key)]:
-        yield Quirk("unknown_keys", f"something is said under keys that are not OpenAI's: `{'`, `'.join(unknown)}`")
+        yield Quirk("unknown_keys", f"there is content in keys that OpenAI does not have: `{'`, `'.join(unknown)}`")
 
 
 def _deltas(chunk: Mapping[str, object]) -> list[Mapping[str, object]]:
     choices = chunk.get("choices")
-    rows = choices if isinstance(choices, list) else []
-    found = [row.get("delta") for row in rows if isinstance(row, dict)]
+    items = choices if isinstance(choices, list) else []
+    found = [item.get("delta") for item in items if isinstance(item, dict)]
     return [delta for delta in found if isinstance(delta, dict)]
 
 
-def _said(delta: Mapping[str, object]) -> list[str]:
-    """The keys under which a delta says something."""
+def _content_keys(delta: Mapping[str, object]) -> list[str]:
     return [key for key, value in delta.items() if value and key != "role"]
 
 
-def _of_usage(chunks: Sequence[Mapping[str, object]], *, asked: bool) -> Iterator[Quirk]:
+def _usage_quirks(chunks: Sequence[Mapping[str, object]], *, asked: bool) -> Iterator[Quirk]:
     counted = [chunk for chunk in chunks if chunk.get("usage")]
     if asked and not counted:
-        yield Quirk("usage_missing", "token counts are asked for, none come")
+        yield Quirk("usage_missing", "there are no token counts, although the request asked for them")
     if counted and not asked:
-        yield Quirk("usage_unasked", "token counts come unasked")
+        yield Quirk("usage_unasked", "there are token counts, although the request did not ask for them")
     if any(chunk.get("choices") for chunk in counted):
-        yield Quirk("usage_beside", "token counts stand beside choices, not in a chunk of their own")
+        yield Quirk("usage_beside", "token counts are in a chunk with choices, not in a separate chunk")

@@ -1,7 +1,7 @@
-"""What a probe found out about a replica, as a table for people and as JSON. Pure.
+"""Results of a probe, as a table and as JSON. Pure.
 
-Texts that come from a replica are cleaned before they are shown: no control characters, no key, not too long.
-Units: seconds inside, milliseconds where they are shown.
+Texts from a replica are cleaned before they are shown: no control characters, no key, limited length.
+Units: seconds; milliseconds in output.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ _TIMES = ("connect", "headers", "byte", "content", "gap")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Medians; None: not measured.
+    """Median times; None if not measured.
 
     Attributes:
-        connect_s: a new connection, name look-up and TLS included.
-        headers_s, byte_s, content_s: head, first byte of the body and first content, after the request was written.
-        gap_s: between two content events.
+        connect_s: time to open a connection, name look-up and TLS included.
+        headers_s, byte_s, content_s: times from the written request to the headers, first byte and first content.
+        gap_s: time between two content events.
     """
 
     connect_s: float | None = None
@@ -35,24 +35,24 @@ class Times:
     content_s: float | None = None
     gap_s: float | None = None
 
-    def shown(self) -> dict[str, float | None]:
-        """In milliseconds, by the name of the table's column."""
+    def as_ms(self) -> dict[str, float | None]:
+        """Return the times in milliseconds, by column of the table."""
         every = zip(_TIMES, (self.connect_s, self.headers_s, self.byte_s, self.content_s, self.gap_s), strict=True)
         return {name: None if value_s is None else round(1000 * value_s, 2) for name, value_s in every}
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What was found out about one replica.
+    """Results of one replica.
 
     Attributes:
-        model, replica, kind: which one it is.
-        error: how it failed and what to do, None if it did not.
-        streams: whole answers that were measured.
-        times: of them.
-        limits: rate-limit headers as they came last.
-        cancel: what became of the answer that was left, None if there was none.
-        quirks: of its streams.
+        model, replica, kind: name of the model, name and kind of the replica.
+        error: failure and correction; None without failure.
+        streams: number of complete answers.
+        times: median times of these answers.
+        limits: rate-limit headers of the last response.
+        cancel: result of the cancel test; None if it was not run.
+        quirks: quirks of the streams.
     """
 
     model: str
@@ -67,13 +67,13 @@ class ProbeReport:
 
     @property
     def trap(self) -> bool | None:
-        """Whether headers come long before content; None: not measured."""
+        """True if headers arrive long before content; None if not measured."""
         times = self.times
         return None if times.headers_s is None or times.content_s is None else is_trap(times.headers_s, times.content_s)
 
 
 def cleaned(text: str, secrets: Sequence[str]) -> str:
-    """A text of a replica as it may be shown."""
+    """Return a text of a replica without secrets and control characters, and of limited length."""
     for secret in secrets:
         text = text.replace(secret, "****")
     text = "".join(char if char.isprintable() else " " for char in text)
@@ -81,40 +81,40 @@ def cleaned(text: str, secrets: Sequence[str]) -> str:
 
 
 def times_of(recordings: Sequence[Recording]) -> Times:
-    """The medians of whole answers; connections count in any case."""
-    whole = [each for each in recordings if each.error is None]
+    """Return the medians of complete answers; of connections, the median of all."""
+    complete = [each for each in recordings if each.error is None]
     return Times(
         connect_s=_median(each.connect_s for each in recordings),
-        headers_s=_median(_after(each, each.headers_s) for each in whole),
-        byte_s=_median(_after(each, each.byte_s) for each in whole),
-        content_s=_median(_after(each, each.contents_s[0]) for each in whole),
-        gap_s=_median(b_s - a_s for each in whole for a_s, b_s in pairwise(each.contents_s)),
+        headers_s=_median(_after(each, each.headers_s) for each in complete),
+        byte_s=_median(_after(each, each.byte_s) for each in complete),
+        content_s=_median(_after(each, each.contents_s[0]) for each in complete),
+        gap_s=_median(b_s - a_s for each in complete for a_s, b_s in pairwise(each.contents_s)),
     )
 
 
 def quirks_of(recordings: Sequence[Recording]) -> list[Quirk]:
-    """What is particular about whole answers, and about connections."""
-    found = quirks([_seen(each) for each in recordings if each.error is None])
+    """Return the quirks of complete answers, and of connections."""
+    found = quirks([_observation(each) for each in recordings if each.error is None])
     connections = sum(each.connect_s is not None for each in recordings)
     if connections > 1:
-        found.append(Quirk("no_keep_alive", f"{len(recordings)} requests in turn took {connections} connections"))
+        found.append(Quirk("no_keep_alive", f"{len(recordings)} consecutive requests needed {connections} connections"))
     return found
 
 
 def limits_of(recording: Recording) -> dict[str, str]:
-    """The rate-limit headers of an answer."""
+    """Return the rate-limit headers of a response."""
     texts = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in recording.headers]
     found = [(name, value) for name, value in texts if any(part in name for part in _LIMIT_HEADERS)]
     return dict(found[:_LIMITS_MAX])
 
 
 def table(reports: Sequence[ProbeReport]) -> list[str]:
-    """A line for each replica below a header."""
+    """Return a header and a line for each replica."""
     names = [f"{report.model}/{report.replica}" for report in reports]
     width = max(7, *map(len, names))
     rows: list[tuple[str, ...]] = [("ms", *_TIMES, "trap", "cancel")]
     for name, report in zip(names, reports, strict=True):
-        times = ["-" if value is None else f"{value:.1f}" for value in report.times.shown().values()]
+        times = ["-" if value is None else f"{value:.1f}" for value in report.times.as_ms().values()]
         trap = "-" if report.trap is None else "yes" if report.trap else "no"
         cancel = "-" if report.cancel is None else report.cancel.outcome.value
         rows.append((name, *times, trap, "FAILED" if report.error else cancel))
@@ -122,7 +122,7 @@ def table(reports: Sequence[ProbeReport]) -> list[str]:
 
 
 def details(report: ProbeReport) -> Iterator[str]:
-    """What the table has no room for."""
+    """Return the results that are not in the table."""
     yield f"{report.model}/{report.replica} ({report.kind})"
     if report.error is not None:
         yield f"  failed: {report.error}"
@@ -135,7 +135,7 @@ def details(report: ProbeReport) -> Iterator[str]:
 
 
 def as_json(report: ProbeReport) -> dict[str, object]:
-    """The same for programs."""
+    """Return the results as JSON-ready values."""
     cancel = report.cancel
     return {
         "model": report.model,
@@ -144,7 +144,7 @@ def as_json(report: ProbeReport) -> dict[str, object]:
         "ok": report.error is None,
         "error": report.error,
         "streams": report.streams,
-        **{f"{name}_ms": value for name, value in report.times.shown().items()},
+        **{f"{name}_ms": value for name, value in report.times.as_ms().items()},
         "ttfb_trap": report.trap,
         "limits": dict(report.limits),
         "cancel": None if cancel is None else {"outcome": cancel.outcome.value, "text": cancel.text},
@@ -152,7 +152,7 @@ def as_json(report: ProbeReport) -> dict[str, object]:
     }
 
 
-def _seen(recording: Recording) -> Observation:
+def _observation(recording: Recording) -> Observation:
     return Observation(
         headers=recording.headers,
         body=bytes(recording.body),

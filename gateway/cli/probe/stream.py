@@ -1,8 +1,8 @@
-"""One request of a probe, recorded as it came: when what was received, and the bytes of the answer.
+"""Records one request of a probe: the time of each event, and the bytes of the answer.
 
-A `Recording` is told by both sides of the gateway's own endpoint: the client below it tells of connections, heads and
-bytes, the endpoint itself of frames and of how it ended. Knows no provider by name, and judges nothing
-(probe_quirks.py does). Every wait is bounded. Units: seconds of the loop's clock, bytes.
+A `Recording` receives events from both sides of the gateway's own endpoint: connections, headers and bytes from the
+client below it, frames and the end from the endpoint. Nothing here depends on a provider; analysis belongs to
+quirks.py. Every wait is bounded. Units: seconds of the loop's clock, bytes.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from providers.errors import EmptyAnswer, TimedOut, UpstreamError
 STREAM_S_MAX = 60.0
 
 _BODY_BYTES_MAX = 256 * 1024
-_REST_S_MAX = 1.5  # for the body's end behind the closing event; the endpoint itself drops the connection after 1 s
+_REST_S_MAX = 1.5  # for the end of the body after the closing event; the endpoint drops the connection after 1 s
 _FETCH_S_MAX = 5.0
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 
@@ -24,20 +24,20 @@ class Recording:
     """One streamed answer; a `providers.base.Sink`.
 
     Args:
-        asked_usage: the request asks for token counts.
+        asked_usage: True if the request asks for token counts.
 
     Attributes:
-        connect_s: how long a new connection took, name look-up and TLS included; None on one that was open already.
-        sent_s: when the request was written.
-        headers_s, byte_s: when the head and the first byte of the body came; None: not at all.
-        contents_s: when each content event came.
-        headers: of the answer.
-        body: as it came, its beginning.
-        reads: pieces the body came in.
-        error: how it failed; None: it did not, or is not over.
+        connect_s: time to open the connection, name look-up and TLS included; None if it was open already.
+        sent_s: time at which the request was written.
+        headers_s, byte_s: times of the headers and of the first byte of the body; None if not received.
+        contents_s: time of each content event.
+        headers: response headers.
+        body: start of the response body.
+        reads: number of pieces in which the body arrived.
+        error: failure; None without failure, or before the end.
         settled: set at the first content, or at the end if there is none.
         over: set at the end.
-        rest: set when nothing of the body is left.
+        rest: set when the body has been read completely.
     """
 
     def __init__(self, *, asked_usage: bool) -> None:
@@ -57,12 +57,12 @@ class Recording:
     # from the client
 
     def on_connected(self) -> None:
-        """A connection was made for it."""
+        """Record a new connection for the request."""
         now_s = self._time()
         self.connect_s, self.sent_s = now_s - self.sent_s, now_s
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body came."""
+        """Record a piece of the body."""
         if self.byte_s is None:
             self.byte_s = self._time()
         self.reads += 1
@@ -83,13 +83,13 @@ class Recording:
     def on_end(self, error: UpstreamError | None) -> None:
         self.error = self.error or error
         if self.error is None and not self.contents_s:
-            self.error = EmptyAnswer("the answer is whole, but nothing in it counts as content")
+            self.error = EmptyAnswer("the answer is complete, but contains no content")
         self.settled.set()
         self.over.set()
 
 
 class ProbeClient(Protocol):
-    """An HTTP client that tells a recording of connections and bytes while it has one."""
+    """An HTTP client that reports connections and bytes to its recording, if set."""
 
     recording: Recording | None
 
@@ -98,7 +98,7 @@ class ProbeClient(Protocol):
 
 
 class Tap:
-    """An `HttpSink` that tells a recording what passes on its way to another one."""
+    """An `HttpSink` that records the bytes it forwards to another sink."""
 
     def __init__(self, recording: Recording, sink: HttpSink) -> None:
         self._recording = recording
@@ -117,17 +117,17 @@ class Tap:
 
 
 def begin(client: ProbeClient, endpoint: Endpoint, call: Call) -> tuple[Recording, Stream]:
-    """Send a request; the client's recording is then the one returned."""
+    """Send a request, and make the returned recording that of the client."""
     recording = client.recording = Recording(asked_usage=call.include_usage)
     return recording, endpoint.open(call, recording)
 
 
 async def record(client: ProbeClient, endpoint: Endpoint, call: Call) -> Recording:
-    """Send a request and take its answer as far as it comes."""
+    """Send a request and record its answer up to its end, a failure or a timeout."""
     recording, stream = begin(client, endpoint, call)
     try:
         if not await within(STREAM_S_MAX, recording.over):
-            recording.error = TimedOut(f"the answer was not over after {STREAM_S_MAX:g} s")
+            recording.error = TimedOut(f"the answer was not complete after {STREAM_S_MAX:g} s")
         elif recording.error is None:
             await within(_REST_S_MAX, recording.rest)
     finally:
@@ -137,7 +137,7 @@ async def record(client: ProbeClient, endpoint: Endpoint, call: Call) -> Recordi
 
 
 async def within(wait_s: float, event: asyncio.Event) -> bool:
-    """Wait for an event; whether it came in time."""
+    """Wait for an event; return True if it was set in time."""
     try:
         async with asyncio.timeout(wait_s):
             await event.wait()
@@ -147,31 +147,31 @@ async def within(wait_s: float, event: asyncio.Event) -> bool:
 
 
 async def fetch(client: ProbeClient, target: str, headers: Headers) -> bytes | None:
-    """The body of a GET as far as it is kept; None unless it was answered with 200."""
-    taken = _Document()
+    """Return the start of the body of a GET; None unless the status is 200."""
+    document = _Document()
     lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-    exchange = client.send(Request(b"GET %s HTTP/1.1\r\n%s\r\n" % (target.encode(), lines), b""), taken)
+    exchange = client.send(Request(b"GET %s HTTP/1.1\r\n%s\r\n" % (target.encode(), lines), b""), document)
     try:
-        whole = await within(_FETCH_S_MAX, taken.over)
+        complete = await within(_FETCH_S_MAX, document.over)
     finally:
         exchange.abort()
-    return bytes(taken.body) if whole and taken.fine else None
+    return bytes(document.body) if complete and document.ok else None
 
 
 class _Document:
-    """The `HttpSink` of a `fetch`."""
+    """`HttpSink` of `fetch`."""
 
     def __init__(self) -> None:
-        self.fine = False
+        self.ok = False
         self.body = bytearray()
         self.over = asyncio.Event()
 
     def on_response(self, status: int, _headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self.fine = status == 200
+        self.ok = status == 200
 
     def on_body(self, data: bytes) -> None:
         self.body += data[: _BODY_BYTES_MAX - len(self.body)]
 
     def on_close(self, error: UpstreamError | None) -> None:
-        self.fine = self.fine and error is None
+        self.ok = self.ok and error is None
         self.over.set()
