@@ -1,11 +1,11 @@
-"""The admin address: metrics, state, the on-call switch, and a feed of what happens.
+"""The admin application: metrics, state, the hedging switch, reloads, and a feed of events.
 
-Owns these routes and their access; it binds nothing and decides nothing. It is given callables and must not know who
-stands behind them. Loopback by default; with an admin key every route but /healthz asks for it.
+Owns these routes and their access control. State and actions come from callables, so that the routes do not depend on
+the object graph. With an admin key, every route except /healthz requires it.
 
-The only importer of sse-starlette, which has two side effects: importing it wraps uvicorn's `Server.handle_exit`, and
-the first stream starts a task that looks twice a second, for as long as the loop runs, whether the server stops. Both
-are told to do nothing here, so that shutting down is up to `Admin.close` alone.
+The only importer of sse-starlette, which has two side effects: the import wraps uvicorn's `Server.handle_exit`, and
+the first stream starts a task that checks twice a second, as long as the loop runs, for the end of the server. Both
+are disabled here, so that only `Admin.close` ends the feed.
 
 Units: seconds, bytes.
 """
@@ -31,11 +31,11 @@ from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
 from gateway.observe.usage import UsageReport
 
-_BODY_BYTES_MAX = 4096  # the only body there is has two fields
+_BODY_BYTES_MAX = 4096  # the only request body has two fields
 _BODY_S_MAX = 5.0
-_SEND_S_MAX = 5.0  # a subscriber that takes nothing for this long is let go
-_QUANTILES_MAX = 16  # a picture is computed on the loop, between events of streams
-_SERVED = (
+_SEND_S_MAX = 5.0  # a subscriber that reads nothing for this long is disconnected
+_QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
+_ROUTES = (
     "GET /metrics, /admin/models, /admin/usage, /admin/admission, /admin/hedging, /admin/events, /healthz "
     "and POST /admin/hedging, /admin/reload"
 )
@@ -47,21 +47,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Unprocessable(BadRequest):
-    """JSON, but not what this route takes."""
+    """The body is JSON, but invalid for the route."""
 
     status = 422
     code = "invalid_value"
 
 
 class _TooManySubscribers(GatewayError):
-    """The feed is full."""
+    """The feed has its maximum number of subscribers."""
 
     status = 429
     kind = "rate_limit_error"
     code = "too_many_subscribers"
 
 
-class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+class _SwitchRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /admin/hedging."""
 
     on: bool
@@ -72,32 +72,32 @@ class Switch(Protocol):
     """Turns hedging on or off."""
 
     def __call__(self, model: str | None, /, *, on: bool) -> None:
-        """For a model that exists, or for every model when it is None; emits `HedgingSwitched`."""
+        """Switch an existing model, or every model if None; emits `HedgingSwitched`."""
 
 
 class UsageSource(Protocol):
-    """Tells what was used."""
+    """Reports usage."""
 
     def __call__(self, key: str | None = None, model: str | None = None) -> UsageReport:
-        """By one key or all of them, of one model or all of them."""
+        """Return the usage of a key, None for all, and of a model, None for all."""
 
 
 class Admin:
     """The admin application.
 
     Args:
-        metrics: what GET /metrics writes out.
-        state: every pool.
-        admission: who is let in.
-        describe: all there is to know of a model, as JSON-ready values, with estimates at these quantiles, none for the
-            usual ones; None if there is no such model.
-        switch: the on-call switch.
-        reload: reads the configuration again; raises `ReloadRefused`.
-        usage: who has used what.
-        key: asked for as `Authorization: Bearer ...`, None for no key.
+        metrics: source of GET /metrics.
+        state: source of the state of every pool.
+        describe: returns the state of a model as JSON-ready values, with estimates at the given quantiles (none given:
+            the default ones); None if the model does not exist.
+        switch: turns hedging on or off.
+        usage: source of GET /admin/usage.
+        reload: reads the configuration again; raises `ReloadFailed`.
+        admission: source of the state of queues, key limits and body memory.
+        key: key required as `Authorization: Bearer ...`; None for no key.
 
     Attributes:
-        app: to be served on its own address.
+        app: ASGI application, for its own address.
     """
 
     def __init__(
@@ -116,32 +116,32 @@ class Admin:
         self._state = state
         self._admission = admission
         self._describe = describe
-        self._turn = switch
-        self._used = usage
+        self._set_hedging = switch
+        self._report_usage = usage
         self._reload = reload
         self._key = key
         self._feed = Feed()
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         app.add_api_route("/healthz", _healthz)
         guarded = [Depends(self._check_key)]
-        app.add_api_route("/metrics", self._metrics, dependencies=guarded)  # scrapers may add what they like
-        plain, quantiles, used = ([*guarded, _asked(*names)] for names in ((), ("q",), ("key", "model")))
+        app.add_api_route("/metrics", self._metrics, dependencies=guarded)  # scrapers may add any query parameters
+        plain, quantiles, used = ([*guarded, _only_parameters(*names)] for names in ((), ("q",), ("key", "model")))
         app.add_api_route("/admin/models", self._models, dependencies=plain)
         app.add_api_route("/admin/models/{name:path}", self._model, dependencies=quantiles)
         app.add_api_route("/admin/usage", self._usage, dependencies=used)
-        app.add_api_route("/admin/admission", self._admitted, dependencies=plain)
+        app.add_api_route("/admin/admission", self._admission_route, dependencies=plain)
         app.add_api_route("/admin/hedging", self._hedging, dependencies=plain)
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=plain)
-        app.add_api_route("/admin/reload", self._reloaded, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/reload", self._reload_route, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/events", self._events, dependencies=plain)
-        answer_errors(app, _SERVED)
+        answer_errors(app, _ROUTES)
 
     def on_event(self, event: Event) -> None:
-        """Show an event to whoever follows the feed (a `gateway.events.Listener`)."""
+        """Send an event to all subscribers of the feed (a `gateway.events.Listener`)."""
         self._feed.on_event(event)
 
     def close(self) -> None:
-        """End all feeds now; to be called first when the gateway stops."""
+        """End all feeds; must be called first when the gateway stops."""
         self._feed.close()
 
     async def _check_key(self, request: Request) -> None:
@@ -149,7 +149,7 @@ class Admin:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
-            raise Unauthorized("the admin address asks for `admin_key` as `Authorization: Bearer ...`")
+            raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
 
     async def _metrics(self) -> Response:
         return Response(await self._render(), media_type=CONTENT_TYPE)
@@ -169,9 +169,9 @@ class Admin:
     async def _usage(self, key: str | None = None, model: str | None = None) -> Response:
         if model is not None and self._describe(model, ()) is None:
             raise _unknown(model)
-        return _json(self._used(key, model))
+        return _json(self._report_usage(key, model))
 
-    async def _admitted(self) -> Response:
+    async def _admission_route(self) -> Response:
         return _json(self._admission())
 
     async def _hedging(self) -> Response:
@@ -182,13 +182,13 @@ class Admin:
 
     async def _switch(self, request: Request) -> Response:
         _check_origin(request)
-        wanted = _read_switch(await _read_body(request))
-        if wanted.model is not None and self._describe(wanted.model, ()) is None:
-            raise _unknown(wanted.model)
-        self._turn(wanted.model, on=wanted.on)
+        switch = _read_switch(await _read_body(request))
+        if switch.model is not None and self._describe(switch.model, ()) is None:
+            raise _unknown(switch.model)
+        self._set_hedging(switch.model, on=switch.on)
         return await self._hedging()
 
-    async def _reloaded(self, request: Request) -> Response:
+    async def _reload_route(self, request: Request) -> Response:
         _check_origin(request)
         done = await self._reload()
         return _json({"models": done.models, "replicas": {"kept": done.kept, "new": done.new}})
@@ -196,12 +196,12 @@ class Admin:
     async def _events(self) -> Response:
         subscription = self._feed.join()
         if subscription is None:
-            raise _TooManySubscribers("the event feed has all the subscribers it takes; close one first")
+            raise _TooManySubscribers("the event feed has its maximum number of subscribers; close one first")
         return _EventStream(self._feed, subscription)
 
 
 class _EventStream(EventSourceResponse):
-    """Streams a subscription and gives it back, whatever ends it."""
+    """Streams a subscription, and removes it at the end, also after errors."""
 
     def __init__(self, feed: Feed, subscription: Subscription) -> None:
         super().__init__(subscription, send_timeout=_SEND_S_MAX)
@@ -210,7 +210,7 @@ class _EventStream(EventSourceResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with contextlib.suppress(SendTimeoutError):  # the server closes a connection whose answer is not complete
+            with contextlib.suppress(SendTimeoutError):  # the server closes a connection with an incomplete response
                 await super().__call__(scope, receive, send)
         finally:
             self._feed.leave(self._subscription)
@@ -220,43 +220,45 @@ async def _healthz() -> Response:
     return _json({"status": "ok"})
 
 
-def _asked(*known: str) -> params.Depends:
-    """Refuse query parameters other than these: a misspelt one would be an answer to another question."""
+def _only_parameters(*known: str) -> params.Depends:
+    """Reject other query parameters: ignoring a misspelt one would answer a different question."""
 
     async def check(request: Request) -> None:
         unknown = [name for name in request.query_params if name not in known]
         if unknown:
-            there_are = " and ".join(known) if known else "none"
-            message = f"found the query parameter {unknown[0][:80]!r}; this route takes {there_are}"
+            supported = " and ".join(known) if known else "none"
+            message = f"unknown query parameter {unknown[0][:80]!r}; this route takes {supported}"
             raise BadRequest(message, param=unknown[0][:80], code="invalid_value")
 
     return params.Depends(check)
 
 
 def _check_origin(request: Request) -> None:
-    """Whoever opens a page must not change anything here by that."""
+    """Reject requests of foreign web pages: opening a page must not change the gateway."""
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise Forbidden(f"a page from {origin} may not change anything on this address")
+        raise Forbidden(
+            f"requests of web pages from {origin} are not allowed here; use a page of this address, or no browser"
+        )
 
 
 async def _read_body(request: Request) -> bytes:
-    """The body, bounded in size and time."""
+    """Return the body; its size and time are limited."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_S_MAX), contextlib.aclosing(request.stream()) as parts:
             async for part in parts:
                 body += part
                 if len(body) > _BODY_BYTES_MAX:
-                    raise BodyTooLarge(f"the body is over {_BODY_BYTES_MAX} bytes; {_SWITCH_SHAPE}")
+                    raise BodyTooLarge(f"the body is larger than {_BODY_BYTES_MAX} bytes; {_SWITCH_SHAPE}")
     except TimeoutError:
-        raise RequestTimeout(f"the body did not arrive within {_BODY_S_MAX:g} s") from None
+        raise RequestTimeout(f"the body was not received within {_BODY_S_MAX:g} s") from None
     return bytes(body)
 
 
-def _read_switch(body: bytes) -> _Wanted:
+def _read_switch(body: bytes) -> _SwitchRequest:
     try:
-        return msgspec.json.decode(body, type=_Wanted)
+        return msgspec.json.decode(body, type=_SwitchRequest)
     except msgspec.ValidationError as error:
         raise _Unprocessable(f"{error}; {_SWITCH_SHAPE}") from error
     except msgspec.DecodeError as error:
@@ -264,11 +266,11 @@ def _read_switch(body: bytes) -> _Wanted:
 
 
 def _quantiles(values: Sequence[str]) -> list[float]:
-    """What `?q=0.5,0.97` or `?q=0.5&q=0.97` asks for."""
+    """Return the quantiles of `?q=0.5,0.97` or `?q=0.5&q=0.97`."""
     texts = [text.strip() for value in values for text in value.split(",")]
     if len(texts) > _QUANTILES_MAX:
         raise BadRequest(
-            f"found {len(texts)} quantiles; ask for at most {_QUANTILES_MAX} at once", param="q", code="invalid_value"
+            f"found {len(texts)} quantiles; send at most {_QUANTILES_MAX}", param="q", code="invalid_value"
         )
     return [_quantile(text) for text in texts]
 
@@ -280,13 +282,13 @@ def _quantile(text: str) -> float:
         q = math.nan
     if not 0.0 < q < 1.0:
         raise BadRequest(
-            f"found q={text[:20]!r}; write a share between 0 and 1, such as q=0.97", param="q", code="invalid_value"
+            f"found q={text[:20]!r}; write a number between 0 and 1, such as q=0.97", param="q", code="invalid_value"
         )
     return q
 
 
 def _unknown(model: str) -> UnknownModel:
-    return UnknownModel(f"there is no model {model[:80]!r} here; GET /admin/models lists them", param="model")
+    return UnknownModel(f"model {model[:80]!r} does not exist; GET /admin/models lists the models", param="model")
 
 
 def _json(content: object) -> Response:

@@ -1,7 +1,6 @@
 """The composition root: settings -> object graph -> the public and the admin application.
 
-Together with topology.py the only place that names concrete classes of every room. Nothing is
-decided here. Units: seconds, bytes.
+Only this module and topology.py name concrete classes of every package. No policy belongs here. Units: seconds, bytes.
 """
 
 import asyncio
@@ -47,22 +46,22 @@ _FIXED = ("listen", "admin_listen")  # sockets are bound once
 _VERSION = gateway_version()  # reads a file, so not on the loop
 
 Reread = Callable[[], config.Settings]
-"""Reads the settings again, on a thread; raises `ConfigError`."""
+"""Reads the settings again, in a thread; raises `ConfigError`."""
 
 
 class Gateway:
     """The running object graph.
 
     Args:
-        settings: checked.
-        tasks: owner of every long-lived task; the loop is the running one.
-        reread: for reloading; None where there is no file.
-        tune: changes each model's hedging (`gateway.topology.Tune`); None for the settings as they are.
+        settings: valid settings.
+        tasks: owner of every long-lived task; its loop must be running.
+        reread: reads the settings again for a reload; None if there is no file.
+        tune: change of each model's hedging (`gateway.topology.Tune`); None for the settings as they are.
 
     Attributes:
-        draining: no new requests are welcome; /readyz says so.
-        application: the public ASGI application.
-        admin: the admin ASGI application.
+        draining: True while the gateway stops; /readyz then returns 503.
+        application: public ASGI application.
+        admin: admin ASGI application.
     """
 
     def __init__(
@@ -105,42 +104,44 @@ class Gateway:
 
     @property
     def active(self) -> int:
-        """Requests under way."""
+        """Number of running requests."""
         return len(self._routes.active)
 
     def end_streams(self) -> None:
-        """End every running request with an error, and every event feed; refuse new ones."""
+        """End every running request with an error, end every event feed, and reject new requests."""
         self._routes.refusing = True
         self._admin.close()
         for race in tuple(self._routes.active):
             race.shut_down()
 
     def close(self) -> None:
-        """Let go of idle connections, and write out the log."""
+        """Close idle connections, and flush the log."""
         self._topology.close()
         self._writer.close()
 
     def keep_warm(self) -> None:
-        """Have a connection ready to every replica of each pool that is in use; to be called every few seconds."""
+        """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
         self._topology.keep_warm()
 
     async def reload(self) -> ConfigReloaded:
-        """Read the settings again and serve by them from now on; requests under way go on as they began.
+        """Read the settings again and apply them to new requests; running requests keep the old ones.
 
         Raises:
-            ReloadFailed: they cannot be used, or not without a restart; everything stays as it is.
+            ReloadFailed: the settings are invalid or need a restart; the old ones remain in force.
         """
         async with self._reloading:
             try:
                 if self._reread is None:
-                    raise ReloadFailed("there is no file to read again: this gateway was started from options")
-                event = self._follow(await asyncio.to_thread(self._reread))
+                    raise ReloadFailed(
+                        "there is no configuration file: the gateway was started with options; restart it"
+                    )
+                event = self._apply(await asyncio.to_thread(self._reread))
             except Exception as error:
                 if isinstance(error, ConfigError | ReloadFailed):
                     text = str(error)
-                else:  # a bug must not cost the gateway that runs
-                    logging.getLogger(__name__).exception("the new configuration could not be put in force")
-                    text = f"the gateway failed ({type(error).__name__}); its log says where"
+                else:  # a bug must not stop the running gateway
+                    logging.getLogger(__name__).exception("the new configuration could not be applied")
+                    text = f"the reload failed with an internal error ({type(error).__name__}); see the gateway's log"
                 topology = self._topology
                 self._hub.emit(
                     ConfigReloaded(self._runtime.loop.time(), len(topology.models), len(topology.replicas), 0, text)
@@ -149,12 +150,14 @@ class Gateway:
             self._hub.emit(event)
             return event
 
-    def _follow(self, settings: config.Settings) -> ConfigReloaded:
-        """Put the new site in the place of the old one."""
+    def _apply(self, settings: config.Settings) -> ConfigReloaded:
+        """Replace the old topology with that of the new settings."""
         old = self._topology
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(old.settings, name)]
         if fixed:
-            raise ReloadFailed(f"{' and '.join(fixed)} changed, which takes a restart; nothing was changed")
+            raise ReloadFailed(
+                f"{' and '.join(fixed)} changed; restart the gateway to apply this file (no setting was changed)"
+            )
         topology = self._topology = build_topology(settings, self._tasks, self._runtime, old, self._tune)
         self._routes.serving = self._counts.serving = topology.serving
         old.close(keep=topology)
@@ -162,14 +165,14 @@ class Gateway:
         return ConfigReloaded(self._runtime.loop.time(), len(topology.models), kept, len(topology.replicas) - kept)
 
     def _application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Whose request it is; no coroutine of its own for every step of theirs to pass through."""
+        """Choose the application; not a coroutine, which every step of the application would pass through."""
         if scope["type"] == "http" and scope["path"] in self._routes.paths:
             return self._routes(scope, receive, send)
         if scope["type"] == "http" and scope["path"] == COUNT_PATH:
             return self._counts(scope, receive, send)
         return self._plain(scope, receive, send)
 
-    # what the plain routes, observers and the admin address ask
+    # callables of the plain routes, the metrics and the admin application
 
     def _models_of(self, request: Request) -> list[str]:
         keyring = self._topology.serving.keyring
@@ -200,25 +203,25 @@ class Gateway:
 
 
 class Hub:
-    """Hands events to listeners; one that raises is skipped, and never costs a request."""
+    """Sends events to listeners; an exception in a listener never fails a request."""
 
     def __init__(self) -> None:
         self.listeners: list[Listener] = []
         self.failures = 0
 
     def emit(self, event: Event) -> None:
-        """Tell every listener."""
+        """Call every listener."""
         for listener in self.listeners:
             try:
                 listener(event)
             except Exception:  # an observer's bug
                 self.failures += 1
                 if self.failures == 1:
-                    logging.getLogger(__name__).exception("an observer failed; this is told once")
+                    logging.getLogger(__name__).exception("an observer failed; further failures are not logged")
 
 
 def client_apis() -> dict[Api, ClientApi]:
-    """What clients may speak."""
+    """Return the APIs for clients."""
     return {
         Api.CHAT: ClientApi(OpenAIChat().assembler),
         Api.COMPLETIONS: ClientApi(OpenAICompletions().assembler),

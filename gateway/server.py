@@ -1,11 +1,11 @@
-"""The running process: listen, tell when ready, drain on a signal, end.
+"""The running process: listen, serve, drain on a signal, exit.
 
-    SIGTERM  /readyz says 503; a moment later accepting stops; running streams finish up to drain_timeout; then they
-             end with an error event. SIGINT (Ctrl-C) does the same without the moment: a person is waiting.
-    again    everything ends at once.
-    SIGHUP   the configuration is read again; running streams go on.
+    SIGTERM        /readyz returns 503; after READINESS_LEAD_S accepting stops; running streams have drain_timeout to
+                   finish, then end with an error event. SIGINT (Ctrl-C) does the same without the delay.
+    second signal  everything ends at once.
+    SIGHUP         the configuration is read again; running streams continue.
 
-Owns sockets and signals; the object graph is app.py's. Units: seconds.
+Owns sockets and signals; the object graph belongs to app.py. Units: seconds.
 """
 
 import asyncio
@@ -26,25 +26,27 @@ from gateway.config.values import Address
 from gateway.errors import ReloadFailed
 from gateway.topology import Tune
 
-READINESS_LEAD_S = 1.0  # between /readyz turning false and the end of accepting: load balancers look every second or so
-DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that outlived the drain
-_LAST_S = 0.3  # for whatever is left when all must end at once; uvicorn looks ten times a second
+READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
+DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
+_LAST_S = 0.3  # for the remaining connections when everything ends at once; uvicorn polls ten times a second
 _SWEEP_S = 1.0
 _BACKLOG = 4096
-_UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel: it would keep megabytes for who does not read
-_YOUNG_MAX = 20_000  # objects before the collector looks for cycles, which requests do not leave
+_UNSENT_BYTES_MAX = (
+    128 * 1024
+)  # per client, in the kernel, which would otherwise buffer megabytes for a client that does not read
+_YOUNG_MAX = 20_000  # new objects before a garbage collection; requests create no cycles
 _KEEP_ALIVE_S = 75  # idle client connections; longer than a load balancer's 60 s, so that it closes first
 
 
 class ListenError(Exception):
-    """An address cannot be listened on; the message says which and why."""
+    """Listening failed; the message contains the address and the reason."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: this file has its own.
+    """uvicorn without its signal handling, which this module replaces.
 
     Attributes:
-        accepting: set once connections are accepted.
+        accepting: set when connections are accepted.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -62,7 +64,7 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the gateway listens, with the ports it really got."""
+    """Addresses of the gateway, with their actual ports; `admin` is None if it is off."""
 
     public: Address
     admin: Address | None
@@ -70,11 +72,11 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """How it ended.
+    """Result of `run`.
 
     Attributes:
-        cut: requests that were ended with an error because they did not finish in time.
-        second: the signal that ended the drain at once, None when it was not.
+        cut: number of requests that were ended with an error because they did not finish in time.
+        second: signal that ended the drain at once; None without a second signal.
     """
 
     cut: int
@@ -88,21 +90,21 @@ async def run(
     reread: Reread | None = None,
     tune: Tune | None = None,
 ) -> ExitReport:
-    """Serve until a signal ends it.
+    """Serve until a signal stops the gateway.
 
     Args:
-        settings: checked settings.
-        on_ready: called once when requests are accepted and signals are heard.
-        meanwhile: started then, and cancelled by the first signal.
-        reread: reads the settings again for a reload; None where there is no file.
+        settings: valid settings.
+        on_ready: called once when requests are accepted and signals are handled.
+        meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
+        reread: reads the settings again for a reload; None if there is no file.
         tune: see `gateway.topology.Tune`.
 
     Raises:
-        ListenError: an address is taken or not ours.
+        ListenError: an address is in use or not local.
     """
     with contextlib.ExitStack() as opened:
-        wanted = [address for address in (settings.listen, settings.admin_listen) if address is not None]
-        sockets = [opened.enter_context(await _bind(address)) for address in wanted]
+        configured = [address for address in (settings.listen, settings.admin_listen) if address is not None]
+        sockets = [opened.enter_context(await _bind(address)) for address in configured]
         addresses = Addresses(_name(sockets[0]), _name(sockets[1]) if len(sockets) > 1 else None)
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(settings, tasks, reread, tune)
@@ -111,24 +113,24 @@ async def run(
             sweeping = tasks.create_task(_sweep(servers, gateway))
             for server in servers:
                 await server.accepting.wait()
-            _leave_alone()
+            _freeze_startup_objects()
             with _signals() as signals, _reloads(gateway, tasks):
                 on_ready(addresses)
-                beside = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
+                background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
-                if beside is not None:
-                    beside.cancel()
+                if background is not None:
+                    background.cancel()
                 draining = tasks.create_task(
                     _drain(gateway, servers[0], running[0], settings.drain_timeout_s, patient=patient)
                 )
-                ending = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
+                report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
                 await _end(gateway, servers, running)
             sweeping.cancel()
-    return ending
+    return report
 
 
-def _leave_alone() -> None:
-    """Have the collector not walk through all that is there from the start, again and again: a twentieth of the CPU."""
+def _freeze_startup_objects() -> None:
+    """Exclude the objects of the start from garbage collection, which would use 5% of the CPU for them."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_MAX)
@@ -137,11 +139,11 @@ def _leave_alone() -> None:
 async def _drain(
     gateway: Gateway, server: _Server, running: asyncio.Task[None], timeout_s: float, *, patient: bool
 ) -> int:
-    """Stop accepting, then wait for running requests; returns how many had to be told to end."""
+    """Stop accepting, then wait for running requests; return the number of those ended with an error."""
     gateway.draining = True
     if patient:
         await asyncio.sleep(READINESS_LEAD_S)
-    server.should_exit = True  # it closes idle connections, and is done when the others have their answers
+    server.should_exit = True  # uvicorn closes idle connections, and ends after the last response
     done, _ = await asyncio.wait({running}, timeout=timeout_s)
     if done:
         return 0
@@ -154,7 +156,7 @@ async def _drain(
 async def _drained_or_second(
     draining: asyncio.Task[int], second: asyncio.Task[signal.Signals], gateway: Gateway
 ) -> ExitReport:
-    """Whichever comes first; the other is cancelled."""
+    """Wait for the end of the drain or a second signal, and cancel the other one."""
     await asyncio.wait([draining, second], return_when=asyncio.FIRST_COMPLETED)
     if draining.done():
         second.cancel()
@@ -164,7 +166,7 @@ async def _drained_or_second(
 
 
 async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.Task[None]]) -> None:
-    """End whatever still runs: a word to who listens, then the connections are closed."""
+    """End all running requests with an error event, then close the connections."""
     for server in servers:
         server.should_exit = server.force_exit = True
     gateway.end_streams()
@@ -177,7 +179,7 @@ async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.T
 
 
 async def _sweep(servers: Sequence[_Server], gateway: Gateway) -> None:
-    """Look after connections: clients that are idle or slow, and spares to the replicas in use."""
+    """Check client connections for timeouts, and keep spare connections to the replicas in use."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SWEEP_S)
@@ -206,7 +208,11 @@ def _server(application: Application) -> _Server:
 
 
 async def _bind(address: Address) -> socket.socket:
-    """A listening socket, or a sentence that says why not."""
+    """Return a listening socket.
+
+    Raises:
+        ListenError: the address is in use or not local.
+    """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
@@ -234,11 +240,11 @@ def _name(sock: socket.socket) -> Address:
 
 @contextlib.contextmanager
 def _reloads(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
-    """SIGHUP reloads, while inside."""
+    """Reload the configuration on SIGHUP."""
     loop = asyncio.get_running_loop()
 
     async def reload() -> None:
-        with contextlib.suppress(ReloadFailed):  # the log says why
+        with contextlib.suppress(ReloadFailed):  # the log contains the reason
             await gateway.reload()
 
     loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(reload()))
@@ -250,7 +256,7 @@ def _reloads(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator["asyncio.Queue[signal.Signals]"]:
-    """SIGINT and SIGTERM as a queue, while inside."""
+    """Yield a queue of received SIGINT and SIGTERM."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[signal.Signals] = asyncio.Queue(4)
 

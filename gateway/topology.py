@@ -1,8 +1,8 @@
-"""What the settings say, as objects: models with their pools and replicas, keys, limits; built again at each reload.
+"""Builds the objects that settings describe: models with pools and replicas, keys, limits; again at each reload.
 
-Half of the composition root (app.py is the other). A site that follows another one takes over what the new settings
-leave as it is: replicas with their breakers and connections, what pools have learned, ledgers, what keys have used.
-Requests under way go on with the objects they began with. Nothing is decided here. Units: seconds, bytes.
+One half of the composition root (app.py is the other). A new topology takes over the objects whose settings are
+unchanged: replicas with breakers and connections, learned latencies of pools, ledgers, usage of keys. Running requests
+keep their old objects. No policy belongs here. Units: seconds, bytes.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
-from gateway.upstreams import UpstreamClient, client_to, endpoint_at, native_apis, origin_of, secrets_of
+from gateway.upstreams import UpstreamClient, WarmPool, client_to, endpoint_at, native_apis, origin_of, secrets_of
 from gateway.version import gateway_version
 from providers.base import Api, Resource
 from providers.catalog import CATALOG, Kind
@@ -45,34 +45,34 @@ from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import ProtocolOptions, protocols
 from providers.transport.origin import Origin
 
-_GAIN_MIN_PROVIDER = 0.25  # what a backup must save, as a multiple of its own TTFT,
-_GAIN_MIN_ENGINE = 5.0  # and far more on one's own engines, where it slows others (docs/evaluation/hedging.md, W5)
+_GAIN_MIN_PROVIDER = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
+_GAIN_MIN_ENGINE = 5.0  # more on own engines, where a backup slows others down (docs/evaluation/hedging.md, W5)
 _PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
-_PARAMS_MAX = 16  # told of one request
+_PARAMS_MAX = 16  # dropped parameters that are reported for one request
 _PARAM_CHARS_MAX = 100
 _VERSION = gateway_version()  # reads a file, so not on the loop
 
 _T = TypeVar("_T")
 
 Tune = Callable[[HedgeParameters], HedgeParameters]
-"""Changes how every pool hedges beyond what settings can express: for measurements."""
+"""Changes the hedging of every pool beyond the settings; for measurements."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Everything that the settings decide.
+    """All objects that depend on the settings.
 
     Attributes:
-        settings: these.
-        serving: what requests meet.
-        models: by public name, in the order of the settings.
-        accounts: what keys have used that have limits, by name.
-        entrances: of the models that have a bound, by name.
-        memory: counts the bytes of request bodies.
-        ledgers: by quota.
-        clients: to each origin.
-        fleets: the clients of each pool.
-        replicas: by model and name.
+        settings: settings of this topology.
+        serving: objects that handle requests.
+        models: models by public name, in the order of the settings.
+        key_limiters: limiters of the keys with limits, by name of the key.
+        model_queues: queues of the models with a concurrency limit, by name.
+        memory: counter of the bytes of request bodies.
+        ledgers: ledgers by quota.
+        clients: client of each origin.
+        warm_pools: clients of each pool.
+        replicas: replicas by names of model and replica.
     """
 
     settings: config.Settings
@@ -83,16 +83,16 @@ class Topology:
     memory: BodyMemory
     ledgers: LedgerRegistry
     clients: dict[Origin, UpstreamClient]
-    warm_pools: list["WarmPool"]
+    warm_pools: list[WarmPool]
     replicas: dict[tuple[str, str], Replica]
 
     def keep_warm(self) -> None:
-        """Have a connection ready to every replica of each pool that is in use; to be called every few seconds."""
-        for fleet in self.warm_pools:
-            fleet.keep_warm()
+        """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
+        for pool in self.warm_pools:
+            pool.keep_warm()
 
     def close(self, keep: "Topology | None" = None) -> None:
-        """Let go of idle connections, but for those that another site has taken over."""
+        """Close idle connections, except those of clients that `keep` has taken over."""
         for origin, client in self.clients.items():
             if keep is None or origin not in keep.clients:
                 client.close()
@@ -105,20 +105,20 @@ def build_topology(
     previous: Topology | None = None,
     tune: Tune | None = None,
 ) -> Topology:
-    """Build everything that the settings decide; must be called on the loop that will run it.
+    """Build all objects that depend on the settings; must be called on the running loop.
 
     Args:
-        settings: checked.
+        settings: valid settings.
         tasks: owner of connecting tasks.
-        runtime: shared by all races.
-        previous: the topology this one replaces, None at the start.
-        tune: changes each model's hedging, None for the settings as they are.
+        runtime: runtime of all races.
+        previous: topology to replace; None at the start.
+        tune: change of each model's hedging; None for the settings as they are.
     """
     return _Builder(settings, tasks, runtime, previous, tune).build()
 
 
 class _Builder:
-    """Builds one topology."""
+    """Builds a topology."""
 
     def __init__(
         self,
@@ -140,15 +140,15 @@ class _Builder:
 
     def build(self) -> Topology:
         settings, previous = self._settings, self._previous
-        models = {row.name: self._model(row) for row in settings.models}
+        models = {model.name: self._model(model) for model in settings.models}
         key_limiters, model_queues = _key_limiters(settings.keys), _model_queues(settings.models)
         memory = BodyMemory(settings.limits.buffered_bodies_max_bytes)
         if previous is not None:
             memory = previous.memory
             memory.bytes_max = settings.limits.buffered_bodies_max_bytes
             old = previous.settings
-            key_limiters |= _kept(previous.key_limiters, {row.name: row for row in old.keys}, settings.keys)
-            model_queues |= _kept(previous.model_queues, {row.name: row for row in old.models}, settings.models)
+            key_limiters |= _kept(previous.key_limiters, {key.name: key for key in old.keys}, settings.keys)
+            model_queues |= _kept(previous.model_queues, {model.name: model for model in old.models}, settings.models)
         bodies = BodyReader(
             settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, memory, self._runtime
         )
@@ -167,28 +167,28 @@ class _Builder:
             self._replicas,
         )
 
-    def _model(self, row: config.ModelSettings) -> Model:
+    def _model(self, model: config.ModelSettings) -> Model:
         settings = self._settings
-        hedge = hedge_parameters(settings.hedge_of(row), Crossing(row.cross_boundary))
+        hedge = hedge_parameters(settings.hedge_of(model), Crossing(model.cross_boundary))
         if self._tune is not None:
             hedge = self._tune(hedge)
-        old = None if self._previous is None else self._previous.models.get(row.name)
-        rows = [row.replicas, *(fallback.replicas for fallback in row.fallbacks)]
+        old = None if self._previous is None else self._previous.models.get(model.name)
+        groups = [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
         pools, kept = [], Affinity() if old is None else old.kept
-        for number, replicas in enumerate(rows):
-            name = row.name if number == 0 else f"{row.name}/fallback-{number}"
-            made = [self._replica(row, replica, kept) for replica in replicas]
+        for number, replicas in enumerate(groups):
+            name = model.name if number == 0 else f"{model.name}/fallback-{number}"
+            made = [self._replica(model, replica, kept) for replica in replicas]
             previous = old.pools[number] if old is not None and number < len(old.pools) else None
             pools.append(Pool(name, made, hedge, self._ledgers, previous))
             self._warm_pools.append(WarmPool([self._client(replica) for replica in replicas]))
         apis = frozenset(api for pool in pools for replica in pool.replicas for api in replica.apis)
         keeps = any(
             CATALOG[each.kind].stores_responses and Api.RESPONSES in native_apis(each)
-            for group in rows
+            for group in groups
             for each in group
         )
         return Model(
-            row.name,
+            model.name,
             pools,
             timeouts(settings.timeouts),
             scale=TokenScale() if old is None else old.scale,
@@ -196,69 +196,72 @@ class _Builder:
             kept=kept,
             keeps=keeps,
             apis=apis,
-            recovery=RecoveryMode(row.recovery),
+            recovery=RecoveryMode(model.recovery),
             recoverers=dict.fromkeys((Api.CHAT, Api.COMPLETIONS), OpenAIRecoverer()),
         )
 
-    def _replica(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Replica:
-        """The replica of the site before if nothing that concerns it has changed, else a new one."""
-        named = (model.name, row.name)
-        replica = self._same(model, row) or self._new(model, row, kept)
-        self._replicas[named] = replica
-        return replica
+    def _replica(self, model: config.ModelSettings, replica: config.ReplicaSettings, kept: Affinity) -> Replica:
+        """Return the replica of the previous topology if all its settings are unchanged, else a new one."""
+        built = self._unchanged(model, replica) or self._new(model, replica, kept)
+        self._replicas[(model.name, replica.name)] = built
+        return built
 
-    def _same(self, model: config.ModelSettings, row: config.ReplicaSettings) -> Replica | None:
+    def _unchanged(self, model: config.ModelSettings, replica: config.ReplicaSettings) -> Replica | None:
         previous = self._previous
-        if previous is None or self._origin(row) not in previous.clients:  # its certificates may be new ones
+        if previous is None or self._origin(replica) not in previous.clients:  # its certificates may have changed
             return None
-        if _concerning(self._settings, model, row) not in (
-            _concerning(previous.settings, old_model, old_row)
+        if _settings_of(self._settings, model, replica) not in (
+            _settings_of(previous.settings, old_model, old_replica)
             for old_model in previous.settings.models
             if old_model.name == model.name
-            for old_row in (*old_model.replicas, *(each for pool in old_model.fallbacks for each in pool.replicas))
-            if old_row.name == row.name
+            for old_replica in (*old_model.replicas, *(each for pool in old_model.fallbacks for each in pool.replicas))
+            if old_replica.name == replica.name
         ):
             return None
-        self._quota(row, CATALOG[row.kind], model)
-        self._client(row)
-        return previous.replicas[(model.name, row.name)]
+        self._quota(replica, CATALOG[replica.kind], model)
+        self._client(replica)
+        return previous.replicas[(model.name, replica.name)]
 
-    def _new(self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity) -> Replica:
-        settings, kind = self._settings, CATALOG[row.kind]
-        client = self._client(row)
-        able = protocols(kind, native_apis(row), self._protocol_options(model, row, kept))
-        endpoint = endpoint_at(client, row, able, model.name, settings.limits.event_max_bytes, self._runtime.burst)
+    def _new(self, model: config.ModelSettings, replica: config.ReplicaSettings, kept: Affinity) -> Replica:
+        settings, kind = self._settings, CATALOG[replica.kind]
+        client = self._client(replica)
+        supported = protocols(kind, native_apis(replica), self._protocol_options(model, replica, kept))
+        endpoint = endpoint_at(
+            client, replica, supported, model.name, settings.limits.event_max_bytes, self._runtime.burst
+        )
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
         cancel_stops = kind.cancel_stops_billing is True
         return Replica(
-            row.name,
+            replica.name,
             endpoint,
-            self._quota(row, kind, model),
-            row.boundary,
+            self._quota(replica, kind, model),
+            replica.boundary,
             gain_min,
-            hedgeable=cancel_stops or row.allow_billed_hedges,
+            hedgeable=cancel_stops or replica.allow_billed_hedges,
             bills_cancelled=not cancel_stops,
             read_limits=None if kind.limits is None else kind.limits.read,
             counts_max_tokens=kind.counts_max_tokens,
-            prices=_prices(row.prices or model.prices),
-            apis=frozenset(able),
+            prices=_prices(replica.prices or model.prices),
+            apis=frozenset(supported),
             prefills=kind.prefills,
             batches=kind.own_engine,
-            secrets=secrets_of(row),
+            secrets=secrets_of(replica),
         )
 
-    def _quota(self, row: config.ReplicaSettings, kind: Kind, model: config.ModelSettings) -> str | None:
-        """Who counts a replica's limits; nobody does for an engine of one's own unless the configuration says so."""
-        if row.quota is not None:
-            return self._ledgers.named(row.quota)
+    def _quota(self, replica: config.ReplicaSettings, kind: Kind, model: config.ModelSettings) -> str | None:
+        """Return the quota of a replica; None for own engines, unless the configuration names one."""
+        if replica.quota is not None:
+            return self._ledgers.named(replica.quota)
         if kind.own_engine:
             return None
-        key = None if row.api_key is None else row.api_key.get_secret_value()
-        return self._ledgers.implied(row.base_url, urlsplit(row.base_url).hostname or "", key, row.model or model.name)
+        key = None if replica.api_key is None else replica.api_key.get_secret_value()
+        return self._ledgers.implied(
+            replica.base_url, urlsplit(replica.base_url).hostname or "", key, replica.model or model.name
+        )
 
-    def _client(self, row: config.ReplicaSettings) -> UpstreamClient:
-        """The client to a replica's origin, which replicas share that are at one address."""
-        origin = self._origin(row)
+    def _client(self, replica: config.ReplicaSettings) -> UpstreamClient:
+        """Return the client of a replica's origin; replicas with the same origin share it."""
+        origin = self._origin(replica)
         client = self._clients.get(origin)
         if client is None and self._previous is not None:
             client = self._previous.clients.get(origin)
@@ -267,126 +270,116 @@ class _Builder:
         self._clients[origin] = client
         return client
 
-    def _origin(self, row: config.ReplicaSettings) -> Origin:
-        return origin_of(row, self._settings.timeouts.connect_s, spare=True)
+    def _origin(self, replica: config.ReplicaSettings) -> Origin:
+        return origin_of(replica, self._settings.timeouts.connect_s, spare=True)
 
     def _protocol_options(
-        self, model: config.ModelSettings, row: config.ReplicaSettings, kept: Affinity
+        self, model: config.ModelSettings, replica: config.ReplicaSettings, kept: Affinity
     ) -> ProtocolOptions:
-        """What a replica's protocols are told of the configuration."""
+        """Return the options for a replica's protocols."""
         runtime = self._runtime
 
         def dropped(params: Sequence[str]) -> None:
-            told = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
-            runtime.emit(ParamsDropped(runtime.loop.time(), model.name, row.name, told))
+            shortened = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
+            runtime.emit(ParamsDropped(runtime.loop.time(), model.name, replica.name, shortened))
 
         return ProtocolOptions(
             first_token=model.first_token,
-            on_response_id=partial(kept.learn, replica=row.name),
+            on_response_id=partial(kept.learn, replica=replica.name),
             on_dropped=dropped if model.drop_params else None,
-            max_tokens=row.max_tokens_default,
+            max_tokens=replica.max_tokens_default,
             wall_s=lambda: datetime.now(UTC).timestamp(),
         )
 
 
-class WarmPool:
-    """The clients of one pool."""
-
-    def __init__(self, clients: Sequence[UpstreamClient]) -> None:
-        self._clients = clients
-        self._sent = 0
-
-    def keep_warm(self) -> None:
-        """Open what is missing, if anything was sent since the last time: the next one may be a backup elsewhere."""
-        sent = sum(client.sent for client in self._clients)
-        if sent != self._sent:
-            self._sent = sent
-            for client in self._clients:
-                client.warm()
-
-
-def hedge_parameters(row: config.HedgeSettings, crossing: Crossing) -> HedgeParameters:
-    """Return the parameters that settings stand for."""
+def hedge_parameters(settings: config.HedgeSettings, crossing: Crossing) -> HedgeParameters:
+    """Convert hedging settings of a model."""
     return HedgeParameters(
-        policy=Policy(row.policy),
-        budget=row.budget,
-        budget_unit=BudgetUnit(row.budget_unit),
-        max_hedges=row.max_hedges,
-        static_delay_s=row.delay_s if row.delay_s is not None else math.inf,
-        quantile=row.quantile,
-        hedge_delay_min_s=row.hedge_delay_min_s,
-        cold_start_delay_s=row.cold_start_delay_s,
-        gain_min=row.gain_min,
-        routing=Routing(row.routing),
+        policy=Policy(settings.policy),
+        budget=settings.budget,
+        budget_unit=BudgetUnit(settings.budget_unit),
+        max_hedges=settings.max_hedges,
+        static_delay_s=settings.delay_s if settings.delay_s is not None else math.inf,
+        quantile=settings.quantile,
+        hedge_delay_min_s=settings.hedge_delay_min_s,
+        cold_start_delay_s=settings.cold_start_delay_s,
+        gain_min=settings.gain_min,
+        routing=Routing(settings.routing),
         crossing=crossing,
-        hedge_hidden_reasoning=row.hedge_hidden_reasoning,
+        hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
     )
 
 
-def _prices(row: config.PriceSettings | None) -> Prices | None:
-    if row is None:
+def _prices(settings: config.PriceSettings | None) -> Prices | None:
+    if settings is None:
         return None
-    return Prices(row.prompt, row.prompt if row.cached_prompt is None else row.cached_prompt, row.completion)
+    return Prices(
+        settings.prompt,
+        settings.prompt if settings.cached_prompt is None else settings.cached_prompt,
+        settings.completion,
+    )
 
 
-def _concerning(
-    settings: config.Settings, model: config.ModelSettings, row: config.ReplicaSettings
+def _settings_of(
+    settings: config.Settings, model: config.ModelSettings, replica: config.ReplicaSettings
 ) -> tuple[object, ...]:
-    """All settings that a replica's objects are made of."""
+    """Return all settings that a replica depends on."""
     bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
-    quotas = [quota for quota in settings.quotas if quota.name == row.quota]
-    return (row, model.first_token, model.prices, model.drop_params, quotas, *bounds)
+    quotas = [quota for quota in settings.quotas if quota.name == replica.quota]
+    return (replica, model.first_token, model.prices, model.drop_params, quotas, *bounds)
 
 
 def _kept(
-    old: Mapping[str, _T], old_rows: Mapping[str, object], rows: Sequence[config.KeySettings | config.ModelSettings]
+    old: Mapping[str, _T],
+    old_settings: Mapping[str, object],
+    settings: Sequence[config.KeySettings | config.ModelSettings],
 ) -> dict[str, _T]:
-    """What stays of the objects that rows of the settings have: that of each row that is as it was."""
-    return {row.name: old[row.name] for row in rows if row.name in old and old_rows.get(row.name) == row}
+    """Return the previous objects of the keys or models whose settings are unchanged, by name."""
+    return {new.name: old[new.name] for new in settings if new.name in old and old_settings.get(new.name) == new}
 
 
-def _ledgers(rows: Sequence[config.QuotaSettings], previous: LedgerRegistry | None) -> LedgerRegistry:
+def _ledgers(quotas: Sequence[config.QuotaSettings], previous: LedgerRegistry | None) -> LedgerRegistry:
     configured = {}
-    for row in rows:
-        amounts = ((Resource.REQUESTS, row.requests_per_min), (Resource.TOKENS, row.tokens_per_min))
-        limits = [Limit(resource, amount, enforce=row.enforce) for resource, amount in amounts if amount is not None]
-        configured[row.name] = limits
+    for quota in quotas:
+        amounts = ((Resource.REQUESTS, quota.requests_per_min), (Resource.TOKENS, quota.tokens_per_min))
+        limits = [Limit(resource, amount, enforce=quota.enforce) for resource, amount in amounts if amount is not None]
+        configured[quota.name] = limits
     return LedgerRegistry(configured, previous)
 
 
-def timeouts(row: config.TimeoutSettings) -> Timeouts:
-    """Return the timeouts that settings stand for."""
+def timeouts(settings: config.TimeoutSettings) -> Timeouts:
+    """Convert timeout settings."""
     return Timeouts(
-        ttft_failover_s=row.ttft_failover_s,
-        ttft_failover_per_token_s=row.ttft_failover_per_1000_tokens_s / 1000,
-        ttft_max_s=row.ttft_max_s,
-        stall_s=row.stall_s,
-        total_s=row.total_s,
-        commit_status_after_s=row.commit_status_after_s,
-        keepalive_interval_s=row.keepalive_interval_s,
-        retry_after_s_max=row.retry_after_max_s,
+        ttft_failover_s=settings.ttft_failover_s,
+        ttft_failover_per_token_s=settings.ttft_failover_per_1000_tokens_s / 1000,
+        ttft_max_s=settings.ttft_max_s,
+        stall_s=settings.stall_s,
+        total_s=settings.total_s,
+        commit_status_after_s=settings.commit_status_after_s,
+        keepalive_interval_s=settings.keepalive_interval_s,
+        retry_after_s_max=settings.retry_after_max_s,
     )
 
 
-def _limits(rows: config.LimitSettings) -> RequestLimits:
-    return RequestLimits(NumberLimits(n_max=rows.n_max, max_tokens_max=rows.max_tokens_max), _PASSED_HEADERS)
+def _limits(settings: config.LimitSettings) -> RequestLimits:
+    return RequestLimits(NumberLimits(n_max=settings.n_max, max_tokens_max=settings.max_tokens_max), _PASSED_HEADERS)
 
 
-def _keyring(rows: Sequence[config.KeySettings]) -> Keyring:
-    names = {row.key.get_secret_value(): row.name for row in rows}
-    return Keyring(names, {row.name: frozenset(row.models) for row in rows if row.models is not None})
+def _keyring(keys: Sequence[config.KeySettings]) -> Keyring:
+    names = {key.key.get_secret_value(): key.name for key in keys}
+    return Keyring(names, {key.name: frozenset(key.models) for key in keys if key.models is not None})
 
 
-def _key_limiters(rows: Sequence[config.KeySettings]) -> dict[str, KeyLimiter]:
-    """Of the keys that have limits."""
-    limits = {row.name: CallerLimits(row.requests_per_min, row.tokens_per_min, row.concurrency) for row in rows}
+def _key_limiters(keys: Sequence[config.KeySettings]) -> dict[str, KeyLimiter]:
+    """Return a limiter for each key that has limits."""
+    limits = {key.name: CallerLimits(key.requests_per_min, key.tokens_per_min, key.concurrency) for key in keys}
     return {name: KeyLimiter(given) for name, given in limits.items() if given != CallerLimits()}
 
 
-def _model_queues(rows: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
-    """Of the models that have a bound."""
+def _model_queues(models: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
+    """Return a queue for each model with a concurrency limit."""
     return {
-        row.name: ModelQueue(FairQueue(row.concurrency, row.queue.max), row.queue.timeout_s)
-        for row in rows
-        if row.concurrency is not None
+        model.name: ModelQueue(FairQueue(model.concurrency, model.queue.max), model.queue.timeout_s)
+        for model in models
+        if model.concurrency is not None
     }

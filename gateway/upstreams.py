@@ -1,9 +1,10 @@
-"""A replica of the settings as the address, the path and the headers of its requests.
+"""Builds the client, the endpoint and the headers for a replica of the settings, and keeps a pool's clients connected.
 
-Part of the composition root: site.py and the probe ask it. Opens nothing.
+Part of the composition root, used by topology.py and the probe.
 """
 
 import asyncio
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from gateway.config import settings as config
@@ -22,81 +23,100 @@ _SECRET_CHARS_MIN = 8
 UpstreamClient = WireClient | HttpxClient
 
 
+class WarmPool:
+    """The clients of one pool, kept connected while the pool is in use."""
+
+    def __init__(self, clients: Sequence[UpstreamClient]) -> None:
+        self._clients = clients
+        self._sent = 0
+
+    def keep_warm(self) -> None:
+        """Open missing connections if a request was sent since the last call: a backup may go to any replica."""
+        sent = sum(client.sent for client in self._clients)
+        if sent != self._sent:
+            self._sent = sent
+            for client in self._clients:
+                client.warm()
+
+
 def endpoint_at(
     client: HttpClient,
-    row: config.ReplicaSettings,
-    able: dict[Api, WireProtocol],
+    replica: config.ReplicaSettings,
+    supported: dict[Api, WireProtocol],
     model: str,
     event_bytes_max: int,
     burst: Burst | None = None,
 ) -> HttpEndpoint:
-    """A replica as something that can be asked.
+    """Return the endpoint of a replica.
 
     Args:
-        client: to its origin.
-        row: what the settings say of it.
-        able: in which APIs it can be asked.
-        model: its public name.
-        event_bytes_max: of its streams.
-        burst: open while it is read.
+        client: client of its origin.
+        replica: settings of the replica.
+        supported: protocol of each API that the replica supports.
+        model: public name of the model.
+        event_bytes_max: maximum size of an event in its streams, in bytes.
+        burst: marked open while a piece of a body is read; None if not needed.
     """
-    query = f"?api-version={row.api_version}" if row.api_version is not None else ""
-    path, bounds = urlsplit(row.base_url).path, Bounds(event_bytes_max=event_bytes_max)
-    return HttpEndpoint(client, able, path, upstream_headers(row), row.model or model, bounds, query, burst)
+    query = f"?api-version={replica.api_version}" if replica.api_version is not None else ""
+    path, bounds = urlsplit(replica.base_url).path, Bounds(event_bytes_max=event_bytes_max)
+    return HttpEndpoint(
+        client, supported, path, upstream_headers(replica), replica.model or model, bounds, query, burst
+    )
 
 
-def origin_of(row: config.ReplicaSettings, connect_s: float, *, spare: bool = False) -> Origin:
-    """Where a replica is, and how to get there.
+def origin_of(replica: config.ReplicaSettings, connect_s: float, *, spare: bool = False) -> Origin:
+    """Return the origin of a replica: address and connection options.
 
     Raises:
-        TlsFault: a file cannot be used any more that could be when the settings were read.
+        TlsFault: a certificate file has become unusable since the settings were read.
     """
-    url, way = urlsplit(row.base_url), row.connection
+    url, connection = urlsplit(replica.base_url), replica.connection
     tls = None
     if url.scheme == "https":
-        tls = tls_context(TlsFiles(way.ca_file, way.cert_file, way.key_file), http2=way.http2 or way.proxy is not None)
+        files = TlsFiles(connection.ca_file, connection.cert_file, connection.key_file)
+        tls = tls_context(files, http2=connection.http2 or connection.proxy is not None)
     host, socket = url.hostname or "", None
     if url.scheme == "http+unix":
         host, socket = "localhost", unquote(url.netloc)
     port = (None if socket else url.port) or (443 if tls else 80)
-    proxy = None if way.proxy is None else way.proxy.get_secret_value()
-    return Origin(host, port, tls, connect_s, spare=spare, socket=socket, http2=way.http2, proxy=proxy)
+    proxy = None if connection.proxy is None else connection.proxy.get_secret_value()
+    return Origin(host, port, tls, connect_s, spare=spare, socket=socket, http2=connection.http2, proxy=proxy)
 
 
 def client_to(origin: Origin, tasks: asyncio.TaskGroup) -> UpstreamClient:
-    """The client for an origin: the wire client wherever it will do."""
+    """Return the client for an origin: `WireClient` where possible."""
     return HttpxClient(origin, tasks) if needs_httpx(origin) else WireClient(origin, tasks)
 
 
 def needs_httpx(origin: Origin) -> bool:
-    """The wire client knows neither HTTP/2 nor proxies."""
+    """Return True for an origin with HTTP/2 or a proxy, which `WireClient` does not support."""
     return origin.http2 or origin.proxy is not None
 
 
-def native_apis(row: config.ReplicaSettings) -> frozenset[Api]:
-    """What a replica speaks itself."""
-    if row.apis is not None:
-        return frozenset(map(Api, row.apis))
-    apis = CATALOG[row.kind].apis
+def native_apis(replica: config.ReplicaSettings) -> frozenset[Api]:
+    """Return the APIs that a replica supports without translation."""
+    if replica.apis is not None:
+        return frozenset(map(Api, replica.apis))
+    apis = CATALOG[replica.kind].apis
     # Azure serves the Responses API below /openai/v1 only.
-    return apis - {Api.RESPONSES} if row.kind == "azure" and "/deployments/" in row.base_url else apis
+    return apis - {Api.RESPONSES} if replica.kind == "azure" and "/deployments/" in replica.base_url else apis
 
 
-def secrets_of(row: config.ReplicaSettings) -> tuple[str, ...]:
-    """What a replica must not quote; a short value would be found in words that have nothing to do with it."""
-    values = [*([] if row.api_key is None else [row.api_key]), *row.headers.values()]
+def secrets_of(replica: config.ReplicaSettings) -> tuple[str, ...]:
+    """Return secrets to remove from texts of a replica; a short value would also match unrelated text."""
+    values = [*([] if replica.api_key is None else [replica.api_key]), *replica.headers.values()]
     return tuple(text for value in values if len(text := value.get_secret_value()) >= _SECRET_CHARS_MIN)
 
 
-def upstream_headers(row: config.ReplicaSettings) -> Headers:
-    """What every request to a replica carries."""
-    kind, url = CATALOG[row.kind], urlsplit(row.base_url)
+def upstream_headers(replica: config.ReplicaSettings) -> Headers:
+    """Return the headers of every request to a replica."""
+    kind, url = CATALOG[replica.kind], urlsplit(replica.base_url)
     host = "localhost" if url.scheme == "http+unix" else url.netloc
     headers = [(b"host", host.encode()), (b"user-agent", f"ttft-gateway/{_VERSION}".encode())]
-    if row.api_key is not None:
-        key = row.api_key.get_secret_value().encode()
-        auth = kind.auth if row.auth is None else config.AUTHS[row.auth]
+    if replica.api_key is not None:
+        key = replica.api_key.get_secret_value().encode()
+        auth = kind.auth if replica.auth is None else config.AUTHS[replica.auth]
         headers.append((auth.value.encode(), b"Bearer " + key if auth is Auth.BEARER else key))
-    headers += (header for header in kind.headers if header[0].decode() not in map(str.lower, row.headers))
-    headers += [(name.lower().encode(), value.get_secret_value().encode()) for name, value in row.headers.items()]
+    headers += (header for header in kind.headers if header[0].decode() not in map(str.lower, replica.headers))
+    headers += [(name.lower().encode(), value.get_secret_value().encode()) for name, value in replica.headers.items()]
     return headers
