@@ -90,7 +90,6 @@ class Admin:
         state: source of the state of every pool.
         describe: returns the state of a model as JSON-ready values, with estimates at the given quantiles (none given:
             the default ones); None if the model does not exist.
-        switch: turns hedging on or off.
         usage: source of GET /admin/usage.
         reload: reads the configuration again; raises `ReloadFailed`.
         admission: source of the state of queues, key limits and body memory.

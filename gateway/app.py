@@ -53,7 +53,6 @@ class Gateway:
     """The running object graph.
 
     Args:
-        settings: valid settings.
         tasks: owner of every long-lived task; its loop must be running.
         reread: reads the settings again for a reload; None if there is no file.
         tune: change of each model's hedging (`gateway.topology.Tune`); None for the settings as they are.
@@ -151,7 +150,6 @@ class Gateway:
             return event
 
     def _apply(self, settings: config.Settings) -> ConfigReloaded:
-        """Replace the old topology with that of the new settings."""
         old = self._topology
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(old.settings, name)]
         if fixed:

@@ -93,7 +93,6 @@ async def run(
     """Serve until a signal stops the gateway.
 
     Args:
-        settings: valid settings.
         on_ready: called once when requests are accepted and signals are handled.
         meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
         reread: reads the settings again for a reload; None if there is no file.
@@ -114,7 +113,7 @@ async def run(
             for server in servers:
                 await server.accepting.wait()
             _freeze_startup_objects()
-            with _signals() as signals, _reloads(gateway, tasks):
+            with _signals() as signals, _reload_on_sighup(gateway, tasks):
                 on_ready(addresses)
                 background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
@@ -239,8 +238,7 @@ def _name(sock: socket.socket) -> Address:
 
 
 @contextlib.contextmanager
-def _reloads(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
-    """Reload the configuration on SIGHUP."""
+def _reload_on_sighup(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     async def reload() -> None:

@@ -108,9 +108,7 @@ def build_topology(
     """Build all objects that depend on the settings; must be called on the running loop.
 
     Args:
-        settings: valid settings.
         tasks: owner of connecting tasks.
-        runtime: runtime of all races.
         previous: topology to replace; None at the start.
         tune: change of each model's hedging; None for the settings as they are.
     """
@@ -118,8 +116,6 @@ def build_topology(
 
 
 class _Builder:
-    """Builds a topology."""
-
     def __init__(
         self,
         settings: config.Settings,
@@ -276,7 +272,6 @@ class _Builder:
     def _protocol_options(
         self, model: config.ModelSettings, replica: config.ReplicaSettings, kept: Affinity
     ) -> ProtocolOptions:
-        """Return the options for a replica's protocols."""
         runtime = self._runtime
 
         def dropped(params: Sequence[str]) -> None:
@@ -371,13 +366,11 @@ def _keyring(keys: Sequence[config.KeySettings]) -> Keyring:
 
 
 def _key_limiters(keys: Sequence[config.KeySettings]) -> dict[str, KeyLimiter]:
-    """Return a limiter for each key that has limits."""
     limits = {key.name: CallerLimits(key.requests_per_min, key.tokens_per_min, key.concurrency) for key in keys}
     return {name: KeyLimiter(given) for name, given in limits.items() if given != CallerLimits()}
 
 
 def _model_queues(models: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
-    """Return a queue for each model with a concurrency limit."""
     return {
         model.name: ModelQueue(FairQueue(model.concurrency, model.queue.max), model.queue.timeout_s)
         for model in models

@@ -28,9 +28,10 @@ def health(arguments: argparse.Namespace) -> ExitCode:
             connection.sendall(_REQUEST)
             status_line = connection.recv(1024).partition(b"\r")[0]
     except (OSError, OverflowError) as error:  # a port above 65535 overflows
-        fail(f"{listen}: {error}")
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        fail(f"the gateway at {listen} is unreachable: {reason}")
         return ExitCode.FAILED
     if not status_line.startswith(b"HTTP/1.1 200 "):
-        fail(f"{listen}: the response is {status_line!r} instead of 200")
+        fail(f"the gateway at {listen} is unhealthy: it answered {status_line!r} instead of 200")
         return ExitCode.FAILED
     return ExitCode.OK

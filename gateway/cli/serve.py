@@ -99,7 +99,6 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environ
 
 
 def _introduction(settings: Settings, addresses: Addresses, generated_key: str | None) -> Iterator[str]:
-    """Return the lines printed at start: addresses and models."""
     yield bold(f"{PROGRAM} {gateway_version()} is ready at http://{addresses.public}/v1", sys.stderr)
     for model in settings.models[:_LISTED_MAX]:
         yield f"  {_describe(settings, model)}"

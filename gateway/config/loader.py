@@ -47,7 +47,7 @@ def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | No
     except _Unreadable as error:
         raise ConfigError((ConfigProblem(str(file), None, None, "", str(error)),)) from None
     document = read_yaml(text, env)
-    _fill(document.data, defaults or {})
+    _add_defaults(document.data, defaults or {})
     settings, findings = _check(document, file.parent)
     if settings is None or findings:
         problems = [_problem(str(file), document, loc, message) for loc, message in findings]
@@ -80,7 +80,7 @@ def from_replicas(
         {"name": name, "kind": kind, "base_url": base} for name, base in zip(_replica_names(bases), bases, strict=True)
     ]
     data = {**deepcopy(dict(others or {})), "models": [{"name": model, "replicas": replicas_data}]}
-    _fill(data, defaults or {})
+    _add_defaults(data, defaults or {})
     settings, findings = _check(Document(data), Path())
     if settings is None or findings:
         raise ConfigError(tuple(dict.fromkeys(_option_problem(loc, message) for loc, message in findings)))
@@ -148,8 +148,7 @@ def _read(file: Path, bytes_max: int) -> str:
     return text
 
 
-def _fill(data: object, defaults: Mapping[str, object]) -> None:
-    """Add defaults for settings that the data does not have."""
+def _add_defaults(data: object, defaults: Mapping[str, object]) -> None:
     if isinstance(data, dict):
         for key, value in defaults.items():
             if key != "keys" or data.get("allow_anonymous") not in (True, "true"):

@@ -188,7 +188,6 @@ def _hedging(data: RawMapping, models: list[tuple[Loc, RawMapping]]) -> Iterator
 
 
 def _connection(replica: RawMapping, loc: Loc) -> Iterator[Finding]:
-    """Check that the connection options apply to the replica's address."""
     connection, url = replica.get("connection"), replica.get("base_url")
     if not isinstance(connection, dict) or not isinstance(url, str):
         return

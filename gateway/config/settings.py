@@ -59,8 +59,7 @@ def _kind(value: str) -> str:
 Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": sorted(CATALOG)})]
 
 
-def _key_of(field: str) -> str:
-    """Return the YAML key of a field: its name without the unit."""
+def _key_without_unit(field: str) -> str:
     return field.removesuffix("_s").removesuffix("_bytes")
 
 
@@ -70,7 +69,7 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        alias_generator=_key_of,
+        alias_generator=_key_without_unit,
         hide_input_in_errors=True,  # inputs can be secrets
         use_attribute_docstrings=True,
     )

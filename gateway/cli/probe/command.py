@@ -77,7 +77,6 @@ async def probe_all(
 
     Args:
         settings: timeouts and limits.
-        chosen: replicas to probe.
         requests: number of complete answers per replica.
         max_tokens: `max_tokens` of each of these answers.
     """
@@ -157,13 +156,7 @@ class _RequestForm:
 
 
 class _Prober:
-    """Probes one replica.
-
-    Args:
-        settings: timeouts and limits.
-        target: replica to probe.
-        tasks: owner of connecting tasks.
-    """
+    """Probes one replica; `tasks` owns the connecting tasks."""
 
     def __init__(self, settings: Settings, target: ProbeTarget, tasks: asyncio.TaskGroup) -> None:
         self._target = target
@@ -247,7 +240,6 @@ class _Prober:
         return None
 
     async def _cancel_test(self, form: _RequestForm, gap_s: float) -> CancelTest:
-        """Start one more answer and cancel it."""
         counter = COUNTERS.get(self._replica.kind)
         path = self._path.removesuffix("/v1")
 
@@ -260,7 +252,6 @@ class _Prober:
         return await cancel(start, count if counter else None, gap_s, self._no_count(counter))
 
     def _no_count(self, counter: TokenCounter | None) -> str:
-        """Return why the number of running requests is unknown."""
         if counter is not None:
             needs = f" (start it with {counter.needs})" if counter.needs else ""
             return f"GET {counter.path} does not report the number of running requests{needs}"

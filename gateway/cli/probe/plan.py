@@ -34,7 +34,6 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
     """Return the replicas of a configuration, those of fallbacks included.
 
     Args:
-        settings: configuration.
         model: name of the model; None for all.
         replica: name of the replicas; None for all.
     """
@@ -83,7 +82,7 @@ class ProbePlan:
         if confirmed or (self.requests <= _REQUESTS_MAX and self.tokens <= _TOKENS_MAX):
             return None
         most = f"{_REQUESTS_MAX} requests or {_TOKENS_MAX:,} tokens"
-        return f"more than {most} need --yes; add it, or reduce --requests or --max-tokens, or choose one --replica"
+        return f"more than {most} need --yes; or reduce --requests, --max-tokens or the replicas (--model, --replica)"
 
 
 def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> ProbePlan:

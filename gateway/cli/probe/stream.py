@@ -158,9 +158,7 @@ async def fetch(client: ProbeClient, target: str, headers: Headers) -> bytes | N
     return bytes(document.body) if complete and document.ok else None
 
 
-class _Document:
-    """`HttpSink` of `fetch`."""
-
+class _Document:  # an HttpSink
     def __init__(self) -> None:
         self.ok = False
         self.body = bytearray()
