@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What is said to a command line that cannot be understood."""
+    """Return the error message of an invalid command line."""
     with pytest.raises(SystemExit) as ended:
         parse(argv)
     assert ended.value.code == ExitCode.USAGE
@@ -96,8 +96,8 @@ def test_docs_have_every_command_option_and_exit_code() -> None:
         section = DOCS.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
         assert section, name
         for option in set(options(command)) - {"--help"}:
-            told = option in section or (name == "print-config" and "`check-config` takes" in section)
-            assert told, (name, option)
+            described = option in section or (name == "print-config" and "`check-config` takes" in section)
+            assert described, (name, option)
     codes = re.findall(r"^\| ([0-9]+) \|", DOCS, re.MULTILINE)
     assert codes == [str(int(code)) for code in ExitCode]
     with_help = parsers()[0].format_help()
@@ -105,7 +105,7 @@ def test_docs_have_every_command_option_and_exit_code() -> None:
 
 
 def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str], config: Path) -> None:
-    """check-config says what a good file holds, whichever way it is named."""
+    """check-config prints a summary of a valid file, named by argument or option."""
     assert main(["check-config", str(config)]) == ExitCode.OK
     assert main(["check-config", "--config", str(config)]) == ExitCode.OK
     out, err = capsys.readouterr()
@@ -113,8 +113,8 @@ def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str], config: Path) -
     assert err == ""
 
 
-def test_a_bad_file_is_told_line_by_line(capsys: pytest.CaptureFixture[str], config: Path) -> None:
-    """check-config and serve end a bad file with code 3 and say where each problem is."""
+def test_each_problem_has_a_line(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """check-config, print-config and serve report each problem of an invalid file with its position; exit code 3."""
     config.write_text(CONFIG.replace("vllm", "vlm"))
     for command in (["check-config", str(config)], ["print-config", str(config)], ["serve", "--config", str(config)]):
         assert main(command) == ExitCode.BAD_CONFIG
@@ -124,7 +124,7 @@ def test_a_bad_file_is_told_line_by_line(capsys: pytest.CaptureFixture[str], con
 
 
 def test_cautions(capsys: pytest.CaptureFixture[str], config: Path) -> None:
-    """What is allowed and may not be intended is a warning and no failure."""
+    """Valid settings that may be unintended cause a warning, not an error."""
     config.write_text(
         "admin_listen: 0.0.0.0:8081\n"
         "models: [{name: m, queue: {max: 9}, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
@@ -153,9 +153,7 @@ def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "models" in json.loads(capsys.readouterr().out)["properties"]
 
 
-def test_no_file_says_what_to_type(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a name, and with no gateway.yaml here, serve names the ways to go on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TTFT_GATEWAY_CONFIG", raising=False)
@@ -175,24 +173,27 @@ def test_environment_names_the_file(
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--replica", "10.0.0.1:8000"], "--replica 1: "),
         (["--replica", "http://a:1", "--kind", "zzz"], "--kind: "),
-        (["--replica", "http://a:1", "--api-key-env", "NO_SUCH_KEY"], "--api-key-env NO_SUCH_KEY: the environment variable is"),
+        (
+            ["--replica", "http://a:1", "--api-key-env", "NO_SUCH_KEY"],
+            "--api-key-env NO_SUCH_KEY: the environment variable is",
+        ),
         (["--replica", "http://a:1", "--api-key-env", "BAD_KEY"], "--api-key-env BAD_KEY: the secret contains a space"),
         (["--replica", "http://a:1", "--listen", "0.0.0.0:8080"], "--allow-anonymous"),
     ],
 )
 def test_bad_option_values(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, argv: list[str], said: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, argv: list[str], message: str
 ) -> None:
     """An option's value that cannot be used ends with code 3, names the option, and quotes no secret."""
     monkeypatch.setenv("BAD_KEY", "sk secret")
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     assert main(["serve", "--model", "m", *argv]) == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert "sk secret" not in err
 
 
@@ -215,7 +216,7 @@ def test_colours_only_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_foreign_providers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Somebody else's module `providers` ends every command before anything of it is imported, naming its file."""
+    """A foreign module `providers` ends every command before it is imported; the error names its file."""
     assert foreign_providers() is None
     foreign = tmp_path / "providers" / "__init__.py"
     foreign.parent.mkdir()
@@ -243,6 +244,6 @@ def test_providers_overwritten_in_place(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.parametrize("typed", ["version", "--version"])
 def test_version(capsys: pytest.CaptureFixture[str], typed: str) -> None:
-    """Version says the distribution's name and version in one line."""
+    """`version` prints the distribution's name and version on one line."""
     assert main([typed]) == ExitCode.OK
     assert re.fullmatch(r"ttft-gateway \S+ \(Python \S+, \S+\)\n", capsys.readouterr().out)

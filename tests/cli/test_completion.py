@@ -1,4 +1,4 @@
-"""Shell completion: bash completes what the parser knows, and each shell's script has every command and option."""
+"""Shell completion: bash completes commands and options, and each shell's script contains all of them."""
 
 import shutil
 import subprocess

@@ -8,7 +8,7 @@ from gateway.cli.environment import Environment
 
 
 def tally(ttfts_ms: list[float], *, hedged: int = 0, won: int = 0, denied: int = 0) -> ModeTally:
-    """A tally of so many answers, the first of them hedged, won, denied."""
+    """A tally of answers with these TTFTs, the first ones hedged, won, denied."""
     made = ModeTally()
     for number, ttft_ms in enumerate(ttfts_ms):
         backup = number < hedged
@@ -24,7 +24,7 @@ def test_quantiles_are_exact() -> None:
 
 
 def test_failed_requests_are_no_samples() -> None:
-    """A request that failed has no TTFT and no attempts, and is told."""
+    """A failed request has no TTFT and no attempts, and is counted as failed."""
     off, on = tally([200.0]), tally([200.0])
     on.add(None)
     assert (on.requests, on.failed, on.extra_load) == (1, 1, 0.0)

@@ -1,4 +1,4 @@
-"""What the environment says where a configuration is silent. As processes: tests/wire/test_image_start.py."""
+"""Defaults from environment variables. As processes: tests/wire/test_image_start.py."""
 
 import os
 import re
@@ -24,20 +24,20 @@ ONE_TIME = re.compile(r"ttft-[0-9a-f]{32}")
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A file that says nothing of addresses and keys."""
+    """A file without addresses and keys."""
     file = tmp_path / "gateway.yaml"
     file.write_text(MODELS)
     return file
 
 
-def test_nothing_said() -> None:
+def test_no_variables() -> None:
     """Without the variables, or with empty ones, nothing changes."""
     assert read_environment({}) == read_environment(dict.fromkeys(IMAGE, "")) == Environment()
     assert Environment().settings == {}
 
 
-def test_a_silent_file_takes_all(config: Path) -> None:
-    """Where the file is silent it gets the addresses, and a key that is not made twice."""
+def test_a_file_without_addresses_and_keys(config: Path) -> None:
+    """A file without addresses and keys gets those of the environment; the key differs in each run."""
     environment = read_environment(IMAGE)
     settings = load(config, {}, environment.settings)
     assert (settings.listen, settings.admin_listen) == (Address("0.0.0.0", 8080), Address("0.0.0.0", 8081))
@@ -48,8 +48,8 @@ def test_a_silent_file_takes_all(config: Path) -> None:
     assert read_environment(IMAGE).key != environment.key
 
 
-def test_a_file_that_speaks_is_obeyed(config: Path) -> None:
-    """What the file says stands, and no key is made beside those it has or for anonymous callers."""
+def test_the_file_wins(config: Path) -> None:
+    """Settings of the file win, and no key is added to its own keys or for anonymous callers."""
     config.write_text(f"{MODELS}listen: 127.0.0.1:1\nadmin_listen: off\nkeys: [{{name: a, key: abc}}]\n")
     environment = read_environment(IMAGE)
     settings = load(config, {}, environment.settings)
@@ -60,7 +60,7 @@ def test_a_file_that_speaks_is_obeyed(config: Path) -> None:
 
 
 def test_options_win() -> None:
-    """What stands on the command line wins over the environment, which holds for the rest."""
+    """Options win over the environment, which applies to all other settings."""
     environment = read_environment({**IMAGE, "TTFT_GATEWAY_ADMIN_LISTEN": "off"})
     settings = from_replicas("m", ["http://a"], others={"listen": "0.0.0.0:1"}, defaults=environment.settings)
     assert (settings.listen, settings.admin_listen) == (Address("0.0.0.0", 1), None)
@@ -77,7 +77,7 @@ def test_options_win() -> None:
     ],
 )
 def test_demo(port: int | None, admin_port: int | None, listen: str, admin_listen: str) -> None:
-    """The demo listens where the environment says, on the ports that the command line says, and asks for the key."""
+    """The demo uses the hosts and the key of the environment, and the ports of the options."""
     environment = read_environment(IMAGE)
     settings = demo_settings([1001, 1002, 1003], port, admin_port, environment)
     assert (str(settings.listen), str(settings.admin_listen)) == (listen, admin_listen)
@@ -99,7 +99,7 @@ def test_the_key_is_not_shown(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         (
             "TTFT_GATEWAY_LISTEN",
@@ -116,18 +116,18 @@ def test_bad_values(
     config: Path,
     variable: str,
     value: str,
-    said: str,
+    message: str,
 ) -> None:
     """A variable that cannot be used ends the commands that read it, and is named."""
     monkeypatch.setitem(os.environ, variable, value)
     for command in (["check-config", str(config)], ["serve", "--config", str(config)], ["demo"]):
         assert main(command) == ExitCode.BAD_CONFIG
-        assert f"{variable}: {said}" in capsys.readouterr().err
+        assert f"{variable}: {message}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("listen", ["8080", "localhost:", ":8080", "localhost:http"])
 def test_health_of_what_is_no_address(capsys: pytest.CaptureFixture[str], listen: str) -> None:
-    """What is no address is told, with an example."""
+    """An invalid address causes an error with an example."""
     assert main(["health", "--listen", listen]) == ExitCode.USAGE
     assert "write for example 127.0.0.1:8080" in capsys.readouterr().err
 
@@ -142,5 +142,5 @@ def test_health_of_what_is_no_address(capsys: pytest.CaptureFixture[str], listen
     ],
 )
 def test_here(address: Address, here: Address) -> None:
-    """What listens on all addresses is reached by a loopback address, anything else as it is named."""
+    """An address that means all interfaces is replaced with loopback; others are unchanged."""
     assert address.here == here

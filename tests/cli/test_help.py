@@ -13,7 +13,7 @@ COMMANDS = list(parsers()[1])
 
 
 class Stream(io.StringIO):
-    """What a command writes to: a terminal or not."""
+    """Output stream of a command, a terminal or not."""
 
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()

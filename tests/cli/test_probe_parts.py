@@ -70,8 +70,8 @@ def test_each_quirk_is_seen_and_nothing_else(stream: Observation, names: list[st
     assert [quirk.name for quirk in quirks([stream])] == names
 
 
-def test_a_quirk_of_any_stream_is_told_once() -> None:
-    """What only one stream shows is found, what all show is told once, and none of them raises on nonsense."""
+def test_a_quirk_is_reported_once() -> None:
+    """A quirk of one stream is found, one of all streams is reported once, and invalid bytes do not raise."""
     found = quirks([seen(ROLE + DONE), seen(ROLE), seen(b"\xff\n\n" + DONE)])
     assert [quirk.name for quirk in found] == ["role_first", "no_data", "no_done"]
 
@@ -114,7 +114,7 @@ def test_replicas_are_chosen_by_model_and_name() -> None:
 
 
 def test_costs_are_bounded() -> None:
-    """The plan counts what is left running, too; much needs a yes, and too much is refused in any case."""
+    """The plan includes cancelled answers; high costs need confirmation, and higher ones are always rejected."""
     planned = plan(targets(settings("openai", "vllm"), None, None), 3, 8)
     assert planned == ProbePlan(replicas=2, requests=8, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS)
     assert str(planned) == "8 requests to 2 replicas: at most 312 generated tokens and about 320 prompt tokens"
@@ -140,17 +140,17 @@ def test_costs_are_bounded() -> None:
     ],
 )
 def test_counters_are_read(kind: str, document: bytes, number: float | None) -> None:
-    """The number of requests under way is found in what each kind of engine says, added up over its parts."""
+    """The number of running requests is read from the document of each kind of engine, and added up over its parts."""
     assert COUNTERS[kind].read(document) == number
 
 
 def test_counters_are_of_kinds_that_exist() -> None:
-    """Only engines of one's own tell what they work on."""
+    """Only kinds of own engines report their running requests."""
     assert all(CATALOG[kind].own_engine for kind in COUNTERS)
 
 
 class Left:
-    """A stream that was left."""
+    """A stream that was aborted."""
 
     aborted = False
     received = False
@@ -194,7 +194,7 @@ def cancelled(
 
 
 @pytest.mark.parametrize(
-    ("counts", "asked", "outcome", "told"),
+    ("counts", "asked", "outcome", "text"),
     [
         ([0, 1, 1, 0], {}, CancelResult.OBEYED, "the replica stopped within"),
         ([0, 1, 1], {}, CancelResult.NOT_SEEN, "still counts the request 2 s after the close"),
@@ -208,12 +208,12 @@ def cancelled(
         ([0, 1, 1, 1, 0], {"gap_s": 0.0}, CancelResult.UNKNOWN, "perhaps by itself"),
     ],
 )
-def test_a_cancel_is_called_obeyed_only_where_that_is_proved(
-    counts: Sequence[float | None] | None, asked: dict[str, Any], outcome: CancelResult, told: str
+def test_a_cancel_is_obeyed_only_with_proof(
+    counts: Sequence[float | None] | None, asked: dict[str, Any], outcome: CancelResult, text: str
 ) -> None:
-    """Only a count that falls to nothing, of nobody else's requests, before the answer could be over, is proof."""
+    """The result is OBEYED only if the count falls to 0 before the answer could end, without other requests."""
     made = cancelled(counts, **asked)
-    assert (made.outcome, told in made.text) == (outcome, True), made.text
+    assert (made.outcome, text in made.text) == (outcome, True), made.text
 
 
 class Silent:
@@ -256,7 +256,7 @@ def test_times_are_medians_of_whole_answers() -> None:
 
 
 def test_silence_ends_the_wait() -> None:
-    """A replica that takes a request and says nothing is left after a minute, a GET after 5 s."""
+    """A request without an answer is aborted after 60 s, a GET after 5 s."""
     silent = Silent()
     call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
 
@@ -291,7 +291,7 @@ def report(**changes: Any) -> ProbeReport:
 
 
 def test_what_was_found_is_shown() -> None:
-    """The table has a line for each replica, failed ones included, within 80 columns; below it stands the rest."""
+    """The table has a line of at most 80 columns for each replica, failed ones included; details follow it."""
     failed = report(replica="b", error="status 401", times=Times(), cancel=None, limits={}, quirks=[])
     lines = table([report(), failed])
     assert [line.split() for line in lines] == [
@@ -315,6 +315,6 @@ def test_programs_get_the_same() -> None:
 
 
 def test_texts_of_replicas_are_cleaned() -> None:
-    """What a replica says cannot steer the terminal, show a key, or fill the screen."""
+    """Texts of a replica cannot control the terminal, show a key, or fill the screen."""
     assert cleaned("key sk-1\x1b[31m\r\n", ["sk-1"]) == "key **** [31m  "
     assert len(cleaned("x" * 10_000, [])) < 400

@@ -45,14 +45,14 @@ def whole(text: str) -> str:
 
 
 def complaints(text: str) -> list[str]:
-    """What an editor says about a file; `${NAME}` is text to it, whatever the variable holds."""
+    """Return the errors that an editor shows for a file; `${NAME}` is text, independent of its value."""
     names = {name: "${" + name + "}" for name in re.findall(r"\$\{(\w+)\}", text)}
     validator = jsonschema.Draft202012Validator(json_schema())
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(read_yaml(text, names).data)]
 
 
 def test_the_schema_is_one() -> None:
-    """It says which draft it is of, and is valid by that."""
+    """The schema names its draft, and is valid under that draft."""
     schema = json_schema()
     assert schema["$schema"] == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -60,7 +60,7 @@ def test_the_schema_is_one() -> None:
 
 @pytest.mark.parametrize("text", shown())
 def test_what_is_shown_is_good(text: str) -> None:
-    """An editor has nothing to say about any configuration that is shown."""
+    """Every configuration in the documentation is valid under the schema."""
     assert complaints(text) == []
 
 
@@ -80,12 +80,12 @@ def test_what_is_shown_is_good(text: str) -> None:
     ],
 )
 def test_an_editor_marks_mistakes(text: str, place: str) -> None:
-    """A mistake is marked where it stands."""
+    """An error has the path of the mistake."""
     assert [complaint.partition(": ")[0] for complaint in complaints(text)] == [place]
 
 
 def test_the_example_names_its_schema() -> None:
-    """The example's first line leads an editor to the schema, and the docs say how to do the same."""
+    """The example's first line names the schema for editors, and the docs show that line."""
     line = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", EXAMPLE.read_text().splitlines()[0])
     assert line is not None
     assert json.loads((EXAMPLE.parent / line[1]).read_text()) == json_schema()

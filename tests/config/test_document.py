@@ -71,13 +71,13 @@ def test_a_variable_may_stand_unquoted_between_braces() -> None:
 
 
 def test_a_variable_in_a_comment_need_not_be_set() -> None:
-    """What is commented out is not looked up."""
+    """Variables in comments are ignored."""
     document = read_yaml("x: 1 # ${NONE}\n# y: ${NONE}", {})
     assert (document.data, list(document.faults)) == ({"x": 1}, [])
 
 
 def test_places_are_those_of_keys_and_items() -> None:
-    """A setting's place is that of its key, an item's that of the item, whatever references stand before it."""
+    """The position of a setting is that of its key, of an item that of the item, also after references."""
     document = read_yaml("# first\na:\n  - {b: ${A}, c: 2}\n  - d\n", {"A": "a long text"})
     assert document.positions == {
         (): Position(2, 1),
@@ -107,7 +107,7 @@ def test_an_empty_file_is_no_data() -> None:
 @settings(max_examples=200)
 @given(st.text(st.sampled_from("ab1-:{}[]&*!|>'\"%@`#$\t\n ,?\\~.\x00\ue000\ue001é"), max_size=40))
 def test_no_text_makes_reading_raise(text: str) -> None:
-    """Whatever stands in the file, reading ends with data or a fault."""
+    """Any text results in data or a fault."""
     document = read_yaml(text, {"a": "b"})
     assert (
         document.data is not None or document.faults or not text.strip() or text.lstrip().startswith(("#", "%", "---"))

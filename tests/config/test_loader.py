@@ -30,7 +30,7 @@ def replica(**changes: str) -> str:
 
 
 def loaded(folder: Path, text: str) -> Settings:
-    """What a file with this text gives."""
+    """Return the settings of a file with this text."""
     file = folder / "gateway.yaml"
     file.write_text(text)
     return load(file, ENV)
@@ -73,8 +73,8 @@ def test_a_mistake_has_one_problem_with_its_place(mistake: str, folder: Path) ->
     assert found == [place]
 
 
-def test_all_mistakes_are_told_at_once(folder: Path) -> None:
-    """Mistakes of every kind (variables, types, rules between settings) are told together, in the order of the file."""
+def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
+    """Mistakes of every kind (variables, types, rules) are reported together, in the order of the file."""
     text = (
         "listen: 0.0.0.0:8080\n"
         "drain_timeout: 30\n"
@@ -128,7 +128,7 @@ ANONYMOUS = ["true", "false", "no", "0", "off", "'true'", "${NO:-false}", "yes",
     anonymous=st.sampled_from(ANONYMOUS),
     keys=st.sampled_from(["[]", "{}", "[{name: a, key: x}]"]),
 )
-def test_nobody_is_served_without_a_key_by_accident(
+def test_callers_without_a_key_are_served_only_on_purpose(
     tmp_path_factory: pytest.TempPathFactory, listen: str, anonymous: str, keys: str
 ) -> None:
     """Settings that load have keys, or allow anonymous callers by name, or listen on loopback only."""
@@ -187,7 +187,7 @@ SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_cha
 @settings(max_examples=20)
 @given(SECRETS.map(lambda text: "S3" + text))
 def test_no_message_shows_a_secret(tmp_path_factory: pytest.TempPathFactory, secret: str) -> None:
-    """Wherever a secret stands, in a right place or a wrong one, no message, repr or printed setting contains it."""
+    """No message, repr or printed setting contains a secret, even one in a wrong place."""
     folder = tmp_path_factory.getbasetemp()
     quoted = f"'{secret}'" if "${" not in secret else "'S3replaced'"
     right = f"keys: [{{name: a, key: {quoted}}}]\n" + replica(api_key=quoted, headers=f"{{x-token: {quoted}}}")
@@ -214,7 +214,7 @@ def test_no_message_shows_a_secret(tmp_path_factory: pytest.TempPathFactory, sec
 
 
 def test_masked_settings_are_a_configuration_again(folder: Path) -> None:
-    """What print-config shows, loaded again, is the same but for the secrets, and names what is in force per model."""
+    """The output of print-config loads as the same settings, except for secrets, with each model's hedging in force."""
     text = (
         "admin_listen: off\n"
         "keys: [{name: a, key: x}]\n"
@@ -236,7 +236,7 @@ def test_masked_settings_are_a_configuration_again(folder: Path) -> None:
 
 
 def test_a_printed_key_file_stays_a_key_file(folder: Path) -> None:
-    """Where the secret is in a file, the file is shown and no secret."""
+    """A secret from a file is printed as the name of the file."""
     printed = yaml.safe_load(masked(loaded(folder, MODELS + "keys: [{name: a, key_file: good.key}]")))
     assert printed["keys"] == [{"name": "a", "key_file": "good.key"}]
 
@@ -253,7 +253,7 @@ def test_the_command_line_makes_settings() -> None:
 
 
 def test_the_command_line_can_set_other_things() -> None:
-    """Other settings are taken as they would stand in a file, and are not changed."""
+    """Other settings are given as in a file, and are not modified."""
     others: dict[str, object] = {"listen": "127.0.0.1:0", "hedge": {"policy": "off"}}
     got = from_replicas("llama", ["http://h:1"], others=others)
     assert (got.listen.port, got.hedge.policy) == (0, "off")

@@ -40,7 +40,7 @@ def problem(tmp_path: Path, path: tuple[str, ...], key: str, value: object) -> t
 
 @pytest.mark.parametrize(("path", "old", "new"), KEYS)
 def test_an_old_key_is_answered_with_the_new_one(path: tuple[str, ...], old: str, new: str, tmp_path: Path) -> None:
-    """The error names the old key where it stands, and the new one."""
+    """The error has the path of the old key, and names the new one."""
     where, message = problem(tmp_path, path, old, "1")
     assert where.endswith(f".{old}")
     assert message == f"`{old}` was renamed to `{new}`"
@@ -48,7 +48,7 @@ def test_an_old_key_is_answered_with_the_new_one(path: tuple[str, ...], old: str
 
 @pytest.mark.parametrize(("path", "old", "new"), KEYS)
 def test_a_new_key_is_a_setting(path: tuple[str, ...], old: str, new: str) -> None:
-    """What an error recommends exists in that section, and the old key does not."""
+    """A recommended key exists in its section, and the old key does not."""
     known = {field.alias for field in sections()[path].model_fields.values()}
     assert new in known
     assert old not in known

@@ -1,4 +1,4 @@
-"""The settings themselves, and that documentation, schema and example say what the code says."""
+"""The settings, and the agreement of documentation, schema and example with the code."""
 
 import json
 import re
@@ -16,9 +16,9 @@ MODEL = {"name": "m", "replicas": [{"name": "a", "kind": "vllm", "base_url": "ht
 
 
 def documented_settings() -> dict[str, object]:
-    """Every setting by the path of its heading, with the default as it would stand in a file (None: none)."""
+    """Every setting by the path of its heading, with its default as in a file; None for no default."""
     found: dict[str, object] = {}
-    # A mapping that can stand in several places is described once, at the highest.
+    # A mapping that is allowed in several sections is described once, in the highest one.
     highest = {section: place for place, section in sorted(sections().items(), key=lambda item: -len(item[0]))}
     for section, place in highest.items():
         prefix = "".join(f"{name}[]." if name in LISTS else f"{name}." for name in place)
@@ -30,7 +30,7 @@ def documented_settings() -> dict[str, object]:
 
 
 def test_own_hedge_settings_override_the_shared_ones_key_by_key() -> None:
-    """A model's hedging is its own where it says something, even the default, and the shared one elsewhere."""
+    """A model's own hedging settings win, even if equal to the default; the shared ones apply to all others."""
     settings = Settings.model_validate(
         {
             "hedge": {"budget": "20%", "max_hedges": 2, "quantile": 0.5},
@@ -43,7 +43,7 @@ def test_own_hedge_settings_override_the_shared_ones_key_by_key() -> None:
 
 
 def test_units_are_those_of_the_field_names() -> None:
-    """What is written with a unit is seconds, bytes or a fraction inside."""
+    """Values with units become seconds, bytes or fractions."""
     settings = Settings.model_validate(
         {
             "models": [MODEL],
@@ -108,7 +108,7 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 
 def test_the_schema_file_is_current() -> None:
-    """docs/config.schema.json is what the code makes; docs/configuration.md says how to write it anew."""
+    """docs/config.schema.json is the output of the code; docs/configuration.md has the command to regenerate it."""
     assert json.loads((ROOT / "docs/config.schema.json").read_text()) == json_schema()
 
 

@@ -86,7 +86,7 @@ def test_what_is_no_percentage_is_refused(value: object) -> None:
     ],
 )
 def test_an_address_is_host_and_port(text: str, address: Address, *, loopback: bool) -> None:
-    """An address is read, knows whether only this machine can reach it, and is written as it was read."""
+    """An address is parsed, reports if it is loopback, and is formatted as it was written."""
     read = TypeAdapter[Address](ListenAddress).validate_python(text)
     assert (read, read.loopback, str(read)) == (address, loopback, text)
 
@@ -160,7 +160,7 @@ def test_v1_is_added_where_there_is_no_path(url: str, whole: str) -> None:
     "text", ["", "$KEY", "${KEY}", "$(cat key)", "Bearer abc", "a b", "a\nb", "a\r\nx: y", "é"], ids=repr
 )
 def test_what_cannot_be_a_secret_is_refused(text: str) -> None:
-    """A secret that could not stand in a header, or that nobody filled in, is refused."""
+    """A secret that a header does not allow, or an unreplaced variable, is rejected."""
     with pytest.raises(ValidationError):
         TypeAdapter(Secret).validate_python(text)
 

@@ -1,4 +1,4 @@
-"""The admin address over plain ASGI: what it shows, who may turn the switch, and how the feed begins and ends."""
+"""The admin application over plain ASGI: state, access to the switch, and start and end of the feed."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -85,8 +85,8 @@ class Answer:
 
 
 @dataclass
-class House:
-    """An admin app over two models; switching is remembered, and told to the feed as the real one tells it."""
+class AdminUnderTest:
+    """An admin app over two models; switching is stored, and sent to the feed as by the gateway."""
 
     key: str | None = None
     off: set[str] = field(default_factory=set)
@@ -140,18 +140,18 @@ class House:
 
 def test_metrics_are_served() -> None:
     """GET /metrics is what the metrics write, with their content type."""
-    house = House()
-    house.metrics.on_event(REQUEST)
-    answer = house.ask("GET", "/metrics")
+    site = AdminUnderTest()
+    site.metrics.on_event(REQUEST)
+    answer = site.ask("GET", "/metrics")
     assert (answer.status, answer.headers["content-type"]) == (200, CONTENT_TYPE)
-    assert answer.body == run_virtual(house.metrics.render())
+    assert answer.body == run_virtual(site.metrics.render())
     assert b"ttft_gateway_requests_total{" in answer.body
 
 
 def test_models() -> None:
-    """The list has every model with its pools as they are now; a model has all there is to know of it."""
-    house = House()
-    listed = house.ask("GET", "/admin/models").json["models"]
+    """The list has every model with the current state of its pools; a model's own route has its full state."""
+    site = AdminUnderTest()
+    listed = site.ask("GET", "/admin/models").json["models"]
     assert [row["model"] for row in listed] == ["llama", "org/qwen"]
     assert listed[0]["pools"][0]["replicas"][1] == {
         "replica": "b",
@@ -165,14 +165,14 @@ def test_models() -> None:
         "ttft_p50_s": None,
         "ttft_p99_s": None,
     }
-    assert house.ask("GET", "/admin/models/org/qwen").json == {"model": "org/qwen", "pools": ["a picture"]}
-    assert house.refusal("GET", "/admin/models/gpt") == (404, "model_not_found")
+    assert site.ask("GET", "/admin/models/org/qwen").json == {"model": "org/qwen", "pools": ["a picture"]}
+    assert site.refusal("GET", "/admin/models/gpt") == (404, "model_not_found")
 
 
 @pytest.mark.parametrize(("query", "asked"), [(b"q=0.97", [0.97]), (b"q=0.5,%200.9&q=0.999", [0.5, 0.9, 0.999])])
 def test_a_model_at_any_quantile(query: bytes, asked: list[float]) -> None:
     """The picture of a model is made for the quantiles that are asked for, one or several."""
-    assert House().ask("GET", "/admin/models/llama", query=query).json["pools"] == ["a picture", *asked]
+    assert AdminUnderTest().ask("GET", "/admin/models/llama", query=query).json["pools"] == ["a picture", *asked]
 
 
 @pytest.mark.parametrize(
@@ -180,53 +180,53 @@ def test_a_model_at_any_quantile(query: bytes, asked: list[float]) -> None:
     [b"q=", b"q=high", b"q=97", b"q=0", b"q=1", b"q=nan", b"q=-0.5", b"q=0.5,", b"q=0.5&q=2", b"q=.5" + 16 * b",.5"],
 )
 def test_a_quantile_that_is_none(query: bytes) -> None:
-    """What is not a share between 0 and 1, or too many of them, is a 400 that names `q` and has a code."""
-    answer = House().ask("GET", "/admin/models/llama", query=query)
+    """A quantile outside 0 to 1, or too many of them, get a 400 with param `q` and a code."""
+    answer = AdminUnderTest().ask("GET", "/admin/models/llama", query=query)
     error = answer.json["error"]
     assert (answer.status, error["param"], error["code"]) == (400, "q", "invalid_value")
 
 
 def test_reload() -> None:
-    """A reload says what it came to; one that is refused says why, and a page from elsewhere may not ask for one."""
-    answer = House().ask("POST", "/admin/reload")
+    """A reload returns its result, a failed one the reason; a foreign web page gets a 403."""
+    answer = AdminUnderTest().ask("POST", "/admin/reload")
     assert (answer.status, answer.json) == (200, {"models": 2, "replicas": {"kept": 3, "new": 1}})
-    answer = House(fault="gateway.yaml:3:5: no").ask("POST", "/admin/reload")
+    answer = AdminUnderTest(fault="gateway.yaml:3:5: no").ask("POST", "/admin/reload")
     assert (answer.status, answer.json["error"]["code"]) == (422, "config_refused")
     assert answer.json["error"]["message"] == "gateway.yaml:3:5: no"
     foreign = {"origin": "https://elsewhere.example", "host": "127.0.0.1:8081"}
-    assert House().refusal("POST", "/admin/reload", headers=foreign) == (403, "forbidden")
+    assert AdminUnderTest().refusal("POST", "/admin/reload", headers=foreign) == (403, "forbidden")
 
 
 def test_usage() -> None:
-    """Usage is told by key and model since the start, with a total; a key or a model can be asked for."""
-    house = House()
+    """Usage is reported by key and model since the start, with a total; it can be filtered by key and model."""
+    site = AdminUnderTest()
     for event in (HEDGED, REQUEST, replace(REQUEST, key_name="team-b", model="org/qwen")):
-        house.usage.on_event(event)
-    told = house.ask("GET", "/admin/usage").json
-    assert told["since"] == "2026-03-01T12:30:00Z"
+        site.usage.on_event(event)
+    usage = site.ask("GET", "/admin/usage").json
+    assert usage["since"] == "2026-03-01T12:30:00Z"
     winners = {"attempts": 2, "prompt_tokens": 200, "cached_tokens": 80, "completion_tokens": 22}
     losers = {"attempts": 1, "prompt_tokens": 90, "estimated": 1}
-    assert told["rows"][0] == {"requests": 2, "key": "team-a", "model": "llama", "winner": winners, "loser": losers}
-    assert [(row["key"], row["model"], row["requests"]) for row in told["rows"][1:]] == [("team-b", "org/qwen", 1)]
-    assert (told["total"]["requests"], told["total"]["winner"]["prompt_tokens"]) == (3, 300)
-    one = house.ask("GET", "/admin/usage", query=b"key=team-b&model=org/qwen").json
+    assert usage["rows"][0] == {"requests": 2, "key": "team-a", "model": "llama", "winner": winners, "loser": losers}
+    assert [(row["key"], row["model"], row["requests"]) for row in usage["rows"][1:]] == [("team-b", "org/qwen", 1)]
+    assert (usage["total"]["requests"], usage["total"]["winner"]["prompt_tokens"]) == (3, 300)
+    one = site.ask("GET", "/admin/usage", query=b"key=team-b&model=org/qwen").json
     assert [row["key"] for row in one["rows"]] == ["team-b"]
     assert one["total"]["requests"] == 1
-    assert house.ask("GET", "/admin/usage", query=b"key=nobody").json["rows"] == []
-    unknown = house.ask("GET", "/admin/usage", query=b"model=gpt")
+    assert site.ask("GET", "/admin/usage", query=b"key=nobody").json["rows"] == []
+    unknown = site.ask("GET", "/admin/usage", query=b"model=gpt")
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "model_not_found")
 
 
 def test_switch() -> None:
     """The switch turns one model or all of them, and answers with the new state."""
-    house = House()
-    assert house.ask("GET", "/admin/hedging").json == {"on": True, "models": {"llama": True, "org/qwen": True}}
-    one = house.ask("POST", "/admin/hedging", b'{"on": false, "model": "org/qwen"}')
+    site = AdminUnderTest()
+    assert site.ask("GET", "/admin/hedging").json == {"on": True, "models": {"llama": True, "org/qwen": True}}
+    one = site.ask("POST", "/admin/hedging", b'{"on": false, "model": "org/qwen"}')
     assert one.json == {"on": False, "models": {"llama": True, "org/qwen": False}}
-    everything = house.ask("POST", "/admin/hedging", b'{"on": false}')
+    everything = site.ask("POST", "/admin/hedging", b'{"on": false}')
     assert everything.json == {"on": False, "models": {"llama": False, "org/qwen": False}}
-    assert house.ask("POST", "/admin/hedging", b'{"on": true, "model": null}').json["on"] is True
-    assert house.ask("GET", "/admin/hedging").json["on"] is True
+    assert site.ask("POST", "/admin/hedging", b'{"on": true, "model": null}').json["on"] is True
+    assert site.ask("GET", "/admin/hedging").json["on"] is True
 
 
 @pytest.mark.parametrize(
@@ -247,32 +247,32 @@ def test_switch() -> None:
 )
 def test_bad_switching_changes_nothing(body: bytes, refusal: tuple[int, str]) -> None:
     """A body that is not exactly what the switch takes turns nothing."""
-    house = House()
-    assert house.refusal("POST", "/admin/hedging", body) == refusal
-    assert house.off == set()
+    site = AdminUnderTest()
+    assert site.refusal("POST", "/admin/hedging", body) == refusal
+    assert site.off == set()
 
 
 def test_slow_switching_is_refused() -> None:
     """A body that does not arrive does not hold a connection for ever."""
-    house = House()
+    site = AdminUnderTest()
 
     async def never_send_the_rest() -> tuple[int, float]:
         exchange = Exchange()
         exchange.send_body(b'{"on"', more=True)
-        await exchange.run(house.admin.app, "POST", "/admin/hedging", {})
+        await exchange.run(site.admin.app, "POST", "/admin/hedging", {})
         return exchange.status, asyncio.get_running_loop().time()
 
     assert run_virtual(never_send_the_rest()) == (408, 5.0)
 
 
 def test_foreign_pages_cannot_switch() -> None:
-    """A web page from elsewhere cannot turn the switch through the browser of whoever is on call."""
-    house, off = House(), b'{"on": false}'
+    """A foreign web page cannot turn the switch through an operator's browser."""
+    site, off = AdminUnderTest(), b'{"on": false}'
     foreign = {"host": "127.0.0.1:8081", "origin": "https://example.com"}
-    assert house.refusal("POST", "/admin/hedging", off, foreign) == (403, "forbidden")
-    assert house.off == set()
+    assert site.refusal("POST", "/admin/hedging", off, foreign) == (403, "forbidden")
+    assert site.off == set()
     own = {"host": "127.0.0.1:8081", "origin": "http://127.0.0.1:8081"}
-    assert house.ask("POST", "/admin/hedging", off, own).status == 200
+    assert site.ask("POST", "/admin/hedging", off, own).status == 200
 
 
 GUARDED = ["/metrics", "/admin/usage", "/admin/models", "/admin/models/llama", "/admin/hedging"]
@@ -280,38 +280,38 @@ GUARDED = ["/metrics", "/admin/usage", "/admin/models", "/admin/models/llama", "
 
 @pytest.mark.parametrize("path", [*GUARDED, "/admin/events"])
 @pytest.mark.parametrize("given", [None, "Bearer", "Bearer wrong", "Bearer s\xe9cret", "Basic secret", "secret"])
-def test_key_is_asked_for(path: str, given: str | None) -> None:
+def test_key_is_required(path: str, given: str | None) -> None:
     """With an admin key, every route but /healthz answers 401 to everything but that key."""
-    house = House(key="secret")
+    site = AdminUnderTest(key="secret")
     headers = {} if given is None else {"authorization": given}
-    assert house.refusal("GET", path, headers=headers) == (401, "invalid_api_key")
-    assert house.ask("GET", path, headers=headers).headers["www-authenticate"] == "Bearer"
-    assert house.ask("GET", "/healthz").json == {"status": "ok"}
+    assert site.refusal("GET", path, headers=headers) == (401, "invalid_api_key")
+    assert site.ask("GET", path, headers=headers).headers["www-authenticate"] == "Bearer"
+    assert site.ask("GET", "/healthz").json == {"status": "ok"}
 
 
 @pytest.mark.parametrize("path", GUARDED)
 def test_key_opens(path: str) -> None:
     """The right key opens; the scheme's case does not matter."""
-    house = House(key="secret")
-    assert house.ask("GET", path, headers={"authorization": "bearer secret"}).status == 200
-    refused = house.refusal("POST", "/admin/hedging", b'{"on": false}', {"authorization": "Bearer no"})
-    assert (refused, house.off) == ((401, "invalid_api_key"), set())
+    site = AdminUnderTest(key="secret")
+    assert site.ask("GET", path, headers={"authorization": "bearer secret"}).status == 200
+    refused = site.refusal("POST", "/admin/hedging", b'{"on": false}', {"authorization": "Bearer no"})
+    assert (refused, site.off) == ((401, "invalid_api_key"), set())
 
 
 def test_unknown_routes_and_methods() -> None:
-    """What does not exist is told in OpenAI's shape, and a wrong method with the methods there are."""
-    house = House()
-    assert house.refusal("GET", "/") == (404, "unknown_url")
-    assert house.refusal("GET", "/admin/models/") == (404, "model_not_found")
-    assert house.refusal("GET", "/docs") == (404, "unknown_url")
-    assert house.refusal("DELETE", "/metrics") == (405, "method_not_allowed")
-    assert house.ask("DELETE", "/metrics").headers["allow"] == "GET"
+    """An unknown route gets an error in OpenAI's shape, a wrong method one with the allowed methods."""
+    site = AdminUnderTest()
+    assert site.refusal("GET", "/") == (404, "unknown_url")
+    assert site.refusal("GET", "/admin/models/") == (404, "model_not_found")
+    assert site.refusal("GET", "/docs") == (404, "unknown_url")
+    assert site.refusal("DELETE", "/metrics") == (405, "method_not_allowed")
+    assert site.ask("DELETE", "/metrics").headers["allow"] == "GET"
 
 
-def test_bug_is_told_without_its_text() -> None:
-    """An exception behind a route is a 500 in OpenAI's shape that says nothing of it; the server gets the exception."""
+def test_bug_is_reported_without_its_text() -> None:
+    """An exception in a route causes a 500 in OpenAI's shape without its text; the server receives the exception."""
 
-    class Broken(House):
+    class Broken(AdminUnderTest):
         def describe(self, name: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
             raise ValueError("a secret detail")
 
@@ -326,21 +326,21 @@ def test_bug_is_told_without_its_text() -> None:
 # the feed
 
 
-async def follow(house: House, tasks: asyncio.TaskGroup) -> Exchange:
+async def follow(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> Exchange:
     """Subscribe; returns when the answer has begun."""
     exchange = Exchange()
     exchange.send_body(b"")
-    tasks.create_task(exchange.run(house.admin.app, "GET", "/admin/events", {}))
+    tasks.create_task(exchange.run(site.admin.app, "GET", "/admin/events", {}))
     await exchange.begun.wait()
     return exchange
 
 
-def run_feed(scenario: Callable[[House, asyncio.TaskGroup], Coroutine[object, object, None]]) -> None:
+def run_feed(scenario: Callable[[AdminUnderTest, asyncio.TaskGroup], Coroutine[object, object, None]]) -> None:
     """Run a scenario with feeds, which must have ended when it returns; then end sse-starlette's own task."""
 
     async def run() -> None:
         async with asyncio.TaskGroup() as tasks:
-            await scenario(House(), tasks)
+            await scenario(AdminUnderTest(), tasks)
         AppStatus.should_exit = True
         await asyncio.sleep(0.5)
         AppStatus.should_exit = False
@@ -357,53 +357,53 @@ def events(piece: bytes) -> list[tuple[str, Any]]:
     return found
 
 
-def test_feed_tells_what_happens() -> None:
+def test_feed_sends_events() -> None:
     """A subscriber gets every event since it came, in order, those of one moment in one piece."""
 
-    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
-        house.admin.on_event(BreakerChanged(0.0, "llama", "a", "half_open"))
-        exchange = await follow(house, tasks)
+    async def scenario(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> None:
+        site.admin.on_event(BreakerChanged(0.0, "llama", "a", "half_open"))
+        exchange = await follow(site, tasks)
         assert exchange.headers["content-type"].startswith("text/event-stream")
-        house.admin.on_event(BreakerChanged(1.0, "llama", "a", "open"))
-        house.admin.on_event(REQUEST)
+        site.admin.on_event(BreakerChanged(1.0, "llama", "a", "open"))
+        site.admin.on_event(REQUEST)
         (name, data), (name_2, data_2) = events(await exchange.pieces.get())
         assert (name, data) == ("breaker_changed", {"at_s": 1.0, "model": "llama", "replica": "a", "state": "open"})
         assert (name_2, data_2["attempts"][0]["outcome"]) == ("request_ended", "finished")
-        house.switch("llama", on=False)
+        site.switch("llama", on=False)
         assert events(await exchange.pieces.get()) == [
             ("hedging_switched", {"at_s": 0.0, "model": "llama", "on": False})
         ]
-        house.admin.close()
+        site.admin.close()
 
     run_feed(scenario)
 
 
 def test_slow_subscriber_loses_the_oldest() -> None:
-    """A subscriber that does not keep up is told how many events it lost, and gets the newest."""
+    """A slow subscriber receives the number of dropped events, and the newest events."""
 
-    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
-        exchange = await follow(house, tasks)
+    async def scenario(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> None:
+        exchange = await follow(site, tasks)
         for number in range(1500):
-            house.admin.on_event(BreakerChanged(float(number), "llama", "a", "open"))
+            site.admin.on_event(BreakerChanged(float(number), "llama", "a", "open"))
         (name, lost), *rest = events(await exchange.pieces.get())
         assert (name, lost) == ("events_dropped", {"events": 500})
         assert [data["at_s"] for _, data in rest] == list(range(500, 1500))
-        house.admin.close()
+        site.admin.close()
 
     run_feed(scenario)
 
 
 def test_subscribers_are_bounded() -> None:
-    """The seventeenth subscriber is refused until one of the others has left."""
+    """The seventeenth subscriber is rejected until another one has disconnected."""
 
-    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
-        exchanges = [await follow(house, tasks) for _ in range(17)]
+    async def scenario(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> None:
+        exchanges = [await follow(site, tasks) for _ in range(17)]
         assert [exchange.status for exchange in exchanges] == [200] * 16 + [429]
         assert msgspec.json.decode(await exchanges[16].pieces.get())["error"]["code"] == "too_many_subscribers"
         exchanges[3].leave()
         await asyncio.sleep(0.1)
-        assert (await follow(house, tasks)).status == 200
-        house.admin.close()
+        assert (await follow(site, tasks)).status == 200
+        site.admin.close()
 
     run_feed(scenario)
 
@@ -411,13 +411,13 @@ def test_subscribers_are_bounded() -> None:
 def test_feed_ends_with_the_gateway() -> None:
     """Closing ends every feed at once and completely, with whatever is still queued; later ones end as they begin."""
 
-    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
-        exchange = await follow(house, tasks)
-        house.admin.on_event(REQUEST)
-        house.admin.close()
+    async def scenario(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> None:
+        exchange = await follow(site, tasks)
+        site.admin.on_event(REQUEST)
+        site.admin.close()
         assert await exchange.pieces.get() == b""
         assert exchange.complete
-        assert await (await follow(house, tasks)).pieces.get() == b""
+        assert await (await follow(site, tasks)).pieces.get() == b""
         assert asyncio.get_running_loop().time() == 0.0
 
     run_feed(scenario)
@@ -426,21 +426,21 @@ def test_feed_ends_with_the_gateway() -> None:
 def test_stuck_subscriber_is_let_go() -> None:
     """A subscriber that takes nothing for five seconds loses its place; its answer does not end as if complete."""
 
-    async def scenario(house: House, tasks: asyncio.TaskGroup) -> None:
-        exchanges = [await follow(house, tasks) for _ in range(16)]
+    async def scenario(site: AdminUnderTest, tasks: asyncio.TaskGroup) -> None:
+        exchanges = [await follow(site, tasks) for _ in range(16)]
         exchanges[0].reading.clear()
-        house.admin.on_event(REQUEST)
+        site.admin.on_event(REQUEST)
         await asyncio.sleep(4.9)
-        assert (await follow(house, tasks)).status == 429
+        assert (await follow(site, tasks)).status == 429
         await asyncio.sleep(0.2)
-        assert (await follow(house, tasks)).status == 200
+        assert (await follow(site, tasks)).status == 200
         assert not exchanges[0].complete
-        house.admin.close()
+        site.admin.close()
 
     run_feed(scenario)
 
 
-def test_nobody_else_ends_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_close_ends_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrapper that sse-starlette puts around uvicorn's exit handler passes the call on and does nothing else."""
     called: list[tuple[object, ...]] = []
     monkeypatch.setattr(AppStatus, "original_handler", lambda *arguments: called.append(arguments))
@@ -460,16 +460,16 @@ def test_nobody_else_ends_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_unknown_query_parameter_is_named(method: str, path: str, query: bytes, name: str, takes: str) -> None:
-    """What a route does not take is a 400 that names it and what the route takes, and nothing is done."""
-    house = House()
-    answer = house.ask(method, path, query=query)
+    """An unknown query parameter gets a 400 that names it and the supported ones, and has no effect."""
+    site = AdminUnderTest()
+    answer = site.ask(method, path, query=query)
     assert answer.status == 400
     assert answer.json["error"]["param"] == name
     assert f"{name!r}; this route takes {takes}" in answer.json["error"]["message"]
-    assert not house.off
+    assert not site.off
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz"])
 def test_scrapers_and_probes_may_add_parameters(path: str) -> None:
-    """Who looks by a tool cannot always choose what it asks with."""
-    assert House().ask("GET", path, query=b"target=a").status == 200
+    """Routes for tools accept any query parameter, because tools may add their own."""
+    assert AdminUnderTest().ask("GET", path, query=b"target=a").status == 200

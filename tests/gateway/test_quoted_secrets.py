@@ -1,4 +1,4 @@
-"""Upstreams that quote the gateway's key back: nobody else gets to read it."""
+"""Upstreams that quote the gateway's key: neither clients nor logs contain it."""
 
 import pytest
 
@@ -38,17 +38,17 @@ def test_what_is_secret_of_a_replica() -> None:
     ],
     ids=["status", "stream"],
 )
-def test_a_key_that_is_quoted_reaches_nobody(steps: list[Step]) -> None:
-    """The client's error and the report have no word of it, before the first content and behind it."""
+def test_a_quoted_key_is_removed(steps: list[Step]) -> None:
+    """The client's error and the report do not contain the key, before the first content and after it."""
 
     def prepare(pools: list[Pool]) -> None:
         pools[0].replicas[0].secrets = (KEY,)
 
-    told = run_race(Scripted(steps), prepare=prepare)
-    assert told.client.error is not None
-    assert "****" in told.client.error.message
-    assert KEY not in told.client.error.body().decode()
-    assert KEY not in repr(told.report)
+    result = run_race(Scripted(steps), prepare=prepare)
+    assert result.client.error is not None
+    assert "****" in result.client.error.message
+    assert KEY not in result.client.error.body().decode()
+    assert KEY not in repr(result.report)
 
 
 def test_an_error_without_words_has_none() -> None:
@@ -58,12 +58,12 @@ def test_an_error_without_words_has_none() -> None:
     assert (error.message, error.kind, error.param, error.code) == ("cut", None, None, None)
 
 
-def test_a_key_in_an_upstreams_request_id_reaches_nobody() -> None:
-    """A replica that makes up its request ids of the key it was sent tells it to neither the client nor the log."""
+def test_a_key_in_an_upstreams_request_id_is_removed() -> None:
+    """A request id that contains the key reaches neither the client nor the log."""
 
     def prepare(pools: list[Pool]) -> None:
         pools[0].replicas[0].secrets = ("up-1",)  # what the scripted replica gives as its id
 
-    told = run_race(Scripted(answer(0.01)), prepare=prepare)
-    assert told.client.headers[b"x-upstream-request-id"] == b"****"
-    assert "up-1" not in repr(told.report)
+    result = run_race(Scripted(answer(0.01)), prepare=prepare)
+    assert result.client.headers[b"x-upstream-request-id"] == b"****"
+    assert "up-1" not in repr(result.report)

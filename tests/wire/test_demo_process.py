@@ -19,9 +19,9 @@ def test_ctrl_c_ends_the_demo() -> None:
             reader, writer = await stream(gateway.port, "demo", 8000)
             ports = replica_ports(gateway)
             gateway.process.send_signal(signal.SIGINT)
-            last, (code, said) = await asyncio.gather(rest(reader, writer), gateway.ended())
+            last, (code, output) = await asyncio.gather(rest(reader, writer), gateway.ended())
             assert b'"error"' in last
-            assert code == ExitCode.OK, said
+            assert code == ExitCode.OK, output
             assert all([await refuses(port) for port in ports])
 
     run_real(main())
@@ -48,9 +48,9 @@ def test_demo_traffic_ends_by_itself() -> None:
 
     async def main() -> None:
         async with started("demo", "--traffic", "--seconds", "2", "--port", "0") as gateway:
-            code, said = await gateway.ended()
-        assert code == ExitCode.OK, said
-        text = said.decode()
+            code, output = await gateway.ended()
+        assert code == ExitCode.OK, output
+        text = output.decode()
         assert "\x1b[" not in text
         rows = re.findall(r"^(off|on) +([0-9]+) +([0-9,]+) +([0-9,]+) +([0-9,]+) ", text, re.MULTILINE)
         assert [row[0] for row in rows] == ["off", "on"]
@@ -63,7 +63,7 @@ def test_demo_traffic_ends_by_itself() -> None:
 
 
 def replica_ports(demo: Gateway) -> list[int]:
-    """Where the demo says its replicas listen."""
+    """Return the ports of the replicas from the demo's output."""
     ports = [int(port) for port in re.findall(rb" on port ([0-9]+)", demo.said)]
     assert len(ports) == 3, demo.said
     return ports

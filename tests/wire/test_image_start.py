@@ -41,7 +41,7 @@ async def health(listen: str) -> tuple[int | None, bytes]:
 
 
 def test_without_any_configuration() -> None:
-    """The default command runs the demo, prints a key, serves callers who send it and no others, and is healthy."""
+    """The default command runs the demo, prints a key, serves only callers with that key, and is healthy."""
 
     async def main() -> None:
         async with started("serve", "--or-demo") as gateway:
@@ -51,9 +51,9 @@ def test_without_any_configuration() -> None:
             assert await status(gateway.port, "any") == b"HTTP/1.1 401 Unauthorized"
             assert await health(f"0.0.0.0:{gateway.port}") == (ExitCode.OK, b"")
             gateway.process.send_signal(signal.SIGINT)
-            code, said = await gateway.ended()
-        assert code == ExitCode.OK, said
-        assert key.encode() not in said
+            code, output = await gateway.ended()
+        assert code == ExitCode.OK, output
+        assert key.encode() not in output
         unhealthy, why = await health(f"127.0.0.1:{gateway.port}")
         assert unhealthy == ExitCode.FAILED
         assert b"refused" in why
@@ -66,16 +66,16 @@ def test_traffic_sends_the_key() -> None:
 
     async def main() -> None:
         async with started("demo", "--traffic", "--seconds", "1") as gateway:
-            code, said = await gateway.ended()
-        assert code == ExitCode.OK, said
-        assert b"failed" not in said
+            code, output = await gateway.ended()
+        assert code == ExitCode.OK, output
+        assert b"failed" not in output
 
     run_real(main())
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b"", b"SSH-2.0\r\n"])
 def test_health_takes_200_only(answer: bytes) -> None:
-    """Whatever else answers than a healthy gateway is told, with exit code 1."""
+    """An answer other than a healthy gateway's is reported, with exit code 1."""
 
     async def main() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,8 +85,8 @@ def test_health_takes_200_only(answer: bytes) -> None:
 
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            code, said = await health(f"127.0.0.1:{port}")
+            code, output = await health(f"127.0.0.1:{port}")
         assert code == ExitCode.FAILED
-        assert b"instead of 200" in said
+        assert b"instead of 200" in output
 
     run_real(main())

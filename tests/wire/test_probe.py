@@ -1,4 +1,4 @@
-"""`probe` against replicas that behave in known ways: what it finds, what it costs, how it ends. Real sockets."""
+"""`probe` against replicas with defined behaviour: results, costs, exit codes. Real sockets."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\
 
 
 async def probed(url: str, row: Mapping[str, Any], requests: int = 3, max_tokens: int = 8) -> ProbeReport:
-    """What is found out about one replica with this in its configuration."""
+    """Probe one replica with these settings."""
     replica = {"name": "a", "kind": "simulated", "base_url": url, **row}
     settings = Settings.model_validate({"models": [{"name": "m", "replicas": [replica]}]})
     [report] = await probe_all(settings, targets(settings, None, None), requests, max_tokens)
@@ -37,7 +37,7 @@ async def probed(url: str, row: Mapping[str, Any], requests: int = 3, max_tokens
 def simulated(
     requests: int = 3, max_tokens: int = 8, row: Mapping[str, Any] | None = None, **profile: Any
 ) -> ProbeReport:
-    """What is found out about a simulated replica."""
+    """Probe a simulated replica."""
 
     async def run() -> ProbeReport:
         async with serving(**profile) as server:
@@ -71,7 +71,7 @@ def test_a_replica_that_flushes_headers_early() -> None:
 
 
 def test_a_replica_that_holds_headers() -> None:
-    """Where the head comes with the content there is no trap."""
+    """Headers that arrive with the content are no trap."""
     report = simulated(ttft="150ms", gap="2ms", headers="with_first_content")
     assert (report.trap, names(report)) == (False, [])
 
@@ -93,13 +93,13 @@ def test_a_replica_that_holds_headers() -> None:
     ],
 )
 def test_quirks_are_found_and_no_errors(profile: dict[str, Any], expected: list[str]) -> None:
-    """What is odd and can be read is a quirk, not a failure."""
+    """Unusual but readable streams have quirks, not failures."""
     report = simulated(gap="1ms", **profile)
     assert (report.error, names(report)) == (None, expected)
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         ("401", "status 401: Incorrect API key provided.; check api_key"),
         ("404", "status 404: The model does not exist.; the replica lists simulated; write one of them"),
@@ -112,10 +112,10 @@ def test_quirks_are_found_and_no_errors(profile: dict[str, Any], expected: list[
         ("json_error", "The engine is dead"),
     ],
 )
-def test_what_fails_is_told_after_one_request(fault: str, told: str) -> None:
-    """A replica that fails is asked no more, not crashed on, and its error says what to do where that is known."""
+def test_a_failure_ends_the_probe_after_one_request(fault: str, message: str) -> None:
+    """A failed replica gets no further request, and its error includes the correction if one is known."""
     report = simulated(faults=[fault], row={"api_key": KEY})
-    assert told in (report.error or "")
+    assert message in (report.error or "")
     assert (report.streams, report.cancel, report.times.content_s) == (0, None, None)
     assert report.times.connect_s is not None
 
@@ -135,14 +135,14 @@ def test_a_failure_in_between_keeps_what_was_measured() -> None:
 
 @pytest.mark.parametrize("row", [{"kind": "anthropic"}, {"kind": "vllm", "apis": ["messages"]}])
 def test_a_replica_of_another_api(row: dict[str, Any]) -> None:
-    """A replica that speaks Anthropic's API is probed in it, with its times and without quirks of ours."""
+    """A replica with Anthropic's API is probed through that API, with its times and without quirks of translation."""
     report = simulated(row=row, gap="1ms")
     assert (report.error, report.streams, names(report)) == (None, 3, [])
     assert report.times.content_s is not None
 
 
-def test_nobody_listens() -> None:
-    """A replica that cannot be reached says so and names its address."""
+def test_an_unreachable_replica() -> None:
+    """The error of an unreachable replica names its address."""
     with socket.create_server(("127.0.0.1", 0)) as unused:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
     report = run_real(probed(url, {}))
@@ -151,7 +151,7 @@ def test_nobody_listens() -> None:
     assert report.error.endswith(f"; check that the replica is running at {url}")
 
 
-def test_limits_are_told_as_they_came() -> None:
+def test_rate_limit_headers_are_reported() -> None:
     """Rate-limit headers are shown with their names and values; others are not."""
     report = simulated(gap="1ms", provider="openai", extra_headers=["x-other: 1", "retry-after: 3"])
     assert report.limits["x-ratelimit-limit-requests"] == "1000"
@@ -159,8 +159,8 @@ def test_limits_are_told_as_they_came() -> None:
     assert not {"x-other", "content-type"} & set(report.limits)
 
 
-def test_a_provider_does_not_tell_what_it_works_on() -> None:
-    """Of a provider nothing can be seen behind a close, and the public list is not taken for a proof."""
+def test_a_provider_has_no_count_of_running_requests() -> None:
+    """The effect of a close on a provider cannot be observed, and the public list does not count as proof."""
     report = simulated(gap="5ms", row={"kind": "groq"})
     assert report.cancel is not None
     assert report.cancel.outcome is CancelResult.UNKNOWN
@@ -195,7 +195,7 @@ async def answering(answer: Callable[[str, dict[str, Any]], Answer]) -> AsyncIte
 
 
 def answered(answer: Callable[[str, dict[str, Any]], Answer], **row: str) -> ProbeReport:
-    """What is found out about a server that answers so."""
+    """Probe a server with these answers."""
 
     async def run() -> ProbeReport:
         async with answering(answer) as url:
@@ -204,8 +204,8 @@ def answered(answer: Callable[[str, dict[str, Any]], Answer], **row: str) -> Pro
     return run_real(run())
 
 
-def test_what_is_refused_is_left_out() -> None:
-    """A refused `stream_options` or `max_tokens` is asked for differently, once, and told."""
+def test_a_rejected_field_is_changed_once() -> None:
+    """A rejected `stream_options` or `max_tokens` is changed once, and reported."""
     bodies = []
 
     def answer(_path: str, body: dict[str, Any]) -> Answer:
@@ -227,8 +227,8 @@ def test_what_is_refused_is_left_out() -> None:
     assert len(bodies) == 2 + 3 + 1
 
 
-def test_a_server_that_refuses_everything_is_asked_three_times() -> None:
-    """Whatever is left out, a server that keeps refusing ends the probe."""
+def test_a_server_that_rejects_everything_gets_three_requests() -> None:
+    """A server that rejects every form of the request ends the probe."""
     asked = []
 
     def answer(_path: str, body: dict[str, Any]) -> Answer:
@@ -240,7 +240,7 @@ def test_a_server_that_refuses_everything_is_asked_three_times() -> None:
     assert (len(asked), names(report)) == (3, [])
 
 
-def test_token_counts_that_do_not_come_or_come_unasked() -> None:
+def test_missing_and_unrequested_token_counts() -> None:
     """Token counts are asked for in all streams but the last."""
 
     def never(_path: str, _body: dict[str, Any]) -> Answer:
@@ -255,7 +255,7 @@ def test_token_counts_that_do_not_come_or_come_unasked() -> None:
 
 
 def test_an_answer_without_content_fails_with_advice() -> None:
-    """An answer that ends before it has said anything cannot be measured; more tokens may help."""
+    """An answer without content cannot be measured; the error advises more tokens."""
 
     def answer(_path: str, _body: dict[str, Any]) -> Answer:
         return 200, b"text/event-stream", END
@@ -264,7 +264,7 @@ def test_an_answer_without_content_fails_with_advice() -> None:
 
 
 def test_an_engine_that_is_in_use_proves_nothing() -> None:
-    """Where others are served, too, a count that stays or falls says nothing about the cancel."""
+    """With other running requests, the count is not conclusive."""
 
     async def run() -> ProbeReport:
         async with serving(gap="20ms") as server, connected(server.port) as (reader, writer):
@@ -279,12 +279,12 @@ def test_an_engine_that_is_in_use_proves_nothing() -> None:
 
 
 def test_a_wrong_base_url_is_suspected_where_nothing_is_known() -> None:
-    """Where neither the model nor a list of models is found, the address may be wrong."""
+    """If neither the model nor a list of models is found, the error advises to check base_url."""
     report = answered(lambda _path, _body: (404, b"text/plain", b"no"), kind="compatible")
     assert "lists no models either; check base_url" in (report.error or "")
 
 
-def test_what_a_replica_says_is_shown_clean() -> None:
+def test_texts_of_replicas_are_cleaned() -> None:
     """An error that quotes the key or steers the terminal does neither."""
 
     def answer(_path: str, _body: dict[str, Any]) -> Answer:
@@ -295,7 +295,7 @@ def test_what_a_replica_says_is_shown_clean() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., str]:
-    """Writes a configuration and says where."""
+    """Return a function that writes a configuration and returns its path."""
 
     def write(**urls: str) -> str:
         rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in urls.items()]
@@ -306,10 +306,10 @@ def config(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def test_the_command_says_what_it_costs_and_then_what_it_found(
+def test_the_command_prints_the_cost_and_then_the_results(
     config: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The cost is told first, on stderr; exit code 0 means that all replicas are fine, 1 that one is not."""
+    """The cost is printed first, on stderr; exit code 0 means that no replica failed, 1 that one did."""
     with replicas(a={"gap": "1ms"}, b={"faults": ["500"]}) as urls:
         file = config(**urls)
         assert main(["probe", "--config", file, "--replica", "a", "--requests", "1"]) == ExitCode.OK
@@ -322,7 +322,7 @@ def test_the_command_says_what_it_costs_and_then_what_it_found(
     assert [(row["replica"], row["ok"]) for row in document["replicas"]] == [("a", True), ("b", False)]
 
 
-def test_the_command_sends_nothing_that_was_not_agreed_to(
+def test_the_command_sends_nothing_without_agreement(
     config: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Too much for one probe, or a replica that is not there, ends with code 2, a bad file with 3; nothing is sent."""
@@ -330,11 +330,11 @@ def test_the_command_sends_nothing_that_was_not_agreed_to(
     assert "base_url" in capsys.readouterr().err
     file = config(a="http://127.0.0.1:1/v1", b="http://127.0.0.1:1/v1")
     much = ["--requests", "20", "--max-tokens", "1000"]
-    for options, told in (
+    for options, message in (
         (much, "need --yes"),
         (["--replica", "z"], "has no such replica; choose from m/a, m/b"),
         (["--model", "z"], "has no such replica"),
     ):
         assert main(["probe", "--config", file, *options]) == ExitCode.USAGE
         out, err = capsys.readouterr()
-        assert (out, told in err) == ("", True)
+        assert (out, message in err) == ("", True)

@@ -1,4 +1,4 @@
-"""The gateway as a process: signals, exit codes, what it says. Real time, real sockets."""
+"""The gateway as a process: signals, exit codes, output. Real time, real sockets."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from spawned import WAIT_S, refuses, request, rest, serving, spawn, started, str
 
 
 async def answers(port: int, path: str, status: int) -> bool:
-    """Whether a GET is answered so."""
+    """Return True if a GET gets this status."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % path.encode())
     async with asyncio.timeout(WAIT_S):
@@ -25,14 +25,14 @@ async def answers(port: int, path: str, status: int) -> bool:
 
 
 async def is_stuck(replica: SimulatedServer) -> bool:
-    """Whether an answer has begun and all buffers on its way are full."""
+    """Return True if an answer has begun and all buffers of its connection are full."""
     before = replica.stats.tokens
     await asyncio.sleep(0.3)
     return replica.stats.tokens == before > 0
 
 
 def test_sigterm_drains() -> None:
-    """After SIGTERM /readyz says 503, the running stream ends whole, nobody new comes in, and the exit code is 0."""
+    """After SIGTERM, /readyz returns 503, the running stream completes, new connections fail; exit code 0."""
 
     async def main() -> None:
         async with serving(ttft="50ms", gap="100ms", tokens=20) as (gateway, _):
@@ -42,16 +42,16 @@ def test_sigterm_drains() -> None:
             await until(lambda: answers(gateway.port, "/readyz", 503))
             await until(lambda: refuses(gateway.port))
             assert (await rest(reader, writer)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
-            code, said = await gateway.ended()
+            code, output = await gateway.ended()
             assert code == ExitCode.OK
-            assert b"stopping: " in said
+            assert b"stopping: " in output
 
     run_real(main())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_second_signal_ends_at_once(number: signal.Signals, code: int) -> None:
-    """A second signal ends a stream that would run for minutes, not cleanly; the exit code says which it was."""
+    """A second signal ends a long stream with an error; the exit code shows the signal."""
 
     async def main() -> None:
         async with serving(ttft="50ms", gap="1s", tokens=600) as (gateway, _):
@@ -59,9 +59,9 @@ def test_second_signal_ends_at_once(number: signal.Signals, code: int) -> None:
             gateway.process.send_signal(number)
             await gateway.says(gateway.process.stderr, b"stopping: ")
             gateway.process.send_signal(number)
-            last, (ended, said) = await asyncio.gather(rest(reader, writer), gateway.ended())
+            last, (ended, output) = await asyncio.gather(rest(reader, writer), gateway.ended())
             assert ended == code
-            assert b"1 running requests were ended with an error" in said
+            assert b"1 running requests were ended with an error" in output
             assert b'"error"' in last
             assert b"[DONE]" not in last
 
@@ -95,16 +95,16 @@ def test_taken_port() -> None:
             port = taken.getsockname()[1]
             listen = ["--listen", f"127.0.0.1:{port}", "--admin-listen", "off"]
             async with started("serve", "--model", "m", "--replica", "http://127.0.0.1:9", *listen) as gateway:
-                code, said = await gateway.ended()
+                code, output = await gateway.ended()
         assert code == ExitCode.CANNOT_LISTEN
-        assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in said
-        assert b"Traceback" not in said
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in output
+        assert b"Traceback" not in output
 
     run_real(main())
 
 
 def test_introduction() -> None:
-    """At start it says where it listens and what it serves, and warns of a replica that cannot be reached."""
+    """The output at start has addresses, models, and a warning about an unreachable replica."""
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as unused:
@@ -140,8 +140,8 @@ def test_light_commands_load_no_framework() -> None:
     run_real(main())
 
 
-def test_reader_that_left() -> None:
-    """Output that nobody reads, as in `config-schema | head`, is no reason for a traceback."""
+def test_closed_output() -> None:
+    """A closed output, as in `config-schema | head`, does not cause a traceback."""
 
     async def main() -> None:
         reading, writing = os.pipe()

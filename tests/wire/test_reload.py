@@ -46,7 +46,7 @@ class House:
         return load(self.file, {})
 
     def replica(self, name: str) -> Any:
-        """A replica as it stands now."""
+        """Return the current state of a replica."""
         return self.gateway._topology.replicas["m", name]
 
 
@@ -68,7 +68,7 @@ async def house(folder: Path) -> AsyncIterator[House]:
 
 
 def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
-    """Replicas, what was learned of them and their breakers go on; a changed one begins anew, and nobody else does."""
+    """Replicas keep their learned latencies and breakers; only a changed one starts anew."""
 
     async def main() -> None:
         async with house(tmp_path) as home:
@@ -116,7 +116,7 @@ def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
     [({"listen": "127.0.0.1:1"}, "listen changed"), ({"models": []}, "models"), ({"nonsense": 1}, "nonsense")],
 )
 def test_a_bad_configuration_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
-    """The old one goes on, and who asked is told what is wrong, as is the log."""
+    """The old configuration remains in force; the response and the log contain the error."""
 
     async def main() -> None:
         async with house(tmp_path) as home:
@@ -125,9 +125,9 @@ def test_a_bad_configuration_is_refused(tmp_path: Path, change: dict[str, Any], 
             with pytest.raises(ReloadFailed, match=why):
                 await home.gateway.reload()
             assert home.gateway._topology is site
-            told = [event for event in home.events if isinstance(event, ConfigReloaded)]
-            assert len(told) == 1
-            assert why in (told[0].error or "")
+            reloads = [event for event in home.events if isinstance(event, ConfigReloaded)]
+            assert len(reloads) == 1
+            assert why in (reloads[0].error or "")
 
     run_real(main())
 
@@ -150,7 +150,7 @@ def test_keys_are_read_again(tmp_path: Path) -> None:
 
 
 def test_sighup_drops_no_stream(tmp_path: Path) -> None:
-    """A process that is told by SIGHUP serves the new models at once, and a stream that had begun ends whole."""
+    """After SIGHUP, a process serves the new models at once, and a running stream completes."""
 
     async def main() -> None:
         server = SimulatedServer(parse_profile({"ttft": "5ms", "gap": "10ms"}), 0)
