@@ -31,9 +31,7 @@ DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish
 _LAST_S = 0.3  # for the remaining connections when everything ends at once; uvicorn polls ten times a second
 _SWEEP_S = 1.0
 _BACKLOG = 4096
-_UNSENT_BYTES_MAX = (
-    128 * 1024
-)  # per client, in the kernel, which would otherwise buffer megabytes for a client that does not read
+_UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel; the default is megabytes if a client does not read
 _YOUNG_MAX = 20_000  # new objects before a garbage collection; requests create no cycles
 _KEEP_ALIVE_S = 75  # idle client connections; longer than a load balancer's 60 s, so that it closes first
 

@@ -152,7 +152,7 @@ class ReplicaSettings(Section):
     model: str | None = Field(default=None, min_length=1, max_length=256)
     """Name of the model at the replica; unset: the public name."""
     quota: Name | None = None
-    """Quota that counts the replica's rate limits; replicas with the same quota share it."""
+    """Quota that counts the replica's rate limits; unset: one for each URL, key and model, none for own engines."""
     boundary: Name | None = None
     """Region or vendor that requests must not leave; unset: none."""
     prices: PriceSettings | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
