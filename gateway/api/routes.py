@@ -18,12 +18,14 @@ from gateway.api.body_reader import BodyReader, ClientDisconnected
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
+from gateway.api.websocket import is_handshake
 from gateway.errors import (
     GatewayError,
     Internal,
     MethodNotAllowed,
     ShuttingDown,
     UnsupportedApi,
+    UnsupportedUpgrade,
 )
 from gateway.estimation.prefixes import prefix_hashes
 from gateway.estimation.tokens import text_tokens
@@ -111,6 +113,8 @@ class RacedRoutes:
         serving, key_name = self.serving, None
         body, arrived_s = b"", 0.0
         try:
+            if api is Api.RESPONSES and is_handshake(scope):
+                raise UnsupportedUpgrade(f"WebSocket is not supported at {scope['path']}; use POST")
             if scope["method"] != "POST":
                 raise MethodNotAllowed(
                     f"method {scope['method']} is not supported at {scope['path']}; use POST", allow="POST"

@@ -117,6 +117,7 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "unsupported_parameter": Asked({"model": "chat-only", "input": "Hello", "store": True}, "/v1/responses"),
     "unknown_url": Asked({}, "/v1/images"),
     "method_not_allowed": Asked(method="GET"),
+    "unsupported_upgrade": Asked(None, "/v1/responses", "GET", {"connection": "upgrade", "upgrade": "websocket"}),
     "request_too_large": Asked(b"[" + b" " * 10_000_001),
     "upstream_rate_limited": chat(model="waits"),
     "upstream_error": chat(model="absent"),

@@ -14,7 +14,7 @@ from checkout import ROOT
 PATH = ROOT / "openapi.yaml"
 CONTRACT: dict[str, Any] = yaml.safe_load(PATH.read_text(encoding="utf-8"))
 
-_OF_NO_OPERATION = {"UnknownRoute": 404, "MethodNotAllowed": 405}
+_OF_NO_OPERATION = {"UnknownRoute": 404, "MethodNotAllowed": 405, "UnsupportedUpgrade": 426}
 
 
 def resolved(part: dict[str, Any]) -> dict[str, Any]:
