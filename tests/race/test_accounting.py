@@ -209,7 +209,7 @@ def test_every_attempt_is_accounted_once_and_everywhere_alike(
 
 
 def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
-    """A replica has its own prices or its model's, and takes hedges if cancelling stops the bill or if configured to."""
+    """A replica has its own prices or its model's; it takes hedges if cancelling stops the bill, or if configured."""
     rows: list[dict[str, object]] = [
         {"name": "a", "kind": "openai"},
         {"name": "b", "kind": "groq", "prices": {"prompt": 0.5, "cached_prompt": 0.25, "completion": 0.75}},
