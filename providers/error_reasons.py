@@ -14,6 +14,12 @@ _POLICY = {
     "invalid_prompt",  # OpenAI, reasoning models: the prompt was flagged
     "data_inspection_failed",  # Alibaba
 }
+_BLAME = {  # types of errors that blame the request
+    "invalid_request_error",  # OpenAI, Anthropic, llama.cpp, Mistral
+    "BadRequestError",  # vLLM, SGLang
+    "INVALID_ARGUMENT",  # Gemini
+    "validation",  # TGI
+}
 _TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}  # OpenAI, llama.cpp
 _names_policy = re.compile(
     r"content exists risk|blocked by content filtering policy",  # DeepSeek, Anthropic, with no code of their own
@@ -30,6 +36,11 @@ _names_stream = re.compile(r"\bstream(_options|ing|ed)?\b", re.IGNORECASE).searc
 def is_refusal(error: UpstreamError) -> bool:
     """Return True for a refusal by the provider's policy: an answer, never sent to another replica."""
     return error.code in _POLICY or error.kind in _POLICY or _names_policy(error.message) is not None
+
+
+def blames_request(error: UpstreamError) -> bool:
+    """Return True if an error object of the protocol blames the request: another replica would answer the same."""
+    return error.kind in _BLAME or error.param not in (None, "model")
 
 
 def is_too_long(error: UpstreamError) -> bool:

@@ -121,7 +121,7 @@ class Unsupported(UpstreamError):
     """The upstream's API has no counterpart for this request. Nothing was sent; another replica may serve it.
 
     Args:
-        message: what is not supported, and what to send instead.
+        message: the unsupported part of the request, and a replacement.
         param: the unsupported request field, None if it is the whole API.
         code: the error code, None for `unsupported_api` or `unsupported_parameter`.
     """

@@ -22,6 +22,8 @@ class Outcome(FastEnum):
     RATE_LIMITED = "rate_limited"  # 429
     MISCONFIGURED = "misconfigured"  # upstream 401, 403, 404: the gateway's fault, not the caller's
     CLIENT_ERROR = "client_error"  # a 4xx caused by the caller's request
+    UNCLEAR_4XX = "unclear_4xx"  # a 4xx that does not blame the request: another replica is asked
+    WRONG_4XX = "wrong_4xx"  # the same, and another replica answered the request
     UNSUPPORTED = "unsupported"  # this upstream's API cannot express the request; another replica's may
     MODEL_REFUSAL = "model_refusal"  # the provider refused, by its content policy
     CUT = "cut"  # cut or stalled after content
@@ -89,6 +91,8 @@ OUTCOME_EFFECTS: dict[Outcome, OutcomeEffect] = {
     Outcome.RATE_LIMITED: OutcomeEffect(Sample.NONE, BreakerSignal.COOL_DOWN, Bill.RELEASE),
     Outcome.MISCONFIGURED: OutcomeEffect(Sample.NONE, BreakerSignal.TRIP, Bill.RELEASE),
     Outcome.CLIENT_ERROR: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
+    Outcome.UNCLEAR_4XX: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
+    Outcome.WRONG_4XX: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.RELEASE),
     Outcome.UNSUPPORTED: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.RELEASE),
     Outcome.MODEL_REFUSAL: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.SETTLE),
     Outcome.CUT: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.SETTLE),

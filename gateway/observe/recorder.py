@@ -42,6 +42,7 @@ _RAISED_CODES = (  # codes set where an error is raised; the rest are in the err
     "upstream_error",
     "upstream_misconfigured",
     "upstream_protocol_error",
+    "upstream_rejected",
     "upstream_timeout",
     # the providers' most frequent codes
     "content_filter",

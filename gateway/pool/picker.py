@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.estimation.break_share import BreakShare
 from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
 from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
@@ -33,6 +34,7 @@ from gateway.routing.strategies import (
 _NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that another quota decides
 _SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above it an equally quick engine is picked
 _IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
+_BREAKS_S: Final = 600.0  # time after a broken answer in which complete ones are counted, too
 _UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary
 _UNSEEN_RATIO: Final = 1.5  # unless its prediction is over the best one by more than this ratio
 
@@ -42,15 +44,19 @@ class ReplicaLoad:
     """The estimated load of a replica.
 
     Attributes:
+        breaks: share of answers that broke after their first content.
         stalls: attempts without first content.
         memory: prompts in its prefix cache.
         pending: prompt tokens of attempts without first content.
+        unclear_keys: names of keys that have met a 4xx without a cause since the last complete answer.
         used_s: time of the last attempt sent to it.
     """
 
+    breaks: BreakShare = field(default_factory=BreakShare)
     stalls: StallDetector = field(default_factory=StallDetector)
     memory: PrefixMemory = field(default_factory=PrefixMemory)
     pending: float = 0.0
+    unclear_keys: set[str] = field(default_factory=set)
     used_s: float = -math.inf
 
 
@@ -72,6 +78,7 @@ class Picker:
         self.loads = {replica: ReplicaLoad() for replica in replicas}
         self.ring = Ring(self._replicas)
         self._turn = 0
+        self._breaking_until_s = -math.inf  # end of the time in which answers are counted because one broke
         self._ramping_until_s = -math.inf  # end of the slow start of the last replica that came back
         self._common_apis = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs of every replica
 
@@ -80,11 +87,20 @@ class Picker:
         stay = [replica for replica in self._replicas if replica in old.loads]
         self.loads |= {replica: old.loads[replica] for replica in stay}
         self._ramping_until_s = old._ramping_until_s
+        self._breaking_until_s = old._breaking_until_s
         return stay
 
     def on_recovered(self, now_s: float) -> None:
         """Start the slow start after a breaker has closed: its replica's share of primaries grows step by step."""
         self._ramping_until_s = now_s + SLOW_START_S
+
+    def on_answer(self, replica: Replica, now_s: float, *, broken: bool) -> None:
+        """Count an answer that was complete, or broke after its first content."""
+        if broken:
+            self._breaking_until_s = now_s + _BREAKS_S
+        elif now_s >= self._breaking_until_s:
+            return
+        self.loads[replica].breaks.add(now_s, broken=broken)
 
     # a primary or failover
 
@@ -103,7 +119,9 @@ class Picker:
                 return self._pick_usable(facts, candidates, now_s, rand)
         return None
 
-    def pick_any(self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float) -> Replica | None:
+    def pick_ignoring_breakers(
+        self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float
+    ) -> Replica | None:
         """Pick a replica with open breakers ignored: the last resort, better than rejecting the request."""
         groups, rand = self._groups(facts, rand)
         for group in groups:
@@ -275,4 +293,7 @@ class Picker:
             queries = [(each.name, self.uncached(facts, each, now_s), loads[each].pending) for each in candidates]
         else:
             queries = [(each.name, tokens, loads[each].pending) for each in candidates]
-        return self._learning.predictor.predict_each(queries, now_s)
+        predicted_s = self._learning.predictor.predict_each(queries, now_s)
+        if now_s >= self._breaking_until_s or predicted_s is None:
+            return predicted_s
+        return [own_s + loads[each].breaks.cost_s(now_s) for each, own_s in zip(candidates, predicted_s, strict=True)]

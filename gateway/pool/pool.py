@@ -28,6 +28,7 @@ from gateway.routing.replicas import BreakerState, Replica
 from providers.base import RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
+_UNCLEAR_KEYS_MAX: Final = 3  # callers with different keys: by then it is not one caller's prompt
 _HIDDEN_SHARE_MAX: Final = 0.2  # share of recent answers with hidden reasoning above which a pool is not hedged
 
 
@@ -185,8 +186,8 @@ class Pool:
         """Learn the rate limits of response headers."""
         self.quotas.observe(attempt, limits, now_s)
 
-    def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
-        """Learn from first content; return the breaker's state if it changed."""
+    def on_content(self, attempt: AttemptView, now_s: float) -> None:
+        """Learn from first content; only a complete answer is a success of its replica."""
         replica, forecast, ttft_s = attempt.replica, attempt.forecast, now_s - attempt.start_s
         if forecast is not None:
             load = self._loads[replica]
@@ -195,7 +196,6 @@ class Pool:
             if forecast.timed:
                 self.learning.predictor.add(replica.name, ttft_s, forecast.uncached, forecast.pending, now_s)
                 self.learning.add_content(replica.name, ttft_s, forecast.ttft_s, now_s)
-        return self._succeeded(replica, now_s)
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
@@ -223,7 +223,10 @@ class Pool:
                 self._unanswered(attempt, attempt.forecast, effects.sample, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state
         if effects.breaker is BreakerSignal.SUCCESS:
+            self.picker.on_answer(replica, now_s, broken=False)
             return self._succeeded(replica, now_s)
+        if outcome is Outcome.CUT:
+            self.picker.on_answer(replica, now_s, broken=True)
         if effects.breaker is BreakerSignal.FAILURE:
             breaker.on_failure(now_s)
         elif effects.breaker is BreakerSignal.TRIP:
@@ -234,10 +237,30 @@ class Pool:
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
 
+    def on_unclear(self, attempt: AttemptView, key_name: str, now_s: float) -> BreakerState | None:
+        """Count a 4xx without a cause: three callers' requests open the breaker, one caller's never do."""
+        replica = attempt.replica
+        keys = self._loads[replica].unclear_keys
+        keys.add(key_name)
+        if len(keys) < _UNCLEAR_KEYS_MAX:
+            return None
+        keys.clear()
+        old_state = replica.breaker.state
+        replica.breaker.trip(now_s)
+        return replica.breaker.state if replica.breaker.state is not old_state else None
+
+    def on_disproved(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
+        """Count a 4xx without a cause as a failure: another replica answers the same request."""
+        breaker, old_state = attempt.replica.breaker, attempt.replica.breaker.state
+        breaker.on_failure(now_s)
+        return breaker.state if breaker.state is not old_state else None
+
     def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
         """Record a success; return the breaker's state if it changed."""
-        moved = replica.breaker.state is not BreakerState.CLOSED
+        moved, load = replica.breaker.state is not BreakerState.CLOSED, self._loads[replica]
         replica.breaker.on_success(now_s)
+        if load.unclear_keys:
+            load.unclear_keys.clear()
         if not moved:
             return None
         self.picker.on_recovered(now_s)

@@ -17,6 +17,7 @@ from gateway.hedging.charges import Charge
 from gateway.hedging.contract import Forecast
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
+from gateway.race.deadlines import AttemptDeadlines
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
 from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, redacted
@@ -28,7 +29,7 @@ _REQUEST_ID_HEADERS = (b"x-request-id", b"request-id", b"apim-request-id", b"x-m
 _CONTENT, _REFUSAL = FrameKind.CONTENT, FrameKind.REFUSAL  # looked up once: these run for every event
 
 
-class Racer(Protocol):
+class AttemptListener(Protocol):
     """Receives the events of an attempt: a race."""
 
     def on_headers(self, attempt: "Attempt", headers: Headers) -> None:
@@ -58,12 +59,8 @@ class Attempt:
         refused: True if its first content is a policy refusal.
         empty: True if it is complete without content: a valid empty answer.
         outcome: outcome, None while it runs.
-        hedge_at_s, overdue_at_s, give_up_at_s: deadlines set by the race, infinite if not set.
-        hedge_after_s: the first hedge_at_s, relative to start_s; infinite if it was never set.
+        deadlines: deadlines until its first content.
         forecast: the pool's forecast, None if it has none.
-        timeout_at_s: time at which `ttft_failover` is over, infinite if TTFT is not timed.
-        overdue: True if another attempt was started because this one exceeded `ttft_failover` or half the client's
-            timeout.
         retry_after_s: Retry-After of a 429 or 503, None without one.
     """
 
@@ -76,20 +73,16 @@ class Attempt:
         "_race",
         "_stream",
         "content_s",
+        "deadlines",
         "empty",
         "end_s",
         "error",
         "events",
         "forecast",
-        "give_up_at_s",
         "headers_s",
-        "hedge_after_s",
-        "hedge_at_s",
         "last_s",
         "malformed",
         "outcome",
-        "overdue",
-        "overdue_at_s",
         "pool",
         "reason",
         "refused",
@@ -98,13 +91,19 @@ class Attempt:
         "role",
         "start_s",
         "status",
-        "timeout_at_s",
         "upstream_request_id",
         "usage",
     )
 
     def __init__(
-        self, race: Racer, pool: Pool, replica: Replica, role: Role, reason: str, loop: asyncio.AbstractEventLoop
+        self,
+        race: AttemptListener,
+        pool: Pool,
+        replica: Replica,
+        role: Role,
+        reason: str,
+        deadlines: AttemptDeadlines,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._race = race
         self._loop = loop
@@ -112,7 +111,7 @@ class Attempt:
         self.replica = replica
         self.role = role
         self.reason = reason
-        self.start_s = self.last_s = loop.time()
+        self.start_s = self.last_s = deadlines.start_s
         self.headers_s: float | None = None
         self.content_s: float | None = None
         self.end_s: float | None = None
@@ -125,11 +124,9 @@ class Attempt:
         self.malformed = 0
         self.refused = False
         self.empty = False
-        self.overdue = False
         self.outcome: Outcome | None = None
         self.forecast: Forecast | None = None
-        self.hedge_at_s = self.hedge_after_s = math.inf
-        self.overdue_at_s = self.timeout_at_s = self.give_up_at_s = math.inf
+        self.deadlines = deadlines
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
         self._forward: Callable[[bytes], None] | None = None
@@ -261,12 +258,13 @@ class Attempt:
         """Build the report for observers; the attempt has ended."""
         assert self.outcome is not None
         assert self.end_s is not None
+        hedge_after_s = self.deadlines.hedge_after_s
         return AttemptReport(
             replica=self.replica.name,
             role=self.role,
             start_s=self.start_s - request_start_s,
-            headers_s=_since(self.start_s, self.headers_s),
-            content_s=_since(self.start_s, self.content_s),
+            headers_s=None if self.headers_s is None else self.headers_s - self.start_s,
+            content_s=None if self.content_s is None else self.content_s - self.start_s,
             end_s=self.end_s - self.start_s,
             outcome=self.outcome,
             status=self.status,
@@ -276,9 +274,5 @@ class Attempt:
             charge=charge,
             reason=self.reason,
             predicted_s=self.forecast.ttft_s if self.forecast is not None else None,
-            hedge_after_s=self.hedge_after_s if self.hedge_after_s < math.inf else None,
+            hedge_after_s=hedge_after_s if hedge_after_s < math.inf else None,
         )
-
-
-def _since(start_s: float, at_s: float | None) -> float | None:
-    return None if at_s is None else at_s - start_s

@@ -1,6 +1,6 @@
 """Starts the attempts of one request and reports their outcomes to their pools.
 
-The race decides the time of an attempt; `Tries` and the pools choose its replica and decide on hedges. This module
+The race decides the time of an attempt; `RetryPlan` and the pools choose its replica and decide on hedges. This module
 sends the attempt and sets its deadlines. It does not decide which attempt wins, and owns no client and no timer. A bug
 in a policy costs no attempt.
 
@@ -15,11 +15,12 @@ from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFire
 from gateway.hedging.contract import Denied, Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.pool.pool import Pool
-from gateway.race.attempt import Attempt, Racer
+from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
+from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.recovery import Recovery
 from gateway.race.report import beyond_boundary, why_started
-from gateway.race.retry_plan import TRIES_MAX, Go, Nothing, Tries, Wait, attempt_limit
+from gateway.race.retry_plan import TRIES_MAX, GiveUp, RetryPlan, SendTo, WaitUntil, attempt_limit
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Call
 from providers.errors import Unsupported, UpstreamError
@@ -46,8 +47,8 @@ class Attempts:
         "_facts",
         "_model",
         "_now_s",
+        "_plan",
         "_runtime",
-        "_tries",
         "beyond",
         "denials",
         "denied_why",
@@ -62,7 +63,7 @@ class Attempts:
         self._facts = facts
         self._caller = caller
         self._runtime = runtime
-        self._tries = Tries(model, facts)
+        self._plan = RetryPlan(model, facts)
         self._now_s = 0.0  # time of the current decision
         self.sent: list[Attempt] = []
         self.errors: list[UpstreamError] = []
@@ -76,45 +77,45 @@ class Attempts:
         """Attempts for which content may still arrive."""
         return [attempt for attempt in self.sent if attempt.live]
 
-    def next(self, racer: Racer, role: Role) -> Attempt | Wait | Nothing:
-        """Send a primary or failover if possible now; otherwise return the time to wait for, or `Nothing`."""
+    def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
+        """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
         runtime, sent = self._runtime, self.sent
         now_s = self._now_s = runtime.loop.time()
-        step = runtime.safely("tries", self._tries.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
+        step = runtime.safely("tries", self._plan.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
         if step is None:
             step = self._any_replica()
-        if isinstance(step, Go):
+        if isinstance(step, SendTo):
             return self._launch(racer, step.pool, step.replica, role, why_started(role, self.errors))
-        if isinstance(step, Nothing):
+        if isinstance(step, GiveUp):
             tried = [attempt.replica for attempt in sent]
             self.beyond = runtime.safely("routing", beyond_boundary, (), self._model.pools, tried)
         return step
 
-    def recover(self, racer: Racer, recovery: Recovery) -> Attempt | Wait | Nothing:
+    def recover(self, racer: AttemptListener, recovery: Recovery) -> Attempt | WaitUntil | GiveUp:
         """Send an attempt that continues a broken stream, if possible now; otherwise as `next`."""
         now_s, rand = self._runtime.loop.time(), self._runtime.rand()
 
-        def choose() -> Go | None:
+        def choose() -> SendTo | None:
             return recovery.next(self.sent, self._facts, now_s, rand)
 
-        step: Go | Wait | Nothing = Nothing()
+        step: SendTo | WaitUntil | GiveUp = GiveUp()
         if not recovery.given_up:
-            step = self._runtime.safely("tries", self._tries.recover, step, self.sent, choose, now_s)
-        if not isinstance(step, Go):
+            step = self._runtime.safely("tries", self._plan.recover, step, self.sent, choose, now_s)
+        if not isinstance(step, SendTo):
             return step
         recovery.on_sent()
         reason = why_started(Role.RECOVERY, self.errors)
         return self._launch(racer, step.pool, step.replica, Role.RECOVERY, reason, recovery_call=recovery.recovery_call)
 
-    def hedge(self, racer: Racer, late: Attempt, now_s: float) -> Attempt | None:
+    def hedge(self, racer: AttemptListener, late: Attempt, now_s: float) -> Attempt | None:
         """Send a backup for a late attempt if its pool approves; None if it does not."""
         pool, runtime = late.pool, self._runtime
-        late.hedge_at_s = math.inf
+        late.deadlines.hedge_s = math.inf
         if self.hedges >= pool.max_hedges:
             return None
         limit = attempt_limit(self.sent, now_s)
         if limit is not None:
-            late.hedge_at_s = limit.until_s if isinstance(limit, Wait) else math.inf
+            late.deadlines.hedge_s = limit.until_s if isinstance(limit, WaitUntil) else math.inf
             return None
         tried, live = [other.replica for other in self.sent], self.live
         default: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
@@ -122,7 +123,7 @@ class Attempts:
         waited_s, request_id, name = now_s - late.start_s, self._caller.request_id, self._model.name
         if isinstance(decision, Denied):
             self.denied_why = decision.why
-            late.hedge_at_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
+            late.deadlines.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
             if decision.reason not in self.denials:
                 self.denials.append(decision.reason)
                 runtime.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
@@ -133,18 +134,19 @@ class Attempts:
         return backup
 
     def first_content(self, attempt: Attempt) -> None:
-        """Report first content to the attempt's pool, which learns from it."""
+        """Report first content to the attempt's pool; it proves replicas wrong that rejected the request."""
+        if self.errors and not attempt.refused:
+            self._disprove(attempt.last_s)
         if attempt.refused:
             self._runtime.safely("content", attempt.pool.on_refusal, None, attempt)
         else:
-            state = self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
-            if state is not None:
-                self._emit_breaker_change(attempt, state)
+            self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End an attempt, once, and settle its reservations."""
-        if attempt.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # a client's timeout is no fault
-            outcome = Outcome.TTFT_TIMEOUT if self._runtime.loop.time() >= attempt.timeout_at_s else outcome
+        deadlines = attempt.deadlines
+        if deadlines.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # a client's timeout is no fault
+            outcome = Outcome.TTFT_TIMEOUT if self._runtime.loop.time() >= deadlines.timeout_s else outcome
         if attempt.close(outcome, error):
             retry_after_s = error.retry_after_s if error is not None else None
             on_end, ended_s = attempt.pool.on_end, attempt.end_s
@@ -157,6 +159,11 @@ class Attempts:
         """End an attempt without a complete answer."""
         self.errors.append(error)
         self.close(attempt, outcome, error)
+        if outcome is Outcome.UNCLEAR_4XX:
+            key_name, on_unclear, now_s = self._caller.key_name, attempt.pool.on_unclear, self._runtime.loop.time()
+            state = self._runtime.safely("outcome", on_unclear, None, attempt, key_name, now_s)
+            if state is not None:
+                self._emit_breaker_change(attempt, state)
         now_s, name, replica = self._runtime.loop.time(), self._model.name, attempt.replica.name
         self._runtime.emit(
             AttemptFailed(now_s, self._caller.request_id, name, replica, outcome, error.label, attempt.status)
@@ -164,13 +171,22 @@ class Attempts:
 
     # inside
 
+    def _disprove(self, now_s: float) -> None:
+        """Count unclear rejections against their replicas: another one answers the same request."""
+        for other in self.sent:
+            if other.outcome is Outcome.UNCLEAR_4XX:
+                other.outcome = Outcome.WRONG_4XX
+                state = self._runtime.safely("outcome", other.pool.on_disproved, None, other, now_s)
+                if state is not None:
+                    self._emit_breaker_change(other, state)
+
     def _emit_breaker_change(self, attempt: Attempt, state: BreakerState) -> None:
         now_s = self._runtime.loop.time()
         self._runtime.emit(BreakerChanged(now_s, self._model.name, attempt.replica.name, state.value))
 
-    def _pick(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
+    def _pick(self, pool: Pool, tried: Sequence[Replica], *, ignore_breakers: bool) -> Replica | None:
         """Ask a pool for a replica; if the pool raises, use any reachable one."""
-        runtime, pick = self._runtime, pool.picker.pick_any if desperate else pool.picker.pick
+        runtime, pick = self._runtime, pool.picker.pick_ignoring_breakers if ignore_breakers else pool.picker.pick
         try:
             return pick(self._facts, tried, self._now_s, runtime.rand())
         except Exception as error:  # as in Runtime.safely
@@ -179,18 +195,18 @@ class Attempts:
         reachable = runtime.safely("routing", pool.picker.reachable, [] if tried else list(pool.replicas), tried)
         return next(iter(reachable), None)
 
-    def _any_replica(self) -> Go | Nothing:
+    def _any_replica(self) -> SendTo | GiveUp:
         """Choose any replica, when the retry plan has raised."""
         tried = [attempt.replica for attempt in self.sent]
         for pool in self._model.pools if len(tried) < TRIES_MAX else ():
-            replica = self._pick(pool, tried, desperate=False)
+            replica = self._pick(pool, tried, ignore_breakers=False)
             if replica is not None:
-                return Go(pool, replica)
-        return Nothing()
+                return SendTo(pool, replica)
+        return GiveUp()
 
     def _launch(
         self,
-        racer: Racer,
+        racer: AttemptListener,
         pool: Pool,
         replica: Replica,
         role: Role,
@@ -198,11 +214,12 @@ class Attempts:
         tickets: HedgeTickets | None = None,
         recovery_call: tuple[Call, RequestFacts] | None = None,
     ) -> Attempt:
-        """Send an attempt and set its deadlines; `asked` replaces the client's call for a recovery."""
+        """Send an attempt and set its deadlines; `recovery_call` replaces the client's call for a recovery."""
         runtime = self._runtime
-        attempt = Attempt(racer, pool, replica, role, reason, runtime.loop)
-        self.sent.append(attempt)
         call, facts = recovery_call or (self._call, self._facts)
+        deadlines = self._deadlines(facts.prompt_tokens, is_alone=recovery_call is not None)
+        attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
+        self.sent.append(attempt)
         is_first = tickets is None and recovery_call is None and (len(self.sent) == 1 or self.sent[-2].pool is not pool)
         try:
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
@@ -215,21 +232,21 @@ class Attempts:
             message = "the request could not be translated for this upstream"
             failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
-        if self._call.timed:  # else the whole answer arrives at once: only its end is timed
-            self._set_times(attempt, facts.prompt_tokens)
-        if recovery_call is not None:  # a recovery is never raced: the winner would have to be joined, too
-            attempt.give_up_at_s, attempt.overdue_at_s = attempt.overdue_at_s, math.inf
-        elif self._facts.hedge_off is None and self.hedges < pool.max_hedges:
-            attempt.hedge_after_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, self._facts)
-            attempt.hedge_at_s = attempt.start_s + attempt.hedge_after_s
+        if recovery_call is None and self._facts.hedge_off is None and self.hedges < pool.max_hedges:
+            deadlines.hedge_after(runtime.safely("plan", pool.delay_s, math.inf, attempt, self._facts))
         return attempt
 
-    def _set_times(self, attempt: Attempt, prompt_tokens: float) -> None:
-        """Set the times at which another attempt is started and at which this one is given up."""
-        timeouts, facts = self._model.timeouts, self._facts
-        overdue_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
-        attempt.timeout_at_s = attempt.start_s + overdue_s
-        if facts.deadline_s is not None and not self._call.streaming:  # leave time for another attempt
-            overdue_s = min(overdue_s, facts.deadline_s / 2)
-        attempt.overdue_at_s = attempt.start_s + overdue_s
-        attempt.give_up_at_s = attempt.start_s + max(timeouts.ttft_max_s, overdue_s)
+    def _deadlines(self, prompt_tokens: float, *, is_alone: bool) -> AttemptDeadlines:
+        """Return an attempt's deadlines; `is_alone`: a recovery, which fails instead of being joined by another one."""
+        start_s = self._runtime.loop.time()
+        if not self._call.timed:
+            return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
+        timeouts, deadline_s = self._model.timeouts, self._facts.deadline_s
+        timeout_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
+        if is_alone:
+            return AttemptDeadlines(start_s, timeout_s=timeout_s, give_up_s=timeout_s)
+        failover_s = timeout_s
+        if deadline_s is not None and not self._call.streaming:  # leave time for another attempt
+            failover_s = min(timeout_s, deadline_s / 2)
+        give_up_s = max(timeouts.ttft_max_s, failover_s)
+        return AttemptDeadlines(start_s, timeout_s=timeout_s, failover_s=failover_s, give_up_s=give_up_s)

@@ -1,17 +1,20 @@
-"""Classifies failed attempts: outcome, possible remedy, and the client's error. Pure.
+"""Failures: the class of a failed attempt, the next step of its request, and the client's error. Pure.
 
-The table of docs/failover.md in code. A client error and a policy refusal are answers; after any other failure another
-replica is tried. An upstream's 401, 403 or 404 is the gateway's own fault, because the gateway holds the key and sends
-the model name.
+The table of docs/failover.md in code, and the only place that turns a failure into a step: `classify` reads the error,
+`next_step` decides with the state of the race. A policy refusal and an error that blames the request are answers;
+everything else is tried elsewhere. 401 to 404 with an error object are the gateway's own fault: it holds the key and
+names the model. A 4xx without such an object can come from anything on the way (a firewall, a proxy, another protocol
+on the port): one other replica is asked, and its answer decides who was wrong.
 """
 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.errors import UpstreamFailed
 from gateway.hedging.outcomes import Outcome
-from providers.error_reasons import is_refusal, is_too_long
+from providers.error_reasons import blames_request, is_refusal, is_too_long
 from providers.errors import (
     BadStatus,
     ConnectionCut,
@@ -25,65 +28,78 @@ from providers.errors import (
 )
 
 _RETRIED_4XX = {408, 409, 425}
+_OURS_4XX = {401, 402, 403, 404}  # the gateway's key, its account, its name of the model
+_PASSED_4XX = {400, 413, 415, 422}  # of unclear ones, those that most likely concern the request
+_FAILED_DEPENDENCY = 424
 _PERMANENT_5XX = {501, 505}  # the same replica would send the same
 _CLIENT_ERROR = "invalid_request_error"
 _NO_CREDIT = "insufficient_quota"  # OpenAI's 429 for an account without credit
 
 
-class Remedy(enum.Enum):
+class RetryHint(enum.Enum):
     """A remedy besides another replica of the pool."""
 
     NONE = "none"
     SAME = "same"  # the same replica: the failure was transient
     ASK_ANEW = "ask_anew"  # the same replica first, in another request mode: it rejected the mode
     FALLBACK = "fallback"  # only another model: the prompt is too long for this one
+    CONFIRM = "confirm"  # one other replica decides whether the request or the replica is at fault
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FailureClass:
     """The classification of a failure.
 
     Attributes:
         outcome: outcome for statistics.
         answers: True if it answers the caller and is no fault of the replica; final if no remedy is left.
-        remedy: remedy to try.
+        hint: remedy to try.
     """
 
     outcome: Outcome
     answers: bool = False
-    remedy: Remedy = Remedy.NONE
+    hint: RetryHint = RetryHint.NONE
 
 
-def judge(error: UpstreamError) -> Verdict:
+def classify(error: UpstreamError) -> FailureClass:
     """Classify an attempt's failure before its first content."""
     status = error.status
     if isinstance(error, Unsupported):
-        return Verdict(Outcome.UNSUPPORTED, answers=False)
+        return FailureClass(Outcome.UNSUPPORTED, answers=False)
     if isinstance(error, RequestModeRejected):
-        return Verdict(Outcome.CLIENT_ERROR, answers=True, remedy=Remedy.ASK_ANEW)
+        return FailureClass(Outcome.CLIENT_ERROR, answers=True, hint=RetryHint.ASK_ANEW)
     if is_refusal(error):
-        return Verdict(Outcome.MODEL_REFUSAL, answers=True)
+        return FailureClass(Outcome.MODEL_REFUSAL, answers=True)
     if status is not None and 400 <= status < 500:
-        return _judge_4xx(error, status)
+        return _classify_4xx(error, status)
     if isinstance(error, TimedOut):
-        return Verdict(Outcome.TTFT_TIMEOUT)
+        return FailureClass(Outcome.TTFT_TIMEOUT)
     transient = status not in _PERMANENT_5XX and error.should_retry is not False
-    return Verdict(Outcome.FAILED, remedy=Remedy.SAME if transient else Remedy.NONE)
+    return FailureClass(Outcome.FAILED, hint=RetryHint.SAME if transient else RetryHint.NONE)
 
 
-def _judge_4xx(error: UpstreamError, status: int) -> Verdict:
+def _classify_4xx(error: UpstreamError, status: int) -> FailureClass:
     if status == 429:
-        return Verdict(Outcome.MISCONFIGURED if error.code == _NO_CREDIT else Outcome.RATE_LIMITED)
-    if status in (401, 403, 404) and error.param in (None, "model"):
-        return Verdict(Outcome.MISCONFIGURED)
+        return FailureClass(Outcome.MISCONFIGURED if error.code == _NO_CREDIT else Outcome.RATE_LIMITED)
     if status in _RETRIED_4XX:
-        return Verdict(Outcome.FAILED, remedy=Remedy.SAME)
+        return FailureClass(Outcome.FAILED, hint=RetryHint.SAME)
     if is_too_long(error):
-        return Verdict(Outcome.CLIENT_ERROR, answers=True, remedy=Remedy.FALLBACK)
-    return Verdict(Outcome.CLIENT_ERROR, answers=True)
+        return FailureClass(Outcome.CLIENT_ERROR, answers=True, hint=RetryHint.FALLBACK)
+    if error.param == "model" or (status in _OURS_4XX and _has_object(error) and error.param is None):
+        return FailureClass(Outcome.MISCONFIGURED)
+    if blames_request(error):
+        return FailureClass(Outcome.CLIENT_ERROR, answers=True)
+    if status == _FAILED_DEPENDENCY and _has_object(error):  # TGI: the engine failed, out of memory for one
+        return FailureClass(Outcome.FAILED, hint=RetryHint.SAME)
+    return FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)
 
 
-def answer(error: UpstreamError) -> UpstreamFailed:
+def _has_object(error: UpstreamError) -> bool:
+    """Return True if the upstream sent an error object of the protocol."""
+    return error.kind is not None or error.code is not None
+
+
+def client_error(error: UpstreamError) -> UpstreamFailed:
     """Build the client's error for one upstream failure, with the upstream's message if it concerns the caller."""
     status = error.status
     if isinstance(error, TimedOut):
@@ -94,11 +110,20 @@ def answer(error: UpstreamError) -> UpstreamFailed:
         return UpstreamFailed(error.message, status=status, kind=_CLIENT_ERROR, param=param, code=error.code or code)
     if status is None or not isinstance(error, (BadStatus, ErrorFrame)):
         return UpstreamFailed(error.message, status=502, code=_CODES.get(type(error), "upstream_error"))
-    if judge(error).outcome is Outcome.MISCONFIGURED:
+    if classify(error).outcome is Outcome.MISCONFIGURED:
         return UpstreamFailed(
             f"the upstream rejected the gateway's own key or model name ({status}); your key and request are valid",
             status=502,
             code="upstream_misconfigured",
+            should_retry=False,
+        )
+    unclear = 400 <= status < 500 and status not in _PASSED_4XX and not _has_object(error)
+    if unclear and classify(error).outcome is Outcome.UNCLEAR_4XX:
+        return UpstreamFailed(
+            f"the upstream rejected the request with status {status} and without an error object; "
+            "check the proxies and firewalls on the way",
+            status=502,
+            code="upstream_rejected",
             should_retry=False,
         )
     return UpstreamFailed(
@@ -112,6 +137,62 @@ def answer(error: UpstreamError) -> UpstreamFailed:
     )
 
 
+class NextStep(enum.Enum):
+    """The consequence of a failed attempt for its request."""
+
+    ANSWER = "answer"  # the failure is the client's answer
+    RETRY = "retry"  # another attempt is sent where one may be
+    RECOVER = "recover"  # another attempt carries the broken stream on
+    WAIT = "wait"  # other attempts may still bring content
+
+
+class Standing(NamedTuple):
+    """State of a race at the moment one of its attempts fails.
+
+    Attributes:
+        was_winner: the failed attempt had won.
+        carried_on: the failed attempt was to carry a broken stream on.
+        recoverable: the bytes that the client has are kept, so that its stream can be carried on.
+        committed: part of an answer was sent to the client.
+        is_backup: the failed attempt was a hedge.
+        live: attempts of its request that may still bring content.
+        live_same_pool: such attempts in the pool of the failed one.
+        all_overdue: every live attempt is overdue, and no retry waits.
+    """
+
+    was_winner: bool
+    carried_on: bool
+    recoverable: bool
+    committed: bool
+    is_backup: bool
+    live: int
+    live_same_pool: int
+    all_overdue: bool
+
+
+def next_step(failure: FailureClass, race: Standing) -> NextStep:
+    """Decide what a failed attempt leads to.
+
+    | failed attempt | if | step |
+    |---|---|---|
+    | winner, or one that was to carry its stream on | the stream can be carried on | RECOVER |
+    | winner | the client has part of its answer | ANSWER |
+    | winner | the client has nothing yet | RETRY |
+    | other, an error of the caller's | a refusal; none is live; no backup, and its model is live | ANSWER |
+    | other | none is live, or all that live are overdue | RETRY |
+    | other | else | WAIT |
+    """
+    if race.was_winner or race.carried_on:
+        if race.recoverable:
+            return NextStep.RECOVER
+        return NextStep.ANSWER if race.committed else NextStep.RETRY
+    if failure.answers and failure.hint is RetryHint.NONE:
+        speaks_for_live = not race.is_backup and race.live_same_pool > 0
+        if failure.outcome is Outcome.MODEL_REFUSAL or not race.live or speaks_for_live:
+            return NextStep.ANSWER
+    return NextStep.RETRY if not race.live or race.all_overdue else NextStep.WAIT
+
+
 _CODES: dict[type[UpstreamError], str] = {
     ConnectionCut: "upstream_cut",
     EmptyAnswer: "upstream_empty",
@@ -120,7 +201,7 @@ _CODES: dict[type[UpstreamError], str] = {
 }
 
 
-def last_word(errors: Sequence[UpstreamError], *, spent: bool = False) -> UpstreamFailed:
+def final_error(errors: Sequence[UpstreamError], *, spent: bool = False) -> UpstreamFailed:
     """Build the client's error after every attempt failed.
 
     A 429 only if all were rate-limited, with the smallest Retry-After; else the last failure that is not a 429 or a
@@ -130,15 +211,15 @@ def last_word(errors: Sequence[UpstreamError], *, spent: bool = False) -> Upstre
         errors: errors of all attempts, at least one.
         spent: True if the retry budget prevented another attempt.
     """
-    limited = [error for error in errors if judge(error).outcome is Outcome.RATE_LIMITED]
+    limited = [error for error in errors if classify(error).outcome is Outcome.RATE_LIMITED]
     if len(limited) == len(errors):
         waits = [error.retry_after_s for error in limited if error.retry_after_s is not None]
-        final = answer(limited[-1])
+        final = client_error(limited[-1])
         final.retry_after_s = min(waits, default=None)
         return final
     others = [error for error in errors if error not in limited]
-    real = [error for error in others if judge(error).outcome is not Outcome.MISCONFIGURED]
-    final = answer((real or others)[-1])
+    real = [error for error in others if classify(error).outcome is not Outcome.MISCONFIGURED]
+    final = client_error((real or others)[-1])
     if final.status >= 500 and final.retry_after_s is None and not spent:
         final.should_retry = False  # the gateway has retried already; an SDK's retries would only multiply the load
     return final

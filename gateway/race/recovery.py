@@ -20,8 +20,8 @@ from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model, RecoveryMode
-from gateway.race.failures import judge
-from gateway.race.retry_plan import Go
+from gateway.race.failures import classify
+from gateway.race.retry_plan import SendTo
 from gateway.routing.replicas import Replica
 from providers.base import Call, Continuation, Joiner, Recoverer, Transcript, Usage
 from providers.errors import UpstreamError
@@ -186,13 +186,13 @@ class Recovery:
             self.error = self.error or error
             self.given_up = self.given_up or self._breaks > RECOVERIES_MAX
             return
-        verdict = judge(error)
+        verdict = classify(error)
         if verdict.answers:  # another replica must not bypass a policy, but it may support continuations
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
             self._no_prefill = no_prefill
             self.given_up = self.given_up or verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill
 
-    def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> Go | None:
+    def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> SendTo | None:
         """Choose the next recovery step, None if there is none.
 
         Args:
@@ -216,7 +216,7 @@ class Recovery:
             else:
                 joiner, prefill_tokens = continuation.joiner, continuation.prefill_tokens
                 self._step = _Step(kind, replica, continuation.call, call_facts, joiner, prefill_tokens)
-            return Go(self.first.pool, replica)
+            return SendTo(self.first.pool, replica)
         return None
 
     def on_sent(self) -> None:

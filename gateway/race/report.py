@@ -27,7 +27,7 @@ _UNKNOWN = Charge(Disposition.ABANDONED, Billed.NOTHING)  # after a bug in `char
 _encode = msgspec.json.Encoder().encode
 
 
-class Course(NamedTuple):
+class RaceSnapshot(NamedTuple):
     """A race's state so far; `recovery` is None if the winner's stream cannot be recovered."""
 
     caller: Caller
@@ -56,7 +56,7 @@ def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
     return f"after {errors[-1].label}" if errors else "the previous attempt is overdue"
 
 
-def response_headers(course: Course) -> list[tuple[bytes, bytes]]:
+def response_headers(course: RaceSnapshot) -> list[tuple[bytes, bytes]]:
     """Build the `x-ttft-*` headers of a response; the race has a winner."""
     winner = course.winner
     assert winner is not None
@@ -83,12 +83,12 @@ def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[st
     )
 
 
-def charges(course: Course) -> list[Charge]:
+def charges(course: RaceSnapshot) -> list[Charge]:
     """Return the charge of each attempt, in the order sent; a running winner counts as finished."""
     return [_charge(course, attempt) for attempt in course.attempts]
 
 
-def usage_header(course: Course) -> tuple[bytes, bytes]:
+def usage_header(course: RaceSnapshot) -> tuple[bytes, bytes]:
     """Build the header with a request's usage and cost, for a caller that asks for it."""
     billed = charges(course)
     cost = costs(billed)
@@ -99,7 +99,7 @@ def usage_header(course: Course) -> tuple[bytes, bytes]:
     return (b"x-ttft-usage", _encode({"attempts": entries, **({"cost": money(sum(cost.values()))} if cost else {})}))
 
 
-def _charge(course: Course, attempt: Attempt) -> Charge:
+def _charge(course: RaceSnapshot, attempt: Attempt) -> Charge:
     winner, role = course.winner, attempt.role
     outcome = attempt.outcome or (Outcome.FINISHED if attempt is winner else Outcome.LOST)
     if attempt is winner:
@@ -112,7 +112,7 @@ def _charge(course: Course, attempt: Attempt) -> Charge:
     return charge(attempt, outcome, attempt_disposition, prompt_tokens, answer_tokens)
 
 
-def _answer_tokens(course: Course, attempt: Attempt) -> float:
+def _answer_tokens(course: RaceSnapshot, attempt: Attempt) -> float:
     """Estimate the length of an attempt's answer in tokens: the winner's length, else the usual one."""
     winner = course.winner
     if winner is None or winner is attempt or winner.outcome not in (None, Outcome.FINISHED):
@@ -122,7 +122,7 @@ def _answer_tokens(course: Course, attempt: Attempt) -> float:
 
 
 def ended(
-    course: Course,
+    course: RaceSnapshot,
     call: Call,
     billed: Sequence[Charge],
     now_s: float,
@@ -142,7 +142,7 @@ def ended(
     streamed = winner if winner is not None or not call.streaming else _cut_attempt(attempts)
     content_s, events = (streamed.content_s, streamed.events) if streamed is not None else (None, 0)
     usage = winner.usage if winner is not None else None
-    if winner is not None and recovery is not None:
+    if winner is not None and recovery is not None and recovery.error is not None:  # its stream was carried on
         content_s, usage, events = recovery.content_s, recovery.usage(usage), events + recovery.carried_tokens
     return RequestEnded(
         at_s=now_s,

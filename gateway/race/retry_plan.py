@@ -20,8 +20,8 @@ from gateway.pool.pool import Pool
 from gateway.pool.quotas import COOL_DOWN_S
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model
-from gateway.race.failures import Remedy, judge
-from gateway.routing.replicas import Replica
+from gateway.race.failures import RetryHint, classify
+from gateway.routing.replicas import BreakerState, Replica
 from providers.errors import RequestModeRejected, UpstreamError
 
 TRIES_MAX: Final = 4  # upstream attempts of a request; an SDK's own retries multiply them
@@ -39,24 +39,24 @@ Rand = Callable[[], float]
 class Pick(Protocol):
     """Asks a pool for a replica."""
 
-    def __call__(self, pool: Pool, tried: Sequence[Replica], *, desperate: bool) -> Replica | None:
-        """Return an untried replica, or None; `desperate` ignores open breakers."""
+    def __call__(self, pool: Pool, tried: Sequence[Replica], *, ignore_breakers: bool) -> Replica | None:
+        """Return an untried replica, or None; `ignore_breakers` includes those with an open breaker."""
 
 
-class Go(NamedTuple):
+class SendTo(NamedTuple):
     """Send an attempt to this replica now."""
 
     pool: Pool
     replica: Replica
 
 
-class Wait(NamedTuple):
+class WaitUntil(NamedTuple):
     """Plan again at this time."""
 
     until_s: float
 
 
-class Nothing(NamedTuple):
+class GiveUp(NamedTuple):
     """No attempt is left to try.
 
     Attributes:
@@ -68,7 +68,7 @@ class Nothing(NamedTuple):
     wait_s: float | None = None
 
 
-class Tries:
+class RetryPlan:
     """The retry policy of one request."""
 
     __slots__ = ("_facts", "_index", "_mode_retries", "_model", "_retry_same", "_used_remedies", "_waited")
@@ -78,13 +78,13 @@ class Tries:
         self._facts = facts
         self._index = 0  # index of the pool in use
         self._retry_same: tuple[Replica, float] | None = None  # the same replica again, and the earliest time
-        self._used_remedies: frozenset[Remedy] = frozenset()  # remedies already used; each is tried once
+        self._used_remedies: frozenset[RetryHint] = frozenset()  # remedies already used; each is tried once
         self._mode_retries = 0  # attempts repeated because a server rejected the request mode
         self._waited = False  # True after a Retry-After was waited out, which happens once
 
     def next(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
-    ) -> Go | Wait | Nothing:
+    ) -> SendTo | WaitUntil | GiveUp:
         """Plan one more attempt; the first one is not charged to the retry budget.
 
         Args:
@@ -95,16 +95,17 @@ class Tries:
         """
         limit = attempt_limit(attempts, now_s) if attempts else None
         step = limit or self._choose(pick, attempts, errors, now_s, rand)
-        if isinstance(step, Go):
+        if isinstance(step, SendTo):
             if attempts and _sent(attempts) and not self._model.retries.take(now_s):
-                return Nothing(spent=True)
+                return GiveUp(spent=True)
             self._retry_same = None
-            self._index = self._model.pools.index(step.pool)
+            if step.pool is not self._model.pools[self._index]:
+                self._index = self._model.pools.index(step.pool)
         return step
 
     def recover(
-        self, attempts: Sequence[Attempt], choose: Callable[[], Go | None], now_s: float
-    ) -> Go | Wait | Nothing:
+        self, attempts: Sequence[Attempt], choose: Callable[[], SendTo | None], now_s: float
+    ) -> SendTo | WaitUntil | GiveUp:
         """Plan an attempt that continues a broken stream, within the same limits on attempts.
 
         It is not charged to the retry budget: the broken stream's load is gone, so continuing it adds none.
@@ -113,37 +114,41 @@ class Tries:
             attempts: all attempts so far.
             choose: chooses the replica, None if there is none.
         """
-        return attempt_limit(attempts, now_s) or choose() or Nothing()
+        return attempt_limit(attempts, now_s) or choose() or GiveUp()
 
     def _choose(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
-    ) -> Go | Wait | Nothing:
+    ) -> SendTo | WaitUntil | GiveUp:
         """Choose by the order at the top of this file."""
         pools, tried = self._model.pools, [attempt.replica for attempt in attempts] if attempts else ()
         if self._retry_same is not None:
             same, at_s = self._retry_same
-            return Wait(at_s) if now_s < at_s else Go(pools[self._index], same)
+            return WaitUntil(at_s) if now_s < at_s else SendTo(pools[self._index], same)
         if errors:
             rejected_modes = [attempt for attempt in attempts if attempt.error == RequestModeRejected.label]
             if len(rejected_modes) > self._mode_retries:
                 self._mode_retries = len(rejected_modes)
-                return Go(rejected_modes[-1].pool, rejected_modes[-1].replica)
-            if judge(errors[-1]).remedy is Remedy.FALLBACK:  # its siblings would send the same error
-                fallbacks = pools[self._index + 1 :] if self._once(Remedy.FALLBACK) else ()
-                return self._first_usable(pick, fallbacks, fallbacks, tried) or Nothing()
-        replica = pick(pools[self._index], tried, desperate=False)
+                return SendTo(rejected_modes[-1].pool, rejected_modes[-1].replica)
+            hint = classify(errors[-1]).hint
+            if hint is RetryHint.CONFIRM:
+                usable = self._first_usable(pick, pools[self._index :], (), tried) if self._once(hint) else None
+                return usable or GiveUp()
+            if hint is RetryHint.FALLBACK:  # its siblings would send the same error
+                fallbacks = pools[self._index + 1 :] if self._once(RetryHint.FALLBACK) else ()
+                return self._first_usable(pick, fallbacks, fallbacks, tried) or GiveUp()
+        replica = pick(pools[self._index], tried, ignore_breakers=False)
         if replica is not None:
-            return Go(pools[self._index], replica)
-        step: Wait | Go | None = self._wait_for_same(attempts, errors, now_s, rand)
+            return SendTo(pools[self._index], replica)
+        step: WaitUntil | SendTo | None = self._wait_for_same(attempts, errors, now_s, rand)
         step = step or self._first_usable(pick, pools[self._index + 1 :], pools, tried)
         if step is not None:
             return step
         waits_s = [pool.picker.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
-        return Nothing(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
+        return GiveUp(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
 
     def _wait_for_same(
         self, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
-    ) -> Wait | None:
+    ) -> WaitUntil | None:
         """Wait for a replica of this pool that may soon recover, before a fallback is used; None if there is none."""
         pool = self._model.pools[self._index]
         if not attempts:  # all replicas are cooling down after responses to other requests
@@ -157,44 +162,45 @@ class Tries:
             if wait is not None:
                 self._retry_same = (replica, wait.until_s)
                 return wait
-        is_only = len(own) == 1 and errors and judge(errors[-1]).remedy is Remedy.SAME
-        if is_only and self._once(Remedy.SAME):
-            wait = Wait(now_s + _RETRY_S_MIN + _RETRY_S_SPREAD * rand())
+        is_only = len(own) == 1 and errors and classify(errors[-1]).hint is RetryHint.SAME
+        # One request probes an open breaker: the quick retry would be a second one.
+        if is_only and own[0].replica.breaker.state is BreakerState.CLOSED and self._once(RetryHint.SAME):
+            wait = WaitUntil(now_s + _RETRY_S_MIN + _RETRY_S_SPREAD * rand())
             self._retry_same = (own[0].replica, wait.until_s)
             return wait
         return None
 
-    def _wait(self, wait_s: float, now_s: float, rand: Rand) -> Wait | None:
+    def _wait(self, wait_s: float, now_s: float, rand: Rand) -> WaitUntil | None:
         """Return a wait for a Retry-After, if it is short and the request's first one."""
         if self._waited or wait_s > self._model.timeouts.retry_after_s_max:
             return None
         self._waited = True
-        return Wait(now_s + wait_s * (1 + _WAIT_SPREAD * rand()))
+        return WaitUntil(now_s + wait_s * (1 + _WAIT_SPREAD * rand()))
 
-    def _once(self, remedy: Remedy) -> bool:
-        first = remedy not in self._used_remedies
-        self._used_remedies |= {remedy}
+    def _once(self, hint: RetryHint) -> bool:
+        first = hint not in self._used_remedies
+        self._used_remedies |= {hint}
         return first
 
     def _first_usable(
-        self, pick: Pick, pools: Sequence[Pool], desperate: Sequence[Pool], tried: Sequence[Replica]
-    ) -> Go | None:
-        """Return the first usable replica of `pools`, else of `desperate`, where open breakers are ignored."""
-        for candidates, ignored in ((pools, False), (desperate, True)):
+        self, pick: Pick, pools: Sequence[Pool], ignore_breakers: Sequence[Pool], tried: Sequence[Replica]
+    ) -> SendTo | None:
+        """Return the first usable replica of `pools`, else of `ignore_breakers`, open breakers included."""
+        for candidates, ignored in ((pools, False), (ignore_breakers, True)):
             for pool in candidates:
-                replica = pick(pool, tried, desperate=ignored)
+                replica = pick(pool, tried, ignore_breakers=ignored)
                 if replica is not None:
-                    return Go(pool, replica)
+                    return SendTo(pool, replica)
         return None
 
 
-def attempt_limit(attempts: Sequence[Attempt], now_s: float) -> Wait | Nothing | None:
+def attempt_limit(attempts: Sequence[Attempt], now_s: float) -> WaitUntil | GiveUp | None:
     """Return the limit that forbids another attempt or backup now, None if there is none."""
     sent = _sent(attempts)
     if len(sent) >= TRIES_MAX:
-        return Nothing()
+        return GiveUp()
     if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
-        return Wait(free_at_s)
+        return WaitUntil(free_at_s)
     return None
 
 

@@ -32,6 +32,38 @@ class Timer:
         self._timers.cancelled += 1
 
 
+class Wakeup:
+    """A call of one function at the earliest of the times asked for; it may find nothing due and ask again.
+
+    Args:
+        timers: of the loop.
+        callback: called without arguments.
+    """
+
+    __slots__ = ("_at_s", "_callback", "_timer", "_timers")
+
+    def __init__(self, timers: "TimerQueue", callback: Callable[[], None]) -> None:
+        self._timers = timers
+        self._callback = callback
+        self._timer: Timer | None = None
+        self._at_s = math.inf
+
+    def no_later_than(self, at_s: float) -> None:
+        """Have the function called at `at_s` or earlier."""
+        timer = self._timer
+        if timer is not None and timer.callback is not None:  # it has not gone off
+            if at_s >= self._at_s:
+                return
+            timer.cancel()
+        self._at_s = at_s
+        self._timer = self._timers.set(at_s, self._callback)
+
+    def cancel(self) -> None:
+        """Have nothing called any more."""
+        if self._timer is not None and self._timer.callback is not None:
+            self._timer.cancel()
+
+
 class TimerQueue:
     """The timers of one loop.
 

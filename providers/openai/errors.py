@@ -135,14 +135,14 @@ def _described(error: Mapping[str, object]) -> Problem:
         code = inner.get("code")
     if isinstance(metadata, dict) and ("flagged_input" in metadata or "reasons" in metadata):  # OpenRouter's moderation
         code = "content_policy_violation"
-    kind = _text(error.get("type")) or (_text(state) if isinstance(state, str) else None)
+    kind = _named(error.get("type")) or (_text(state) if isinstance(state, str) else None)
     text = error.get("message")
     numbers = (code, state, error.get("http_status_code"), error.get("status_code"))
     names = (code, kind)
     return Problem(
         _message(text) or _message(error.get("detail")),
         kind,
-        _text(error.get("param")),
+        _named(error.get("param")),
         None if _http_status(code) and not isinstance(code, str) else _text(code),
         next(filter(None, map(_http_status, numbers)), None) or next(filter(None, map(_implied, names)), None),
         _retry_delay_s(error.get("details")),
@@ -174,6 +174,12 @@ def _text(value: object) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value else None
+
+
+def _named(value: object) -> str | None:
+    """Return a text, None also for LiteLLM's "None"."""
+    text = _text(value)
+    return None if text == "None" else text
 
 
 def _http_status(value: object) -> int | None:

@@ -104,6 +104,14 @@ class ErrorFields(NamedTuple):
     param: str | None = None
 
 
+def error_page(status: int, page: bytes) -> Script:
+    """Return the script of an error response that is HTML."""
+    bad_status = BadStatus(f"the upstream answered with status {status}", status=status)
+    step = Step(0.0, Frame(FrameKind.ERROR, page, error=bad_status))
+    html = ((b"content-type", b"text/html"),)
+    return Script(status, html, steps=(step,), framing=Framing.LENGTH, length=len(page), slot=False)
+
+
 def error_script(
     error: ErrorFields, headers: Headers = (), retry_after_s: float | None = None, body: bytes = b""
 ) -> Script:

@@ -21,7 +21,7 @@ from gateway.hedging.plan import FirstEvent, Policy
 from gateway.limits.budget import Ticket
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.replicas import Replica
 
 POLICY_NAMES: Final = ("adaptive", "quantile", "ttfb", "static", "library", "fan_out", "off")
 
@@ -123,12 +123,12 @@ class LibraryPool(Pool):
         backup = self.replicas[int(rand * len(self.replicas))]
         return Hedge(backup, _LibraryTickets(Ticket(1.0), Ticket(0.0), asking.start_s), "")
 
-    def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
+    def on_content(self, attempt: AttemptView, now_s: float) -> None:
         """Record a winner's latency since the start of its request."""
         tickets = attempt.forecast.tickets if attempt.forecast is not None else None
         start_s = tickets.start_s if isinstance(tickets, _LibraryTickets) else attempt.start_s
         self._winners.add_event(now_s - start_s, now_s)
-        return super().on_content(attempt, now_s)
+        super().on_content(attempt, now_s)
 
 
 class FanOutPool(Pool):

@@ -197,6 +197,8 @@ FAULTS: Sequence[Fault] = (
     Fault("401 from one replica", "401 always"),
     Fault("401 from both replicas", "401 always", "401 always"),
     Fault("404, no such model, from one replica", "404 always"),
+    Fault("403 with an HTML page from one replica", "html always"),
+    Fault("403 with an HTML page from both replicas", "html always", "html always"),
     Fault("one malformed event", "malformed always"),
     Fault("no [DONE]", "no_done always"),
     Fault("cut after 40 of 60 tokens, replayed", "cut_rst:40 once"),

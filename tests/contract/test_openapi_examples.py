@@ -36,6 +36,7 @@ FAULTS = {  # model -> what its only replica does
     "teapot": "status:418",
     "talks-big": "big:200000",
     "wrong-key": "401",
+    "firewall": "html",
     "silent": "silence",
 }
 
@@ -125,6 +126,7 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "upstream_empty": chat(model="empty"),
     "upstream_protocol_error": chat(model="talks-big"),
     "upstream_misconfigured": chat(model="wrong-key"),
+    "upstream_rejected": chat(model="firewall"),
     "upstream_timeout": chat(model="silent"),
 }
 

@@ -112,7 +112,7 @@ def _check(frame: Frame) -> None:
 
 def _told(error: UpstreamError) -> None:
     """A client hears of it."""
-    json.loads(failover.answer(error).body())
+    json.loads(failover.client_error(error).body())
 
 
 def _frames(protocol: WireProtocol, call: Call, answer: bytes) -> list[Frame]:

@@ -58,6 +58,8 @@ CASES = [
     (Outcome.MISCONFIGURED, Ended(status=401, error="status"), Billed.NOTHING, NOTHING),
     (Outcome.CLIENT_ERROR, Ended(status=400, error="status"), Billed.NOTHING, NOTHING),
     (Outcome.UNSUPPORTED, Ended(status=None), Billed.NOTHING, NOTHING),
+    (Outcome.UNCLEAR_4XX, Ended(status=403), Billed.NOTHING, NOTHING),
+    (Outcome.WRONG_4XX, Ended(status=403), Billed.NOTHING, NOTHING),
     (Outcome.MODEL_REFUSAL, Ended(usage=USAGE), Billed.USED, REPORTED),
     (Outcome.MODEL_REFUSAL, Ended(status=400, error="status"), Billed.USED, PROMPT_ONLY),  # some bill filtered prompts
 ]

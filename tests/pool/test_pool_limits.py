@@ -74,8 +74,8 @@ def test_an_open_breaker_can_be_ignored_and_a_cool_down_cannot() -> None:
     limited(two, 0, 5.0)
     two.replicas[1].breaker.trip(0.0)
     assert two.picker.pick(FACTS, (), 1.0, 0.0) is None
-    assert two.picker.pick_any(FACTS, (), 1.0, 0.0) is two.replicas[1]
-    assert two.picker.pick_any(FACTS, [two.replicas[1]], 1.0, 0.0) is None
+    assert two.picker.pick_ignoring_breakers(FACTS, (), 1.0, 0.0) is two.replicas[1]
+    assert two.picker.pick_ignoring_breakers(FACTS, [two.replicas[1]], 1.0, 0.0) is None
 
 
 def test_where_all_are_tried_there_is_nothing_to_wait_for() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.race.failures import answer
+from gateway.race.failures import client_error
 from providers.error_reasons import is_refusal, is_stream_refused, is_too_long
 from providers.openai.chat import OpenAIChat
 from providers.openai.errors import problem_of
@@ -163,4 +163,4 @@ def test_unpaired_surrogates_are_replaced() -> None:
         "\ufffdx",
         "c\ufffd",
     )
-    assert json.loads(answer(error).body())["error"]["message"] == "bad \ufffd \U0001f600"
+    assert json.loads(client_error(error).body())["error"]["message"] == "bad \ufffd \U0001f600"

@@ -44,8 +44,25 @@ def answer(ttft_s: float, words: str = "ab", gap_s: float = 0.01) -> list[Step]:
 
 
 def status(at_s: float, code: int, error_code: str | None = None, retry_after_s: float | None = None) -> list[Step]:
-    """An error status."""
-    return [(at_s, BadStatus(f"status {code}", status=code, code=error_code, retry_after_s=retry_after_s))]
+    """An error status, with the error object that servers send with it."""
+    error = BadStatus(
+        f"status {code}", status=code, kind=_KINDS.get(code), code=error_code, retry_after_s=retry_after_s
+    )
+    return [(at_s, error)]
+
+
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    422: "invalid_request_error",
+}
+
+
+def bare_status(at_s: float, code: int) -> list[Step]:
+    """An error status without an error object, as proxies and firewalls send."""
+    return [(at_s, BadStatus(f"status {code}", status=code))]
 
 
 @dataclass(eq=False)

@@ -1,0 +1,117 @@
+"""Deadlines: of one attempt that has no first content yet, and of one request. Pure.
+
+Each object owns its times; others call its methods. An infinite time is never due.
+
+Units: seconds of the loop's clock.
+"""
+
+import enum
+import math
+from typing import Final
+
+from gateway.race.context import Timeouts
+
+_PATIENCE_SHARE: Final = 0.8  # of a client's deadline: it must have received something by then
+_KEEP_ALIVE_S_MIN: Final = 0.1  # whatever a client's deadline is: keep-alives are no stream
+
+
+class Due(enum.Enum):
+    """An action that is due of an attempt."""
+
+    GIVE_UP = "give up"
+    FAILOVER = "failover"  # start another attempt beside it
+    HEDGE = "hedge"  # ask its pool for a backup
+
+
+class AttemptDeadlines:
+    """Deadlines of an attempt until its first content; by default nothing is ever due.
+
+    Args:
+        start_s: loop time of the attempt's start.
+        timeout_s: TTFT timeout: after it another attempt is started beside this one.
+        failover_s: the same, or sooner where the client's own deadline leaves no time.
+        give_up_s: time after which the attempt has failed.
+
+    Attributes:
+        hedge_s: loop time of the next question for a backup.
+        hedge_after_s: time from the attempt's start to the first such question.
+        failover_s: loop time at which another attempt is started beside it.
+        give_up_s: loop time at which it has failed.
+        timeout_s: loop time at which its TTFT timeout is over, whatever the client's own deadline is.
+        overdue: `failover_s` has passed, and another attempt was started or waits.
+    """
+
+    __slots__ = ("failover_s", "give_up_s", "hedge_after_s", "hedge_s", "overdue", "start_s", "timeout_s")
+
+    def __init__(
+        self,
+        start_s: float,
+        *,
+        timeout_s: float = math.inf,
+        failover_s: float = math.inf,
+        give_up_s: float = math.inf,
+    ) -> None:
+        self.start_s = start_s
+        self.hedge_s = self.hedge_after_s = math.inf
+        self.timeout_s = start_s + timeout_s
+        self.failover_s = start_s + failover_s
+        self.give_up_s = start_s + give_up_s
+        self.overdue = False
+
+    def hedge_after(self, after_s: float) -> None:
+        """Ask for a backup `after_s` after the start; infinite: never."""
+        self.hedge_after_s = after_s
+        self.hedge_s = self.start_s + after_s
+
+    def next_due_s(self) -> float:
+        """Return the loop time at which something is due next."""
+        return min(self.hedge_s, self.failover_s, self.give_up_s)
+
+    def due(self, now_s: float) -> Due | None:
+        """Return what is due now, most final first."""
+        if now_s >= self.give_up_s:
+            return Due.GIVE_UP
+        if now_s >= self.failover_s:
+            return Due.FAILOVER
+        return Due.HEDGE if now_s >= self.hedge_s else None
+
+
+class RequestDeadlines:
+    """Deadlines of a request.
+
+    Args:
+        timeouts: of its model.
+        start_s: loop time of the request's arrival, without its wait in a queue.
+        patience_s: the client's own deadline; infinite where it has none.
+        streaming: the client reads a stream, so it can get keep-alives.
+
+    Attributes:
+        total_s: loop time at which the request ends, whatever happens.
+        keep_alive_s: loop time of the next keep-alive.
+        retry_s: loop time at which a retry is due; finite while one waits.
+    """
+
+    __slots__ = ("_interval_s", "keep_alive_s", "retry_s", "start_s", "total_s")
+
+    def __init__(self, timeouts: Timeouts, start_s: float, patience_s: float, *, streaming: bool) -> None:
+        self.start_s = start_s
+        self.retry_s = self.keep_alive_s = math.inf
+        self.total_s = start_s + timeouts.total_s
+        self._interval_s = timeouts.keepalive_interval_s
+        if streaming:
+            self.keep_alive_s = start_s + timeouts.commit_status_after_s
+        if patience_s != math.inf:
+            shortened_s = _PATIENCE_SHARE * patience_s
+            self._interval_s = min(self._interval_s, max(_KEEP_ALIVE_S_MIN, shortened_s))
+            if streaming:  # its patience is for each sign of life
+                self.keep_alive_s = min(self.keep_alive_s, start_s + shortened_s)
+            else:
+                self.total_s = min(self.total_s, start_s + patience_s)
+
+    def keep_alive_again(self, now_s: float) -> None:
+        """Send the next keep-alive one interval from now."""
+        self.keep_alive_s = now_s + self._interval_s
+
+    def next_due_s(self, attempt_s: float = math.inf) -> float:
+        """Return the loop time at which something is due next, with that of an attempt."""
+        return min(attempt_s, self.total_s, self.keep_alive_s, self.retry_s)

@@ -1,0 +1,75 @@
+"""The states of a request, and every transition between them, as one table. Pure.
+
+    RACING      attempts compete for the first content, or a retry waits for its time
+    STREAMING   one attempt has won; its events go to the client
+    RECOVERING  the winner's stream broke; another attempt is to carry the answer on
+    OVER        the request has ended, with an answer or with an error
+
+The effect of a trigger is decided elsewhere: `failures.next_step` for failed attempts, `RetryPlan` for the next
+replica. The race enters a state only through this table, so a transition that is missing here cannot happen.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class State(enum.Enum):
+    """State of one request; the value is the name in drawings."""
+
+    __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
+
+    RACING = "racing"
+    STREAMING = "streaming"
+    RECOVERING = "recovering"
+    OVER = "over"
+
+
+class Trigger(enum.Enum):
+    """Cause of a transition; the value is the label in drawings."""
+
+    __hash__ = object.__hash__  # as above
+
+    FIRST_CONTENT = "first content"
+    EMPTY = "complete without content, and no other attempt is left"
+    COMPLETE = "complete answer"
+    FAILED = "attempt failed"
+    DIVERGED = "answer differs from what the client has"
+    NOTHING_LEFT = "nothing left to try"
+    UNUSABLE = "answer cannot be assembled"
+    TIMED_OUT = "total timeout"
+    CLIENT_GONE = "client disconnected"
+    DRAINED = "gateway stops"
+
+
+_ENDS: Final = (Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
+
+TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
+    (State.RACING, Trigger.FIRST_CONTENT): (State.STREAMING,),
+    (State.RACING, Trigger.EMPTY): (State.STREAMING,),
+    (State.RACING, Trigger.FAILED): (State.OVER,),  # the failure is the answer
+    (State.RACING, Trigger.NOTHING_LEFT): (State.OVER,),
+    (State.STREAMING, Trigger.COMPLETE): (State.OVER,),
+    (State.STREAMING, Trigger.FAILED): (
+        State.RACING,  # nothing had been sent to the client
+        State.RECOVERING,
+        State.OVER,  # part of the answer was sent, and it cannot be carried on
+    ),
+    (State.STREAMING, Trigger.DIVERGED): (State.RECOVERING,),
+    (State.STREAMING, Trigger.UNUSABLE): (State.OVER,),
+    (State.RECOVERING, Trigger.FIRST_CONTENT): (State.STREAMING,),
+    (State.RECOVERING, Trigger.EMPTY): (State.STREAMING,),
+    (State.RECOVERING, Trigger.NOTHING_LEFT): (State.OVER,),
+    **{(state, end): (State.OVER,) for state in (State.RACING, State.STREAMING, State.RECOVERING) for end in _ENDS},
+}
+"""State and trigger -> the states that may follow. A failed attempt that changes no state has no row."""
+
+
+def mermaid() -> str:
+    """Return the table as a Mermaid state diagram; triggers that end every state are drawn once."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.RACING.value}"]
+    for (state, trigger), following in TRANSITIONS.items():
+        if trigger not in _ENDS:
+            lines += [f"    {state.value} --> {after.value}: {trigger.value}" for after in following]
+    lines += [f"    note right of {State.OVER.value}: from every state by {', '.join(end.value for end in _ENDS)}"]
+    return "\n".join([*lines, f"    {State.OVER.value} --> [*]"])

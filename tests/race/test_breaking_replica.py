@@ -1,0 +1,100 @@
+"""A replica that answers first and then breaks, in virtual time: it is left alone, and does not attract traffic."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from defaults import default_hedging, default_timeouts
+from gateway.events import Event, RequestEnded
+from gateway.hedging.contract import RequestFacts
+from gateway.pool.pool import Pool
+from gateway.race.context import Caller, Model, Runtime
+from gateway.race.race import Race
+from gateway.race.timers import TimerQueue
+from gateway.routing.replicas import BreakerState, Replica
+from providers.base import Api, Call, Sink
+from running import run_virtual
+from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, Step, text
+
+PER_S = 5.0
+REPLICAS = 4
+
+
+class Random(Scripted):
+    """A replica with a lognormal TTFT; a share of its answers stops after the first token."""
+
+    def __init__(self, rng: random.Random, ttft_s: float, breaking: float) -> None:
+        super().__init__()
+        self._rng = rng
+        self._ttft_s = ttft_s
+        self._breaking = breaking
+
+    def open(self, call: Call, sink: Sink) -> ScriptedStream:
+        ttft_s = self._ttft_s * self._rng.lognormvariate(0.0, 0.3)
+        steps: list[Step] = [(ttft_s, text("a"))]
+        if self._rng.random() >= self._breaking:
+            steps += [(ttft_s + 0.5, text("b")), (ttft_s + 1.0, FINISH), (ttft_s + 1.0, DONE), (ttft_s + 1.0, None)]
+        self.scripts = (steps,)
+        return super().open(call, sink)
+
+
+@dataclass
+class Traffic:
+    """Outcome of all requests."""
+
+    requests: int
+    failed: int
+    breaking_calls: int
+    last_state: BreakerState
+
+
+def traffic(requests: int, breaking: float, seed: int = 1) -> Traffic:
+    """Send Poisson traffic with default settings; the first replica is twice as quick, and breaks."""
+
+    async def main() -> Traffic:
+        loop, rng, ended = asyncio.get_running_loop(), random.Random(seed), list[RequestEnded]()
+        endpoints = [Random(rng, 0.25, breaking), *(Random(rng, 0.5, 0.0) for _ in range(REPLICAS - 1))]
+        pool = Pool("p", [Replica(f"r{n}", each) for n, each in enumerate(endpoints)], default_hedging())
+        model = Model("m", [pool], default_timeouts())
+
+        def emit(event: Event) -> None:
+            if isinstance(event, RequestEnded):
+                ended.append(event)
+
+        runtime = Runtime(loop, emit, rng.random, TimerQueue(loop))
+        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
+
+        def ask(at_s: float) -> None:
+            facts = RequestFacts(prompt_tokens=100.0, coin=rng.random())
+            Race(model, call, facts, RecordingClient(), Caller("r", "k", at_s), runtime).start()
+
+        at_s = 0.0
+        for _ in range(requests):
+            at_s += rng.expovariate(PER_S)
+            loop.call_at(at_s, ask, at_s)
+        await asyncio.sleep(at_s + 700)
+        failed = sum(event.status != 200 for event in ended)
+        return Traffic(len(ended), failed, len(endpoints[0].streams), pool.replicas[0].breaker.state)
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize("breaking", [1.0, 0.3])
+def test_a_replica_that_breaks_costs_few_answers(breaking: float) -> None:
+    """Of the requests of 27 minutes at most 2 % fail, most of them before the first stall is over."""
+    result = traffic(8_000, breaking)
+    assert result.failed <= 0.02 * result.requests
+
+
+def test_a_quick_replica_that_does_not_break_keeps_its_traffic() -> None:
+    """Without breaks the quickest replica gets most requests."""
+    result = traffic(1_000, 0.0)
+    assert result.failed == 0
+    assert result.breaking_calls > 0.7 * result.requests
+
+
+def test_first_tokens_close_no_breaker() -> None:
+    """A replica whose answers all stop after the first token ends with its breaker open."""
+    assert traffic(500, 1.0).last_state is BreakerState.OPEN

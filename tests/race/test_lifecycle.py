@@ -1,0 +1,88 @@
+"""The lifecycle of a request: its table is complete and sound, races follow it, and the docs draw it."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from test_race_fuzz import check_race
+from test_recovery import STEADY, broken
+from test_recovery_fuzz import check_stream
+
+from checkout import DOCS
+from defaults import default_timeouts
+from gateway.errors import Internal
+from gateway.race.lifecycle import TRANSITIONS, State, Trigger, mermaid
+from gateway.race.race import Race
+from recovering import ask, run
+from scripted import FINISH, ROLE, Scripted, Step, run_race, status, text
+
+Row = tuple[State, Trigger, State]
+ROWS: list[Row] = [(state, trigger, after) for (state, trigger), follow in TRANSITIONS.items() for after in follow]
+_SEEDS = 100  # of each fuzzer
+_STREAM: list[Step] = [(0.01, ROLE), *((0.02 + n, text("a")) for n in range(900))]
+_EMPTY: list[Step] = [(0.01, ROLE), (0.02, FINISH), (0.03, None)]
+_HELD = default_timeouts(total_s=8.0)
+_SLOW: dict[str, object] = {**STEADY, "ttft": "300s"}
+
+
+def rare_races() -> None:
+    """Run the races that random ones are unlikely to be."""
+    run_race(Scripted(status(0.01, 400)))  # the failure is the answer
+    run_race(Scripted(_EMPTY))
+    run_race(Scripted(_STREAM), timeouts=_HELD)
+    unusable = Internal("the answer cannot be assembled")
+    run_race(Scripted(_STREAM), during=lambda race, *_: after(race, 1.0, lambda: race.give_up(unusable)))
+    run(ask(), broken("cut_rst:9 once"), {**STEADY, "faults": ["cut_rst:0 once"]})
+    run(ask(), broken("cut_rst:9 once"), STEADY, seeds=(1, 2))  # it says something else
+    run(ask(), broken("cut_rst:9 once"), {**STEADY, "tokens": 0})
+    run(ask(), broken("cut_rst:9 once"), _SLOW, timeouts=_HELD)
+    run(ask(), broken("cut_rst:9 once"), _SLOW, during=lambda race, _: after(race, 3.0, race.shut_down))
+
+
+def after(race: Race, delay_s: float, call: Callable[[], None]) -> None:
+    """Call a function of a race later."""
+    race._runtime.loop.call_later(delay_s, call)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[Row]:
+    """Count the transitions of all races."""
+    rows: Counter[Row] = Counter()
+    enter = Race._enter
+
+    def counted(race: Race, trigger: Trigger, state: State) -> None:
+        rows[race._state, trigger, state] += 1
+        enter(race, trigger, state)
+
+    monkeypatch.setattr(Race, "_enter", counted)
+    return rows
+
+
+def test_a_request_that_is_over_stays_over() -> None:
+    """OVER has no rows; every other state can be ended by the client, the gateway's stop and the total timeout."""
+    assert all(state is not State.OVER for state, _ in TRANSITIONS)
+    for state in set(State) - {State.OVER}:
+        for trigger in (Trigger.CLIENT_GONE, Trigger.DRAINED, Trigger.TIMED_OUT):
+            assert TRANSITIONS[state, trigger] == (State.OVER,)
+
+
+def test_every_state_can_be_reached() -> None:
+    """From RACING, with any number of transitions."""
+    reached = {State.RACING}
+    for _ in State:
+        reached |= {after for state, _, after in ROWS if state in reached}
+    assert reached == set(State)
+
+
+def test_races_take_every_row_of_the_table_and_no_other(taken: Counter[Row]) -> None:
+    """Whatever replicas, clients and clocks do, each transition is in the table, and each row happens."""
+    for seed in range(_SEEDS):
+        check_race(seed)
+        check_stream(seed)
+    rare_races()
+    assert set(taken) == set(ROWS)
+
+
+def test_the_page_draws_the_table() -> None:
+    """docs/lifecycle.md has the drawing that the table gives; print `lifecycle.mermaid()` after a change."""
+    assert f"```mermaid\n{mermaid()}\n```" in (DOCS / "lifecycle.md").read_text(encoding="utf-8")

@@ -1,0 +1,116 @@
+"""4xx without an error object, in virtual time: another replica decides whether the request or the replica is wrong."""
+
+import pytest
+
+from defaults import default_hedging
+from gateway.events import BreakerChanged, Role
+from gateway.hedging.outcomes import Outcome
+from gateway.hedging.plan import Policy
+from gateway.pool.pool import Pool
+from gateway.race.failures import FailureClass, RetryHint, classify
+from gateway.routing.replicas import BreakerState, Replica
+from pooled import Seen
+from providers.base import Frame, FrameKind
+from providers.errors import BadStatus
+from scripted import FINISH, Scripted, answer, bare_status, run_race, status
+
+OFF = default_hedging(policy=Policy.OFF)
+QUICK = answer(0.05)
+REFUSAL = Frame(FrameKind.REFUSAL, b"<no>")
+BARE = (400, 402, 403, 404, 405, 410, 413, 421, 422, 424, 426, 431, 451, 499)
+PASSED = {400, 413, 415, 422}
+
+
+@pytest.mark.parametrize("code", BARE)
+def test_another_replica_answers_the_request(code: int) -> None:
+    """The client gets the other replica's answer, and the first one's rejection counts as wrong."""
+    result = run_race(Scripted(bare_status(0.01, code)), Scripted(QUICK), hedge=OFF)
+    assert result.client.finished
+    assert [(each.outcome, each.role) for each in result.report.attempts] == [
+        (Outcome.WRONG_4XX, Role.PRIMARY),
+        (Outcome.FINISHED, Role.FAILOVER),
+    ]
+    assert result.pools[0].replicas[0].breaker.failures == 1
+
+
+@pytest.mark.parametrize("code", BARE)
+def test_two_replicas_that_reject_it_are_right(code: int) -> None:
+    """A second rejection is the answer: nothing counts against either, and no third replica is asked."""
+    replicas = [Scripted(bare_status(0.01, code)) for _ in range(3)]
+    result = run_race(*replicas, hedge=OFF)
+    assert result.client.error is not None
+    assert result.client.error.status == (code if code in PASSED else 502)
+    assert result.client.error.code == (None if code in PASSED else "upstream_rejected")
+    assert [each.outcome for each in result.report.attempts] == [Outcome.UNCLEAR_4XX] * 2
+    assert all(replica.breaker.failures == 0 for replica in result.pools[0].replicas)
+
+
+def test_a_fallback_decides_where_there_is_no_sibling() -> None:
+    """A single replica's rejection is put to the first fallback."""
+    result = run_race(Scripted(bare_status(0.01, 402)), fallbacks=[Scripted(QUICK)], hedge=OFF)
+    assert result.client.finished
+    assert result.report.attempts[0].outcome is Outcome.WRONG_4XX
+
+
+def test_a_clear_error_after_an_unclear_one_is_the_answer() -> None:
+    """The second replica's own words go to the client."""
+    clear = Scripted(status(0.01, 400, "invalid_value"))
+    result = run_race(Scripted(bare_status(0.01, 403)), clear, Scripted(QUICK), hedge=OFF)
+    assert result.client.error is not None
+    assert (result.client.error.status, result.client.error.code) == (400, "invalid_value")
+    assert [each.outcome for each in result.report.attempts] == [Outcome.UNCLEAR_4XX, Outcome.CLIENT_ERROR]
+
+
+def test_a_refusal_of_the_model_proves_nothing() -> None:
+    """A firewall and a model's policy may agree about a prompt."""
+    refusing = Scripted([(0.02, REFUSAL), (0.03, FINISH), (0.04, None)])
+    result = run_race(Scripted(bare_status(0.01, 403)), refusing, hedge=OFF)
+    assert result.report.attempts[0].outcome is Outcome.UNCLEAR_4XX
+
+
+def test_a_backup_that_wins_proves_the_primary_wrong() -> None:
+    """The proof does not need a failover."""
+    hedged = default_hedging(policy=Policy.STATIC, static_delay_s=0.1, budget=1.0)
+    result = run_race(Scripted(bare_status(0.2, 403)), Scripted(answer(0.3)), hedge=hedged)
+    assert result.client.finished
+    assert [each.outcome for each in result.report.attempts] == [Outcome.WRONG_4XX, Outcome.FINISHED]
+
+
+def test_the_third_proof_opens_the_breaker() -> None:
+    """A replica that rejects what others answer is out after three requests, and its breaker's change is reported."""
+
+    def prepare(pools: list[Pool]) -> None:
+        pools[0].replicas[0].breaker.failures = 2
+
+    result = run_race(Scripted(bare_status(0.01, 402)), Scripted(QUICK), hedge=OFF, prepare=prepare)
+    [changed] = [event for event in result.events if isinstance(event, BreakerChanged)]
+    assert (changed.replica, changed.state) == ("a", "open")
+
+
+def test_one_caller_never_opens_a_breaker_three_callers_do() -> None:
+    """Unclear rejections count by key: 100 prompts of one caller are one, a complete answer forgets them."""
+    replica = Replica("a", Scripted())
+    pool = Pool("m", [replica], OFF)
+    attempt = Seen(replica, 0.0)
+    for number in range(100):
+        assert pool.on_unclear(attempt, "team-a", float(number)) is None
+    assert pool.on_unclear(attempt, "team-b", 100.0) is None
+    assert pool.on_unclear(attempt, "team-c", 101.0) is BreakerState.OPEN
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BadStatus("", status=400, kind="invalid_request_error"), FailureClass(Outcome.CLIENT_ERROR, answers=True)),
+        (BadStatus("", status=400, kind="BadRequestError"), FailureClass(Outcome.CLIENT_ERROR, answers=True)),
+        (BadStatus("", status=422, param="temperature"), FailureClass(Outcome.CLIENT_ERROR, answers=True)),
+        (BadStatus("", status=400, kind="invalid_request_error", param="model"), FailureClass(Outcome.MISCONFIGURED)),
+        (BadStatus("", status=401, kind="auth_error"), FailureClass(Outcome.MISCONFIGURED)),
+        (BadStatus("", status=402, code="402x"), FailureClass(Outcome.MISCONFIGURED)),
+        (BadStatus("", status=424, kind="generation"), FailureClass(Outcome.FAILED, hint=RetryHint.SAME)),
+        (BadStatus("", status=403), FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)),
+    ],
+)
+def test_an_error_object_decides(error: BadStatus, expected: FailureClass) -> None:
+    """An error object that blames the request, the gateway's settings or the engine needs no second opinion."""
+    assert classify(error) == expected
