@@ -17,7 +17,7 @@ WORKFLOWS = {path.name: path for path in sorted((GITHUB / "workflows").glob("*.y
 FORMS = [GITHUB / "ISSUE_TEMPLATE" / name for name in ("bug.yml", "feature.yml")]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
-LATER = {"scripts/nightly"}  # named before it exists
+
 ACTION = re.compile(r"actions/[a-z-]+@v\d+")  # from GitHub itself, and by its major version
 
 
@@ -58,7 +58,7 @@ def test_scripts_exist() -> None:
     runs = [step["run"] for name in WORKFLOWS for job in _jobs(name).values() for step in job["steps"] if "run" in step]
     runs += [hook["entry"] for repo in HOOKS for hook in repo["hooks"] if "entry" in hook]
     called = {script for run in runs for script in re.findall(r"\bscripts/[\w-]+", run)}
-    assert [script for script in called - LATER if not (ROOT / script).stat().st_mode & 0o111] == []
+    assert [script for script in called if not (ROOT / script).stat().st_mode & 0o111] == []
     assert "scripts/check" in called
 
 
@@ -93,7 +93,7 @@ def test_contributing_names_what_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(scripts/[\w-]+)` \|", text, re.MULTILINE)
     scripts = {path.relative_to(ROOT).as_posix() for path in (ROOT / "scripts").iterdir() if path.is_file()}
-    assert rows == sorted(scripts | LATER)
+    assert rows == sorted(scripts)
     paths = re.findall(r"(?<![\w/])(?:docs/[\w-]+(?:\.\w+)+|(?:gateway|providers|tests)/[\w./-]*\w)", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
