@@ -226,15 +226,16 @@ class _Builder:
             client, replica, supported, model.name, settings.limits.event_max_bytes, self._runtime.burst
         )
         gain_min = _GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER
-        cancel_stops = kind.cancel_stops_billing is True
+        stops = replica.stops_billing
         return Replica(
             replica.name,
             endpoint,
             self._quota(replica, kind, model),
             replica.boundary,
             gain_min,
-            hedgeable=cancel_stops or replica.allow_billed_hedges,
-            bills_cancelled=not cancel_stops,
+            hedgeable=bool(stops) or replica.allow_billed_hedges,
+            bills_cancelled=not stops,
+            billing_unknown=stops is None,
             read_limits=None if kind.limits is None else kind.limits.read,
             counts_max_tokens=kind.counts_max_tokens,
             prices=_prices(replica.prices or model.prices),

@@ -157,10 +157,18 @@ class ReplicaSettings(Section):
     """Region or vendor that requests must not leave; unset: none."""
     prices: PriceSettings | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
     """Prices of the replica's tokens; unset: the model's `prices`."""
+    cancel_stops_billing: Switch | None = Field(default=None, examples=["true"])
+    """True if cancelling a request stops its bill; unset: the catalogue's fact about the kind."""
     allow_billed_hedges: Switch = False
     """Allow hedges although the provider bills cancelled requests, or may do so."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
     """Headers added to each request to the replica."""
+
+    @property
+    def stops_billing(self) -> bool | None:
+        """`cancel_stops_billing`, by default that of the kind; None if it is unknown."""
+        configured = self.cancel_stops_billing
+        return CATALOG[self.kind].cancel_stops_billing if configured is None else configured
 
 
 Replicas = tuple[ReplicaSettings, ...]

@@ -58,6 +58,7 @@ class Forecast(msgspec.Struct):
         pending: prompt tokens of earlier, unanswered attempts on the replica.
         timed: True if the first content is a token (`RequestFacts.timed`).
         earns: True if the request earns credits for hedges.
+        never_hedged: reason for which the attempt cannot be hedged, however late it is; None if it can.
         tickets: credits taken for this hedge; None if the attempt is no hedge.
         quota: ticket of the replica's quota; None without a quota.
     """
@@ -69,6 +70,7 @@ class Forecast(msgspec.Struct):
     pending: float
     timed: bool
     earns: bool
+    never_hedged: Denial | None
     tickets: "HedgeTickets | None"
     quota: QuotaTicket | None
 

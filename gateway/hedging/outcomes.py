@@ -36,7 +36,11 @@ class Denial(enum.Enum):
     QUOTA = "quota"
     LOW_GAIN = "low_gain"
     OFF = "off"  # hedging is off for this request, model or key, or everywhere
-    NO_REPLICA = "no_replica"  # no other replica may be tried
+    NO_REPLICA = "no_replica"  # no other replica may be tried at the moment
+    ONE_REPLICA = "one_replica"  # no other replica is configured in the pool and boundary
+    BILLED = "billed"  # every other replica bills cancelled requests
+    BILLING_UNKNOWN = "billing_unknown"  # every other replica bills cancelled requests, or may
+    HIDDEN_REASONING = "hidden_reasoning"  # answers begin with hidden reasoning
 
 
 class Sample(enum.Enum):

@@ -20,6 +20,7 @@ from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Plan, Policy
+from gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
 from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
 from gateway.pool.picker import Picker
@@ -61,6 +62,8 @@ class Pool:
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
         self.picker = Picker(self.replicas, settings, self.learning, self.quotas)
         self._loads = self.picker.loads
+        off = settings.policy is Policy.OFF or settings.budget <= 0
+        self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
         self._numbers = itertools.count()
         if previous is not None:
             self._adopt_state(previous)
@@ -83,6 +86,11 @@ class Pool:
         """True if its first tokens follow hidden reasoning, which a backup would have to repeat in full."""
         return self.learning.hidden_share > _HIDDEN_SHARE_MAX and not self.settings.hedge_hidden_reasoning
 
+    def never_hedged(self, replica: Replica) -> Denial | None:
+        """Return the reason for which requests sent to a replica are not hedged, however late; None if they can be."""
+        configured = self._never_hedged[replica.name]
+        return Denial.HIDDEN_REASONING if configured is None and self.has_hidden_reasoning else configured
+
     # before an attempt
 
     def on_sent(
@@ -101,7 +109,8 @@ class Pool:
         load = self._loads[replica]
         uncached = self.picker.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
-        hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not self.has_hidden_reasoning
+        is_hidden = self.has_hidden_reasoning
+        hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not is_hidden
         attempt.forecast = forecast = Forecast(
             next(self._numbers),
             predicted_s,
@@ -110,6 +119,7 @@ class Pool:
             load.pending,
             facts.timed,
             hedgeable,
+            self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
             tickets,
             self.quotas.reserve(replica, facts, now_s) if self.quotas.of else None,
         )
@@ -149,14 +159,15 @@ class Pool:
     ) -> Hedge | Denied:
         """Decide on a hedge for a late attempt; a returned hedge is already paid for."""
         if self.has_hidden_reasoning:
-            return Denied(Denial.OFF, math.inf, "its answers begin with hidden reasoning")
+            return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
         replica = self.picker.backup(facts, asking.replica, tried, now_s, rand)
         waited_s = now_s - asking.start_s
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
-            return Denied(Denial.NO_REPLICA, again_s, "no other healthy replica is available")
+            reason = self._never_hedged[asking.replica.name] or Denial.NO_REPLICA
+            return Denied(reason, again_s, EXPLANATIONS[reason])
         cost = self._hedge_cost(facts, asking.replica, replica, now_s)
         predicted_s = self.picker.predict(facts, replica, now_s)
         decision = gate.decide(
@@ -271,7 +282,7 @@ class Pool:
     def usual_delay_s(self, replica: Replica, now_s: float) -> float | None:
         """Return the hedge delay of a request with an empty prompt; None if there is no plan or it never hedges."""
         plan = self.learning.last_plan(replica.name)
-        if plan is None or len(self.replicas) < 2 or not math.isfinite(plan.delay):
+        if plan is None or self.never_hedged(replica) is not None or not math.isfinite(plan.delay):
             return None
         predicted_s = self.picker.predict(RequestFacts(), replica, now_s)
         if predicted_s is None:

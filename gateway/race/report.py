@@ -167,7 +167,7 @@ def ended(
         malformed=sum(attempt.malformed for attempt in attempts),
         beyond_boundary=beyond,
         recoveries=() if recovery is None else tuple(recovery.reports),
-        never_hedged=_never_hedged(facts, attempts[0].pool) if attempts else None,
+        never_hedged=_never_hedged(facts, attempts[0]) if attempts and not course.hedges else None,
     )
 
 
@@ -176,10 +176,6 @@ def _cut_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
     return next((attempt for attempt in attempts if attempt.outcome is Outcome.CUT), None)
 
 
-def _never_hedged(facts: RequestFacts, pool: Pool) -> Denial | None:
-    """Return the reason, from the request or the settings, for which no hedge timer was set; None if one was."""
-    if facts.hedge_off is not None:
-        return facts.hedge_off
-    if not pool.max_hedges:
-        return Denial.OFF
-    return Denial.NO_REPLICA if len(pool.replicas) < 2 else None
+def _never_hedged(facts: RequestFacts, first: Attempt) -> Denial | None:
+    """Return the reason for which no hedge was possible, as of the first attempt's start; None if one was."""
+    return facts.hedge_off or (None if first.forecast is None else first.forecast.never_hedged)

@@ -115,6 +115,7 @@ class Replica:
         gain_min: required gain of a backup here, as a multiple of its own TTFT.
         hedgeable: True if hedges may go here: cancelling stops billing, or the configuration accepts the bill.
         bills_cancelled: True if a cancelled request is, or may be, billed as if it had run to its end.
+        billing_unknown: True if `bills_cancelled` is an assumption.
         prices: token prices; None if not configured.
         apis: APIs that the replica serves, directly or by translation.
         read_limits: reader of the rate limits in response headers; None if the provider sends none.
@@ -131,6 +132,7 @@ class Replica:
     gain_min: float = 0.25
     hedgeable: bool = True
     bills_cancelled: bool = False
+    billing_unknown: bool = False
     prices: Prices | None = None
     apis: frozenset[Api] = frozenset(Api)
     read_limits: LimitReader | None = None
@@ -140,3 +142,8 @@ class Replica:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)
+
+    @property
+    def cancel_stops_billing(self) -> bool | None:
+        """False if a cancelled request is billed as if it had run to its end; None if that is unknown."""
+        return None if self.billing_unknown else not self.bills_cancelled

@@ -156,11 +156,11 @@ def test_text_line() -> None:
 
 def test_a_request_that_could_not_be_hedged_has_the_reason() -> None:
     """If no hedge timer was set, the line has the reason, as JSON and as text."""
-    alone = replace(REQUEST, never_hedged=Denial.NO_REPLICA)
-    assert Lines().of(alone)[0]["never_hedged"] == "no_replica"
+    alone = replace(REQUEST, never_hedged=Denial.ONE_REPLICA)
+    assert Lines().of(alone)[0]["never_hedged"] == "one_replica"
     lines = Lines(text=True)
     lines.log.on_event(alone)
-    assert b" never_hedged=no_replica " in lines.written[0]
+    assert b" never_hedged=one_replica " in lines.written[0]
 
 
 def test_recoveries() -> None:

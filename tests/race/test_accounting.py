@@ -214,6 +214,9 @@ def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
         {"name": "a", "kind": "openai"},
         {"name": "b", "kind": "groq", "prices": {"prompt": 0.5, "cached_prompt": 0.25, "completion": 0.75}},
         {"name": "c", "kind": "compatible", "allow_billed_hedges": True},
+        {"name": "d", "kind": "compatible", "cancel_stops_billing": True},
+        {"name": "e", "kind": "openai", "cancel_stops_billing": False},
+        {"name": "f", "kind": "openrouter"},
     ]
     replicas = [{**row, "base_url": "http://127.0.0.1:1/v1"} for row in rows]
     model = {"name": "m", "prices": {"prompt": 2.5, "completion": 10}, "replicas": replicas}
@@ -231,11 +234,14 @@ def test_prices_and_the_consent_to_bills_reach_the_replicas() -> None:
     assert [replica.prices for replica in pool.replicas] == [
         Prices(2.5, 2.5, 10.0),
         Prices(0.5, 0.25, 0.75),
-        Prices(2.5, 2.5, 10.0),
+        *[Prices(2.5, 2.5, 10.0)] * 4,
     ]
-    assert [(replica.hedgeable, replica.bills_cancelled) for replica in pool.replicas] == [
-        (True, False),
-        (False, True),
-        (True, True),
+    assert [(each.hedgeable, each.bills_cancelled, each.billing_unknown) for each in pool.replicas] == [
+        (True, False, False),
+        (False, True, False),
+        (True, True, True),
+        (True, False, False),
+        (False, True, False),
+        (False, True, True),
     ]
     assert pool.budget.unit is BudgetUnit.COST

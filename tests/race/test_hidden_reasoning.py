@@ -1,15 +1,18 @@
 """Answers that begin with hidden reasoning: detected, and then not hedged unless configured."""
 
+import asyncio
 import json
 from dataclasses import replace
 
 import pytest
 
+from gateway.hedging.outcomes import Denial
 from gateway.pool.pool import Pool
+from gateway.race.race import Race
 from openai_calls import STREAMED
 from providers.base import Frame, FrameKind, Usage
 from providers.openai.chat import OpenAIChat
-from scripted import DONE, FINISH, HEDGED, Outcome, Scripted, Step, run_race, text
+from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, text
 
 _CHUNK = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
 
@@ -43,7 +46,20 @@ def _run(*, hidden: bool, answers: int, wanted: bool) -> Outcome:
 )
 def test_a_pool_that_thinks_unseen_is_not_hedged(*, hidden: bool, answers: int, wanted: bool, attempts: int) -> None:
     """The usage of its answers decides, and the setting overrides it."""
-    assert len(_run(hidden=hidden, answers=answers, wanted=wanted).report.attempts) == attempts
+    report = _run(hidden=hidden, answers=answers, wanted=wanted).report
+    assert len(report.attempts) == attempts
+    assert report.never_hedged is (Denial.HIDDEN_REASONING if attempts == 1 else None)
+
+
+def test_reasoning_that_is_found_hidden_meanwhile_denies_the_hedge() -> None:
+    """A request that was sent before its pool was known to hide reasoning is denied a hedge for that reason."""
+
+    def learn(_race: Race, _client: RecordingClient, pools: list[Pool]) -> None:
+        asyncio.get_running_loop().call_later(0.01, lambda: pools[0].learning.add_hidden(hidden=True))
+
+    told = run_race(Scripted(answer(1.0)), Scripted(answer(1.0)), hedge=HEDGED, during=learn)
+    assert (told.report.denials, told.report.never_hedged) == ((Denial.HIDDEN_REASONING,), None)
+    assert told.client.headers[b"x-ttft-denied"] == b"hidden_reasoning"
 
 
 def test_what_answers_report_is_learned_and_forgotten() -> None:

@@ -244,7 +244,7 @@ def test_requests_that_may_not_be_hedged_are_not() -> None:
     [
         (1, HEDGED, RequestFacts(hedge_off=Denial.OFF), Denial.OFF),
         (1, OFF, RequestFacts(), Denial.OFF),
-        (0, HEDGED, RequestFacts(), Denial.NO_REPLICA),
+        (0, HEDGED, RequestFacts(), Denial.ONE_REPLICA),
     ],
 )
 def test_what_forbids_hedging_is_told(others: int, hedge: HedgeParameters, facts: RequestFacts, why: Denial) -> None:

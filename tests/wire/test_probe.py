@@ -166,6 +166,9 @@ def test_a_provider_has_no_count_of_running_requests() -> None:
     assert report.cancel.outcome is CancelResult.UNKNOWN
     assert "cannot be observed" in report.cancel.text
     assert "billing continues after closing (not verified)" in report.cancel.text
+    configured = simulated(gap="5ms", row={"kind": "groq", "cancel_stops_billing": True})
+    assert configured.cancel is not None
+    assert "`cancel_stops_billing: true` is configured" in configured.cancel.text
 
 
 Answer = tuple[int, bytes, bytes]  # status, content type, body

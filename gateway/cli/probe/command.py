@@ -256,6 +256,9 @@ class _Prober:
             needs = f" (start it with {counter.needs})" if counter.needs else ""
             return f"GET {counter.path} does not report the number of running requests{needs}"
         unseen = "the effect on the replica cannot be observed"
+        configured = self._replica.cancel_stops_billing
+        if configured is not None:
+            return f"{unseen}; `cancel_stops_billing: {str(configured).lower()}` is configured"
         return unseen if self._kind.own_engine else f"{unseen}; {_BILLING[self._kind.cancel_stops_billing]}"
 
     async def _explain(self, error: UpstreamError, max_tokens: int) -> str:
