@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gateway.cli.environment import read_environment
+from gateway.cli.hedging import hedging_details, hedging_summary
 from gateway.cli.parser import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode
 from gateway.cli.terminal import fail, warn
 from gateway.config.errors import ConfigError
@@ -29,6 +30,10 @@ def check_config(arguments: argparse.Namespace) -> ExitCode:
         warn(caution)
     replicas = sum(len(pool) for model in settings.models for pool in pools(model))
     print(f"{file}: valid ({_count(len(settings.models), 'model')}, {_count(replicas, 'replica')})")
+    for model in settings.models:
+        print(f"  {model.name}: {hedging_summary(settings, model)}")
+        for line in hedging_details(settings, model):
+            print(f"    {line}")
     return ExitCode.OK
 
 
@@ -86,8 +91,6 @@ def cautions(settings: Settings) -> Iterator[str]:
         admin = settings.admin_listen
         yield f"admin_listen {admin} is public; every client that can reach it can read usage and switch hedging off"
     for model in settings.models:
-        if len(model.replicas) == 1 and settings.hedge_of(model).policy != "off":
-            yield f"model {model.name} has one replica; hedging needs at least two"
         if "queue" in model.model_fields_set and model.concurrency is None:
             yield f"model {model.name} has a queue but no concurrency; requests are never queued"
 

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from gateway.cli.config import cautions, config_path, pools, report_no_file, report_problems
 from gateway.cli.demo.command import demo
 from gateway.cli.environment import Environment, read_environment
+from gateway.cli.hedging import hedging_summary, is_hedged
 from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end
 from gateway.cli.terminal import bold, fail, warn
@@ -102,8 +103,9 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
     yield bold(f"{PROGRAM} {gateway_version()} is ready at http://{addresses.public}/v1", sys.stderr)
     for model in settings.models[:_LISTED_MAX]:
         yield f"  {_describe(settings, model)}"
-    if len(settings.models) > _LISTED_MAX:
-        yield f"  and {len(settings.models) - _LISTED_MAX} more models"
+    if more := settings.models[_LISTED_MAX:]:
+        unhedged = sum(not is_hedged(settings, model) for model in more)
+        yield f"  and {len(more)} more models" + (f", {unhedged} of them without hedging" if unhedged else "")
     if generated_key is not None:
         yield f"  key {generated_key}, generated for this run because no keys are configured"
     if addresses.admin is not None:
@@ -111,10 +113,8 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
 
 
 def _describe(settings: Settings, model: ModelSettings) -> str:
-    hedge = settings.hedge_of(model)
     names = " then ".join(", ".join(replica.name for replica in pool) for pool in pools(model))
-    hedging = "off" if hedge.policy == "off" else f"{hedge.policy}, budget {100 * hedge.budget:g}%"
-    return f"{model.name}: {names}; hedging {hedging}"
+    return f"{model.name}: {names}; {hedging_summary(settings, model)}"
 
 
 async def _warn_of_unreachable(settings: Settings) -> None:

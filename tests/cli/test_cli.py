@@ -109,7 +109,7 @@ def test_a_good_file_is_fine(capsys: pytest.CaptureFixture[str], config: Path) -
     assert main(["check-config", str(config)]) == ExitCode.OK
     assert main(["check-config", "--config", str(config)]) == ExitCode.OK
     out, err = capsys.readouterr()
-    assert out == f"{config}: valid (1 model, 2 replicas)\n" * 2
+    assert out == f"{config}: valid (1 model, 2 replicas)\n  llama: hedging adaptive, budget 10%\n" * 2
     assert err == ""
 
 
@@ -130,11 +130,11 @@ def test_cautions(capsys: pytest.CaptureFixture[str], config: Path) -> None:
         "models: [{name: m, queue: {max: 9}, replicas: [{name: a, kind: vllm, base_url: 'http://10.0.0.1:8000/v1'}]}]\n"
     )
     assert main(["check-config", str(config)]) == ExitCode.OK
-    err = capsys.readouterr().err
-    assert err.count("warning: ") == 4
+    out, err = capsys.readouterr()
+    assert err.count("warning: ") == 3
     assert "no keys are configured; every client on this machine has access" in err
     assert "admin_listen 0.0.0.0:8081 is public" in err
-    assert "model m has one replica" in err
+    assert "m: hedging cannot happen: a is the only replica" in out
     assert "model m has a queue but no concurrency" in err
 
 

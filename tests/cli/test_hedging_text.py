@@ -1,0 +1,135 @@
+"""`check-config` and the start line state whether requests can be hedged, and why not."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from gateway.cli.hedging import hedging_summary
+from gateway.cli.parser import ExitCode
+from gateway.cli.serve import _introduction
+from gateway.config.settings import Settings
+from gateway.config.values import Address
+from gateway.server import Addresses
+
+KEYS = [{"name": "team-a", "key": "sk-very-secret"}]
+CURE = "set cancel_stops_billing or allow_billed_hedges"
+ADVICE = (
+    "    write `cancel_stops_billing: true` at a replica whose provider does not bill cancelled requests, "
+    "or `allow_billed_hedges: true` to accept the bill"
+)
+
+
+def replicas(*kinds: str, **more: object) -> list[dict[str, object]]:
+    """Replicas a, b, ... of these kinds."""
+    url = "http://10.0.0.1:8000/v1"
+    return [
+        {"name": name, "kind": kind, "base_url": url, **more} for name, kind in zip("abcdefgh", kinds, strict=False)
+    ]
+
+
+def settings(model: dict[str, object]) -> Settings:
+    """A configuration with one model."""
+    return Settings.model_validate({"keys": KEYS, "models": [{"name": "m", **model}]})
+
+
+CASES: dict[str, tuple[dict[str, object], str]] = {
+    "engines": ({"replicas": replicas("vllm", "sglang")}, "hedging adaptive, budget 10%"),
+    "policy": ({"replicas": replicas("groq"), "hedge": {"policy": "off"}}, "hedging off"),
+    "budget": (
+        {"replicas": replicas("vllm", "vllm"), "hedge": {"budget": "0%"}},
+        "hedging off, because its budget is 0%",
+    ),
+    "one": (
+        {"replicas": replicas("vllm")},
+        "hedging cannot happen: a is the only replica; add another one to `replicas`",
+    ),
+    "billed": (
+        {"replicas": replicas("groq", "gemini")},
+        f"hedging cannot happen: a and b bill cancelled requests; {CURE}",
+    ),
+    "unknown": (
+        {"replicas": replicas("openrouter", "compatible", "cerebras")},
+        f"hedging cannot happen: a, b and c may bill cancelled requests; {CURE}",
+    ),
+    "both": (
+        {"replicas": replicas("openrouter", "mistral")},
+        f"hedging cannot happen: b bills cancelled requests, and a may bill them; {CURE}",
+    ),
+    "many": (
+        {"replicas": replicas(*["groq"] * 8)},
+        f"hedging cannot happen: a, b, c, d, e and 3 more bill cancelled requests; {CURE}",
+    ),
+    "sides": (
+        {"replicas": [*replicas("vllm", boundary="eu"), {**replicas("vllm", "vllm")[1], "boundary": "us"}]},
+        "hedging cannot happen: no two replicas have the same boundary; add one, or set cross_boundary: always",
+    ),
+    "one direction": (
+        {"replicas": replicas("openai", "groq")},
+        "hedging adaptive, budget 10%, except for requests to a",
+    ),
+    "corrected": (
+        {"replicas": replicas("compatible", "compatible", cancel_stops_billing=True)},
+        "hedging adaptive, budget 10%",
+    ),
+    "accepted": ({"replicas": replicas("groq", "groq", allow_billed_hedges=True)}, "hedging adaptive, budget 10%"),
+    "worse than listed": (
+        {"replicas": replicas("openai", "openai", cancel_stops_billing=False)},
+        f"hedging cannot happen: a and b bill cancelled requests; {CURE}",
+    ),
+    "fallbacks": (
+        {
+            "replicas": replicas("vllm"),
+            "fallbacks": [{"replicas": [{**each, "name": f"f{each['name']}"} for each in replicas("vllm", "vllm")]}],
+        },
+        "hedging happens in fallbacks only: a is the only replica; add another one to `replicas`",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_summary_has_the_reason_and_the_cure(case: str) -> None:
+    """One line states whether the model's requests can be hedged, and if not, why and what to set."""
+    model, expected = CASES[case]
+    checked = settings(model)
+    assert hedging_summary(checked, checked.models[0]) == expected
+
+
+def checked(tmp_path: Path, capsys: pytest.CaptureFixture[str], *models: Mapping[str, object]) -> list[str]:
+    """Lines that check-config prints after its first."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(json.dumps({"keys": KEYS, "models": list(models)}), encoding="utf-8")
+    assert main(["check-config", str(file)]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out.splitlines()[1:]
+
+
+def test_check_config_lists_replicas_with_restrictions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """check-config has a line for each model, and below it one for each replica with a restriction."""
+    fine = {"name": "fine", "replicas": replicas("vllm", "vllm")}
+    off = {"name": "off", "replicas": replicas("groq"), "hedge": {"policy": "off"}}
+    mixed = {"name": "mixed", "replicas": replicas("openai", "openrouter")}
+    alone = {"name": "alone", "replicas": replicas("vllm")}
+    assert checked(tmp_path, capsys, fine, off, mixed, alone) == [
+        "  fine: hedging adaptive, budget 10%",
+        "  off: hedging off",
+        "  mixed: hedging adaptive, budget 10%, except for requests to a",
+        "    a (openai): never hedged: every other replica bills cancelled requests, or may (billing_unknown)",
+        "    b (openrouter): takes no hedges: it may bill cancelled requests",
+        ADVICE,
+        "  alone: hedging cannot happen: a is the only replica; add another one to `replicas`",
+        "    a (vllm): never hedged: no other replica is configured in its pool and boundary (one_replica)",
+    ]
+
+
+def test_the_start_line_has_the_reason() -> None:
+    """`serve` names models that are not hedged, and counts those among the models that it does not list."""
+    models = [{"name": f"m{number}", "replicas": replicas("groq", "groq")} for number in range(22)]
+    models.append({"name": "fine", "replicas": replicas("vllm", "vllm")})
+    made = Settings.model_validate({"keys": KEYS, "models": models})
+    lines = list(_introduction(made, Addresses(Address("127.0.0.1", 1), None), None))
+    assert lines[1] == f"  m0: a, b; hedging cannot happen: a and b bill cancelled requests; {CURE}"
+    assert lines[21] == "  and 3 more models, 2 of them without hedging"
