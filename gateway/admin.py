@@ -157,7 +157,7 @@ class Admin:
         models: dict[str, list[PoolState]] = {}
         for pool in await read_pools(self._state):
             models.setdefault(pool.model, []).append(pool)
-        return _json({"models": [{"model": model, "pools": pools} for model, pools in models.items()]})
+        return _json({"models": [_model_state(model, pools) for model, pools in models.items()]})
 
     async def _model(self, name: str, request: Request) -> Response:
         described = self._describe(name, _quantiles(request.query_params.getlist("q")))
@@ -213,6 +213,11 @@ class _EventStream(EventSourceResponse):
                 await super().__call__(scope, receive, send)
         finally:
             self._feed.leave(self._subscription)
+
+
+def _model_state(model: str, pools: Sequence[PoolState]) -> dict[str, object]:
+    possible = any(replica.never_hedged is None for pool in pools for replica in pool.replicas)
+    return {"model": model, "hedging_possible": possible, "pools": pools}
 
 
 async def _healthz() -> Response:

@@ -46,7 +46,9 @@ def pool_state(model: str, pool: Pool, now_s: float) -> Iterator[PoolState | Non
 def describe(model: Model, now_s: float, quantiles: Sequence[float] = ()) -> dict[str, object]:
     """Return a readable snapshot of one model, with estimates at these quantiles; none for the default ones."""
     quantiles = quantiles or _QUANTILES
-    return {"model": model.name, "pools": [_describe_pool(pool, now_s, quantiles) for pool in model.pools]}
+    possible = any(pool.never_hedged(replica) is None for pool in model.pools for replica in pool.replicas)
+    pools = [_describe_pool(pool, now_s, quantiles) for pool in model.pools]
+    return {"model": model.name, "hedging_possible": possible, "pools": pools}
 
 
 def admission_state(
@@ -87,12 +89,20 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         breaker=replica.breaker.state.value,
         samples=ttft.event_count(now_s),
         suspect=pool.picker.is_suspect(replica, now_s),
+        never_hedged=_never_hedged(pool, replica),
+        takes_hedges=replica.hedgeable,
+        cancel_stops_billing=replica.cancel_stops_billing,
         hedge_delay_s=pool.usual_delay_s(replica, now_s),
         ttfb_p50_s=ttfb.quantile(0.5, now_s),
         ttfb_p99_s=ttfb.quantile(0.99, now_s),
         ttft_p50_s=ttft.quantile(0.5, now_s),
         ttft_p99_s=ttft.quantile(0.99, now_s),
     )
+
+
+def _never_hedged(pool: Pool, replica: Replica) -> str | None:
+    reason = pool.never_hedged(replica)
+    return None if reason is None else reason.value
 
 
 def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
@@ -153,6 +163,9 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "boundary": replica.boundary,
         "breaker": replica.breaker.state.value,
         "suspect": pool.picker.is_suspect(replica, now_s),
+        "never_hedged": _never_hedged(pool, replica),
+        "takes_hedges": replica.hedgeable,
+        "cancel_stops_billing": replica.cancel_stops_billing,
         "in_flight": replica.in_flight,
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
         "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),

@@ -30,6 +30,7 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _SLICE_LINES = 64  # about 1 ms
 
+_POSSIBLE = "ttft_gateway_hedging_possible"
 _BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
 
 _POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolState], float]], ...] = (
@@ -100,6 +101,9 @@ class Metrics:
             yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
         for name, text, read_replica in _REPLICA_GAUGES:
             yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
+        yield from _sliced(
+            _POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools)
+        )
         yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
         yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
         admission = self._admission()
@@ -122,6 +126,13 @@ def _replica_lines(name: str, read: Callable[[ReplicaState], float | None], pool
             value = read(replica)
             if value is not None:
                 yield name, {MODEL: pool.model, REPLICA: replica.replica}, value
+
+
+def _possible_lines(pools: list[PoolState]) -> Iterator[Line]:
+    for pool in pools:
+        for replica in pool.replicas:
+            labels = {MODEL: pool.model, REPLICA: replica.replica, "reason": replica.never_hedged or ""}
+            yield _POSSIBLE, labels, float(replica.never_hedged is None)
 
 
 def _model_lines(name: str, read: Callable[[ModelAdmission], float], admission: AdmissionState) -> Iterator[Line]:

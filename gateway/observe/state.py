@@ -21,6 +21,9 @@ class ReplicaState:
         breaker: "closed", "half_open" or "open".
         samples: number of first contents in the recent window, from which the quantiles come.
         suspect: True if it stopped answering and gets only probes as primaries.
+        never_hedged: reason (`Denial`) for which requests sent to it cannot be hedged; None if they can.
+        takes_hedges: True if hedges may go to it.
+        cancel_stops_billing: True if cancelling a request stops its bill; None if that is unknown.
         hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
             hedging. Under a policy that predicts, the delay for an empty prompt.
         ttfb_p50_s, ttfb_p99_s: time to response headers in the recent window; None without samples.
@@ -32,6 +35,9 @@ class ReplicaState:
     breaker: str
     samples: int = 0
     suspect: bool = False
+    never_hedged: str | None = None
+    takes_hedges: bool = True
+    cancel_stops_billing: bool | None = True
     hedge_delay_s: float | None = None
     ttfb_p50_s: float | None = None
     ttfb_p99_s: float | None = None

@@ -153,12 +153,16 @@ def test_models() -> None:
     site = AdminUnderTest()
     listed = site.ask("GET", "/admin/models").json["models"]
     assert [row["model"] for row in listed] == ["llama", "org/qwen"]
+    assert [row["hedging_possible"] for row in listed] == [True, True]
     assert listed[0]["pools"][0]["replicas"][1] == {
         "replica": "b",
         "in_flight": 0,
         "breaker": "half_open",
         "samples": 0,
         "suspect": True,
+        "never_hedged": "billed",
+        "takes_hedges": True,
+        "cancel_stops_billing": True,
         "hedge_delay_s": None,
         "ttfb_p50_s": None,
         "ttfb_p99_s": None,

@@ -103,3 +103,23 @@ def test_a_quota_shows_its_remaining_amount_and_the_source() -> None:
     assert state is not None
     (quota,) = state.quotas
     assert (quota.quota, quota.cooling_s, [limit.left for limit in quota.limits]) == ("main", 5.0, [59.0, 900.0])
+
+
+def test_replicas_show_whether_they_can_be_hedged() -> None:
+    """Each replica shows why its requests cannot be hedged, and the facts behind it; the model, if any can be."""
+    billed = Replica("a", Scripted(), hedgeable=False, bills_cancelled=True)
+    unknown = Replica("b", Scripted(), hedgeable=False, bills_cancelled=True, billing_unknown=True)
+    found: Any = describe(Model("m", [Pool("m", [billed, unknown], default_hedging())], default_timeouts()), 0.0)
+    keys = ("never_hedged", "takes_hedges", "cancel_stops_billing")
+    assert found["hedging_possible"] is False
+    assert [tuple(replica[key] for key in keys) for replica in found["pools"][0]["replicas"]] == [
+        ("billing_unknown", False, False),
+        ("billed", False, None),
+    ]
+    fallback = Pool("m/fallback-1", [Replica("c", Scripted()), Replica("d", Scripted())], default_hedging())
+    found = describe(Model("m", [Pool("m", [billed, unknown], default_hedging()), fallback], default_timeouts()), 0.0)
+    assert found["hedging_possible"] is True
+    (state,) = filter(None, pool_state("m", fallback, 0.0))
+    assert {(each.never_hedged, each.takes_hedges, each.cancel_stops_billing) for each in state.replicas} == {
+        (None, True, True)
+    }

@@ -214,6 +214,11 @@ def test_gauges_show_the_current_state() -> None:
     assert scrape.named("ttft_gateway_breaker_state") == {"a": 0, "b": 1, "c": 2}
     assert scrape.named("ttft_gateway_suspect") == {"a": 0, "b": 1, "c": 0}
     assert scrape.named("ttft_gateway_hedge_delay_seconds") == {"a": 0.25}
+    possible = [line for line in scrape.text.splitlines() if line.startswith("ttft_gateway_hedging_possible{")]
+    assert possible == [
+        f'ttft_gateway_hedging_possible{{gen_ai_request_model="llama",reason="{reason}",replica="{name}"}} {value}'
+        for name, reason, value in (("a", "", 1.0), ("b", "billed", 0.0), ("c", "", 1.0))
+    ]
 
 
 def test_a_shared_quota_is_shown_once() -> None:
