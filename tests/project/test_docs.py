@@ -131,6 +131,11 @@ def test_hedged_providers() -> None:
         if not kind.own_engine:
             expected[{True: "yes", False: "no", None: "not known"}[kind.cancel_stops_billing]].add(name)
     assert listed == expected
+    paragraph = _text(ROOT / "README.md").partition("Hedging works out of the box for ")[2].partition("\n\n")[0]
+    texts = re.split(r"Other providers bill|or may", paragraph.partition("and are hedged only")[0])
+    named = [set(re.findall(r"`(\w+)`", text)) for text in texts]
+    engines = {name for name, kind in CATALOG.items() if kind.own_engine} - {"simulated"}
+    assert named == [expected["yes"] | engines, expected["no"], expected["not known"]]
 
 
 def test_error_codes() -> None:
