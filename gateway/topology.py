@@ -350,6 +350,8 @@ def timeouts(settings: config.TimeoutSettings) -> Timeouts:
         ttft_failover_per_token_s=settings.ttft_failover_per_1000_tokens_s / 1000,
         ttft_max_s=settings.ttft_max_s,
         stall_s=settings.stall_s,
+        stall_thinking_s=settings.stall_thinking_s,
+        stall_tool_call_s=settings.stall_tool_call_s,
         total_s=settings.total_s,
         commit_status_after_s=settings.commit_status_after_s,
         keepalive_interval_s=settings.keepalive_interval_s,

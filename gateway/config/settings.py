@@ -256,7 +256,11 @@ class TimeoutSettings(Section):
     ttft_max_s: Duration = 120.0
     """Timeout of the first token when no untried replica remains."""
     stall_s: Duration = 20.0
-    """Timeout of the next event of a stream that has begun."""
+    """Timeout of the next text of a stream that has begun; pings and empty events do not count."""
+    stall_thinking_s: Duration = 600.0
+    """Timeout of the next event of a stream that sends reasoning; pings count."""
+    stall_tool_call_s: Duration = 60.0
+    """Timeout of the next piece of a tool call."""
     total_s: Duration = 600.0
     """Timeout of the whole answer."""
     commit_status_after_s: Duration = 15.0

@@ -17,7 +17,9 @@ from gateway.hedging.charges import Charge
 from gateway.hedging.contract import Forecast
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
+from gateway.race.context import Timeouts
 from gateway.race.deadlines import AttemptDeadlines
+from gateway.race.phases import Phase, phase_of, silence_s_max
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
 from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, redacted
@@ -53,6 +55,7 @@ class Attempt:
         role, reason: kind of the attempt, and the reason for it as text.
         start_s: time at which the request was sent.
         headers_s, content_s: times of response headers and first content, None before.
+        generated_s: time of the last event with generated output, or with a finish_reason.
         last_s: time of the last event.
         status: the upstream's HTTP status, None before headers.
         usage: token counts, None until reported.
@@ -67,9 +70,12 @@ class Attempt:
     __slots__ = (
         "_finished",
         "_forward",
+        "_generated",
         "_held",
         "_held_bytes",
         "_loop",
+        "_other",
+        "_other_s",
         "_race",
         "_stream",
         "content_s",
@@ -79,6 +85,7 @@ class Attempt:
         "error",
         "events",
         "forecast",
+        "generated_s",
         "headers_s",
         "last_s",
         "malformed",
@@ -130,6 +137,8 @@ class Attempt:
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
         self._forward: Callable[[bytes], None] | None = None
+        self._generated, self.generated_s = b"", 0.0  # last event with output, and when it was received
+        self._other, self._other_s = b"", 0.0  # last event without: it may begin a block, or be a ping
         self._held: list[bytes] = []
         self._held_bytes = 0
 
@@ -152,8 +161,27 @@ class Attempt:
     def resume(self) -> None:
         """Continue reading."""
         if self._stream is not None and self.outcome is None:
-            self.last_s = self._loop.time()  # silence while reading was paused is not a stall
+            self.forgive(self._loop.time() - self.last_s)  # silence while reading was paused is not a stall
             self._stream.resume()
+
+    def stall_due(self, timeouts: Timeouts) -> tuple[float, Phase]:
+        """Return the loop time at which the winner's silence is a stall, and its phase.
+
+        Only generated output ends a silence; while the model thinks, any event does.
+        """
+        since_s, phase = self.generated_s, phase_of(self._generated) or Phase.TEXT
+        if self._other_s > since_s and (begun := phase_of(self._other)) is not None:
+            since_s, phase = self._other_s, begun
+        if phase is Phase.THINKING:
+            since_s = self.last_s
+        return since_s + silence_s_max(phase, timeouts), phase
+
+    def forgive(self, silence_s: float) -> None:
+        """Discount a silence in which the gateway did not read."""
+        now_s = self._loop.time()
+        self.last_s = min(now_s, self.last_s + silence_s)
+        self.generated_s = min(now_s, self.generated_s + silence_s)
+        self._other_s = min(now_s, self._other_s + silence_s)
 
     def close(self, outcome: Outcome, error: UpstreamError | None = None) -> bool:
         """End the attempt and abort its stream; returns False if it had ended before."""
@@ -203,6 +231,7 @@ class Attempt:
             self.usage = frame.usage
         if kind is _CONTENT or kind is _REFUSAL:
             self.events += frame.events
+            self.generated_s, self._generated = now_s, frame.raw
             if self._forward is not None:
                 self._forward(frame.raw)
             else:
@@ -239,6 +268,9 @@ class Attempt:
             return
         if kind is FrameKind.FINISH:
             self._finished = True
+            self.generated_s, self._generated = self.last_s, frame.raw
+        elif kind is FrameKind.PREAMBLE:
+            self._other_s, self._other = self.last_s, frame.raw
         if self._forward is not None:
             if frame.raw:
                 self._forward(frame.raw)

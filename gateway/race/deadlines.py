@@ -63,6 +63,12 @@ class AttemptDeadlines:
         self.hedge_after_s = after_s
         self.hedge_s = self.start_s + after_s
 
+    def forgive(self, late_s: float) -> None:
+        """Move everything by a time in which the gateway did not run."""
+        self.hedge_s += late_s
+        self.failover_s += late_s
+        self.give_up_s += late_s
+
     def next_due_s(self) -> float:
         """Return the loop time at which something is due next."""
         return min(self.hedge_s, self.failover_s, self.give_up_s)
@@ -91,10 +97,11 @@ class RequestDeadlines:
         retry_s: loop time at which a retry is due; finite while one waits.
     """
 
-    __slots__ = ("_interval_s", "keep_alive_s", "retry_s", "start_s", "total_s")
+    __slots__ = ("_interval_s", "_streaming", "keep_alive_s", "retry_s", "start_s", "total_s")
 
     def __init__(self, timeouts: Timeouts, start_s: float, patience_s: float, *, streaming: bool) -> None:
         self.start_s = start_s
+        self._streaming = streaming
         self.retry_s = self.keep_alive_s = math.inf
         self.total_s = start_s + timeouts.total_s
         self._interval_s = timeouts.keepalive_interval_s
@@ -108,9 +115,10 @@ class RequestDeadlines:
             else:
                 self.total_s = min(self.total_s, start_s + patience_s)
 
-    def keep_alive_again(self, now_s: float) -> None:
-        """Send the next keep-alive one interval from now."""
-        self.keep_alive_s = now_s + self._interval_s
+    def keep_alive_after(self, sent_s: float) -> None:
+        """Send the next keep-alive one interval after the last bytes to the client, if it reads a stream."""
+        if self._streaming:
+            self.keep_alive_s = sent_s + self._interval_s
 
     def next_due_s(self, attempt_s: float = math.inf) -> float:
         """Return the loop time at which something is due next, with that of an attempt."""

@@ -9,6 +9,7 @@ Units: seconds of the loop's clock.
 """
 
 import math
+from typing import Final
 
 from gateway.errors import GatewayError, RateLimited, ShuttingDown
 from gateway.events import RecoveryResult, Role
@@ -21,12 +22,15 @@ from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.deadlines import Due, RequestDeadlines
 from gateway.race.failures import NextStep, Standing, classify, client_error, final_error, next_step
 from gateway.race.lifecycle import TRANSITIONS, State, Trigger
+from gateway.race.phases import silence_s_max
 from gateway.race.recovery import Recovery, watch
 from gateway.race.report import RaceSnapshot, charges, ended, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
 from gateway.race.timers import Wakeup
 from providers.base import Call, Headers
 from providers.errors import Diverged, TimedOut, UpstreamError
+
+_LATE_S: Final = 1.0  # a timer later than this: the process or the machine was stopped
 
 
 class Race:
@@ -166,7 +170,7 @@ class Race:
             self._enter(Trigger.FAILED, State.RECOVERING if step is NextStep.RECOVER else State.RACING)
         if step is NextStep.RECOVER and self._recovery is not None:
             self._recovery.on_broken(attempt, error)
-            self._deadlines.keep_alive_again(self._now())
+            self._deadlines.keep_alive_after(self._now())
             self._carry_on()
         elif step is NextStep.RETRY:
             self._carry_on()
@@ -190,7 +194,7 @@ class Race:
                 attempt.pause()
             attempt.forward(self._join)
             return
-        deadlines.keep_alive_s = math.inf
+        deadlines.keep_alive_after(attempt.last_s)
         self._client.begin(response_headers(self._snapshot()))
         self._recovery = self._runtime.safely(
             "recovery", watch, None, self._model, self._call, attempt, self._client.write
@@ -207,8 +211,6 @@ class Race:
             self._diverged(winner, recovery)
         elif new:
             self._client.write(new)
-        if not recovery.catching_up:
-            self._deadlines.keep_alive_s = math.inf
 
     def _diverged(self, winner: Attempt, recovery: Recovery) -> None:
         """Drop an attempt whose answer differs from what the client already has."""
@@ -305,6 +307,9 @@ class Race:
     def _on_time(self) -> None:
         """Do everything that is due, then set the timer for what is due next."""
         now_s, deadlines = self._runtime.loop.time(), self._deadlines
+        late_s = now_s - self._wakeup.at_s
+        if late_s > _LATE_S:
+            self._forgive(late_s)
         if now_s >= deadlines.total_s:
             late = TimedOut(f"no complete answer within {deadlines.total_s - deadlines.start_s:g} s")
             self._fail(Trigger.TIMED_OUT, client_error(late))
@@ -314,17 +319,39 @@ class Race:
         else:
             self._check_waiting(now_s)
         if now_s >= deadlines.keep_alive_s and self._state is not State.OVER:
-            deadlines.keep_alive_again(now_s)
-            self._client.keep_alive()
+            self._keep_alive(now_s)
         if self._state is not State.OVER:
             self._wakeup.no_later_than(self._next_due_s())
 
+    def _forgive(self, late_s: float) -> None:
+        """Begin every silence anew: the gateway did not run, for longer than its timer was late."""
+        for attempt in self._attempts.sent:
+            attempt.forgive(math.inf)
+            attempt.deadlines.forgive(late_s)
+
+    def _keep_alive(self, now_s: float) -> None:
+        """Send a keep-alive, unless the client was sent an event since the last one, or is slow to read."""
+        winner, recovery = self._winner, self._recovery
+        catching_up = recovery is not None and recovery.catching_up
+        if winner is not None and not catching_up:
+            self._deadlines.keep_alive_after(winner.last_s)
+            if now_s < self._deadlines.keep_alive_s:
+                return
+        self._deadlines.keep_alive_after(now_s)
+        if not self._paused:
+            self._client.keep_alive()
+
     def _check_stall(self, winner: Attempt, now_s: float) -> None:
-        stall_s = self._model.timeouts.stall_s
         if self._paused:
-            winner.last_s = now_s  # the gateway does not read, so silence means nothing
-        elif now_s >= winner.last_s + stall_s:
-            self.on_failed(winner, TimedOut(f"the upstream sent nothing for {stall_s:g} s in the middle of its answer"))
+            winner.forgive(now_s - winner.last_s)  # the gateway does not read, so silence means nothing
+            return
+        if now_s < winner.generated_s + self._model.timeouts.stall_s:
+            return
+        due_s, phase = winner.stall_due(self._model.timeouts)
+        if now_s >= due_s:
+            silence_s = silence_s_max(phase, self._model.timeouts)
+            late = f"the upstream sent no {phase.value} for {silence_s:g} s in the middle of its answer"
+            self.on_failed(winner, TimedOut(late))
 
     def _check_waiting(self, now_s: float) -> None:
         """Act on whatever is due of each attempt, then of the request; there is no winner."""
@@ -345,7 +372,9 @@ class Race:
 
     def _next_due_s(self) -> float:
         if self._winner is not None:
-            stall_at_s = self._winner.last_s + self._model.timeouts.stall_s
+            stall_at_s = self._winner.generated_s + self._model.timeouts.stall_s
+            if stall_at_s <= self._now():  # not a text's silence
+                stall_at_s, _ = self._winner.stall_due(self._model.timeouts)
             return min(stall_at_s, self._deadlines.total_s, self._deadlines.keep_alive_s)
         times_s = [attempt.deadlines.next_due_s() for attempt in self._attempts.sent if attempt.live]
         return self._deadlines.next_due_s(min(times_s, default=math.inf))

@@ -38,24 +38,27 @@ class Wakeup:
     Args:
         timers: of the loop.
         callback: called without arguments.
+
+    Attributes:
+        at_s: loop time of the last call that was set.
     """
 
-    __slots__ = ("_at_s", "_callback", "_timer", "_timers")
+    __slots__ = ("_callback", "_timer", "_timers", "at_s")
 
     def __init__(self, timers: "TimerQueue", callback: Callable[[], None]) -> None:
         self._timers = timers
         self._callback = callback
         self._timer: Timer | None = None
-        self._at_s = math.inf
+        self.at_s = math.inf
 
     def no_later_than(self, at_s: float) -> None:
         """Have the function called at `at_s` or earlier."""
         timer = self._timer
         if timer is not None and timer.callback is not None:  # it has not gone off
-            if at_s >= self._at_s:
+            if at_s >= self.at_s:
                 return
             timer.cancel()
-        self._at_s = at_s
+        self.at_s = at_s
         self._timer = self._timers.set(at_s, self._callback)
 
     def cancel(self) -> None:

@@ -92,7 +92,7 @@ def test_the_note_stands_before_the_last_event(last: bytes) -> None:
 def test_a_stream_without_a_closing_event_ends_with_the_note() -> None:
     """A complete answer without `[DONE]` still has its note."""
     assert streamed(TEXT) == TEXT + NOTE
-    assert streamed(TEXT, DONE, keep_alive=True) == b": waiting for the first token\n\n" + TEXT + NOTE + DONE
+    assert streamed(TEXT, DONE, keep_alive=True) == b": keep-alive\n\n" + TEXT + NOTE + DONE
 
 
 def test_no_text_of_an_answer_is_taken_for_the_end() -> None:

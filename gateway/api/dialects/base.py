@@ -12,7 +12,7 @@ from typing import Protocol
 from gateway.errors import GatewayError
 from providers.base import Assembler, Call
 
-COMMENT = b": waiting for the first token\n\n"
+COMMENT = b": keep-alive\n\n"
 _LAST_EVENT = re.compile(  # JSON escapes line ends, so that no text of an answer matches
     rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete)))[ \t]*$", re.MULTILINE
 )

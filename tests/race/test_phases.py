@@ -1,0 +1,147 @@
+"""Silence in a stream, in virtual time: thinking and tool calls have their own timeouts, clients get keep-alives."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from defaults import default_hedging, default_timeouts
+from gateway.hedging.outcomes import Outcome
+from gateway.hedging.plan import Policy
+from gateway.pool.pool import Pool
+from gateway.race.phases import Phase, phase_of
+from gateway.race.race import Race
+from providers.base import Frame, FrameKind
+from scripted import DONE, FINISH, RecordingClient, Scripted, Step, run_race
+
+OFF = default_hedging(policy=Policy.OFF)
+CHAT = {
+    "text": b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}]}\n\n',
+    "thinking": b'data: {"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}\n\n',
+    "tool": b'data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]}}]}\n\n',
+    "empty": b'data: {"choices":[{"index":0,"delta":{}}]}\n\n',
+}
+MESSAGES = {
+    "text": b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}\n\n',
+    "thinking": b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}\n\n',
+    "tool": b'event: content_block_start\ndata: {"type":"content_block_start","content_block":{"type":"tool_use"}}\n\n',
+    "empty": b'event: ping\ndata: {"type": "ping"}\n\n',
+}
+RESPONSES = {
+    "text": b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"a"}\n\n',
+    "thinking": b"event: response.reasoning_summary_text.delta\n"
+    b'data: {"type":"response.reasoning_summary_text.delta","delta":"hm"}\n\n',
+    "tool": b"event: response.function_call_arguments.delta\n"
+    b'data: {"type":"response.function_call_arguments.delta","delta":"{"}\n\n',
+    "empty": b'event: response.in_progress\ndata: {"type":"response.in_progress","response":{}}\n\n',
+}
+APIS = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
+
+
+def content(raw: bytes) -> Frame:
+    """An event with output."""
+    return Frame(FrameKind.CONTENT, raw)
+
+
+def silent_after(first: bytes, silence_s: float, *others: tuple[float, Frame]) -> list[Step]:
+    """One event after 10 ms, others at their times, and the rest of the answer after a silence."""
+    end_s = 0.01 + silence_s
+    ending: list[Step] = [(end_s, content(CHAT["text"])), (end_s, FINISH), (end_s, DONE), (end_s, None)]
+    return [(0.01, content(first)), *others, *ending]
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_phases_are_read_from_bytes(api: str) -> None:
+    """Each API's events of thinking, tool calls, text and nothing are told apart, also as the last of several."""
+    events = APIS[api]
+    expected = {"text": None, "thinking": Phase.THINKING, "tool": Phase.TOOL_CALL, "empty": None}
+    assert {name: phase_of(event) for name, event in events.items()} == expected
+    assert phase_of(events["thinking"] + events["text"]) is None
+    assert phase_of(events["text"] + events["tool"]) is Phase.TOOL_CALL
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"choices":[{"delta":{"content":"\\"reasoning_content\\": \\"x\\", \\"tool_calls\\": [{"}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a","reasoning_content":null,"tool_calls":[]}}]}\n\n',
+        b'data: {"choices":[{"delta":{"content":"a","reasoning":"","function_call":null}}]}\n\n',
+    ],
+)
+def test_text_is_never_taken_for_another_phase(event: bytes) -> None:
+    """Neither a text with the markers in it nor empty fields beside it are another phase."""
+    assert phase_of(event) is None
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_four_minutes_of_thinking_are_no_stall(api: str) -> None:
+    """The answer after the silence is the first attempt's, and the client gets a keep-alive every 15 s."""
+    result = run_race(Scripted(silent_after(APIS[api]["thinking"], 240.0)), Scripted(silent_after(CHAT["text"], 1.0)))
+    assert result.client.finished
+    assert len(result.report.attempts) == 1
+    quiet_s = [0.01, *result.client.alive_s, 240.01]
+    assert max(after - before for before, after in itertools.pairwise(quiet_s)) <= 15.0 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("first", "silence_s", "finished"),
+    [
+        ("text", 19.0, True),
+        ("text", 21.0, False),
+        ("tool", 59.0, True),
+        ("tool", 61.0, False),
+        ("thinking", 590.0, True),
+    ],
+)
+def test_each_phase_has_its_timeout(first: str, silence_s: float, *, finished: bool) -> None:
+    """20 s for text, 60 s for a tool call, 10 min for thinking, the total timeout apart."""
+    timeouts = default_timeouts(total_s=10_000.0)
+    result = run_race(Scripted(silent_after(CHAT[first], silence_s)), hedge=OFF, timeouts=timeouts)
+    assert result.client.finished is finished
+    assert result.report.attempts[0].outcome is (Outcome.FINISHED if finished else Outcome.CUT)
+
+
+@pytest.mark.parametrize("kind", [FrameKind.COMMENT, FrameKind.PREAMBLE])
+def test_pings_are_no_text(kind: FrameKind) -> None:
+    """A replica that only pings after some text has stalled; its pings still count as bytes for the client."""
+    pings = [(float(at_s), Frame(kind, CHAT["empty"])) for at_s in range(5, 60, 5)]
+    result = run_race(Scripted(silent_after(CHAT["text"], 60.0, *pings)), hedge=OFF)
+    assert result.report.attempts[0].outcome is Outcome.CUT
+    assert result.report.total_s == pytest.approx(20.01)
+    assert result.client.alive_s == []
+
+
+def test_pings_keep_thinking_alive() -> None:
+    """While a model thinks, any event is a sign of life."""
+    timeouts = default_timeouts(stall_thinking_s=30.0)
+    pings = [(float(at_s), Frame(FrameKind.COMMENT, b": ping\n\n")) for at_s in range(20, 100, 20)]
+    result = run_race(Scripted(silent_after(CHAT["thinking"], 100.0, *pings)), hedge=OFF, timeouts=timeouts)
+    assert result.client.finished
+
+
+def test_the_start_of_a_thinking_block_begins_its_phase() -> None:
+    """An event without output that begins reasoning after some text counts from then on."""
+    start = Frame(FrameKind.PREAMBLE, b'data: {"type":"content_block_start","content_block":{"type":"thinking"}}\n\n')
+    result = run_race(Scripted(silent_after(MESSAGES["text"], 200.0, (10.0, start))), hedge=OFF)
+    assert result.client.finished
+
+
+def test_a_pause_of_the_process_is_nobodys_silence() -> None:
+    """A process that did not run for 40 s, longer than a stall, ends no healthy stream."""
+
+    def pause(_race: Race, _client: RecordingClient, _pools: list[Pool]) -> None:
+        loop = asyncio.get_running_loop()
+        assert hasattr(loop, "_move_clock")
+        loop.call_later(5.0, lambda: loop._move_clock(loop.time() + 40.0))
+
+    result = run_race(Scripted(silent_after(CHAT["text"], 55.0)), hedge=OFF, during=pause)
+    assert result.client.finished
+
+
+def test_a_client_without_a_stream_gets_no_keep_alive() -> None:
+    """Nothing is sent to a client that waits for one JSON body."""
+    result = run_race(Scripted(silent_after(CHAT["thinking"], 100.0)), hedge=OFF, streaming=False)
+    assert result.client.finished
+    assert result.client.alive_s == []
