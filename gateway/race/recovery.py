@@ -24,14 +24,14 @@ from gateway.race.failures import classify
 from gateway.race.retry_plan import SendTo
 from gateway.routing.replicas import Replica
 from providers.base import Call, Continuation, Joiner, Recoverer, Transcript, Usage
-from providers.errors import UpstreamError
+from providers.errors import TimedOut, UpstreamError
 
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
 EARLY_EVENTS: Final = 8  # so few events that a replay is worth trying even for a sampled answer
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
 _PACK_BYTES: Final = 64 * 1024  # events kept uncompressed before they are packed
 _PACK_LEVEL: Final = 1  # the fastest; events are very similar
-_NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR)  # outcomes that are no fault of the replica
+_NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR, Outcome.UNCLEAR_4XX)  # no fault of the replica
 
 
 class _Step(NamedTuple):
@@ -70,7 +70,7 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
     at_any_point = is_deterministic or model.recovery is not RecoveryMode.AUTO
     if not at_any_point and recoverer.continuable(call):
         at_any_point = attempt.pool.prefills
-    recovery = Recovery(model.recovery, call, recoverer, attempt, write)
+    recovery = Recovery(model, call, recoverer, attempt, write)
     recovery.replays_late = is_deterministic or model.recovery is not RecoveryMode.AUTO
     recovery.early_only = not at_any_point
     return recovery
@@ -96,11 +96,13 @@ class Recovery:
         "_call",
         "_kept_bytes",
         "_mode",
-        "_no_prefill",
         "_packed",
         "_pending",
         "_pieces",
+        "_places",
+        "_pools",
         "_recoverer",
+        "_rejected_prefill",
         "_step",
         "_transcript",
         "_write",
@@ -113,9 +115,14 @@ class Recovery:
     )
 
     def __init__(
-        self, mode: RecoveryMode, call: Call, recoverer: Recoverer, attempt: Attempt, write: Callable[[bytes], None]
+        self, model: Model, call: Call, recoverer: Recoverer, attempt: Attempt, write: Callable[[bytes], None]
     ) -> None:
-        self._mode = mode
+        self._mode = model.recovery
+        # A fallback may be another model: an answer goes on there only where that is configured.
+        later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not RecoveryMode.AUTO else ()
+        self._pools = (attempt.pool, *later)
+        self._places: set[tuple[Replica, int]] = set()  # replicas, and tokens after which they broke the stream
+        self._rejected_prefill: set[Replica] = set()
         self._call = call
         self._recoverer = recoverer
         self._transcript: Transcript | None = None  # built when the stream breaks
@@ -128,7 +135,6 @@ class Recovery:
         self._breaks = 0
         self._broken_s = 0.0
         self._pending = False  # the step runs and has not caught up
-        self._no_prefill = False  # a replica rejected a continuation
         self.given_up = False
         self.early_only = False
         self.replays_late = False
@@ -189,7 +195,8 @@ class Recovery:
         verdict = classify(error)
         if verdict.answers:  # another replica must not bypass a policy, but it may support continuations
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
-            self._no_prefill = no_prefill
+            if no_prefill:
+                self._rejected_prefill.add(attempt.replica)
             self.given_up = self.given_up or verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill
 
     def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> SendTo | None:
@@ -203,20 +210,26 @@ class Recovery:
         if self.given_up:
             return None
         transcript = self._read()
+        place = (self._attempt.replica, transcript.tokens)
+        is_new_place = place not in self._places
+        self._places.add(place)
         for kind, continuation in self._kinds(transcript):
             call_facts = facts
             if continuation is not None:
                 tokens = facts.prompt_tokens + continuation.prefill_tokens
                 call_facts = replace(facts, prompt_tokens=tokens)
-            replica = self._replica(kind, attempts, call_facts, now_s, rand)
-            if replica is None:
+            target = self._other(kind, attempts, call_facts, now_s, rand)
+            if target is None and is_new_place:
+                target = self._same(kind, attempts, now_s)
+            if target is None:
                 continue
+            replica = target.replica
             if continuation is None:
                 self._step = _Step(kind, replica, self._call, call_facts, transcript.joiner())
             else:
                 joiner, prefill_tokens = continuation.joiner, continuation.prefill_tokens
                 self._step = _Step(kind, replica, continuation.call, call_facts, joiner, prefill_tokens)
-            return SendTo(self.first.pool, replica)
+            return target
         return None
 
     def on_sent(self) -> None:
@@ -242,26 +255,35 @@ class Recovery:
 
     def _kinds(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
         """Yield the possible kinds of recovery, best first."""
-        if self._mode is not RecoveryMode.REPLAY and not self._no_prefill:
+        if self._mode is not RecoveryMode.REPLAY:
             continuation = transcript.continuation()
             if continuation is not None:
                 yield RecoveryKind.CONTINUE, continuation
         if transcript.comparable and (self.replays_late or transcript.tokens <= EARLY_EVENTS):
             yield RecoveryKind.REPLAY, None
 
-    def _replica(
+    def _other(
         self, kind: RecoveryKind, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float
-    ) -> Replica | None:
-        """Choose another replica of the pool, never of another model; else the same one, if it is healthy."""
+    ) -> SendTo | None:
+        """Choose another replica of the pool, or of a fallback where the mode is configured."""
         prefills = kind is RecoveryKind.CONTINUE
         tried = [attempt.replica for attempt in attempts if attempt.outcome not in _NO_FAULT]
-        other = self.first.pool.picker.pick(facts, tried, now_s, rand, prefills=prefills)
-        if other is not None:
-            return other
-        same = self._attempt.replica
+        tried += self._rejected_prefill if prefills else ()
+        for pool in self._pools:
+            replica = pool.picker.pick(facts, tried, now_s, rand, prefills=prefills)
+            if replica is not None:
+                return SendTo(pool, replica)
+        return None
+
+    def _same(self, kind: RecoveryKind, attempts: Sequence[Attempt], now_s: float) -> SendTo | None:
+        """Choose the same replica again if it cut the stream; one that stalled would stall the client twice."""
+        prefills, same = kind is RecoveryKind.CONTINUE, self._attempt.replica
         latest = next(attempt for attempt in reversed(attempts) if attempt.replica is same)
-        is_healthy = latest.outcome in (Outcome.CUT, Outcome.CLIENT_ERROR) and same.breaker.allows(now_s)
-        return same if is_healthy and (same.prefills or not prefills) else None
+        is_healthy = latest.outcome in (Outcome.CUT, *_NO_FAULT) and same.breaker.allows(now_s)
+        if latest.error == TimedOut.label or not is_healthy:
+            return None
+        is_able = not prefills or (same.prefills and same not in self._rejected_prefill)
+        return SendTo(self._attempt.pool, same) if is_able else None
 
     # while it is continued
 

@@ -305,3 +305,43 @@ def test_a_bug_in_the_joining_is_an_honest_error(monkeypatch: pytest.MonkeyPatch
     assert told.read.error == "upstream_cut"
     assert results(told) == DIVERGED
     assert not math.isnan(told.report.total_s)
+
+
+def test_a_stalled_replica_is_not_asked_again() -> None:
+    """With a single replica the client gets the error after one stall, not after several."""
+    result = run(ask(), {**STEADY, "faults": ["stall:5,600s always"]})
+    assert result.report.status != 200
+    assert len(result.report.attempts) == 1
+    assert result.report.total_s == pytest.approx(20.0, abs=1.0)
+
+
+def test_a_stalled_stream_goes_on_at_another_replica() -> None:
+    """Another replica of the pool continues after the first stall."""
+    result = run(ask(), {**STEADY, "faults": ["stall:5,600s always"]}, STEADY)
+    assert result.report.status == 200
+    assert results(result) == REPLAYED
+
+
+def test_a_stream_that_is_cut_twice_at_one_place_is_not_asked_for_a_third_time() -> None:
+    """The same replica gets one more chance, and no other after the same cut."""
+    result = run(ask(), {**STEADY, "faults": ["cut_rst:10 always"]})
+    assert result.report.status != 200
+    assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.RECOVERY]
+
+
+@pytest.mark.parametrize("fault", ["cut_rst:10 always", "stall:10,600s always"])
+@pytest.mark.parametrize(("mode", "recovered"), [(RecoveryMode.REPLAY, True), (RecoveryMode.AUTO, False)])
+def test_a_fallback_carries_a_stream_on_where_the_mode_is_written(
+    fault: str, mode: RecoveryMode, *, recovered: bool
+) -> None:
+    """`recovery: replay` reaches fallbacks, which may be other models; `auto` never does."""
+    result = run(ask(), {**STEADY, "faults": [fault]}, fallback=STEADY, mode=mode)
+    assert (result.report.status == 200) is recovered
+
+
+def test_one_rejected_continuation_leaves_other_replicas_theirs() -> None:
+    """A replica that rejects a prefill says nothing of the next one."""
+    broken_once, rejecting = broken("cut_rst:20 once"), {**STEADY, "faults": ["status:400 once"]}
+    result = run(ask(**AT_RANDOM), broken_once, rejecting, STEADY, prefills=True)
+    assert result.report.status == 200
+    assert results(result)[-1] == CONTINUED[0]
