@@ -1,7 +1,8 @@
 """The process of a running gateway: event loop, limit of open files, and exit code.
 
-The loop is asyncio's own. With uvloop, this data path used 50% more CPU for each paced token (51 us instead of 34;
-nginx: 18), had no gain per request above the noise, and had a clock of whole milliseconds. No units.
+The loop is asyncio's own, except for name lookups (event_loop.py). With uvloop, this data path used 50% more CPU for
+each paced token (51 us instead of 34; nginx: 18), had no gain per request above the noise, and had a clock of whole
+milliseconds. No units.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import resource
 import sys
 from collections.abc import Coroutine
 
+from gateway.cli.event_loop import GatewayLoop
 from gateway.cli.parser import ExitCode
 from gateway.cli.terminal import warn
 from gateway.server import ExitReport
@@ -20,14 +22,14 @@ from gateway.server import ExitReport
 def run_until_end(serving: Coroutine[object, object, ExitReport]) -> ExitCode:
     """Run a gateway on a new event loop, with the maximum number of open files that the system allows."""
     _raise_open_files()
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=GatewayLoop) as runner:
         report = runner.run(serving)
         if report.cut:
             warn(f"{report.cut} running requests were ended with an error")
         if report.second is not None:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(128 + report.second)  # closing the loop could wait for a name look-up
+            os._exit(128 + report.second)  # closing the loop could wait for a file that a reload reads
     return ExitCode.OK
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
+from gateway.cli.event_loop import GatewayLoop
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
@@ -19,8 +20,8 @@ def run_virtual(main: Coroutine[object, object, T]) -> T:
 
 
 def run_real(main: Coroutine[object, object, T]) -> T:
-    """Run `main` in real time with sockets; for tests/wire and little else."""
-    return _run(main, asyncio.SelectorEventLoop)
+    """Run `main` in real time with sockets, on the gateway's own loop; for tests/wire and little else."""
+    return _run(main, GatewayLoop)
 
 
 def _run(main: Coroutine[object, object, T], new_loop: Callable[[], asyncio.AbstractEventLoop]) -> T:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from gateway.cli.config import config_path, report_problems
 from gateway.cli.environment import read_environment
+from gateway.cli.event_loop import GatewayLoop
 from gateway.cli.parser import ExitCode
 from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
 from gateway.cli.probe.plan import PROMPT, ProbeTarget, cancel_test_tokens, plan, targets
@@ -64,7 +65,7 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
     if (objection := planned.objection(confirmed=arguments.yes)) is not None:
         fail(objection)
         return ExitCode.USAGE
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=GatewayLoop) as runner:
         reports = runner.run(probe_all(settings, chosen, arguments.requests, arguments.max_tokens))
     _show(reports, as_document=arguments.json)
     return ExitCode.FAILED if any(report.error for report in reports) else ExitCode.OK
