@@ -15,7 +15,12 @@
 Texts may come from the upstream: they are sent to the client, never to a log. Units: seconds, HTTP status codes.
 """
 
+import re
 from collections.abc import Sequence
+from typing import Final
+
+_ID_CHARS_MAX: Final = 200
+_INVISIBLE: Final = re.compile("[^!-~]+")
 
 
 class UpstreamError(Exception):
@@ -65,6 +70,16 @@ def redacted(text: str, secrets: Sequence[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, "****")
     return text
+
+
+def shown_id(value: bytes, secrets: Sequence[str]) -> str | None:
+    """Return an upstream's request id as it may be shown; None if nothing is left of it.
+
+    It becomes a response header. HTTP/2 carries bytes that HTTP/1.1 forbids, so only visible ASCII is kept. Secrets are
+    removed before and after that, because a secret may contain a space, or be interrupted by what is dropped.
+    """
+    text = _INVISIBLE.sub("", redacted(value.decode("latin-1"), secrets))
+    return redacted(text, secrets)[:_ID_CHARS_MAX] or None
 
 
 def _valid_unicode(text: str) -> str:

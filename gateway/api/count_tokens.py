@@ -15,7 +15,7 @@ from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.body_reader import ClientDisconnected
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
-from gateway.api.response import respond
+from gateway.api.response import respond, serve
 from gateway.api.routes import Serving, answer_error
 from gateway.errors import GatewayError, MethodNotAllowed
 from gateway.estimation.tokens import text_tokens
@@ -71,8 +71,7 @@ class TokenCounts:
         else:
             headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
             respond(outbox, 200, headers, answer)
-            while (await receive())["type"] != "http.disconnect":  # also received once the response is sent
-                pass
+            await serve(None, outbox, receive)
         finally:
             if body:
                 self._runtime.safely("body_memory", serving.bodies.memory.release, None, len(body))

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from gateway.api.asgi import Message, Send
 from gateway.api.eager import Begun
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Internal
 from providers.base import Burst, Headers
 
 BUFFER_BYTES_MAX = 64 * 1024  # beyond this the upstream is paused
@@ -35,7 +35,10 @@ class RaceControl(Leavable, Protocol):
 
 
 class Outbox:
-    """Sends pushed bytes in order over ASGI.
+    """Sends pushed bytes in order over ASGI; created in the task of the request's endpoint.
+
+    A response that the server rejects ends its race with an error, which replaces the response if the status was
+    rejected. If the error is rejected too, the endpoint returns, and the server closes the connection.
 
     Args:
         tasks: owner of the task that waits for a slow client.
@@ -44,6 +47,7 @@ class Outbox:
     Attributes:
         started: True once `start` was called.
         ended: True once `end` was called; nothing follows.
+        failed: True once the server rejected the response; the endpoint has to return.
         body_sent: True once content was written.
         race: the race to pause for a slow client, None before it starts and after it ends.
         headers: headers added to every response.
@@ -54,15 +58,17 @@ class Outbox:
         "_burst",
         "_bytes",
         "_done",
+        "_endpoint",
+        "_is_replaced",
         "_loop",
         "_paused",
         "_pending",
         "_scheduled",
         "_send",
-        "_start",
         "_tasks",
         "body_sent",
         "ended",
+        "failed",
         "headers",
         "race",
         "started",
@@ -73,29 +79,40 @@ class Outbox:
         self._burst = burst
         self._loop = loop
         self._tasks = tasks
-        self._start: Message | None = None
+        self._endpoint = asyncio.current_task()
         self._pending: list[bytes] = []
         self._bytes = 0
         self._scheduled = False
         self._blocked = False  # a task is sending
         self._done = False  # the end was sent
         self._paused = False  # the race is paused
+        self._is_replaced = False  # the first status was rejected
         self.race: RaceControl | None = None
         self.headers: Headers = ()
         self.started = False
         self.ended = False
+        self.failed = False
         self.body_sent = False
 
     def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Set status and headers; they are sent together with the bytes that are written in the same turn."""
+        """Send status and headers at once, so that a race whose response cannot begin ends with an error."""
         self.started = True
         if self.headers:
             headers = [*headers, *self.headers]
-        self._start = {"type": "http.response.start", "status": status, "headers": headers}
-        self._schedule()
+        sending = self._send({"type": "http.response.start", "status": status, "headers": headers})
+        try:
+            waiting_for = sending.send(None)
+        except StopIteration:
+            return
+        except Exception as error:
+            self._rejected(error, is_status=True)
+        else:
+            self._wait(Begun(sending, waiting_for))
 
     def write(self, data: bytes, *, content: bool = True) -> None:
         """Write bytes; content=False for keep-alives, which do not commit the answer."""
+        if self.ended:
+            return  # an error replaced the response
         self._pending.append(data)
         self._bytes += len(data)
         self.body_sent = self.body_sent or content
@@ -121,62 +138,53 @@ class Outbox:
     def _flush(self) -> None:
         """Send everything written so far, without a task if the client keeps up.
 
-        Example: `_messages` returns [head, body].
+        Example (`start` repeats these lines: sharing them would cost a call for each token):
 
-            sending = send(head); sending.send(None)
-                StopIteration    the coroutine returned: head is with the server, go on with body
-            sending = send(body); sending.send(None)
-                StopIteration    sent: nothing is left, no task was needed
-                a future         the server waits for a slow client: a task takes over `sending` where it is,
-                                 and then sends messages[2:] and whatever is written meanwhile
+            sending = send(message); sending.send(None)
+                StopIteration    the coroutine returned: the message is with the server, no task was needed
+                a future         the server waits for a slow client: a task takes over `sending` where it is, and then
+                                 sends whatever is written meanwhile
         """
         self._scheduled = False
         if self._blocked or self._done:
             return  # a task that is sending looks for more before it ends
-        messages = self._messages()
+        message = self._message()
+        if message is None:
+            return
+        sending = self._send(message)
         try:
-            for position, message in enumerate(messages, 1):
-                sending = self._send(message)
-                try:
-                    waiting_for = sending.send(None)
-                except StopIteration:
-                    continue
-                self._blocked = True
-                self._tasks.create_task(self._send_slowly(Begun(sending, waiting_for), messages[position:]))
-                return
-        except Exception:  # the server rejected the message: the client is gone
-            self._broken()
-        else:
+            waiting_for = sending.send(None)
+        except StopIteration:
             if self._paused:
                 self._caught_up()
+        except Exception as error:
+            self._rejected(error, is_status=False)
+        else:
+            self._wait(Begun(sending, waiting_for))
 
-    def _messages(self) -> list[Message]:
-        """Return everything written since the last call as ASGI messages."""
-        messages = []
-        if self._start is not None:
-            messages.append(self._start)
-            self._start = None
+    def _wait(self, begun: Begun[None]) -> None:
+        self._blocked = True
+        self._tasks.create_task(self._send_slowly(begun))
+
+    def _message(self) -> Message | None:
+        """Return everything written since the last call as an ASGI message, None if there is nothing to send."""
         pending = self._pending
-        if pending or self.ended:
-            data = pending[0] if len(pending) == 1 else b"".join(pending)
-            pending.clear()
-            self._bytes = 0
-            self._done = self.ended
-            messages.append({"type": "http.response.body", "body": data, "more_body": not self._done})
-        return messages
+        if not pending and not self.ended:
+            return None
+        data = pending[0] if len(pending) == 1 else b"".join(pending)
+        pending.clear()
+        self._bytes = 0
+        self._done = self.ended
+        return {"type": "http.response.body", "body": data, "more_body": not self._done}
 
-    async def _send_slowly(self, begun: Begun[None], messages: list[Message]) -> None:
-        """Finish a send that waits for the client, then send the rest, and everything written meanwhile."""
+    async def _send_slowly(self, begun: Begun[None]) -> None:
+        """Finish a send that waits for the client, then send everything written meanwhile."""
         try:
             await begun
-            while True:
-                for message in messages:
-                    await self._send(message)
-                messages = [] if self._done else self._messages()
-                if not messages:
-                    break
-        except Exception:  # as in _flush
-            self._broken()
+            while not self._done and (message := self._message()) is not None:
+                await self._send(message)
+        except Exception as error:
+            self._rejected(error, is_status=False)
         self._blocked = False
         self._caught_up()
 
@@ -186,7 +194,29 @@ class Outbox:
             self._paused = False
             self.race.resume()
 
-    def _broken(self) -> None:
+    def _rejected(self, error: Exception, *, is_status: bool) -> None:
+        """End a response of which the server rejected a message."""
+        race = self.race
+        if isinstance(error, OSError):  # ASGI: the client disconnected; receive() reports it, too
+            self._drop()
+            if race is not None:
+                race.client_gone()
+            return
+        failure = Internal("the response cannot be sent; see the gateway's log")
+        if race is not None and is_status and not self._is_replaced:
+            self._is_replaced, self.started, self.headers = True, False, ()
+            race.give_up(failure)
+            if self.started:
+                return  # the error was sent, or this method was called again
+        self._drop()
+        self.failed = True
+        if self._endpoint is not None and self._endpoint is not asyncio.current_task():
+            self._endpoint.cancel()
+        if race is not None:
+            race.give_up(failure)  # last: a bug there must not keep the endpoint waiting
+
+    def _drop(self) -> None:
+        """Send nothing more."""
+        self.started = self.ended = self._done = True
         self._pending.clear()
-        if self.race is not None:
-            self.race.client_gone()
+        self._bytes = 0

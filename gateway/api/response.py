@@ -10,6 +10,7 @@ A race has one of two clients: `EventStream` forwards events, `JsonAnswer` assem
 and `TellingAnswer` also report usage and cost. Units: bytes.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from gateway.api.asgi import Receive
@@ -179,16 +180,21 @@ def respond_error(outbox: "Outbox", error: GatewayError, request_id: str, api: C
     respond(outbox, error.status, headers, api.error_body(error), end=end)
 
 
-async def serve(race: Leavable, outbox: Outbox, receive: Receive) -> None:
-    """Wait until the client disconnects or has the whole response: the request is over then.
+async def serve(race: Leavable | None, outbox: Outbox, receive: Receive) -> None:
+    """Wait until the client disconnects, has the whole response, or cannot have one: the request is over then.
 
-    ASGI's receive() also returns "http.disconnect" after a complete response.
+    ASGI's receive() also returns "http.disconnect" after a complete response. A server closes the connection of an
+    endpoint that returns without one.
     """
     try:
-        while (await receive())["type"] != "http.disconnect":
+        while not outbox.failed and (await receive())["type"] != "http.disconnect":
             pass
+    except asyncio.CancelledError:
+        if not outbox.failed:
+            raise
     finally:
-        race.client_gone()  # a no-op when the race is over
+        if race is not None:
+            race.client_gone()  # a no-op when the race is over
         outbox.race = None  # no cycle outlives a request
 
 

@@ -258,6 +258,8 @@ async def answer_error(error: GatewayError, outbox: Outbox, receive: Receive, re
     within limits: closing at once would reset the connection, and the sender would never see the response.
     """
     respond_error(outbox, error, request_id, api, end=not error.closes)
+    if outbox.failed:
+        return
     await asyncio.sleep(0)  # sends it before receive(), which would answer `Expect: 100-continue` with a 100
     size = 0
     with contextlib.suppress(TimeoutError):
@@ -268,5 +270,4 @@ async def answer_error(error: GatewayError, outbox: Outbox, receive: Receive, re
                     return
                 size += len(message.get("body", b""))
     outbox.end()
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await serve(None, outbox, receive)

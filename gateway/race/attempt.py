@@ -22,7 +22,7 @@ from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.phases import Phase, phase_of, silence_s_max
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
-from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, redacted
+from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, shown_id
 
 PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
@@ -218,7 +218,7 @@ class Attempt:
         self.status = status
         for name, value in headers:
             if name in _REQUEST_ID_HEADERS:
-                self.upstream_request_id = redacted(value.decode("latin-1"), self.replica.secrets)[:200]
+                self.upstream_request_id = shown_id(value, self.replica.secrets)
                 break
         self._race.on_headers(self, headers)
 

@@ -43,9 +43,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 11): Recorded(request=Calls(638.1, 799.3), token=Calls(28.15, 78.44), read=Calls(38.99, 82.77)),
-    (3, 12): Recorded(request=Calls(624.7, 785.9), token=Calls(28.18, 78.47), read=Calls(38.75, 82.53)),
-    (3, 13): Recorded(request=Calls(624.7, 780.5), token=Calls(28.18, 76.48), read=Calls(38.75, 80.46)),
+    (3, 11): Recorded(request=Calls(638.1, 799.3), token=Calls(27.15, 77.44), read=Calls(37.99, 81.77)),
+    (3, 12): Recorded(request=Calls(624.7, 785.9), token=Calls(27.18, 77.47), read=Calls(37.75, 81.53)),
+    (3, 13): Recorded(request=Calls(624.7, 780.5), token=Calls(27.18, 75.48), read=Calls(37.75, 79.46)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3

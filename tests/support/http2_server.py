@@ -20,6 +20,7 @@ class Http2Server:
         pieces: of each answer's body; the stream ends behind them unless `endless`.
         endless: it never ends.
         status: of each answer.
+        headers: of each answer, with whatever bytes.
         reset: streams are reset behind their pieces.
         requests: headers and body of each request.
         sent: bytes of bodies that went out.
@@ -28,13 +29,15 @@ class Http2Server:
     pieces: Sequence[bytes] = (b"hi",)
     endless: bool = False
     status: str = "200"
+    headers: Sequence[tuple[bytes, bytes]] = ((b"X-Case", b"mixed"),)
     reset: bool = False
     requests: list[tuple[dict[bytes, bytes], bytes]] = field(default_factory=list)
     sent: int = 0
 
     async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection; a script of scripted_http."""
-        connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
+        config = h2.config.H2Configuration(client_side=False, header_encoding=None, validate_outbound_headers=False)
+        connection = h2.connection.H2Connection(config)
         connection.initiate_connection()
         asked: dict[int, tuple[dict[bytes, bytes], bytes]] = {}
         waiting: dict[int, memoryview] = {}
@@ -53,7 +56,7 @@ class Http2Server:
                     connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 elif isinstance(event, h2.events.StreamEnded):
                     self.requests.append(asked.pop(event.stream_id))
-                    connection.send_headers(event.stream_id, [(":status", self.status), ("X-Case", "mixed")])
+                    connection.send_headers(event.stream_id, [(b":status", self.status.encode()), *self.headers])
                     waiting[event.stream_id] = memoryview(b"".join(self.pieces))
             await self._write(connection, waiting, writer)
 
