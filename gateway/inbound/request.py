@@ -96,13 +96,21 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_
         choices=fields.choices,
         max_tokens=fields.max_tokens,
         assemble=fields.assemble,
-        headers=() if passed_headers.isdisjoint(by_name) else tuple(h for h in headers if h[0] in passed_headers),
+        headers=() if passed_headers.isdisjoint(by_name) else _passed(headers, passed_headers),
         repeatable=fields.hedgeable,
     )
     hedgeable = wants_hedge and fields.hedgeable and call.choices == 1 and call.timed
     prompt = b"".join([body[start:end] for start, end in [spans[key] for key in fields.prompt]])
     hedge_off = None if hedgeable else Denial.OFF
     return Inbound(call, prompt, hedge_off, _deadline_s(by_name), fields.stored, fields.previous_id, tells_usage)
+
+
+def _passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers to pass on, without the white space around values, which the parser of requests keeps.
+
+    It is no part of a value (RFC 9110, 5.5), and a client library that rejects it would blame the replica.
+    """
+    return tuple((name, value.strip(b" \t")) for name, value in headers if name in names)
 
 
 def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:

@@ -11,7 +11,7 @@ from gateway_fixture import serving as gateway_serving
 from http2_server import Http2Server
 from raw_http import answer, asking, connect, request_bytes
 from running import run_real
-from scripted_http import serving
+from scripted_http import read_request, serving
 
 _EVENTS = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 _STREAM = (b"content-type", b"text/event-stream")
@@ -101,5 +101,28 @@ def test_an_answer_without_a_race_that_cannot_begin_closes(
             writer.close()
             refused = [event.status for event in site.events if isinstance(event, RequestRejected)]
             assert refused == ([400] if body == b"{}" else [])
+
+    run_real(main())
+
+
+def test_white_space_after_a_passed_header_is_no_fault_of_the_replica() -> None:
+    """A client's header with white space at its end reaches a replica behind a proxy without it, and is answered."""
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await read_request(reader))[0])
+        fields = b"content-type: text/event-stream\r\ncontent-length: %d" % len(_EVENTS)
+        writer.write(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (fields, _EVENTS))
+
+    async def main() -> None:
+        async with serving(proxy) as server:
+            own = {"a": {"connection": {"proxy": f"http://127.0.0.1:{server.port}"}}}
+            request = request_bytes(_COUNT, headers={"traceparent": "00-1 \t "})
+            async with (
+                fronting({"a": "http://replica.example/v1"}, kind="vllm", own=own) as site,
+                answer(site.port, request) as got,
+            ):
+                assert got.status == 200
+        assert b"\r\ntraceparent: 00-1\r\n" in asked[0]
 
     run_real(main())
