@@ -36,13 +36,13 @@ class Trigger(enum.Enum):
     FAILED = "attempt failed"
     DIVERGED = "answer differs from what the client has"
     NOTHING_LEFT = "nothing left to try"
-    UNUSABLE = "answer cannot be assembled"
+    UNUSABLE = "answer cannot be sent"
     TIMED_OUT = "total timeout"
     CLIENT_GONE = "client disconnected"
     DRAINED = "gateway stops"
 
 
-_ENDS: Final = (Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
+_ENDS: Final = (Trigger.UNUSABLE, Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
 
 TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
     (State.RACING, Trigger.FIRST_CONTENT): (State.STREAMING,),
@@ -56,7 +56,6 @@ TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
         State.OVER,  # part of the answer was sent, and it cannot be carried on
     ),
     (State.STREAMING, Trigger.DIVERGED): (State.RECOVERING,),
-    (State.STREAMING, Trigger.UNUSABLE): (State.OVER,),
     (State.RECOVERING, Trigger.FIRST_CONTENT): (State.STREAMING,),
     (State.RECOVERING, Trigger.EMPTY): (State.STREAMING,),
     (State.RECOVERING, Trigger.NOTHING_LEFT): (State.OVER,),

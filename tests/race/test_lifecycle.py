@@ -14,7 +14,7 @@ from gateway.errors import Internal
 from gateway.race.lifecycle import TRANSITIONS, State, Trigger, mermaid
 from gateway.race.race import Race
 from recovering import ask, run
-from scripted import FINISH, ROLE, Scripted, Step, run_race, status, text
+from scripted import FINISH, ROLE, Scripted, Step, answer, run_race, status, text
 
 Row = tuple[State, Trigger, State]
 ROWS: list[Row] = [(state, trigger, after) for (state, trigger), follow in TRANSITIONS.items() for after in follow]
@@ -31,12 +31,14 @@ def rare_races() -> None:
     run_race(Scripted(_EMPTY))
     run_race(Scripted(_STREAM), timeouts=_HELD)
     unusable = Internal("the answer cannot be assembled")
-    run_race(Scripted(_STREAM), during=lambda race, *_: after(race, 1.0, lambda: race.give_up(unusable)))
+    for script in (_STREAM, answer(5.0)):
+        run_race(Scripted(script), during=lambda race, *_: after(race, 1.0, lambda: race.give_up(unusable)))
     run(ask(), broken("cut_rst:9 once"), {**STEADY, "faults": ["cut_rst:0 once"]})
     run(ask(), broken("cut_rst:9 once"), STEADY, seeds=(1, 2))  # it says something else
     run(ask(), broken("cut_rst:9 once"), {**STEADY, "tokens": 0})
     run(ask(), broken("cut_rst:9 once"), _SLOW, timeouts=_HELD)
     run(ask(), broken("cut_rst:9 once"), _SLOW, during=lambda race, _: after(race, 3.0, race.shut_down))
+    run(ask(), broken("cut_rst:9 once"), _SLOW, during=lambda race, _: after(race, 3.0, lambda: race.give_up(unusable)))
 
 
 def after(race: Race, delay_s: float, call: Callable[[], None]) -> None:
@@ -59,10 +61,10 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[Row]:
 
 
 def test_a_request_that_is_over_stays_over() -> None:
-    """OVER has no rows; every other state can be ended by the client, the gateway's stop and the total timeout."""
+    """OVER has no rows; every other state can be ended from outside."""
     assert all(state is not State.OVER for state, _ in TRANSITIONS)
     for state in set(State) - {State.OVER}:
-        for trigger in (Trigger.CLIENT_GONE, Trigger.DRAINED, Trigger.TIMED_OUT):
+        for trigger in (Trigger.CLIENT_GONE, Trigger.DRAINED, Trigger.TIMED_OUT, Trigger.UNUSABLE):
             assert TRANSITIONS[state, trigger] == (State.OVER,)
 
 
