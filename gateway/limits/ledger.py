@@ -145,6 +145,10 @@ class Ledger:
         """Send nothing until `until_s`; never shortens a cool-down."""
         self._cool_until_s = max(self._cool_until_s, until_s)
 
+    def end_cool_down(self) -> None:
+        """Send again: a reload tests whether the provider still refuses."""
+        self._cool_until_s = -math.inf
+
     def rate_limited(self, ticket: QuotaTicket, now_s: float, retry_after_s: float | None = None) -> None:
         """Record a 429: start a cool-down, and keep more of the quota from hedges for 5 minutes.
 
@@ -220,7 +224,8 @@ class LedgerRegistry(Mapping[str, Ledger]):
 
     Args:
         configured: quotas with limits in the configuration.
-        previous: registry of the previous configuration; ledgers with unchanged limits are kept.
+        previous: registry of the previous configuration; ledgers with unchanged limits are kept, and their cool-downs
+            end.
     """
 
     def __init__(self, configured: Mapping[str, Sequence[Limit]], previous: "LedgerRegistry | None" = None) -> None:
@@ -228,6 +233,8 @@ class LedgerRegistry(Mapping[str, Ledger]):
         self._previous: tuple[dict[str, Ledger], dict[str, tuple[Limit, ...]]] = ({}, {})
         if previous is not None:
             self._previous = (previous._ledgers, previous._configured)
+            for ledger in previous.values():
+                ledger.end_cool_down()
         self._ledgers: dict[str, Ledger] = {name: self._create(name) for name in configured}
         self._implied: dict[tuple[str, str | None, str], str] = {} if previous is None else dict(previous._implied)
 

@@ -74,8 +74,10 @@ class Pool:
         return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
 
     def _adopt_state(self, old: "Pool") -> None:
-        """Take over the state of a pool; its running attempts share that state, so they still count."""
+        """Take over the state of a pool, except cool-downs; its running attempts share that state and still count."""
         stay = self.picker.adopt_state(old.picker)
+        for replica in stay:
+            replica.breaker.end_cool_down()
         self.learning.adopt_state(old.learning, [replica.name for replica in stay])
         self.hedging_on = old.hedging_on
         if (self.settings.budget, self.settings.budget_unit) == (old.settings.budget, old.settings.budget_unit):

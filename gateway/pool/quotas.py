@@ -15,11 +15,10 @@ from gateway.hedging.outcomes import Bill
 from gateway.limits.bucket import Spend
 from gateway.limits.ledger import Ledger, QuotaTicket
 from gateway.pool.learning import Learning
-from gateway.routing.replicas import Replica
+from gateway.routing.replicas import COOL_DOWN_S_MAX, Replica
 from gateway.routing.strategies import uncooled
 from providers.base import RateLimit
 
-COOL_DOWN_S: Final = 1.0  # after a 429 without a Retry-After
 _HEADROOM_MIN: Final = 0.1  # share of a quota below which primaries avoid it while another one has room
 _NOT_SENT: Final = "connect"  # the label of an attempt that found no connection
 
@@ -93,11 +92,11 @@ class Quotas:
             ledger.settle(ticket, _used(attempt, ticket, bill), now_s)
 
     def rate_limited(self, attempt: AttemptView, now_s: float, retry_after_s: float | None) -> None:
-        """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After."""
+        """Let the quota, and all replicas that share it, wait after a 429 for its Retry-After, up to 5 minutes."""
         ledger, ticket = self._open(attempt)
         if ledger is not None and ticket is not None:
-            ledger.rate_limited(ticket, now_s, retry_after_s)
-        attempt.replica.breaker.cool_down(now_s + (COOL_DOWN_S if retry_after_s is None else retry_after_s))
+            ledger.rate_limited(ticket, now_s, None if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX))
+        attempt.replica.breaker.on_rate_limited(now_s, retry_after_s)
 
     # inside
 

@@ -17,11 +17,10 @@ from typing import Final, NamedTuple, Protocol
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
-from gateway.pool.quotas import COOL_DOWN_S
 from gateway.race.attempt import Attempt
 from gateway.race.context import Model
 from gateway.race.failures import RetryHint, classify
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
 from providers.errors import RequestModeRejected, UpstreamError
 
 TRIES_MAX: Final = 4  # upstream attempts of a request; an SDK's own retries multiply them

@@ -17,6 +17,10 @@ from providers.base import Api, Endpoint, LimitReader
 FAILURES_TO_OPEN = 3  # consecutive; one or two are common
 OPEN_S = 5.0  # first wait before a probe; doubles per failed probe
 OPEN_S_MAX = 15.0  # a recovered replica is used again within this time
+LIMITED_TO_COOL_DOWN = 3.0  # 429s without a Retry-After, less half of the requests sent: fewer cost one more try each
+_LIMITED_SHARE = 0.5
+COOL_DOWN_S = 1.0  # wait after them
+COOL_DOWN_S_MAX = 300.0  # a longer Retry-After is tested after this time: some are wrong by a factor of a thousand
 SLOW_START_S = 10.0  # a restarted server has cold caches and few connections
 _SLOW_START_MIN = 0.1  # initial fraction of its share
 
@@ -35,14 +39,16 @@ class Breaker:
 
     Attributes:
         failures: consecutive failures.
+        limited: 429s less their tolerated share of the requests sent, from 0 to `LIMITED_TO_COOL_DOWN`.
         wait_s: duration of the next open phase.
         open_until_s: time before which no probe is sent.
-        cooling_until_s: time before which nothing is sent (a 429 with its Retry-After).
+        cooling_until_s: time before which nothing is sent (after a 429).
         closed_s: time of the last return to closed; -inf if the breaker never opened.
     """
 
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
+    limited: float = 0.0
     wait_s: float = OPEN_S
     open_until_s: float = 0.0
     cooling_until_s: float = 0.0
@@ -64,6 +70,8 @@ class Breaker:
         """Record a sent request; the first after the wait is the probe."""
         if self.state is BreakerState.OPEN and now_s >= self.open_until_s:
             self.state = BreakerState.HALF_OPEN
+        if self.limited:
+            self.limited = max(0.0, self.limited - _LIMITED_SHARE)
 
     def share(self, now_s: float) -> float:
         """Return the fraction of its share of primaries that the replica gets: below 1 during slow start."""
@@ -98,9 +106,21 @@ class Breaker:
             self.state = BreakerState.OPEN
             self.open_until_s = now_s
 
+    def on_rate_limited(self, now_s: float, retry_after_s: float | None) -> None:
+        """Record a 429: send nothing for its Retry-After; without one, only frequent 429s start a cool-down."""
+        self.limited = min(self.limited + 1.0, LIMITED_TO_COOL_DOWN)
+        if retry_after_s is None and self.limited < LIMITED_TO_COOL_DOWN:
+            return
+        wait_s = COOL_DOWN_S if retry_after_s is None else min(retry_after_s, COOL_DOWN_S_MAX)
+        self.cool_down(now_s + wait_s)
+
     def cool_down(self, until_s: float) -> None:
-        """Send nothing until then (a 429 with its Retry-After)."""
+        """Send nothing until then; never shortens a cool-down."""
         self.cooling_until_s = max(self.cooling_until_s, until_s)
+
+    def end_cool_down(self) -> None:
+        """Send again: a reload tests whether the provider still refuses."""
+        self.cooling_until_s, self.limited = 0.0, 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ import pytest
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.limits.bucket import Limit
-from gateway.limits.ledger import Ledger, Totals
+from gateway.limits.ledger import Ledger, LedgerRegistry, Totals
 from gateway.pool.pool import Pool
 from pooled import pool, send
 from providers.base import RateLimit, Resource, Usage
@@ -59,13 +59,47 @@ def test_a_replica_without_a_quota_cools_down_by_itself() -> None:
     assert chosen(alone, 3.0) == {"b"}
 
 
-def test_a_429_that_does_not_say_how_long_asks_for_a_second() -> None:
-    """The replica is excluded for that time, and its siblings are not."""
+def test_frequent_429s_that_do_not_say_how_long_ask_for_a_second() -> None:
+    """One excludes nothing; several exclude their replica for that time, and not its siblings."""
     quiet = pool(None, None)
     limited(quiet, 0, None)
+    assert chosen(quiet, 0.0, 1) == {"a"}
+    for _ in range(6):
+        limited(quiet, 0, None)
     assert chosen(quiet, 0.5) == {"b"}
     assert quiet.picker.wait_s(FACTS, [quiet.replicas[1]], 0.5) == 0.5
     assert chosen(quiet, 1.0, 1) == {"a"}
+
+
+def test_429s_among_many_answers_exclude_nothing() -> None:
+    """Under half of the requests, they cost another try each and no more."""
+    busy = pool(None, None)
+    for _ in range(100):
+        limited(busy, 0, None)
+        for _ in range(2):
+            send(busy, 0, 0.0)
+    assert chosen(busy, 0.0, 1) == {"a"}
+
+
+@pytest.mark.parametrize("retry_after_s", [301.0, 5.5 * 3600, 31 * 86_400.0])
+@pytest.mark.parametrize("quota", ["q", None])
+def test_a_long_wait_is_tested_after_five_minutes(retry_after_s: float, quota: str | None) -> None:
+    """A Retry-After of hours may be a mistake: the next request after 5 minutes finds out."""
+    one = pool(quota, ledgers={"q": Ledger()})
+    limited(one, 0, retry_after_s)
+    assert chosen(one, 299.0) == set()
+    assert one.picker.wait_s(FACTS, (), 0.0) == 300.0
+    assert chosen(one, 300.0) == {"a"}
+
+
+@pytest.mark.parametrize("quota", ["q", None])
+def test_a_reload_ends_cool_downs(quota: str | None) -> None:
+    """An operator who knows better need not wait."""
+    registry = LedgerRegistry({"q": ()})
+    old = pool(quota, ledgers=registry)
+    limited(old, 0, 200.0)
+    new = Pool("p", old.replicas, old.settings, LedgerRegistry({"q": ()}, registry), old)
+    assert chosen(new, 0.0) == {"a"}
 
 
 def test_an_open_breaker_can_be_ignored_and_a_cool_down_cannot() -> None:

@@ -1,5 +1,6 @@
 """A pool without a race, and attempts as it sees them; nothing is sent."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from defaults import default_hedging
@@ -31,7 +32,7 @@ class Seen:
 
 def pool(
     *quotas: str | None,
-    ledgers: dict[str, Ledger] | None = None,
+    ledgers: Mapping[str, Ledger] | None = None,
     bills_cancelled: bool = False,
     counts_max_tokens: bool = False,
     batches: bool = False,
