@@ -11,6 +11,7 @@ from typing import Final
 
 _WEIGHT: Final = 0.1  # of one answer: about the last ten count
 _HALF_LIFE_S: Final = 180.0  # a share fades, so that the replica is tried again
+_SAME_S: Final = 0.02  # breaks less than this apart are one event: a restart cuts all streams of a replica at once
 _TOLERATED: Final = 0.12  # one break among ten answers is weather
 _BREAK_COST_S: Final = 20.0  # a client's loss by one break: the default of timeouts.stall
 
@@ -18,14 +19,19 @@ _BREAK_COST_S: Final = 20.0  # a client's loss by one break: the default of time
 class BreakShare:
     """Exponentially weighted share of broken answers."""
 
-    __slots__ = ("_at_s", "_share")
+    __slots__ = ("_at_s", "_broken_s", "_share")
 
     def __init__(self) -> None:
         self._share = 0.0
         self._at_s = -math.inf
+        self._broken_s = -math.inf
 
     def add(self, now_s: float, *, broken: bool) -> None:
         """Add an answer that was complete, or broke after its first content."""
+        if broken:
+            is_counted, self._broken_s = now_s < self._broken_s + _SAME_S, now_s
+            if is_counted:
+                return
         share = self._faded(now_s)
         self._share = share + _WEIGHT * (broken - share)
         self._at_s = now_s

@@ -88,6 +88,7 @@ class AttemptView(Chargeable, Protocol):
     start_s: float
     headers_s: float | None
     content_s: float | None
+    last_s: float
     forecast: Forecast | None
 
 

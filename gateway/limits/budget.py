@@ -115,13 +115,14 @@ class RetryBudget:
     """Budget of retries after failures, shared by all requests of a model: a fifth of the requests, and one per second.
 
     In any n requests within t seconds at most 0.2 * n + t retries are granted, plus the credits saved before: ten, and
-    those earned by the traffic of the last seconds.
+    those earned by the traffic of the last seconds. As many again may follow unclear rejections, so that one caller's
+    invalid requests do not use up the retries of all.
     """
 
-    __slots__ = ("_accrual", "_credit", "_now_s")
+    __slots__ = ("_accrual", "_credit", "_now_s", "_unclear_credit")
 
     def __init__(self) -> None:
-        self._credit = _RETRIES_SAVED
+        self._credit = self._unclear_credit = _RETRIES_SAVED
         self._accrual = 0.0  # earnings decaying with 10 s
         self._now_s = -inf
 
@@ -130,10 +131,16 @@ class RetryBudget:
         self._pass(now_s)
         self._accrual += _RETRY_SHARE
         self._credit += _RETRY_SHARE
+        self._unclear_credit += _RETRY_SHARE
 
-    def take(self, now_s: float) -> bool:
-        """Take one retry; return False if none is left."""
+    def take(self, now_s: float, *, unclear: bool = False) -> bool:
+        """Take one retry, after an unclear rejection or another failure; return False if none is left."""
         self._pass(now_s)
+        if unclear:
+            if self._unclear_credit < 1.0:
+                return False
+            self._unclear_credit -= 1.0
+            return True
         if self._credit < 1.0:
             return False
         self._credit -= 1.0
@@ -143,5 +150,7 @@ class RetryBudget:
         if now_s > self._now_s:
             elapsed_s = now_s - self._now_s
             self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)
-            self._credit = min(_RETRIES_SAVED + self._accrual, self._credit + elapsed_s * _RETRIES_PER_S)
+            credit_max, earned = _RETRIES_SAVED + self._accrual, elapsed_s * _RETRIES_PER_S
+            self._credit = min(credit_max, self._credit + earned)
+            self._unclear_credit = min(credit_max, self._unclear_credit + earned)
             self._now_s = now_s

@@ -50,6 +50,8 @@ class ReplicaLoad:
         pending: prompt tokens of attempts without first content.
         unclear_keys: names of keys that have met a 4xx without a cause since the last complete answer.
         used_s: time of the last attempt sent to it.
+        content_s: time of the last first content.
+        proofs: answers of other replicas to requests that it has rejected, since then.
     """
 
     breaks: BreakShare = field(default_factory=BreakShare)
@@ -58,6 +60,8 @@ class ReplicaLoad:
     pending: float = 0.0
     unclear_keys: set[str] = field(default_factory=set)
     used_s: float = -math.inf
+    content_s: float = -math.inf
+    proofs: int = 0
 
 
 class Picker:

@@ -30,6 +30,10 @@ from providers.base import RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
 _UNCLEAR_KEYS_MAX: Final = 3  # callers with different keys: by then it is not one caller's prompt
+_PROOFS_MAX: Final = 10  # rejected requests that another replica answers: by then the replica rejects everything ...
+_PROVED_S: Final = 10.0  # ... and earlier if it has answered no request for this long
+_ANSWERING_EVENTS: Final = 8  # and ...
+_ANSWERING_S: Final = 1.0  # ... since the last one: a client that disconnects then had an intact answer
 _HIDDEN_SHARE_MAX: Final = 0.2  # share of recent answers with hidden reasoning above which a pool is not hedged
 
 
@@ -199,16 +203,23 @@ class Pool:
         """Learn the rate limits of response headers."""
         self.quotas.observe(attempt, limits, now_s)
 
-    def on_content(self, attempt: AttemptView, now_s: float) -> None:
-        """Learn from first content; only a complete answer is a success of its replica."""
+    def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
+        """Learn from first content; return the breaker's state if it changed."""
         replica, forecast, ttft_s = attempt.replica, attempt.forecast, now_s - attempt.start_s
+        load = self._loads[replica]
+        load.content_s, load.proofs = now_s, 0
         if forecast is not None:
-            load = self._loads[replica]
             load.pending = max(0.0, load.pending - forecast.uncached)
             load.stalls.first_content(forecast.number, now_s)
             if forecast.timed:
                 self.learning.predictor.add(replica.name, ttft_s, forecast.uncached, forecast.pending, now_s)
                 self.learning.add_content(replica.name, ttft_s, forecast.ttft_s, now_s)
+        old_state = replica.breaker.state
+        replica.breaker.on_content(now_s)
+        if replica.breaker.state is old_state:
+            return None
+        self.picker.on_recovered(now_s)
+        return replica.breaker.state
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
@@ -238,10 +249,13 @@ class Pool:
         if effects.breaker is BreakerSignal.SUCCESS:
             self.picker.on_answer(replica, now_s, broken=False)
             return self._succeeded(replica, now_s)
-        if outcome is Outcome.CUT:
+        is_broken = outcome is Outcome.CUT
+        if is_broken:
             self.picker.on_answer(replica, now_s, broken=True)
         if effects.breaker is BreakerSignal.FAILURE:
-            breaker.on_failure(now_s)
+            breaker.on_failure(now_s, broken=is_broken)
+        elif outcome is Outcome.CLIENT_GONE and _was_answering(attempt, now_s):
+            breaker.on_success(now_s)
         elif effects.breaker is BreakerSignal.TRIP:
             breaker.trip(now_s)
         else:
@@ -251,7 +265,7 @@ class Pool:
         return breaker.state if breaker.state is not old_state else None
 
     def on_unclear(self, attempt: AttemptView, key_name: str, now_s: float) -> BreakerState | None:
-        """Count a 4xx without a cause: three callers' requests open the breaker, one caller's never do."""
+        """Count a 4xx without a cause that a caller cannot have meant: three callers' requests open the breaker."""
         replica = attempt.replica
         keys = self._loads[replica].unclear_keys
         keys.add(key_name)
@@ -262,8 +276,17 @@ class Pool:
         replica.breaker.trip(now_s)
         return replica.breaker.state if replica.breaker.state is not old_state else None
 
-    def on_disproved(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
-        """Count a 4xx without a cause as a failure: another replica answers the same request."""
+    def on_disproved(self, attempt: AttemptView, now_s: float, *, by_request: bool) -> BreakerState | None:
+        """Count a 4xx without a cause as a failure: another replica answers the same request.
+
+        Args:
+            by_request: True for a status that most likely concerns the request. A replica that answers other requests
+                may have narrower limits; it fails only if it rejects everything.
+        """
+        load = self._loads[attempt.replica]
+        load.proofs += 1
+        if by_request and load.proofs < _PROOFS_MAX and now_s < load.content_s + _PROVED_S:
+            return None
         breaker, old_state = attempt.replica.breaker, attempt.replica.breaker.state
         breaker.on_failure(now_s)
         return breaker.state if breaker.state is not old_state else None
@@ -364,3 +387,8 @@ def _hedge_reason(asking: AttemptView, waited_s: float, predicted_s: float | Non
     if gain_s is not None:
         text += f", saving {1000 * gain_s:.0f} ms"
     return text
+
+
+def _was_answering(attempt: AttemptView, now_s: float) -> bool:
+    """Return True if an attempt without an end brought events until now."""
+    return attempt.events >= _ANSWERING_EVENTS and now_s < attempt.last_s + _ANSWERING_S

@@ -9,6 +9,7 @@ Units: seconds of the loop's clock.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
@@ -18,6 +19,7 @@ from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import AttemptDeadlines
+from gateway.race.failures import RetryHint, classify, concerns_request
 from gateway.race.recovery import Recovery
 from gateway.race.report import beyond_boundary, why_started
 from gateway.race.retry_plan import TRIES_MAX, GiveUp, RetryPlan, SendTo, WaitUntil, attempt_limit
@@ -71,6 +73,11 @@ class Attempts:
         self.denials: list[Denial] = []
         self.denied_why: str | None = None
         self.beyond: tuple[str, ...] = ()
+
+    @property
+    def has_rejection(self) -> bool:
+        """True if a replica sent a rejection that most likely concerns the request."""
+        return any(classify(error).hint is RetryHint.CONFIRM for error in self.errors)
 
     @property
     def live(self) -> list[Attempt]:
@@ -139,8 +146,10 @@ class Attempts:
             self._disprove(attempt.last_s)
         if attempt.refused:
             self._runtime.safely("content", attempt.pool.on_refusal, None, attempt)
-        else:
-            self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+            return
+        state = self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+        if state is not None:
+            self._emit_breaker_change(attempt, state)
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End an attempt, once, and settle its reservations."""
@@ -159,7 +168,8 @@ class Attempts:
         """End an attempt without a complete answer."""
         self.errors.append(error)
         self.close(attempt, outcome, error)
-        if outcome is Outcome.UNCLEAR_4XX:
+        is_counted = outcome is Outcome.UNCLEAR_4XX and not concerns_request(error.status)
+        if is_counted and attempt.role is not Role.RECOVERY:
             key_name, on_unclear, now_s = self._caller.key_name, attempt.pool.on_unclear, self._runtime.loop.time()
             state = self._runtime.safely("outcome", on_unclear, None, attempt, key_name, now_s)
             if state is not None:
@@ -174,9 +184,10 @@ class Attempts:
     def _disprove(self, now_s: float) -> None:
         """Count unclear rejections against their replicas: another one answers the same request."""
         for other in self.sent:
-            if other.outcome is Outcome.UNCLEAR_4XX:
+            if other.outcome is Outcome.UNCLEAR_4XX and other.role is not Role.RECOVERY:  # which was another request
                 other.outcome = Outcome.WRONG_4XX
-                state = self._runtime.safely("outcome", other.pool.on_disproved, None, other, now_s)
+                disprove = partial(other.pool.on_disproved, by_request=concerns_request(other.status))
+                state = self._runtime.safely("outcome", disprove, None, other, now_s)
                 if state is not None:
                     self._emit_breaker_change(other, state)
 

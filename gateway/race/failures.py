@@ -4,7 +4,8 @@ The table of docs/failover.md in code, and the only place that turns a failure i
 `next_step` decides with the state of the race. A policy refusal and an error that blames the request are answers;
 everything else is tried elsewhere. 401 to 404 with an error object are the gateway's own fault: it holds the key and
 names the model. A 4xx without such an object can come from anything on the way (a firewall, a proxy, another protocol
-on the port): one other replica is asked, and its answer decides who was wrong.
+on the port): other replicas are asked, and an answer decides who was wrong. For statuses that most likely concern the
+request, one other replica is asked.
 """
 
 import enum
@@ -85,13 +86,20 @@ def _classify_4xx(error: UpstreamError, status: int) -> FailureClass:
         return FailureClass(Outcome.FAILED, hint=RetryHint.SAME)
     if is_too_long(error):
         return FailureClass(Outcome.CLIENT_ERROR, answers=True, hint=RetryHint.FALLBACK)
-    if error.param == "model" or (status in _OURS_4XX and _has_object(error) and error.param is None):
+    if error.param == "model" or status == 401 or (status in _OURS_4XX and _has_object(error) and error.param is None):
         return FailureClass(Outcome.MISCONFIGURED)
     if blames_request(error):
         return FailureClass(Outcome.CLIENT_ERROR, answers=True)
     if status == _FAILED_DEPENDENCY and _has_object(error):  # TGI: the engine failed, out of memory for one
         return FailureClass(Outcome.FAILED, hint=RetryHint.SAME)
-    return FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)
+    if concerns_request(status):
+        return FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)
+    return FailureClass(Outcome.UNCLEAR_4XX)
+
+
+def concerns_request(status: int | None) -> bool:
+    """Return True if a 4xx without an error object most likely concerns the request, not the replica."""
+    return status in _PASSED_4XX
 
 
 def _has_object(error: UpstreamError) -> bool:
@@ -121,7 +129,7 @@ def client_error(error: UpstreamError) -> UpstreamFailed:
     if unclear and classify(error).outcome is Outcome.UNCLEAR_4XX:
         return UpstreamFailed(
             f"the upstream rejected the request with status {status} and without an error object; "
-            "check the proxies and firewalls on the way",
+            "check the replica's base_url and key, and the proxies and firewalls on the way",
             status=502,
             code="upstream_rejected",
             should_retry=False,
@@ -204,8 +212,9 @@ _CODES: dict[type[UpstreamError], str] = {
 def final_error(errors: Sequence[UpstreamError], *, spent: bool = False) -> UpstreamFailed:
     """Build the client's error after every attempt failed.
 
-    A 429 only if all were rate-limited, with the smallest Retry-After; else the last failure that is not a 429 or a
-    misconfiguration of one replica; never `x-should-retry: false` together with a Retry-After.
+    A 429 only if all were rate-limited, with the smallest Retry-After; else a rejection that was to be confirmed; else
+    the last failure that is not a 429 or a misconfiguration of one replica. Never `x-should-retry: false` together with
+    a Retry-After.
 
     Args:
         errors: errors of all attempts, at least one.
@@ -219,7 +228,8 @@ def final_error(errors: Sequence[UpstreamError], *, spent: bool = False) -> Upst
         return final
     others = [error for error in errors if error not in limited]
     real = [error for error in others if classify(error).outcome is not Outcome.MISCONFIGURED]
-    final = client_error((real or others)[-1])
+    rejections = [error for error in real if classify(error).hint is RetryHint.CONFIRM]
+    final = client_error((rejections or real or others)[-1])
     if final.status >= 500 and final.retry_after_s is None and not spent:
         final.should_retry = False  # the gateway has retried already; an SDK's retries would only multiply the load
     return final

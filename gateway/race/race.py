@@ -362,6 +362,8 @@ class Race:
             elif due is Due.FAILOVER:
                 attempt.deadlines.failover_s = math.inf
                 attempt.deadlines.overdue = self._next(Role.FAILOVER)
+                if not attempt.deadlines.overdue and self._attempts.has_rejection:
+                    self._nothing_left(GiveUp())  # the attempt that was to confirm it does not answer
             elif due is Due.HEDGE:
                 self._attempts.hedge(self, attempt, now_s)  # its deadlines are in `_next_due_s`
             if self._state is State.OVER:

@@ -95,7 +95,8 @@ class RetryPlan:
         limit = attempt_limit(attempts, now_s) if attempts else None
         step = limit or self._choose(pick, attempts, errors, now_s, rand)
         if isinstance(step, SendTo):
-            if attempts and _sent(attempts) and not self._model.retries.take(now_s):
+            is_unclear = bool(errors) and classify(errors[-1]).outcome is Outcome.UNCLEAR_4XX
+            if attempts and _sent(attempts) and not self._model.retries.take(now_s, unclear=is_unclear):
                 return GiveUp(spent=True)
             self._retry_same = None
             if step.pool is not self._model.pools[self._index]:
@@ -129,7 +130,7 @@ class RetryPlan:
                 self._mode_retries = len(rejected_modes)
                 return SendTo(rejected_modes[-1].pool, rejected_modes[-1].replica)
             hint = classify(errors[-1]).hint
-            if hint is RetryHint.CONFIRM:
+            if hint is RetryHint.CONFIRM and not any(attempt.live for attempt in attempts):
                 usable = self._first_usable(pick, pools[self._index :], (), tried) if self._once(hint) else None
                 return usable or GiveUp()
             if hint is RetryHint.FALLBACK:  # its siblings would send the same error

@@ -65,6 +65,7 @@ class Wakeup:
         """Have nothing called any more."""
         if self._timer is not None and self._timer.callback is not None:
             self._timer.cancel()
+        self._timer, self._callback = None, _nothing  # its owner would be part of a cycle
 
 
 class TimerQueue:
@@ -120,3 +121,7 @@ class TimerQueue:
         finally:  # the loop reports a callback that raises; the other timers must still run
             if self._heap and self._heap[0][0] < self._due_s:
                 self._wait(self._heap[0][0])
+
+
+def _nothing() -> None:
+    """Do nothing."""

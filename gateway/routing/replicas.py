@@ -1,8 +1,9 @@
 """A replica as routing sees it: identity, load, and a circuit breaker. Pure.
 
-The breaker opens after consecutive failures, and closes again after one successful probe with real traffic; then the
-replica's share of the traffic grows for a while. `gateway.hedging.outcomes` defines the failures: never a loser, a
-client disconnect, or a caller's own error.
+The breaker opens after consecutive failures, and closes again after the first content of one probe with real traffic;
+then the replica's share of the traffic grows for a while. A first content is no proof that answers are complete: broken
+answers are counted apart, and only a complete answer resets their count. `gateway.hedging.outcomes` defines the
+failures: never a loser, a client disconnect, or a caller's own error.
 
 Units: seconds of the loop's clock.
 """
@@ -38,7 +39,8 @@ class Breaker:
     """Counts consecutive failures of one replica.
 
     Attributes:
-        failures: consecutive failures.
+        failures: consecutive failures before a first content.
+        broken: consecutive answers that broke after their first content.
         limited: 429s less their tolerated share of the requests sent, from 0 to `LIMITED_TO_COOL_DOWN`.
         wait_s: duration of the next open phase.
         open_until_s: time before which no probe is sent.
@@ -48,6 +50,7 @@ class Breaker:
 
     state: BreakerState = BreakerState.CLOSED
     failures: int = 0
+    broken: int = 0
     limited: float = 0.0
     wait_s: float = OPEN_S
     open_until_s: float = 0.0
@@ -77,20 +80,32 @@ class Breaker:
         """Return the fraction of its share of primaries that the replica gets: below 1 during slow start."""
         return max(_SLOW_START_MIN, min(1.0, (now_s - self.closed_s) / SLOW_START_S))
 
+    def on_content(self, now_s: float) -> None:
+        """Record a first content: a probe closes the breaker, and opens it again if its answer breaks."""
+        self.failures = 0
+        if self.state is BreakerState.HALF_OPEN:
+            self.state = BreakerState.CLOSED
+            self.closed_s = now_s
+            self.broken = min(self.broken, FAILURES_TO_OPEN - 1)
+            self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
+
     def on_success(self, now_s: float) -> None:
-        """Record a content event or a complete answer."""
+        """Record a complete answer."""
         if self.state is not BreakerState.CLOSED:
             self.closed_s = now_s
         self.state = BreakerState.CLOSED
-        self.failures = 0
+        self.failures = self.broken = 0
         self.wait_s = OPEN_S
 
-    def on_failure(self, now_s: float) -> None:
-        """Record a failure of the replica."""
-        self.failures += 1
+    def on_failure(self, now_s: float, *, broken: bool = False) -> None:
+        """Record a failure of the replica, before its first content or (`broken`) after it."""
+        if broken:
+            self.broken += 1
+        else:
+            self.failures += 1
         if self.state is BreakerState.HALF_OPEN:
             self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
-        elif self.failures < FAILURES_TO_OPEN:
+        elif max(self.failures, self.broken) < FAILURES_TO_OPEN:
             return
         self.state = BreakerState.OPEN
         self.open_until_s = now_s + self.wait_s

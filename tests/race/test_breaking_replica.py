@@ -1,6 +1,7 @@
 """A replica that answers first and then breaks, in virtual time: it is left alone, and does not attract traffic."""
 
 import asyncio
+import gc
 import random
 from dataclasses import dataclass
 
@@ -9,14 +10,16 @@ import pytest
 from defaults import default_hedging, default_timeouts
 from gateway.events import Event, RequestEnded
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import BreakerState, Replica
+from pooled import Seen
 from providers.base import Api, Call, Sink
 from running import run_virtual
-from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, Step, text
+from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, Step, answer, run_race, text
 
 PER_S = 5.0
 REPLICAS = 4
@@ -98,3 +101,27 @@ def test_a_quick_replica_that_does_not_break_keeps_its_traffic() -> None:
 def test_first_tokens_close_no_breaker() -> None:
     """A replica whose answers all stop after the first token ends with its breaker open."""
     assert traffic(500, 1.0).last_state is BreakerState.OPEN
+
+
+@pytest.mark.parametrize(("events", "last_s", "broken"), [(8, 9.5, 0), (7, 9.5, 2), (8, 5.0, 2)])
+def test_a_client_that_leaves_an_intact_answer_is_evidence(events: int, last_s: float, broken: int) -> None:
+    """Clients that disconnect end the trial of a replica, unless its answers had stalled."""
+    replica = Replica("a", Scripted())
+    replica.breaker.broken = 2
+    pool = Pool("p", [replica], default_hedging())
+    left = Seen(replica, 0.0, content_s=1.0, last_s=last_s, events=events)
+    pool.on_end(left, Outcome.CLIENT_GONE, 10.0, None)
+    assert replica.breaker.broken == broken
+
+
+def test_races_that_are_over_are_no_cycles() -> None:
+    """A race is freed at its end without the garbage collector, which the server rarely runs."""
+    gc.collect()
+    gc.disable()
+    try:
+        endpoint = Scripted(answer(0.1))
+        assert run_race(endpoint).client.finished
+        endpoint.streams.clear()  # they hold their attempts
+        assert not [each for each in gc.get_objects() if isinstance(each, Race)]
+    finally:
+        gc.enable()

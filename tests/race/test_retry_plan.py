@@ -144,7 +144,7 @@ def test_when_all_were_told_to_wait_the_caller_is_told_how_long() -> None:
 
 def test_without_retry_budget_the_first_failure_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the retry budget is spent the gateway adds no retries, and the caller may retry."""
-    monkeypatch.setattr(RetryBudget, "take", lambda _self, _now_s: False)
+    monkeypatch.setattr(RetryBudget, "take", lambda _self, _now_s, **_: False)
     told = run_race(Scripted(status(0.01, 503)), Scripted(GOOD), hedge=OFF)
     assert told.client.error is not None
     assert (told.client.error.status, told.client.error.should_retry) == (503, None)

@@ -6,16 +6,18 @@ from defaults import default_hedging
 from gateway.events import BreakerChanged, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
+from gateway.limits.budget import RetryBudget
 from gateway.pool.pool import Pool
 from gateway.race.failures import FailureClass, RetryHint, classify
 from gateway.routing.replicas import BreakerState, Replica
 from pooled import Seen
 from providers.base import Frame, FrameKind
 from providers.errors import BadStatus
-from scripted import FINISH, Scripted, answer, bare_status, run_race, status
+from scripted import FINISH, ROLE, Scripted, Step, answer, bare_status, run_race, status
 
 OFF = default_hedging(policy=Policy.OFF)
 QUICK = answer(0.05)
+SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
 REFUSAL = Frame(FrameKind.REFUSAL, b"<no>")
 BARE = (400, 402, 403, 404, 405, 410, 413, 421, 422, 424, 426, 431, 451, 499)
 PASSED = {400, 413, 415, 422}
@@ -35,13 +37,13 @@ def test_another_replica_answers_the_request(code: int) -> None:
 
 @pytest.mark.parametrize("code", BARE)
 def test_two_replicas_that_reject_it_are_right(code: int) -> None:
-    """A second rejection is the answer: nothing counts against either, and no third replica is asked."""
+    """Rejections by all are the answer and count against none; where the request seems at fault, two are enough."""
     replicas = [Scripted(bare_status(0.01, code)) for _ in range(3)]
     result = run_race(*replicas, hedge=OFF)
     assert result.client.error is not None
     assert result.client.error.status == (code if code in PASSED else 502)
     assert result.client.error.code == (None if code in PASSED else "upstream_rejected")
-    assert [each.outcome for each in result.report.attempts] == [Outcome.UNCLEAR_4XX] * 2
+    assert [each.outcome for each in result.report.attempts] == [Outcome.UNCLEAR_4XX] * (2 if code in PASSED else 3)
     assert all(replica.breaker.failures == 0 for replica in result.pools[0].replicas)
 
 
@@ -50,6 +52,59 @@ def test_a_fallback_decides_where_there_is_no_sibling() -> None:
     result = run_race(Scripted(bare_status(0.01, 402)), fallbacks=[Scripted(QUICK)], hedge=OFF)
     assert result.client.finished
     assert result.report.attempts[0].outcome is Outcome.WRONG_4XX
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+def test_a_pool_that_rejects_everything_has_a_fallback(code: int) -> None:
+    """Rejections of the whole pool lead to the fallback."""
+    rejecting = [Scripted(bare_status(0.01, code)) for _ in range(2)]
+    result = run_race(*rejecting, fallbacks=[Scripted(QUICK)], hedge=OFF)
+    assert result.client.finished
+
+
+def test_a_short_wait_is_waited_out_after_a_rejection() -> None:
+    """A replica that asked for a second is asked again where its sibling rejects the request."""
+    limited = Scripted(status(0.01, 429, retry_after_s=1.0), QUICK)
+    result = run_race(limited, Scripted(bare_status(0.01, 403)), hedge=OFF)
+    assert result.client.finished
+
+
+@pytest.mark.parametrize("code", [403, 422])
+def test_a_rejection_does_not_prevent_a_failover(code: int) -> None:
+    """After a rejection and a replica that is silent for 10 s, a third one answers."""
+    result = run_race(Scripted(bare_status(0.01, code)), Scripted(SILENT), Scripted(QUICK), hedge=OFF)
+    assert result.report.winner == "c"
+    assert result.report.ttft_s == pytest.approx(10.1, abs=0.1)
+
+
+@pytest.mark.parametrize("second", [SILENT, status(0.01, 500)])
+def test_a_rejection_that_is_not_confirmed_is_the_answer(second: list[Step]) -> None:
+    """A replica that fails or is silent says nothing against the caller's 422."""
+    result = run_race(Scripted(bare_status(0.01, 422)), Scripted(second), hedge=OFF)
+    assert result.client.error is not None
+    assert result.client.error.status == 422
+    assert result.end_s < 11.0
+
+
+def test_second_opinions_use_no_retries() -> None:
+    """The requests of one caller that are rejected everywhere take nothing from the retries of all."""
+    budget = RetryBudget()
+    while budget.take(0.0, unclear=True):
+        pass
+    assert budget.take(0.0)
+    assert not budget.take(0.0, unclear=True)
+
+
+def test_a_caller_whose_prompts_are_too_large_for_one_replica_harms_nobody() -> None:
+    """A replica that answers other requests is not at fault, unless it comes to reject everything."""
+    replica = Replica("a", Scripted())
+    pool = Pool("m", [replica], OFF)
+    pool.on_content(Seen(replica, 0.0, content_s=1.0), 1.0)
+    changes = [pool.on_disproved(Seen(replica, 0.0), 2.0, by_request=True) for _ in range(9)]
+    assert changes == [None] * 9
+    pool.on_content(Seen(replica, 0.0, content_s=2.0), 2.0)
+    changes = [pool.on_disproved(Seen(replica, 0.0), 3.0, by_request=True) for _ in range(12)]
+    assert changes == [None] * 11 + [BreakerState.OPEN]
 
 
 def test_a_clear_error_after_an_unclear_one_is_the_answer() -> None:
@@ -106,9 +161,11 @@ def test_one_caller_never_opens_a_breaker_three_callers_do() -> None:
         (BadStatus("", status=422, param="temperature"), FailureClass(Outcome.CLIENT_ERROR, answers=True)),
         (BadStatus("", status=400, kind="invalid_request_error", param="model"), FailureClass(Outcome.MISCONFIGURED)),
         (BadStatus("", status=401, kind="auth_error"), FailureClass(Outcome.MISCONFIGURED)),
+        (BadStatus("", status=401), FailureClass(Outcome.MISCONFIGURED)),
+        (BadStatus("", status=413), FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)),
         (BadStatus("", status=402, code="402x"), FailureClass(Outcome.MISCONFIGURED)),
         (BadStatus("", status=424, kind="generation"), FailureClass(Outcome.FAILED, hint=RetryHint.SAME)),
-        (BadStatus("", status=403), FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)),
+        (BadStatus("", status=403), FailureClass(Outcome.UNCLEAR_4XX)),
     ],
 )
 def test_an_error_object_decides(error: BadStatus, expected: FailureClass) -> None:

@@ -49,6 +49,32 @@ def test_failed_probes_wait_longer_but_never_for_long() -> None:
     assert (breaker.state, breaker.wait_s) == (CLOSED, OPEN_S)
 
 
+def test_a_first_content_closes_it_on_trial() -> None:
+    """The probe's first content is enough for other requests; if the answer breaks, the next wait is longer."""
+    breaker = Breaker()
+    for _ in range(3):
+        breaker.on_failure(0.0, broken=True)
+    breaker.on_sent(OPEN_S)
+    breaker.on_content(OPEN_S + 1)
+    assert breaker.state is CLOSED
+    breaker.on_failure(OPEN_S + 2, broken=True)
+    assert (breaker.state, breaker.open_until_s) == (OPEN, OPEN_S + 2 + 2 * OPEN_S)
+
+
+def test_first_contents_do_not_hide_broken_answers() -> None:
+    """Failures before a first content are forgotten with one, broken answers only with a complete answer."""
+    breaker = failed(2)
+    breaker.on_content(0.0)
+    breaker.on_failure(0.0)
+    assert breaker.state is CLOSED
+    for _ in range(3):
+        breaker.on_content(0.0)
+        breaker.on_failure(0.0, broken=True)
+    assert breaker.state is OPEN
+    breaker.on_success(0.0)
+    assert (breaker.state, breaker.broken) == (CLOSED, 0)
+
+
 def test_what_cannot_work_opens_it_at_once() -> None:
     """One rejected key opens the breaker, which is probed again as after any failure."""
     breaker = Breaker()
