@@ -179,16 +179,16 @@ class Standing(NamedTuple):
 
 
 def next_step(failure: FailureClass, race: Standing) -> NextStep:
-    """Decide what a failed attempt leads to.
+    """Return the next step after a failed attempt.
 
     | failed attempt | if | step |
     |---|---|---|
-    | winner, or one that was to carry its stream on | the stream can be carried on | RECOVER |
-    | winner | the client has part of its answer | ANSWER |
-    | winner | the client has nothing yet | RETRY |
-    | other, an error of the caller's | a refusal; none is live; no backup, and its model is live | ANSWER |
-    | other | none is live, or all that live are overdue | RETRY |
-    | other | else | WAIT |
+    | winner, or one that was to continue its stream | the stream can be continued | RECOVER |
+    | the same | the client has part of its answer | ANSWER |
+    | the same | the client has nothing yet | RETRY |
+    | other, with an error caused by the caller | a refusal; none is live; no backup, and its pool is live | ANSWER |
+    | other | none is live, or all live ones are overdue and no retry is pending | RETRY |
+    | other | otherwise | WAIT |
     """
     if race.was_winner or race.carried_on:
         if race.recoverable:
