@@ -226,7 +226,7 @@ def _hedge_result(backup: AttemptReport, winner: str | None) -> str:
 
 @cache
 def _known_errors() -> frozenset[str]:
-    """Return every label and code of an error class, and _GIVEN_CODES."""
+    """Return every label and code of an error class, and _RAISED_CODES."""
     known = set(_RAISED_CODES)
     classes: list[type[GatewayError | UpstreamError]] = [GatewayError, UpstreamError]
     while classes:
