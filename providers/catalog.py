@@ -1,7 +1,7 @@
 """The catalogue of upstream kinds: one explicit row for each, read by the composition root and the settings.
 
 Facts about billing come from a public list, not from contracts: they are unverified until probed. A kind that differs
-in these facts alone needs one row here and nothing else.
+in these facts alone needs no other code; CONTRIBUTING.md has its tests and documents.
 """
 
 import enum
@@ -56,11 +56,6 @@ class Kind:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-_ENGINE = Kind(own_engine=True, cancel_stops_billing=True)
-_PREFILLS = Kind(own_engine=True, cancel_stops_billing=True, prefills=True)
-_STOPS = Kind(cancel_stops_billing=True, limits=RateLimitFormat())
-_GOES_ON = Kind(cancel_stops_billing=False)
-
 CATALOG: Mapping[str, Kind] = MappingProxyType(
     {
         "openai": Kind(
@@ -89,15 +84,15 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         ),
         "compatible": Kind(limits=RateLimitFormat()),  # any other server with OpenAI's API
         "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
-        "sglang": _PREFILLS,
-        "tgi": _ENGINE,
-        "ollama": _ENGINE,
-        "llamacpp": _ENGINE,
+        "sglang": Kind(own_engine=True, cancel_stops_billing=True, prefills=True),
+        "tgi": Kind(own_engine=True, cancel_stops_billing=True),
+        "ollama": Kind(own_engine=True, cancel_stops_billing=True),
+        "llamacpp": Kind(own_engine=True, cancel_stops_billing=True),
         "simulated": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
         "cerebras": Kind(limits=RateLimitFormat(), counts_max_tokens=True),
         "deepseek": Kind(cancel_stops_billing=True),
-        "fireworks": _STOPS,
-        "gemini": _GOES_ON,
+        "fireworks": Kind(cancel_stops_billing=True, limits=RateLimitFormat()),
+        "gemini": Kind(cancel_stops_billing=False),
         "groq": Kind(cancel_stops_billing=False, limits=RateLimitFormat(requests_window_s=86_400.0)),
         "mistral": Kind(  # reports usage without the option and rejects the option
             cancel_stops_billing=False, supports_usage_option=False, limits=RateLimitFormat()
