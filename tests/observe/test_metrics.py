@@ -28,9 +28,22 @@ from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe import metrics as metrics_module
 from gateway.observe.instruments import Histogram, Instruments
 from gateway.observe.metrics import Metrics
+from gateway.observe.recorder import Recorder
 from providers.base import Api, Usage
 from running import run_virtual
-from sample_events import ADMISSION, BACKUP, HEDGED, LOSER, PRIMARY, REQUEST, USAGE, pool
+from sample_events import (
+    ADMISSION,
+    BACKUP,
+    EVENTS,
+    HEDGED,
+    LOSER,
+    PRIMARY,
+    RECOVERED,
+    REJECTED,
+    REQUEST,
+    USAGE,
+    pool,
+)
 
 CALL = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
@@ -195,6 +208,28 @@ def test_refusals_are_counted_by_code() -> None:
     counted = Scrape(*flood).named("ttft_gateway_rejected_requests_total")
     assert len(counted) == 65
     assert counted["_OTHER"] == 1000 - 64
+
+
+def test_every_instrument_is_fed() -> None:
+    """Each counter and histogram changes with at least one of the sample events."""
+    instruments = Instruments()
+    recorder = Recorder(instruments)
+    for event in EVENTS:
+        recorder.on_event(event)
+    unfed = [family.name for family in instruments.families() if not any(value for _, _, value in family.lines())]
+    assert not unfed, (
+        f"{unfed} never change: feed them in gateway/observe/recorder.py, "
+        "or add an event with their fact to EVENTS in tests/support/sample_events.py"
+    )
+
+
+@pytest.mark.parametrize(("event", "queued_s"), [(RECOVERED, 0.4), (REJECTED, 0.7)])
+def test_time_in_the_queue(event: Event, queued_s: float) -> None:
+    """The time in the queue is counted for served and for rejected requests, and only for queued ones."""
+    scrape = Scrape(event, REQUEST, RequestRejected(0.0, "r", None, 503, "overloaded", "llama"))
+    labels = {"gen_ai_request_model": "llama"}
+    assert scrape["ttft_gateway_queue_seconds_sum", labels] == queued_s
+    assert scrape["ttft_gateway_queue_seconds_count", labels] == 1
 
 
 def test_component_failures() -> None:

@@ -2,9 +2,21 @@
 
 from msgspec.structs import replace
 
-from gateway.events import AttemptReport, RequestEnded, Result, Role
+from gateway.events import (
+    AttemptReport,
+    ComponentFailed,
+    Event,
+    HedgeFired,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryResult,
+    RequestEnded,
+    RequestRejected,
+    Result,
+    Role,
+)
 from gateway.hedging.charges import Billed, Charge, Disposition
-from gateway.hedging.outcomes import Outcome
+from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.state import (
     AdmissionState,
     KeyAdmission,
@@ -74,6 +86,24 @@ REQUEST = RequestEnded(
     malformed=0,
 )
 HEDGED = replace(REQUEST, result=Result.BACKUP_WON, winner="b", attempts=(LOSER, BACKUP), ttft_s=0.3)
+
+RECOVERED = replace(
+    REQUEST,
+    attempts=(replace(PRIMARY, charge=replace(PRIMARY.charge, cost=0.02)),),
+    denials=(Denial.BUDGET,),
+    malformed=2,
+    recoveries=(RecoveryReport(RecoveryKind.REPLAY, RecoveryResult.RECOVERED, "a", 12, 0.3, 40),),
+    queued_s=0.4,
+)
+REJECTED = RequestRejected(0.0, "r-2", "team-a", 503, "overloaded", "llama", queued_s=0.7)
+EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at least one of these
+    REQUEST,
+    HEDGED,
+    RECOVERED,
+    REJECTED,
+    HedgeFired(0.0, "r-1", "llama", "a", "b", 0.25),
+    ComponentFailed(0.0, "plan", "ValueError"),
+)
 
 ADMISSION = AdmissionState(
     (ModelAdmission("llama", 8, 8, 3, 100, {"team-a": 2, "team-b": 1}),),
