@@ -1,7 +1,6 @@
 """The JSON schema of the configuration file, as an editor uses it: valid itself, and in agreement with what loads."""
 
 import importlib
-import json
 import re
 import textwrap
 from typing import Any
@@ -88,7 +87,7 @@ def test_the_example_names_its_schema() -> None:
     """The example's first line names the schema for editors, and the docs show that line."""
     line = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", EXAMPLE.read_text().splitlines()[0])
     assert line is not None
-    assert json.loads((EXAMPLE.parent / line[1]).read_text()) == json_schema()
+    assert (EXAMPLE.parent / line[1]).resolve() == ROOT / "docs/config.schema.json"  # its content: test_settings.py
     page = (ROOT / "docs/configuration.md").read_text()
     assert "# yaml-language-server: $schema=" in page
     assert f"{PROGRAM} config-schema" in page

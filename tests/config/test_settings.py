@@ -29,6 +29,12 @@ def documented_settings() -> dict[str, object]:
     return found
 
 
+def section_of(path: str) -> str:
+    """Return the text of docs/configuration.md below a setting's heading."""
+    text = (ROOT / "docs/configuration.md").read_text()
+    return re.split(r"^##", text.split(f"# `{path}`\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def test_own_hedge_settings_override_the_shared_ones_key_by_key() -> None:
     """A model's own hedging settings win, even if equal to the default; the shared ones apply to all others."""
     settings = Settings.model_validate(
@@ -81,17 +87,31 @@ def test_every_setting_has_a_heading_and_no_heading_is_left_over() -> None:
 @pytest.mark.parametrize("path", [path for path, default in documented_settings().items() if default is not None])
 def test_documented_defaults_are_those_of_the_code(path: str) -> None:
     """The default below a setting's heading is the one in force."""
-    text = (ROOT / "docs/configuration.md").read_text()
-    section = re.split(r"^##", text.split(f"# `{path}`\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
     default = documented_settings()[path]
     written = str(default).lower() if isinstance(default, bool) else str(default)
-    assert f"Default: `{written}`." in section
+    line = f"Default: `{written}`."
+    assert line in section_of(path), f"docs/configuration.md, {path}: write {line}"
 
 
 def test_every_kind_is_documented() -> None:
     """docs/configuration.md names every kind of replica."""
-    section = (ROOT / "docs/configuration.md").read_text().split("# `models[].replicas[].kind`\n")[1].split("\n#")[0]
-    assert not [kind for kind in CATALOG if f"`{kind}`" not in section]
+    listed = section_of("models[].replicas[].kind").partition("Kinds that bill")[0]
+    missing = [kind for kind in CATALOG if f"`{kind}`" not in listed]
+    assert not missing, f"docs/configuration.md, models[].replicas[].kind: add {missing} to the list of kinds"
+
+
+def test_kinds_that_may_bill_are_documented() -> None:
+    """docs/configuration.md names exactly the kinds that bill cancelled requests, or may."""
+    found = re.search(
+        r"Kinds that bill cancelled requests, or may\s+\(([^)]+)\)", section_of("models[].replicas[].kind")
+    )
+    assert found is not None, (
+        'docs/configuration.md, models[].replicas[].kind: the list of kinds that "may" bill is missing'
+    )
+    listed = set(re.findall(r"`(\w+)`", found[1]))
+    expected = {name for name, kind in CATALOG.items() if not kind.cancel_stops_billing}
+    changes = f"add {expected - listed}, remove {listed - expected}"
+    assert listed == expected, f'docs/configuration.md, "Kinds that bill cancelled requests, or may": {changes}'
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:
@@ -109,7 +129,8 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
 
 def test_the_schema_file_is_current() -> None:
     """docs/config.schema.json is the output of the code; docs/configuration.md has the command to regenerate it."""
-    assert json.loads((ROOT / "docs/config.schema.json").read_text()) == json_schema()
+    current = json.loads((ROOT / "docs/config.schema.json").read_text()) == json_schema()
+    assert current, "outdated; run `.venv/bin/ttft-gateway config-schema > docs/config.schema.json`"
 
 
 def test_the_schema_describes_every_setting() -> None:

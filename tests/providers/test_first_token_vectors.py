@@ -1,7 +1,18 @@
 """docs/first-token-vectors.json against the readers: the kind of each event of real servers.
 
-A row has the event's server and API (chat unless stated), its kind, the forwarded bytes (unchanged unless stated),
-token counts, the error, unknown keys, and its kind with `first_token: answer`.
+Fields of a row; all but the first four are optional:
+
+- server: a kind of the catalogue, or another server with its API.
+- what: the event in a few words.
+- kind: the expected `FrameKind`: "preamble", "comment", "content", "usage", "finish", "error" and so on.
+- event: the bytes of the event as text, with the empty line at its end.
+- api: "chat" (the default), "completions", "responses" or "messages".
+- include_usage: true if the request sets `stream_options.include_usage`.
+- forward: the bytes that the client gets; by default those of the event.
+- usage: the fields of `Usage` in their order; none by default.
+- answer: the expected kind with `first_token: answer`; by default `kind`.
+- error: expected attributes of the error of a row of kind "error".
+- unknown: keys that the reader reports as unknown.
 """
 
 import json
@@ -68,7 +79,8 @@ def test_events_of_real_servers(row: dict[str, Any]) -> None:
 def test_the_table_is_complete() -> None:
     """Every kind of frame, every API and every server of the catalogue's families has rows."""
     assert {kind.value for kind in FrameKind} == {row["kind"] for row in ROWS}
-    assert {row["server"] for row in ROWS} >= {*SERVERS, "transformers"}
+    missing = {*SERVERS, "transformers"} - {row["server"] for row in ROWS}
+    assert not missing, f"add events of {missing} to docs/first-token-vectors.json"
     assert len({row["event"] + row.get("api", "") for row in ROWS}) == len(ROWS)
     for api in APIS:
         assert len([row for row in ROWS if row.get("api", "chat") == api]) >= 5

@@ -13,7 +13,7 @@ REQUESTS, TOKENS = Resource.REQUESTS, Resource.TOKENS
 PROMPT, ANSWER = Resource.PROMPT_TOKENS, Resource.ANSWER_TOKENS
 MINUTE, DAY, MONTH = 60.0, 86_400.0, 30 * 86_400.0
 
-SETS = {
+HEADER_SETS = {
     "openai": """
         date: Sun, 20 Jul 2025 08:26:40 GMT
         x-ratelimit-limit-requests: 10000
@@ -99,7 +99,7 @@ SETS = {
         x-ratelimit-remaining-tokens: 1999000""",
 }
 
-STATED = {
+EXPECTED_LIMITS = {
     "openai": [
         RateLimit(REQUESTS, MINUTE, 10_000.0, 9_999.0, 0.006),
         RateLimit(TOKENS, MINUTE, 2_000_000.0, 1_999_600.0, 60.012),
@@ -151,17 +151,18 @@ def form(provider: str) -> RateLimitFormat:
     return (kind.limits if kind is not None else None) or RateLimitFormat()
 
 
-@pytest.mark.parametrize("provider", SETS)
+@pytest.mark.parametrize("provider", HEADER_SETS)
 def test_each_provider_is_understood(provider: str) -> None:
     """A provider's headers are read as limits, each with its window."""
-    assert list(form(provider).read(headers(SETS[provider]))) == STATED[provider]
+    assert provider in EXPECTED_LIMITS, f'add the limits of "{provider}" to EXPECTED_LIMITS above'
+    assert list(form(provider).read(headers(HEADER_SETS[provider]))) == EXPECTED_LIMITS[provider]
 
 
 @pytest.mark.parametrize("provider", [name for name in LIMIT_HEADERS if name not in ("gemini", "vllm")])
 def test_the_simulated_forms_are_understood(provider: str) -> None:
     """A simulated replica's headers in a provider's form are read as the limits they were made from."""
     stated = form(provider).read(
-        (*LIMIT_HEADERS[provider](exhausted(20.0), 1_753_000_000.0), *headers(SETS["openai"])[:1])
+        (*LIMIT_HEADERS[provider](exhausted(20.0), 1_753_000_000.0), *headers(HEADER_SETS["openai"])[:1])
     )
     assert stated
     assert all(limit.remaining == (None if provider == "azure" else 0.0) for limit in stated)
@@ -185,7 +186,8 @@ def test_nonsense_is_unknown(text: str) -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([name for name, _ in headers("\n".join(SETS.values())) if name]), st.binary(max_size=30)
+            st.sampled_from([name for name, _ in headers("\n".join(HEADER_SETS.values())) if name]),
+            st.binary(max_size=30),
         )
     )
 )
