@@ -4,6 +4,7 @@ Units: as in simulation/summary.py.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ KEYS: Final = (
 )
 
 
-def golden_rows(workload: str) -> dict[str, dict[str, object]]:
+def golden_rows(workload: str) -> dict[str, dict[str, float]]:
     """Return a workload's rows by policy."""
     result = compare(with_requests(load(workload), REQUESTS), ComparisonPlan(POLICIES, (1,)))
     rows = result["rows"]
@@ -36,10 +37,28 @@ def golden_lab() -> dict[str, str]:
     }
 
 
-def write_golden(folder: Path) -> None:
-    """Write every workload's rows, and the lab's files into the folder `lab`."""
+def write_golden(folder: Path) -> list[str]:
+    """Write every workload's rows, and the lab's files into the folder `lab`; return a line for each change."""
+    changes = []
     for name, text in golden_lab().items():
-        (folder / "lab" / name).write_text(text, encoding="utf-8", newline="\n")
+        file = folder / "lab" / name
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            changes.append(f"lab/{name} has changed")
+        file.write_text(text, encoding="utf-8", newline="\n")
     for path in sorted(FOLDER.glob("*.toml")):
-        rows = golden_rows(path.stem)
-        (folder / f"{path.stem}.json").write_text(json.dumps(rows, indent=1) + "\n")
+        file, rows = folder / f"{path.stem}.json", golden_rows(path.stem)
+        old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(json.dumps(rows, indent=1) + "\n")
+        changes += [
+            f"{path.stem} {policy}: {_compared(old.get(policy), rows.get(policy))}"
+            for policy in dict.fromkeys((*old, *rows))
+            if old.get(policy) != rows.get(policy)
+        ]
+    return changes
+
+
+def _compared(before: Mapping[str, float] | None, after: Mapping[str, float] | None) -> str:
+    if before is None or after is None:
+        return "new" if before is None else "removed"
+    times = (f"{key} {before[key]:.2f} -> {after[key]:.2f} ms" for key in ("p50", "p99", "mean"))
+    return ", ".join((*times, f"hedges {before['hedges']:.2%} -> {after['hedges']:.2%}"))

@@ -1,4 +1,4 @@
-"""`update-golden`: writes the golden tables of the tests. Units: as in the tables."""
+"""`update-golden`: writes the golden tables of the tests and prints the changes. Units: as in the tables."""
 
 import argparse
 from pathlib import Path
@@ -12,5 +12,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the tables."""
-    write_golden(args.folder)
+    """Write the tables, and print the TTFT and the hedges of each changed row before and after."""
+    print("\n".join(write_golden(args.folder)) or "all rows are unchanged")
