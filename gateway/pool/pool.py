@@ -147,7 +147,7 @@ class Pool:
             return settings.hedge_delay_min_s
         plan = self.learning.plan(attempt.replica.name, now_s)
         if plan is None:
-            return settings.cold_start_delay_s
+            return max(settings.cold_start_delay_s, settings.hedge_delay_min_s)
         return plan.delay_s(
             predicted_s=self._predicted(attempt), coin=facts.coin, delay_s_min=settings.hedge_delay_min_s
         )

@@ -72,3 +72,13 @@ def test_a_policy_of_off_comes_first() -> None:
     """With hedging off nothing else is a reason."""
     pool = built(None, policy=Policy.OFF)
     assert pool.never_hedged(pool.replicas[0]) is Denial.OFF
+
+
+def test_no_hedge_is_sent_before_the_minimum_delay() -> None:
+    """The minimum also holds for a pool that has learned nothing yet."""
+    replica = Replica("a", Scripted())
+    settings = default_hedging(cold_start_delay_s=0.1, hedge_delay_min_s=0.5)
+    pool = Pool("p", [replica, Replica("b", Scripted())], settings)
+    attempt = Seen(replica, 0.0)
+    pool.on_sent(attempt, RequestFacts(), None, is_first=True)
+    assert pool.delay_s(attempt, RequestFacts()) == 0.5
