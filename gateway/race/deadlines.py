@@ -87,7 +87,7 @@ class RequestDeadlines:
 
     Args:
         timeouts: of its model.
-        start_s: loop time of the request's arrival, without its wait in a queue.
+        start_s: loop time of the request's arrival, before its wait in a queue.
         patience_s: the client's own deadline; infinite where it has none.
         streaming: the client reads a stream, so it can get keep-alives.
 

@@ -108,7 +108,10 @@ def scrapes(machine: Machine, count: int) -> Iterator[CostRow]:
     load = _paced(100, 20)
     with backend(_REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
         measure(_SHORT, target, back)  # so that all models have metrics
-        for name, scraping in (("no scrapes", False), ("constant scrapes of 50 models", True)):
+        for name, scraping in (
+            ("metrics of 50 models, not scraped", False),
+            ("metrics of 50 models scraped without pause", True),
+        ):
             pauses: list[float] = []
             back.pace(load.gap_ms)
             for _ in range(count):

@@ -1,22 +1,17 @@
 """Replicas that answer some requests with a 429 without a wait, in virtual time: a few 429s silence no replica."""
 
-import asyncio
 import random
 
 import pytest
 
-from defaults import default_hedging, default_timeouts
-from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
+from defaults import default_hedging
 from gateway.limits.ledger import Ledger
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime
-from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
-from providers.base import Api, Call, Sink
+from providers.base import Call, Sink
 from running import run_virtual
-from scripted import RecordingClient, Scripted, ScriptedStream, answer, status
+from scripted import Scripted, ScriptedStream, answer, status
+from traffic import poisson
 
 NAMES = ("a", "b", "c")
 
@@ -39,28 +34,11 @@ def shares(per_s: float, requests: int, limited: float, seed: int = 1) -> tuple[
     """Return the share of callers that get an error, and the calls per request, at Poisson traffic."""
 
     async def main() -> tuple[float, float]:
-        loop, rng, ended = asyncio.get_running_loop(), random.Random(seed), list[RequestEnded]()
+        rng = random.Random(seed)
         endpoints = [Random(rng, limited) for _ in NAMES]
         replicas = [Replica(name, each, quota=name) for name, each in zip(NAMES, endpoints, strict=True)]
         pool = Pool("p", replicas, default_hedging(), ledgers={name: Ledger() for name in NAMES})
-        model = Model("m", [pool], default_timeouts())
-
-        def emit(event: Event) -> None:
-            if isinstance(event, RequestEnded):
-                ended.append(event)
-
-        runtime = Runtime(loop, emit, rng.random, TimerQueue(loop))
-        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
-
-        def ask(at_s: float) -> None:
-            facts = RequestFacts(prompt_tokens=100.0, coin=rng.random())
-            Race(model, call, facts, RecordingClient(), Caller("r", "k", at_s), runtime).start()
-
-        at_s = 0.0
-        for _ in range(requests):
-            at_s += rng.expovariate(per_s)
-            loop.call_at(at_s, ask, at_s)
-        await asyncio.sleep(at_s + 60)
+        ended = await poisson(pool, requests, per_s, rng, settle_s=60.0)
         calls = sum(len(endpoint.streams) for endpoint in endpoints)
         return sum(event.status != 200 for event in ended) / len(ended), calls / len(ended)
 

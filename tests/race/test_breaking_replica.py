@@ -1,25 +1,21 @@
 """A replica that answers first and then breaks, in virtual time: it is left alone, and does not attract traffic."""
 
-import asyncio
 import gc
 import random
 from dataclasses import dataclass
 
 import pytest
 
-from defaults import default_hedging, default_timeouts
-from gateway.events import Event, RequestEnded
-from gateway.hedging.contract import RequestFacts
+from defaults import default_hedging
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
-from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import BreakerState, Replica
 from pooled import Seen
-from providers.base import Api, Call, Sink
+from providers.base import Call, Sink
 from running import run_virtual
-from scripted import DONE, FINISH, RecordingClient, Scripted, ScriptedStream, Step, answer, run_race, text
+from scripted import DONE, FINISH, Scripted, ScriptedStream, Step, answer, run_race, text
+from traffic import poisson
 
 PER_S = 5.0
 REPLICAS = 4
@@ -57,27 +53,10 @@ def traffic(requests: int, breaking: float, seed: int = 1) -> Traffic:
     """Send Poisson traffic with default settings; the first replica is twice as quick, and breaks."""
 
     async def main() -> Traffic:
-        loop, rng, ended = asyncio.get_running_loop(), random.Random(seed), list[RequestEnded]()
+        rng = random.Random(seed)
         endpoints = [Random(rng, 0.25, breaking), *(Random(rng, 0.5, 0.0) for _ in range(REPLICAS - 1))]
         pool = Pool("p", [Replica(f"r{n}", each) for n, each in enumerate(endpoints)], default_hedging())
-        model = Model("m", [pool], default_timeouts())
-
-        def emit(event: Event) -> None:
-            if isinstance(event, RequestEnded):
-                ended.append(event)
-
-        runtime = Runtime(loop, emit, rng.random, TimerQueue(loop))
-        call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming=True)
-
-        def ask(at_s: float) -> None:
-            facts = RequestFacts(prompt_tokens=100.0, coin=rng.random())
-            Race(model, call, facts, RecordingClient(), Caller("r", "k", at_s), runtime).start()
-
-        at_s = 0.0
-        for _ in range(requests):
-            at_s += rng.expovariate(PER_S)
-            loop.call_at(at_s, ask, at_s)
-        await asyncio.sleep(at_s + 700)
+        ended = await poisson(pool, requests, PER_S, rng, settle_s=700.0)
         failed = sum(event.status != 200 for event in ended)
         return Traffic(len(ended), failed, len(endpoints[0].streams), pool.replicas[0].breaker.state)
 
