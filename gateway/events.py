@@ -76,7 +76,8 @@ class AttemptReport(msgspec.Struct, frozen=True):
         role: reason for which it was started.
         start_s: start after the request's arrival.
         headers_s: response headers after the attempt's start (TTFB); None if none arrived.
-        content_s: first content after the attempt's start (TTFT); None if none arrived.
+        work_s: sign of work that was timed as the first token, after the attempt's start; None if content was.
+        content_s: first content after the attempt's start; None if none arrived.
         end_s: end after the attempt's start.
         status: HTTP status of the upstream; None if none arrived.
         error: label of the failure (`UpstreamError.label`); None without one.
@@ -103,6 +104,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
     reason: str
     predicted_s: float | None = None
     hedge_after_s: float | None = None
+    work_s: float | None = None
 
 
 class RequestEnded(msgspec.Struct, frozen=True):
@@ -122,6 +124,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
         queued_s: time in the model's queue.
         gateway_s: time from the request's arrival until the start of the first attempt, without queued_s.
         ttft_s: time from the request's arrival to first content at the gateway; None without content.
+        work_s: time from the request's arrival to the sign of work that was timed; None if content was.
         total_s: time from the request's arrival to its end.
         usage: the winner's token counts; None if it reported none.
         events: content events forwarded; of a stream that broke and was not recovered, those before it broke.
@@ -153,6 +156,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     never_hedged: Denial | None = None
     recoveries: tuple[RecoveryReport, ...] = ()
     queued_s: float = 0.0
+    work_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
 from gateway.upstreams import UpstreamClient, WarmPool, client_to, endpoint_at, native_apis, origin_of, secrets_of
 from gateway.version import gateway_version
-from providers.base import Api, Resource
+from providers.base import Api, FirstToken, Resource
 from providers.catalog import CATALOG, Kind
 from providers.openai.transcript import OpenAIRecoverer
 from providers.protocols import ProtocolOptions, protocols
@@ -165,7 +165,7 @@ class _Builder:
 
     def _model(self, model: config.ModelSettings) -> Model:
         settings = self._settings
-        hedge = hedge_parameters(settings.hedge_of(model), Crossing(model.cross_boundary))
+        hedge = hedge_parameters(settings.hedge_of(model), Crossing(model.cross_boundary), model.first_token)
         if self._tune is not None:
             hedge = self._tune(hedge)
         old = None if self._previous is None else self._previous.models.get(model.name)
@@ -288,7 +288,9 @@ class _Builder:
         )
 
 
-def hedge_parameters(settings: config.HedgeSettings, crossing: Crossing) -> HedgeParameters:
+def hedge_parameters(
+    settings: config.HedgeSettings, crossing: Crossing, first_token: FirstToken = "any"
+) -> HedgeParameters:
     """Convert hedging settings of a model."""
     return HedgeParameters(
         policy=Policy(settings.policy),
@@ -303,6 +305,7 @@ def hedge_parameters(settings: config.HedgeSettings, crossing: Crossing) -> Hedg
         routing=Routing(settings.routing),
         crossing=crossing,
         hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
+        first_token=first_token,
     )
 
 

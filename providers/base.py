@@ -8,7 +8,7 @@ Units: seconds of the event loop's clock, bytes, tokens.
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -16,6 +16,10 @@ from providers.errors import UpstreamError
 
 Headers = Sequence[tuple[bytes, bytes]]
 """Response or request headers in the order in which they were sent, names in lower case."""
+
+FirstToken = Literal["any", "work", "answer"]
+"""The event that is timed as the first token: with "any" all generated content, with "work" also a sign of work, with
+"answer" no reasoning."""
 
 
 class FastEnum(enum.Enum):
@@ -43,6 +47,7 @@ class FrameKind(enum.Enum):
     CONTENT = "content"  # generated output
     FINISH = "finish"  # a finish_reason without content
     USAGE = "usage"  # token counts only
+    WORK = "work"  # a sign of work: an output item or a block of thinking or text begins, still empty
     PREAMBLE = "preamble"  # role, ping, filter results, empty deltas
     COMMENT = "comment"  # an SSE comment or an event without data
     MALFORMED = "malformed"  # data that is not JSON
@@ -52,14 +57,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Token counts as the upstream reported them; None for a count that it did not report.
 
     Attributes:
-        hidden_tokens: reasoning tokens of an answer in which no event had any reasoning text.
+        hidden_reasoning: True if the answer has reasoning of which no event had any text.
     """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    hidden_tokens: int | None = None
+    hidden_reasoning: bool = False
 
 
 class Resource(enum.Enum):

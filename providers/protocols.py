@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from providers.anthropic.protocol import MAX_TOKENS, AnthropicMessages
-from providers.base import Api, WireProtocol
+from providers.base import Api, FirstToken, WireProtocol
 from providers.catalog import Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.embeddings import OpenAIEmbeddings
-from providers.openai.events import FirstToken
 from providers.responses.events import OnResponseId
 from providers.responses.protocol import OpenAIResponses
 from providers.translation.base import OnDropped, TranslatedProtocol, Translation
@@ -30,7 +29,7 @@ class ProtocolOptions:
     """The configuration of one replica's protocols.
 
     Attributes:
-        first_token: "any" if reasoning counts as content, else "answer".
+        first_token: with "answer", reasoning does not count as content.
         on_response_id: receives the id of every answer of the Responses API, None to ignore them.
         on_dropped: receives the names of fields that a translation dropped; None: such a request is rejected.
         max_tokens: the bound on an answer if the client sends none and the upstream's API requires one.

@@ -37,7 +37,7 @@ from providers.catalog import CATALOG, Auth
 
 Routing = Literal["predicted", "least_in_flight", "round_robin", "prefix_affinity"]
 Policy = Literal["adaptive", "quantile", "static", "off"]
-FirstToken = Literal["any", "answer"]
+FirstToken = Literal["any", "work", "answer"]
 BudgetUnitName = Literal["tokens", "cost"]
 Recovery = Literal["off", "auto", "replay", "continue"]
 CrossBoundary = Literal["never", "failover", "always"]
@@ -231,7 +231,7 @@ class ModelSettings(Section):
     hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Overrides the top-level `hedge` for this model, key by key."""
     first_token: FirstToken = Field(default="any")
-    """Output that counts as the first token: reasoning, too (`any`), or only the answer (`answer`)."""
+    """Event that is timed as the first token: any output, also a sign of `work`, or no reasoning (`answer`)."""
     recovery: Recovery = Field(default="auto")
     """Recovery of a stream that breaks after part of it was sent."""
     concurrency: Count | None = None

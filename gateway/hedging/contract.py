@@ -61,6 +61,7 @@ class Forecast(msgspec.Struct):
         never_hedged: reason for which the attempt cannot be hedged, however late it is; None if it can.
         tickets: credits taken for this hedge; None if the attempt is no hedge.
         quota: ticket of the replica's quota; None without a quota.
+        by_work: True if its first token is a sign of work, False if it is content.
     """
 
     number: int
@@ -73,6 +74,7 @@ class Forecast(msgspec.Struct):
     never_hedged: Denial | None
     tickets: "HedgeTickets | None"
     quota: QuotaTicket | None
+    by_work: bool = False
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):
@@ -88,6 +90,7 @@ class AttemptView(Chargeable, Protocol):
     start_s: float
     headers_s: float | None
     content_s: float | None
+    first_token_s: float | None
     last_s: float
     forecast: Forecast | None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.plan import FirstEvent, Policy
 from gateway.routing.strategies import Crossing, Routing
+from providers.base import FirstToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class HedgeParameters:
         gain_min: required gain of a backup, as a multiple of its own TTFT; None for the default of the replica's kind.
         routing: strategy that picks a primary's replica; a backup always goes to the one predicted fastest.
         crossing: later attempts of a request that may cross a boundary.
+        first_token: event that is timed as the first token.
         hedge_hidden_reasoning: True to hedge also models whose answers begin with reasoning that is not shown.
         sampled_event: event whose times the policy `quantile` learns from.
         answered_by: event after which an attempt is not hedged any more.
@@ -42,5 +44,6 @@ class HedgeParameters:
     routing: Routing
     crossing: Crossing
     hedge_hidden_reasoning: bool
+    first_token: FirstToken = "any"
     sampled_event: FirstEvent = FirstEvent.CONTENT
     answered_by: FirstEvent = FirstEvent.CONTENT

@@ -164,6 +164,16 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "breaker": replica.breaker.state.value,
         "suspect": pool.picker.is_suspect(replica, now_s),
         "never_hedged": _never_hedged(pool, replica),
+        "first_token": "work" if pool.first_token.is_sometimes_by_work(replica.name) else "content",
+        "signs_of_work": {
+            "any" if api is None else api.value: {
+                "seen": signs.seen,
+                "after_headers_share": round(signs.apart_share, 3),
+                "informative": signs.informative,
+            }
+            for (name, api), signs in pool.first_token.signs.items()
+            if name == replica.name
+        },
         "takes_hedges": replica.hedgeable,
         "cancel_stops_billing": replica.cancel_stops_billing,
         "in_flight": replica.in_flight,

@@ -168,6 +168,12 @@ class Instruments:
             _ATTEMPT_S,
             *attempt,
         )
+        self.work = _histogram(
+            "ttft_gateway_attempt_work_seconds",
+            "Time from an attempt's start to the sign of work that was timed as its first token",
+            _ATTEMPT_S,
+            *attempt,
+        )
         self.content = _histogram(
             "ttft_gateway_attempt_content_seconds",
             "Time from an attempt's start to its first content",

@@ -67,6 +67,7 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     start_ms: float
     end_ms: float
     ttfb_ms: float | None = None
+    work_ms: float | None = None
     ttft_ms: float | None = None
     status: int | None = None
     error: str | None = None
@@ -105,6 +106,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     gateway_ms: float
     events: int
     attempts: list[AttemptLine]
+    work_ms: float | None = None
     ttft_ms: float | None = None
     winner: str | None = None
     error: str | None = None
@@ -203,6 +205,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         _ms(event.gateway_s),
         event.events,
         [_attempt_line(attempt) for attempt in event.attempts],
+        _ms_or_none(event.work_s),
         _ms_or_none(event.ttft_s),
         event.winner,
         _truncated(event.error),
@@ -227,6 +230,7 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
         _ms(attempt.start_s),
         _ms(attempt.end_s),
         _ms_or_none(attempt.headers_s),
+        _ms_or_none(attempt.work_s),
         _ms_or_none(attempt.content_s),
         attempt.status,
         attempt.error,
@@ -246,6 +250,8 @@ def _is_usage_only(charge: Charge) -> bool:
 def _request_text(line: RequestLine) -> str:
     """Format a request's line as text: the result first, then each attempt."""
     parts = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
+    if line.work_ms is not None:
+        parts.append(f"work={line.work_ms:g}ms")
     if line.ttft_ms is not None:
         parts.append(f"ttft={line.ttft_ms:g}ms")
     if line.queued_ms is not None:
@@ -285,6 +291,8 @@ def _recovery_text(recovery: RecoveryLine) -> str:
 
 def _attempt_text(attempt: AttemptLine) -> str:
     parts = [f"| {attempt.replica} {attempt.role.value} {attempt.outcome.value}"]
+    if attempt.work_ms is not None:
+        parts.append(f"work={attempt.work_ms:g}ms")
     if attempt.ttft_ms is not None:
         parts.append(f"ttft={attempt.ttft_ms:g}ms")
     if attempt.expected_ms is not None:

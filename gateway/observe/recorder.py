@@ -171,6 +171,8 @@ class _ReplicaSeries:
         count.value += 1
         if attempt.headers_s is not None:
             self._headers.observe(attempt.headers_s)
+        if attempt.work_s is not None:
+            self._instruments.work.at(*self._labels[1:]).observe(attempt.work_s)
         if attempt.content_s is not None:
             self._content.observe(attempt.content_s)
         if attempt.outcome is Outcome.LOST:

@@ -19,7 +19,6 @@ _RENEW_S: Final = 0.5  # shortest time between two plans
 _RENEW_SHARE: Final = 0.05  # new samples that a new plan needs, as a share of the window
 _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are answers
 _ANSWERS_RENEW_S: Final = 5.0
-_HIDDEN_SEEN_MAX: Final = 20  # recent answers that the share of hidden reasoning covers
 _NEVER: Final = plan_fixed(Policy.OFF, math.inf)
 
 
@@ -40,8 +39,6 @@ class Learning:
         self.answer_tokens = _ANSWER_TOKENS  # p90 of recent answers
         self._answers = Window()
         self._answers_due_s = -math.inf
-        self.hidden_share = 0.0  # share of recent answers with reasoning that was not shown
-        self._hidden_seen = 0
         self._contents = 0  # first contents so far
         self._samples = 0  # ratios since the last plan
         self._early_renewal = math.inf  # new ratios that renew the plan before its time: they double the window
@@ -57,12 +54,21 @@ class Learning:
         for name in set(old.ttft) - set(stay):
             self.predictor.forget(name)
 
+    def restart(self) -> None:
+        """Forget every TTFT: another event is timed as the first token from now on."""
+        self.predictor, self.ratios = Predictor(), Window()
+        self.ttft = {name: Window() for name in self.ttft}
+        self._contents = self._samples = 0
+        self._early_renewal = math.inf
+        self._plans.clear()
+        self._due_s.clear()
+
     def add_headers(self, replica: str, waited_s: float, now_s: float) -> None:
         """Add response headers that arrived after `waited_s`."""
         self.ttfb[replica].add_event(waited_s, now_s)
 
     def add_content(self, replica: str, ttft_s: float, predicted_s: float | None, now_s: float) -> None:
-        """Add a first content that arrived after `ttft_s`."""
+        """Add a first token that arrived after `ttft_s`."""
         self._contents += 1
         self.ttft[replica].add_event(ttft_s, now_s)
         if predicted_s is not None:
@@ -75,11 +81,6 @@ class Learning:
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_censored(waited_s / predicted_s, now_s)
-
-    def add_hidden(self, *, hidden: bool) -> None:
-        """Add a complete answer with reported usage; `hidden` if its tokens include reasoning that was not shown."""
-        self._hidden_seen = min(self._hidden_seen + 1, _HIDDEN_SEEN_MAX)
-        self.hidden_share += (hidden - self.hidden_share) / self._hidden_seen
 
     def add_answer(self, tokens: int, now_s: float) -> None:
         """Add the length of an answer."""

@@ -18,6 +18,7 @@ from gateway.hedging.contract import RequestFacts
 from gateway.hedging.parameters import HedgeParameters
 from gateway.pool.learning import Learning
 from gateway.pool.quotas import Quotas
+from gateway.pool.rejections import Rejections
 from gateway.routing.replicas import SLOW_START_S, Replica
 from gateway.routing.ring import Ring
 from gateway.routing.strategies import (
@@ -44,24 +45,20 @@ class ReplicaLoad:
     """The estimated load of a replica.
 
     Attributes:
+        rejections: judge of its rejections.
         breaks: share of answers that broke after their first content.
         stalls: attempts without first content.
         memory: prompts in its prefix cache.
         pending: prompt tokens of attempts without first content.
-        unclear_keys: names of keys that have met a 4xx without a cause since the last complete answer.
         used_s: time of the last attempt sent to it.
-        content_s: time of the last first content.
-        proofs: answers of other replicas to requests that it has rejected, since then.
     """
 
+    rejections: Rejections
     breaks: BreakShare = field(default_factory=BreakShare)
     stalls: StallDetector = field(default_factory=StallDetector)
     memory: PrefixMemory = field(default_factory=PrefixMemory)
     pending: float = 0.0
-    unclear_keys: set[str] = field(default_factory=set)
     used_s: float = -math.inf
-    content_s: float = -math.inf
-    proofs: int = 0
 
 
 class Picker:
@@ -79,7 +76,7 @@ class Picker:
         self._settings = settings
         self._learning = learning
         self._quotas = quotas
-        self.loads = {replica: ReplicaLoad() for replica in replicas}
+        self.loads = {replica: ReplicaLoad(Rejections(replica.breaker)) for replica in replicas}
         self.ring = Ring(self._replicas)
         self._turn = 0
         self._breaking_until_s = -math.inf  # end of the time in which answers are counted because one broke

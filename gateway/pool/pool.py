@@ -12,10 +12,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from gateway.estimation.first_token import FirstTokenChoice
 from gateway.hedging import gate
 from gateway.hedging.budget import BudgetUnit, HedgeBudget
 from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, RequestFacts
+from gateway.hedging.explanations import why_hedged, why_low_gain, why_no_quota
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample
 from gateway.hedging.parameters import HedgeParameters
@@ -25,16 +27,13 @@ from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
 from gateway.pool.picker import Picker
 from gateway.pool.quotas import Quotas
+from gateway.pool.rejections import Rejections
 from gateway.routing.replicas import BreakerState, Replica
-from providers.base import RateLimit
+from providers.base import Api, RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
-_UNCLEAR_KEYS_MAX: Final = 3  # callers with different keys: by then it is not one caller's prompt
-_PROOFS_MAX: Final = 10  # rejected requests that another replica answers: by then the replica rejects everything ...
-_PROVED_S: Final = 10.0  # ... and earlier if it has answered no request for this long
 _ANSWERING_EVENTS: Final = 8  # and ...
 _ANSWERING_S: Final = 1.0  # ... since the last one: a client that disconnects then had an intact answer
-_HIDDEN_SHARE_MAX: Final = 0.2  # share of recent answers with hidden reasoning above which a pool is not hedged
 
 
 class Pool:
@@ -62,6 +61,7 @@ class Pool:
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
         self.budget = HedgeBudget(settings.budget, settings.budget_unit)
+        self.first_token = FirstTokenChoice(settings.first_token)
         self.learning = Learning([replica.name for replica in replicas], settings)
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
         self.picker = Picker(self.replicas, settings, self.learning, self.quotas)
@@ -82,20 +82,24 @@ class Pool:
         stay = self.picker.adopt_state(old.picker)
         for replica in stay:
             replica.breaker.end_cool_down()
-        self.learning.adopt_state(old.learning, [replica.name for replica in stay])
+        names = [replica.name for replica in stay]
+        self.learning.adopt_state(old.learning, names)
+        if self.first_token.adopt_state(old.first_token, names):
+            self.learning.restart()
         self.hedging_on = old.hedging_on
         if (self.settings.budget, self.settings.budget_unit) == (old.settings.budget, old.settings.budget_unit):
             self.budget = old.budget
 
     @property
     def has_hidden_reasoning(self) -> bool:
-        """True if its first tokens follow hidden reasoning, which a backup would have to repeat in full."""
-        return self.learning.hidden_share > _HIDDEN_SHARE_MAX and not self.settings.hedge_hidden_reasoning
+        """True if its first content follows hidden reasoning, which a backup would have to repeat in full."""
+        return self.first_token.hides_reasoning and not self.settings.hedge_hidden_reasoning
 
     def never_hedged(self, replica: Replica) -> Denial | None:
-        """Return the reason for which requests sent to a replica are not hedged, however late; None if they can be."""
+        """Return the reason for which requests sent to a replica are not hedged, however late; None if some can be."""
         configured = self._never_hedged[replica.name]
-        return Denial.HIDDEN_REASONING if configured is None and self.has_hidden_reasoning else configured
+        is_hidden = self.has_hidden_reasoning and not self.first_token.is_sometimes_by_work(replica.name)
+        return Denial.HIDDEN_REASONING if configured is None and is_hidden else configured
 
     # before an attempt
 
@@ -115,7 +119,8 @@ class Pool:
         load = self._loads[replica]
         uncached = self.picker.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
         predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
-        is_hidden = self.has_hidden_reasoning
+        by_work = self.first_token.times_work and self.first_token.by_work(replica.name, facts.api)
+        is_hidden = self.first_token.hides_reasoning and self.has_hidden_reasoning and not by_work
         hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not is_hidden
         attempt.forecast = forecast = Forecast(
             next(self._numbers),
@@ -128,19 +133,26 @@ class Pool:
             self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
             tickets,
             self.quotas.reserve(replica, facts, now_s) if self.quotas.of else None,
+            by_work,
         )
         load.pending += uncached
         load.used_s = now_s
-        load.stalls.sent(forecast.number, math.inf if predicted_s is None or not facts.timed else predicted_s, now_s)
+        expected_s = math.inf if predicted_s is None or not self._is_sample(forecast) else predicted_s
+        load.stalls.sent(forecast.number, expected_s, now_s)
         if facts.prefixes:
             load.memory.remember(facts.prefixes, now_s)
             self.picker.ring.sent(replica, facts.prefixes)
         if is_first and hedgeable:
             self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
 
+    def waits_for_hidden(self, attempt: AttemptView) -> bool:
+        """Return True if the first token of an attempt follows hidden reasoning."""
+        forecast = attempt.forecast
+        return self.has_hidden_reasoning and (forecast is None or not forecast.by_work)
+
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """Return the time to wait for this attempt's first content before a hedge is considered."""
-        if len(self.replicas) < 2 or self.has_hidden_reasoning:
+        if len(self.replicas) < 2 or (self.first_token.hides_reasoning and self.waits_for_hidden(attempt)):
             return math.inf
         settings, now_s = self.settings, attempt.start_s
         if settings.policy is not Policy.OFF and self.picker.is_suspect(attempt.replica, now_s):
@@ -164,11 +176,15 @@ class Pool:
         rand: float,
     ) -> Hedge | Denied:
         """Decide on a hedge for a late attempt; a returned hedge is already paid for."""
-        if self.has_hidden_reasoning:
+        if self.waits_for_hidden(asking):
             return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
-        replica = self.picker.backup(facts, asking.replica, tried, now_s, rand)
+        excluded = tried
+        if self.has_hidden_reasoning:  # a backup without signs of work could win only after its reasoning
+            by_work = self.first_token.by_work
+            excluded = [*tried, *(each for each in self.replicas if not by_work(each.name, facts.api))]
+        replica = self.picker.backup(facts, asking.replica, excluded, now_s, rand)
         waited_s = now_s - asking.start_s
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
@@ -192,10 +208,10 @@ class Pool:
             delay_s_min=self.settings.hedge_delay_min_s,
         )
         if isinstance(decision, Deny):
-            return Denied(decision.reason, decision.again_after_s, self._denial_reason(decision, replica, cost, now_s))
+            return Denied(decision.reason, decision.again_after_s, self._why_denied(decision, replica, cost, now_s))
         tickets = self.budget.reserve(cost, now_s)
         self.learning.second_hedges.count(second=len(tried) > 1)
-        return Hedge(replica, tickets, _hedge_reason(asking, waited_s, predicted_s, decision.gain_s))
+        return Hedge(replica, tickets, why_hedged(asking.replica.name, waited_s, predicted_s, decision.gain_s))
 
     # events of an attempt
 
@@ -203,17 +219,23 @@ class Pool:
         """Learn the rate limits of response headers."""
         self.quotas.observe(attempt, limits, now_s)
 
+    def on_work(self, attempt: AttemptView, api: Api | None, now_s: float) -> bool:
+        """Learn from an attempt's first sign of work; return True if it is its first token."""
+        headers_s, forecast = attempt.headers_s, attempt.forecast
+        if headers_s is not None and self.first_token.add_sign(attempt.replica.name, api, now_s - headers_s):
+            self.learning.restart()
+        if forecast is None or not forecast.by_work:
+            return False
+        self._on_first_token(attempt, forecast, now_s)
+        return True
+
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """Learn from first content; return the breaker's state if it changed."""
-        replica, forecast, ttft_s = attempt.replica, attempt.forecast, now_s - attempt.start_s
+        replica, forecast = attempt.replica, attempt.forecast
         load = self._loads[replica]
-        load.content_s, load.proofs = now_s, 0
-        if forecast is not None:
-            load.pending = max(0.0, load.pending - forecast.uncached)
-            load.stalls.first_content(forecast.number, now_s)
-            if forecast.timed:
-                self.learning.predictor.add(replica.name, ttft_s, forecast.uncached, forecast.pending, now_s)
-                self.learning.add_content(replica.name, ttft_s, forecast.ttft_s, now_s)
+        load.rejections.on_content(now_s)
+        if forecast is not None and attempt.first_token_s is None:
+            self._on_first_token(attempt, forecast, now_s)
         old_state = replica.breaker.state
         replica.breaker.on_content(now_s)
         if replica.breaker.state is old_state:
@@ -243,7 +265,7 @@ class Pool:
         if attempt.forecast is not None:
             self._settle(attempt, attempt.forecast, effects.bill, now_s)
             self._earn_spent(attempt, attempt.forecast, outcome, now_s)
-            if attempt.content_s is None:
+            if attempt.content_s is None and attempt.first_token_s is None:
                 self._unanswered(attempt, attempt.forecast, effects.sample, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state
         if effects.breaker is BreakerSignal.SUCCESS:
@@ -264,39 +286,16 @@ class Pool:
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
 
-    def on_unclear(self, attempt: AttemptView, key_name: str, now_s: float) -> BreakerState | None:
-        """Count a 4xx without a cause that a caller cannot have meant: three callers' requests open the breaker."""
-        replica = attempt.replica
-        keys = self._loads[replica].unclear_keys
-        keys.add(key_name)
-        if len(keys) < _UNCLEAR_KEYS_MAX:
-            return None
-        keys.clear()
-        old_state = replica.breaker.state
-        replica.breaker.trip(now_s)
-        return replica.breaker.state if replica.breaker.state is not old_state else None
-
-    def on_disproved(self, attempt: AttemptView, now_s: float, *, by_request: bool) -> BreakerState | None:
-        """Count a 4xx without a cause as a failure: another replica answers the same request.
-
-        Args:
-            by_request: True for a status that most likely concerns the request. A replica that answers other requests
-                may have narrower limits; it fails only if it rejects everything.
-        """
-        load = self._loads[attempt.replica]
-        load.proofs += 1
-        if by_request and load.proofs < _PROOFS_MAX and now_s < load.content_s + _PROVED_S:
-            return None
-        breaker, old_state = attempt.replica.breaker, attempt.replica.breaker.state
-        breaker.on_failure(now_s)
-        return breaker.state if breaker.state is not old_state else None
+    def rejections(self, replica: Replica) -> Rejections:
+        """Return the judge of a replica's rejections."""
+        return self._loads[replica].rejections
 
     def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
         """Record a success; return the breaker's state if it changed."""
         moved, load = replica.breaker.state is not BreakerState.CLOSED, self._loads[replica]
         replica.breaker.on_success(now_s)
-        if load.unclear_keys:
-            load.unclear_keys.clear()
+        if load.rejections.unclear_keys:
+            load.rejections.on_answer()
         if not moved:
             return None
         self.picker.on_recovered(now_s)
@@ -325,14 +324,27 @@ class Pool:
 
     # inside
 
-    def _denial_reason(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
+    def _why_denied(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         if denied.gain_s is not None and denied.asked_s is not None:
-            saved, required = 1000 * denied.gain_s, 1000 * denied.asked_s
-            return f"a backup on {replica.name} would save {saved:.0f} ms ({required:.0f} ms needed)"
+            return why_low_gain(replica.name, denied.gain_s, denied.asked_s)
         if denied.reason is Denial.QUOTA:
-            left = self.quotas.headroom(replica, now_s)
-            return f"{left:.0%} of the quota of {replica.name} is left and reserved for primaries"
+            return why_no_quota(replica.name, self.quotas.headroom(replica, now_s))
         return self.budget.why_not(cost)
+
+    def _is_sample(self, forecast: Forecast) -> bool:
+        """Return True if the TTFT of an attempt is one of those that are learned: times of one kind of event."""
+        return forecast.timed and (
+            forecast.by_work is self.first_token.times_work or not self.first_token.hides_reasoning
+        )
+
+    def _on_first_token(self, attempt: AttemptView, forecast: Forecast, now_s: float) -> None:
+        """Learn from content, or from the sign of work that is timed in its place."""
+        name, ttft_s, load = attempt.replica.name, now_s - attempt.start_s, self._loads[attempt.replica]
+        load.pending = max(0.0, load.pending - forecast.uncached)
+        load.stalls.first_content(forecast.number, now_s)
+        if self._is_sample(forecast):
+            self.learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
+            self.learning.add_content(name, ttft_s, forecast.ttft_s, now_s)
 
     def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:
         return self.learning.plan(asking.replica.name, now_s)
@@ -364,29 +376,20 @@ class Pool:
         usage = attempt.usage
         if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
-            if bill is Bill.SETTLE:
-                self.learning.add_hidden(hidden=bool(usage.hidden_tokens))
+            if bill is Bill.SETTLE and self.first_token.add_answer(hidden=usage.hidden_reasoning):
+                self.learning.restart()
         self.quotas.close(attempt, bill, now_s)
 
     def _unanswered(self, attempt: AttemptView, forecast: Forecast, sample: Sample, now_s: float) -> None:
         """Learn from an attempt that ended without first content."""
         load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
         load.pending = max(0.0, load.pending - forecast.uncached)
-        if sample is Sample.CENSORED and forecast.timed:
+        if sample is Sample.CENSORED and self._is_sample(forecast):
             load.stalls.given_up(forecast.number, now_s)
             self.learning.predictor.add_late(name, waited_s, forecast.uncached, forecast.pending, now_s)
             self.learning.add_given_up(name, waited_s, forecast.ttft_s, now_s)
         else:
             load.stalls.failed(forecast.number)
-
-
-def _hedge_reason(asking: AttemptView, waited_s: float, predicted_s: float | None, gain_s: float | None) -> str:
-    text = f"{asking.replica.name} had no token after {1000 * waited_s:.0f} ms"
-    if predicted_s is not None:
-        text += f", {1000 * predicted_s:.0f} ms expected here"
-    if gain_s is not None:
-        text += f", saving {1000 * gain_s:.0f} ms"
-    return text
 
 
 def _was_answering(attempt: AttemptView, now_s: float) -> bool:

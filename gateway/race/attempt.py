@@ -22,7 +22,7 @@ from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.phases import Phase, phase_of, silence_s_max
 from gateway.routing.replicas import Replica
 from providers.base import Call, Frame, FrameKind, Headers, Stream, Usage
-from providers.errors import EmptyAnswer, ProtocolError, UpstreamError, shown_id
+from providers.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError, shown_id
 
 PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
@@ -36,6 +36,9 @@ class AttemptListener(Protocol):
 
     def on_headers(self, attempt: "Attempt", headers: Headers) -> None:
         """Response headers arrived."""
+
+    def on_work(self, attempt: "Attempt") -> None:
+        """The first sign of work arrived, before any content."""
 
     def on_content(self, attempt: "Attempt") -> None:
         """First content, or a policy refusal, arrived."""
@@ -55,6 +58,8 @@ class Attempt:
         role, reason: kind of the attempt, and the reason for it as text.
         start_s: time at which the request was sent.
         headers_s, content_s: times of response headers and first content, None before.
+        work_s: time of the first sign of work, None before.
+        first_token_s: time of the event that is timed as the first token, content or a sign of work; None before.
         generated_s: time of the last event with generated output, or with a finish_reason.
         last_s: time of the last event.
         status: the upstream's HTTP status, None before headers.
@@ -84,6 +89,7 @@ class Attempt:
         "end_s",
         "error",
         "events",
+        "first_token_s",
         "forecast",
         "generated_s",
         "headers_s",
@@ -100,6 +106,7 @@ class Attempt:
         "status",
         "upstream_request_id",
         "usage",
+        "work_s",
     )
 
     def __init__(
@@ -121,6 +128,8 @@ class Attempt:
         self.start_s = self.last_s = deadlines.start_s
         self.headers_s: float | None = None
         self.content_s: float | None = None
+        self.work_s: float | None = None
+        self.first_token_s: float | None = None
         self.end_s: float | None = None
         self.status: int | None = None
         self.upstream_request_id: str | None = None
@@ -164,8 +173,23 @@ class Attempt:
             self.forgive(self._loop.time() - self.last_s)  # silence while reading was paused is not a stall
             self._stream.resume()
 
-    def stall_due(self, timeouts: Timeouts) -> tuple[float, Phase]:
-        """Return the loop time at which the winner's silence is a stall, and its phase.
+    def stall(self, timeouts: Timeouts, now_s: float) -> TimedOut | None:
+        """Return the winner's failure if it has been silent for too long, else None."""
+        if now_s < self.generated_s + timeouts.stall_s:
+            return None
+        due_s, phase = self._stall_due(timeouts)
+        if now_s < due_s:
+            return None
+        silence_s = silence_s_max(phase, timeouts)
+        return TimedOut(f"the upstream sent no {phase.value} for {silence_s:g} s in the middle of its answer")
+
+    def stall_check_s(self, timeouts: Timeouts, now_s: float) -> float:
+        """Return the loop time of the next check for a stall."""
+        text_due_s = self.generated_s + timeouts.stall_s
+        return text_due_s if text_due_s > now_s else self._stall_due(timeouts)[0]
+
+    def _stall_due(self, timeouts: Timeouts) -> tuple[float, Phase]:
+        """Return the loop time at which the silence is a stall, and its phase, which is read only after `stall_s`.
 
         Only generated output ends a silence; while the model thinks, any event does.
         """
@@ -269,13 +293,16 @@ class Attempt:
         if kind is FrameKind.FINISH:
             self._finished = True
             self.generated_s, self._generated = self.last_s, frame.raw
-        elif kind is FrameKind.PREAMBLE:
+        elif kind is FrameKind.PREAMBLE or kind is FrameKind.WORK:
             self._other_s, self._other = self.last_s, frame.raw
         if self._forward is not None:
             if frame.raw:
                 self._forward(frame.raw)
         elif kind is not FrameKind.COMMENT:
             self._hold(frame.raw)
+            if kind is FrameKind.WORK and self.work_s is None and self.outcome is None:
+                self.work_s = self.last_s
+                self._race.on_work(self)
 
     def _hold(self, raw: bytes) -> None:
         self._held_bytes += len(raw)
@@ -290,12 +317,13 @@ class Attempt:
         """Build the report for observers; the attempt has ended."""
         assert self.outcome is not None
         assert self.end_s is not None
-        hedge_after_s = self.deadlines.hedge_after_s
+        hedge_after_s, work_s = self.deadlines.hedge_after_s, self.work_s
         return AttemptReport(
             replica=self.replica.name,
             role=self.role,
             start_s=self.start_s - request_start_s,
             headers_s=None if self.headers_s is None else self.headers_s - self.start_s,
+            work_s=None if work_s is None or work_s != self.first_token_s else work_s - self.start_s,
             content_s=None if self.content_s is None else self.content_s - self.start_s,
             end_s=self.end_s - self.start_s,
             outcome=self.outcome,

@@ -140,6 +140,21 @@ class Attempts:
         runtime.emit(HedgeFired(now_s, request_id, name, late.replica.name, decision.replica.name, waited_s))
         return backup
 
+    def first_work(self, attempt: Attempt) -> bool:
+        """Report the first sign of work to the attempt's pool; return True if it is the attempt's first token.
+
+        Before the pool's first complete answer nothing is known about reasoning: a sign that is apart from the headers
+        then ends hedging and nothing else.
+        """
+        is_first_token = self._runtime.safely(
+            "work", attempt.pool.on_work, False, attempt, self._facts.api, attempt.last_s
+        )
+        if is_first_token:
+            attempt.first_token_s = attempt.last_s
+        elif attempt.headers_s is not None and attempt.pool.first_token.shows_work(attempt.last_s - attempt.headers_s):
+            attempt.deadlines.hedge_s = math.inf
+        return is_first_token
+
     def first_content(self, attempt: Attempt) -> None:
         """Report first content to the attempt's pool; it proves replicas wrong that rejected the request."""
         if self.errors and not attempt.refused:
@@ -148,8 +163,15 @@ class Attempts:
             self._runtime.safely("content", attempt.pool.on_refusal, None, attempt)
             return
         state = self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+        attempt.first_token_s = attempt.first_token_s or attempt.last_s
         if state is not None:
             self._emit_breaker_change(attempt, state)
+
+    def close_others(self, winner: Attempt) -> None:
+        """Cancel all other attempts: they have lost."""
+        for other in self.sent:
+            if other is not winner:
+                self.close(other, Outcome.LOST)
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End an attempt, once, and settle its reservations."""
@@ -170,8 +192,8 @@ class Attempts:
         self.close(attempt, outcome, error)
         is_counted = outcome is Outcome.UNCLEAR_4XX and not concerns_request(error.status)
         if is_counted and attempt.role is not Role.RECOVERY:
-            key_name, on_unclear, now_s = self._caller.key_name, attempt.pool.on_unclear, self._runtime.loop.time()
-            state = self._runtime.safely("outcome", on_unclear, None, attempt, key_name, now_s)
+            on_unclear = attempt.pool.rejections(attempt.replica).on_unclear
+            state = self._runtime.safely("outcome", on_unclear, None, self._caller.key_name, self._runtime.loop.time())
             if state is not None:
                 self._emit_breaker_change(attempt, state)
         now_s, name, replica = self._runtime.loop.time(), self._model.name, attempt.replica.name
@@ -186,8 +208,9 @@ class Attempts:
         for other in self.sent:
             if other.outcome is Outcome.UNCLEAR_4XX and other.role is not Role.RECOVERY:  # which was another request
                 other.outcome = Outcome.WRONG_4XX
-                disprove = partial(other.pool.on_disproved, by_request=concerns_request(other.status))
-                state = self._runtime.safely("outcome", disprove, None, other, now_s)
+                judge = other.pool.rejections(other.replica)
+                disprove = partial(judge.on_disproved, by_request=concerns_request(other.status))
+                state = self._runtime.safely("outcome", disprove, None, now_s)
                 if state is not None:
                     self._emit_breaker_change(other, state)
 
@@ -236,6 +259,9 @@ class Attempts:
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
         except Exception as error:  # as in Runtime.safely
             runtime.report("routing", error)
+        if pool.first_token.hides_reasoning and pool.waits_for_hidden(attempt) and call.timed:
+            expected_s = 0.0 if attempt.forecast is None else attempt.forecast.ttft_s or 0.0
+            deadlines.await_reasoning(expected_s, self._model.timeouts)
         try:
             attempt.open(call)
         except Exception as error:  # a bug must cost this attempt, not the race, and is not the replica's fault

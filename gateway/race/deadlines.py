@@ -12,6 +12,7 @@ from typing import Final
 from gateway.race.context import Timeouts
 
 _PATIENCE_SHARE: Final = 0.8  # of a client's deadline: it must have received something by then
+_LATE_EXPECTATIONS: Final = 3.0  # times the usual time to content: by then an attempt that reasons unseen is overdue
 _KEEP_ALIVE_S_MIN: Final = 0.1  # whatever a client's deadline is: keep-alives are no stream
 
 
@@ -62,6 +63,23 @@ class AttemptDeadlines:
         """Ask for a backup `after_s` after the start; infinite: never."""
         self.hedge_after_s = after_s
         self.hedge_s = self.start_s + after_s
+
+    def await_reasoning(self, expected_s: float, timeouts: Timeouts) -> None:
+        """Extend the deadlines of an attempt whose content follows reasoning that is not shown.
+
+        Args:
+            expected_s: usual time to content; 0 if it is unknown.
+        """
+        timeout_s = min(_LATE_EXPECTATIONS * expected_s, timeouts.stall_thinking_s)
+        self.timeout_s = max(self.timeout_s, self.start_s + timeout_s)
+        self.failover_s = max(self.failover_s, self.timeout_s)
+        self.give_up_s = max(self.give_up_s, self.start_s + timeouts.stall_thinking_s)
+
+    def await_content(self, give_up_s: float) -> None:
+        """Replace all deadlines by one: the attempt works, so no other one is started."""
+        self.hedge_s = self.failover_s = math.inf
+        self.give_up_s = give_up_s
+        self.overdue = False
 
     def forgive(self, late_s: float) -> None:
         """Move everything by a time in which the gateway did not run."""

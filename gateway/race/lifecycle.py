@@ -1,6 +1,7 @@
 """The states of a request, and every transition between them, as one table. Pure.
 
-    RACING      attempts compete for the first content, or a retry waits for its time
+    RACING      attempts compete for the first token, or a retry waits for its time
+    WORKING     one attempt has shown a sign of work; its content is awaited, and no other attempt is started
     STREAMING   one attempt has won; its events go to the client
     RECOVERING  the winner's stream broke; another attempt is to carry the answer on
     OVER        the request has ended, with an answer or with an error
@@ -20,6 +21,7 @@ class State(enum.Enum):
     __hash__ = object.__hash__  # a C function; Enum's own is Python's, and these are looked up for every request
 
     RACING = "racing"
+    WORKING = "working"
     STREAMING = "streaming"
     RECOVERING = "recovering"
     OVER = "over"
@@ -30,6 +32,7 @@ class Trigger(enum.Enum):
 
     __hash__ = object.__hash__  # as above
 
+    FIRST_WORK = "sign of work, timed as the first token"
     FIRST_CONTENT = "first content"
     EMPTY = "complete without content, and no other attempt is left"
     COMPLETE = "complete answer"
@@ -45,10 +48,14 @@ class Trigger(enum.Enum):
 _ENDS: Final = (Trigger.UNUSABLE, Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
 
 TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
+    (State.RACING, Trigger.FIRST_WORK): (State.WORKING,),
     (State.RACING, Trigger.FIRST_CONTENT): (State.STREAMING,),
     (State.RACING, Trigger.EMPTY): (State.STREAMING,),
     (State.RACING, Trigger.FAILED): (State.OVER,),  # the failure is the answer
     (State.RACING, Trigger.NOTHING_LEFT): (State.OVER,),
+    (State.WORKING, Trigger.FIRST_CONTENT): (State.STREAMING,),
+    (State.WORKING, Trigger.EMPTY): (State.STREAMING,),
+    (State.WORKING, Trigger.FAILED): (State.RACING,),  # nothing had been sent to the client
     (State.STREAMING, Trigger.COMPLETE): (State.OVER,),
     (State.STREAMING, Trigger.FAILED): (
         State.RACING,  # nothing had been sent to the client
@@ -59,7 +66,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
     (State.RECOVERING, Trigger.FIRST_CONTENT): (State.STREAMING,),
     (State.RECOVERING, Trigger.EMPTY): (State.STREAMING,),
     (State.RECOVERING, Trigger.NOTHING_LEFT): (State.OVER,),
-    **{(state, end): (State.OVER,) for state in (State.RACING, State.STREAMING, State.RECOVERING) for end in _ENDS},
+    **{(state, end): (State.OVER,) for state in State if state is not State.OVER for end in _ENDS},
 }
 """State and trigger -> the states that may follow. A failed attempt that changes no state has no row."""
 

@@ -22,7 +22,6 @@ from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.deadlines import Due, RequestDeadlines
 from gateway.race.failures import NextStep, Standing, classify, client_error, final_error, next_step
 from gateway.race.lifecycle import TRANSITIONS, State, Trigger
-from gateway.race.phases import silence_s_max
 from gateway.race.recovery import Recovery, watch
 from gateway.race.report import RaceSnapshot, charges, ended, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
@@ -118,13 +117,21 @@ class Race:
         if attempt.pool.stops_at_headers:
             attempt.deadlines.hedge_s = math.inf
 
+    def on_work(self, attempt: Attempt) -> None:
+        """The first sign of work: if it is timed as the first token, the others are cancelled and content is awaited.
+
+        The client is sent nothing yet, so that another attempt can follow if this one fails before its content.
+        """
+        if self._attempts.first_work(attempt) and self._state is State.RACING:
+            self._attempts.close_others(attempt)
+            self._enter(Trigger.FIRST_WORK, State.WORKING)
+            self._deadlines.retry_s = math.inf
+            attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_thinking_s)
+
     def on_content(self, attempt: Attempt) -> None:
         """First content: this attempt wins, the others are cancelled now."""
-        attempts = self._attempts
-        for other in attempts.sent:
-            if other is not attempt:
-                attempts.close(other, Outcome.LOST)
-        attempts.first_content(attempt)
+        self._attempts.close_others(attempt)
+        self._attempts.first_content(attempt)
         self._win(Trigger.FIRST_CONTENT, attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
@@ -149,6 +156,8 @@ class Race:
         failure = classify(error)
         was_winner, attempts = attempt is self._winner, self._attempts
         attempts.fail(attempt, Outcome.CUT if was_winner else failure.outcome, error)
+        if self._state is State.WORKING:
+            self._enter(Trigger.FAILED, State.RACING)
         live = attempts.live
         standing = Standing(
             was_winner=was_winner,
@@ -345,20 +354,16 @@ class Race:
         if self._paused:
             winner.forgive(now_s - winner.last_s)  # the gateway does not read, so silence means nothing
             return
-        if now_s < winner.generated_s + self._model.timeouts.stall_s:
-            return
-        due_s, phase = winner.stall_due(self._model.timeouts)
-        if now_s >= due_s:
-            silence_s = silence_s_max(phase, self._model.timeouts)
-            late = f"the upstream sent no {phase.value} for {silence_s:g} s in the middle of its answer"
-            self.on_failed(winner, TimedOut(late))
+        stall = winner.stall(self._model.timeouts, now_s)
+        if stall is not None:
+            self.on_failed(winner, stall)
 
     def _check_waiting(self, now_s: float) -> None:
         """Act on whatever is due of each attempt, then of the request; there is no winner."""
         for attempt in tuple(self._attempts.sent):
             due = attempt.deadlines.due(now_s) if attempt.live else None
             if due is Due.GIVE_UP:
-                self.on_failed(attempt, TimedOut(f"no first token within {now_s - attempt.start_s:.3g} s"))
+                self._give_up(attempt, now_s)
             elif due is Due.FAILOVER:
                 attempt.deadlines.failover_s = math.inf
                 attempt.deadlines.overdue = self._next(Role.FAILOVER)
@@ -372,11 +377,18 @@ class Race:
             self._deadlines.retry_s = math.inf
             self._next(Role.FAILOVER if self._attempts.sent else Role.PRIMARY)
 
+    def _give_up(self, attempt: Attempt, now_s: float) -> None:
+        """Fail an attempt without content; one that works may be silent for as long as reasoning may be."""
+        if self._state is not State.WORKING:
+            self.on_failed(attempt, TimedOut(f"no first token within {now_s - attempt.start_s:.3g} s"))
+            return
+        attempt.deadlines.give_up_s = attempt.last_s + self._model.timeouts.stall_thinking_s
+        if now_s >= attempt.deadlines.give_up_s:
+            self.on_failed(attempt, TimedOut("the upstream's stream is silent after a sign of work"))
+
     def _next_due_s(self) -> float:
         if self._winner is not None:
-            stall_at_s = self._winner.generated_s + self._model.timeouts.stall_s
-            if stall_at_s <= self._now():  # not a text's silence
-                stall_at_s, _ = self._winner.stall_due(self._model.timeouts)
-            return min(stall_at_s, self._deadlines.total_s, self._deadlines.keep_alive_s)
+            stall_check_s = self._winner.stall_check_s(self._model.timeouts, self._now())
+            return min(stall_check_s, self._deadlines.total_s, self._deadlines.keep_alive_s)
         times_s = [attempt.deadlines.next_due_s() for attempt in self._attempts.sent if attempt.live]
         return self._deadlines.next_due_s(min(times_s, default=math.inf))

@@ -161,6 +161,7 @@ def ended(
         queued_s=caller.queued_s,
         gateway_s=start_s - caller.arrived_s - caller.queued_s,
         ttft_s=None if content_s is None else content_s - caller.arrived_s,
+        work_s=_timed_work_s(winner, caller.arrived_s),
         total_s=now_s - caller.arrived_s,
         usage=usage,
         events=events,
@@ -169,6 +170,13 @@ def ended(
         recoveries=() if recovery is None else tuple(recovery.reports),
         never_hedged=_never_hedged(facts, attempts[0]) if attempts and not course.hedges else None,
     )
+
+
+def _timed_work_s(winner: Attempt | None, arrived_s: float) -> float | None:
+    """Return the time of the winner's sign of work after the request's arrival; None if content was timed."""
+    if winner is None or winner.work_s is None or winner.first_token_s != winner.work_s:
+        return None
+    return winner.work_s - arrived_s
 
 
 def _cut_attempt(attempts: Sequence[Attempt]) -> Attempt | None:

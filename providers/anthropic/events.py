@@ -2,18 +2,19 @@
 
 Content is generated output: a delta with text, thinking or a piece of a tool's input, the start of a tool call (its
 name is generated), a block that is sent whole. Not content: `message_start`, `ping`, empty blocks and deltas,
-signatures. Unknown event types are passed on. Sans-I/O.
+signatures. The start of an empty block is a sign of work. Unknown event types are passed on. Sans-I/O.
 """
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from providers.anthropic.assembler import events_of_message
 from providers.anthropic.errors import frame_of
 from providers.anthropic.usage import Counts
-from providers.base import Frame, FrameKind
+from providers.base import FirstToken, Frame, FrameKind, Usage
 from providers.errors import ErrorFrame
 from providers.json_fields import dict_or_empty
-from providers.openai.events import FirstToken
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import loads
 
@@ -27,18 +28,20 @@ class MessageReader:
     """The `providers.base.EventReader` of Messages streams.
 
     Args:
-        first_token: "any" if thinking counts as content, else "answer".
+        first_token: with "answer", thinking does not count as content.
 
     Attributes:
         complete, closed: see `EventReader`.
     """
 
-    __slots__ = ("_content_seen", "_counts", "_ignored", "closed", "complete")
+    __slots__ = ("_content_seen", "_counts", "_ignored", "_thinking_seen", "_thinking_signed", "closed", "complete")
 
     def __init__(self, first_token: FirstToken) -> None:
         self.complete = False
         self.closed = False
         self._content_seen = False
+        self._thinking_seen = False  # an event has shown thinking
+        self._thinking_signed = False  # a block of thinking has ended
         self._counts = Counts()
         self._ignored = _THINKING if first_token == "answer" else frozenset[str]()
 
@@ -60,7 +63,7 @@ class MessageReader:
         if not usage:
             return Frame(kind, raw)
         self._counts.add(usage)
-        return Frame(kind, raw, self._counts.usage())
+        return Frame(kind, raw, self._with_hidden(self._counts.usage()))
 
     def content_run(self, data: bytes) -> tuple[int, int]:
         """Return (0, 0): every event is read; see `EventReader.content_run`."""
@@ -100,15 +103,26 @@ class MessageReader:
     def _start(self, block: Mapping[str, object]) -> FrameKind:
         """Classify the start of a block: text and thinking are usually empty there, other blocks have content."""
         kind = str(block.get("type"))
-        if kind in self._ignored or (kind in ("text", "thinking") and not block.get(kind)):
-            return FrameKind.PREAMBLE
-        return FrameKind.CONTENT
+        if kind in ("text", "thinking") and not block.get(kind):
+            return FrameKind.WORK
+        self._thinking_seen = self._thinking_seen or kind == "thinking"
+        return FrameKind.PREAMBLE if kind in self._ignored else FrameKind.CONTENT
 
     def _delta(self, delta: Mapping[str, object]) -> FrameKind:
         kind = str(delta.get("type"))
-        if kind == "signature_delta" or kind in self._ignored or (kind in _TEXTS and not delta.get(_TEXTS[kind])):
+        if kind == "signature_delta":
+            self._thinking_signed = True
             return FrameKind.PREAMBLE
-        return FrameKind.CONTENT
+        if kind in _TEXTS and not delta.get(_TEXTS[kind]):
+            return FrameKind.PREAMBLE
+        self._thinking_seen = self._thinking_seen or kind == "thinking_delta"
+        return FrameKind.PREAMBLE if kind in self._ignored else FrameKind.CONTENT
+
+    def _with_hidden(self, usage: Usage | None) -> Usage | None:
+        """Mark thinking of which no event had any text: it was signed, or its tokens were counted."""
+        if usage is None or self._thinking_seen or not (self._thinking_signed or usage.reasoning_tokens):
+            return usage
+        return msgspec.structs.replace(usage, hidden_reasoning=True)
 
 
 _NEITHER = ErrorFrame("the upstream answered 200 with neither a message nor an error", kind="api_error")

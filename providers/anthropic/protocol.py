@@ -10,9 +10,8 @@ from providers.anthropic.assembler import MessageAssembler
 from providers.anthropic.errors import error_of
 from providers.anthropic.events import MessageReader
 from providers.anthropic.usage import Counts
-from providers.base import Api, Call, Frame, FrameKind
+from providers.base import Api, Call, FirstToken, Frame, FrameKind
 from providers.json_fields import dict_or_empty
-from providers.openai.events import FirstToken
 from providers.openai.request import build
 from providers.tolerant_json import dumps, loads
 
@@ -23,7 +22,7 @@ class AnthropicMessages:
     """The `providers.base.WireProtocol` of POST messages.
 
     Args:
-        first_token: "any" if thinking counts as content, else "answer".
+        first_token: with "answer", thinking does not count as content.
         max_tokens: the bound on an answer if the client sends none: the API requires one.
     """
 

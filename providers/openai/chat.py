@@ -7,10 +7,10 @@ events, errors and the rest of assembling. Independent of HTTP, keys and provide
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from providers.base import Api, Call, Frame
+from providers.base import Api, Call, FirstToken, Frame
 from providers.openai.assembler import ChunkAssembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
 from providers.openai.errors import bad_status
-from providers.openai.events import ChunkReader, FirstToken, whole_body
+from providers.openai.events import ChunkReader, whole_body
 from providers.openai.request import build
 
 _NULLS_CONTENT = ("tool_calls", "function_call", "refusal", "audio", "reasoning", "reasoning_content")
@@ -22,7 +22,7 @@ class OpenAIChat:
 
     Args:
         ask_usage: request token counts with every stream; False for servers that reject `stream_options`.
-        first_token: "any" if reasoning counts as content, else "answer".
+        first_token: with "answer", reasoning does not count as content.
     """
 
     def __init__(self, *, ask_usage: bool = True, first_token: FirstToken = "any") -> None:

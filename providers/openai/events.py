@@ -18,18 +18,15 @@ Units: bytes, tokens.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
-from providers.base import Call, Frame, FrameKind, Usage
+from providers.base import Call, FirstToken, Frame, FrameKind, Usage
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
 from providers.sse import data_of, fields, forwardable
 from providers.tolerant_json import as_count, dumps, loads
-
-FirstToken = Literal["any", "answer"]
-"""The first content of an answer: with "any" reasoning counts, with "answer" it does not."""
 
 Chunks = Callable[[Mapping[str, object]], Iterable[Mapping[str, object]]]
 """Splits a complete answer into the chunks of an equal stream, without the closing event."""
@@ -80,7 +77,7 @@ class ChunkReader:
     Args:
         call: the client's call.
         strip_usage: remove the usage chunk, which the client did not request.
-        first_token: "any" if reasoning counts as content, else "answer".
+        first_token: with "answer", reasoning does not count as content.
         chunks: see `Chunks`.
 
     Attributes:
@@ -255,7 +252,7 @@ class ChunkReader:
         usage = usage_of(value)
         if usage is None or self._reasoning_seen or not usage.reasoning_tokens:
             return usage
-        return msgspec.structs.replace(usage, hidden_tokens=usage.reasoning_tokens)
+        return msgspec.structs.replace(usage, hidden_reasoning=True)
 
 
 def usage_of(value: object) -> Usage | None:

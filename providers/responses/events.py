@@ -1,8 +1,9 @@
 """Classifies the events of OpenAI's Responses API.
 
 Content is a `*.delta` with a non-empty delta; a `*.done`, an image or a finished item counts if no delta came before
-it, for servers that send those alone. The stream ends with one of three events that carry the whole response:
-completed, incomplete or failed. The API has no `[DONE]`; a `[DONE]` does not complete an answer.
+it, for servers that send those alone. A new output item is a sign of work. The stream ends with one of three events
+that carry the whole response: completed, incomplete or failed. The API has no `[DONE]`; a `[DONE]` does not complete an
+answer.
 
 Units: bytes, tokens.
 """
@@ -12,10 +13,9 @@ from typing import Final
 
 import msgspec
 
-from providers.base import Frame, FrameKind, Usage
+from providers.base import FirstToken, Frame, FrameKind, Usage
 from providers.errors import ErrorFrame
 from providers.openai.errors import Problem, problem_of
-from providers.openai.events import FirstToken
 from providers.responses.writer import events_of_answer
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import as_count, loads
@@ -45,18 +45,19 @@ class ResponsesReader:
     """The `providers.base.EventReader` of the Responses API.
 
     Args:
-        first_token: "any" if reasoning counts as content, else "answer".
+        first_token: with "answer", reasoning does not count as content.
         on_response_id: receives the response's id, None to ignore it.
 
     Attributes:
         complete, closed: see `EventReader`.
     """
 
-    __slots__ = ("_content_seen", "_ignored", "_on_response_id", "closed", "complete")
+    __slots__ = ("_content_seen", "_ignored", "_on_response_id", "_reasoning_seen", "closed", "complete")
 
     def __init__(self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
         self.complete = self.closed = False
         self._content_seen = False
+        self._reasoning_seen = False  # an event has shown reasoning
         self._ignored = _REASONING if first_token == "answer" else ()
         self._on_response_id = on_response_id
 
@@ -99,6 +100,8 @@ class ResponsesReader:
 
     def _classified(self, event: _Event, data: bytes, raw: bytes) -> Frame:
         kind = event.type
+        if kind.startswith(_REASONING) and (event.delta or kind.endswith("text.done")):
+            self._reasoning_seen = True
         if kind.endswith(".delta"):
             if not event.delta or kind.startswith(self._ignored or ("\0",)):
                 return Frame(_PREAMBLE, raw)
@@ -114,7 +117,7 @@ class ResponsesReader:
         if not self._content_seen and self._is_generated(event):
             self._content_seen = True
             return Frame(_CONTENT, raw)
-        return Frame(_PREAMBLE, raw)
+        return Frame(FrameKind.WORK if kind == "response.output_item.added" else _PREAMBLE, raw)
 
     def _is_generated(self, event: _Event) -> bool:
         """Return True for an event with generated content that came without deltas."""
@@ -130,7 +133,10 @@ class ResponsesReader:
         if failed is not None:
             return Frame(FrameKind.ERROR, raw, None, failed)
         filtered = reason_of(answer) == "content_filter"
-        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage_of(answer.get("usage")))
+        usage = usage_of(answer.get("usage"))
+        if usage is not None and usage.reasoning_tokens and not self._reasoning_seen:
+            usage = msgspec.structs.replace(usage, hidden_reasoning=True)
+        return Frame(FrameKind.REFUSAL if filtered else FrameKind.FINISH, raw, usage)
 
 
 def failure_of(answer: object) -> ErrorFrame | None:

@@ -4,10 +4,9 @@ Token counts come with every answer without an option, and the last event of a s
 answer. A server without the path is reported as unsupported rather than as failed. Sans-I/O.
 """
 
-from providers.base import Api, Call, Frame, Headers
+from providers.base import Api, Call, FirstToken, Frame, Headers
 from providers.errors import Unsupported, UpstreamError
 from providers.openai.errors import bad_status
-from providers.openai.events import FirstToken
 from providers.openai.request import build
 from providers.responses.assembler import ResponseAssembler
 from providers.responses.events import OnResponseId, ResponsesReader, whole_answer
@@ -19,7 +18,7 @@ class OpenAIResponses:
     """The `providers.base.WireProtocol` of POST responses.
 
     Args:
-        first_token: "any" if reasoning counts as content, else "answer".
+        first_token: with "answer", reasoning does not count as content.
         on_response_id: receives the id of every response, so that requests that continue it reach the same replica.
     """
 

@@ -104,7 +104,7 @@ def message_events(completion: Completion) -> list[tuple[int, Frame]]:
     tick = 0
     for index, (block, deltas) in enumerate(_blocks(choice)):
         calls = block["type"] == "tool_use"
-        start_kind = FrameKind.CONTENT if calls else FrameKind.PREAMBLE
+        start_kind = FrameKind.CONTENT if calls else FrameKind.WORK
         events.append((tick, _event(start_kind, "content_block_start", {"index": index, "content_block": block})))
         for delta in deltas:
             tick += calls or len(events) > 2  # the first content has no gap before it; a call starts with its name

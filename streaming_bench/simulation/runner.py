@@ -5,6 +5,7 @@ engine_replicas.py) nor what is computed from the records (summary.py). Units: s
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gateway.config.settings import TimeoutSettings
 from gateway.errors import GatewayError
-from gateway.events import ComponentFailed, Event, RequestEnded, Result, Role
+from gateway.events import AttemptReport, ComponentFailed, Event, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Plan
 from gateway.pool.pool import Pool
@@ -53,6 +54,7 @@ class SimulatedRequest(NamedTuple):
         wasted_s: total time upstream of the cancelled attempts.
         limited: attempts that got a 429.
         limited_backups: backups that got a 429.
+        while_working: attempts that were started after a sign of work that was timed as a first token.
     """
 
     arrived_s: float
@@ -64,6 +66,7 @@ class SimulatedRequest(NamedTuple):
     wasted_s: float
     limited: int
     limited_backups: int
+    while_working: int = 0
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class _Simulation:
     ) -> None:
         self._loop = loop
         self._facts = world.facts
+        self._reasoning_s = world.reasoning_s
         self._arrivals = arrivals
         self._progress = progress
         self._model = Model("bench", [pool], _NO_TIMEOUTS)
@@ -223,7 +227,8 @@ class _Simulation:
             self.failed(self._loop, {"message": f"{event.component} raised {event.error}"})
         if not isinstance(event, RequestEnded):
             return
-        self.records.append(_record(event, self._facts[int(event.request_id)].prompt_tokens))
+        record = _record(event, self._facts[int(event.request_id)].prompt_tokens)
+        self.records.append(record._replace(ttft_s=record.ttft_s - self._reasoning_s))
         done = len(self.records)
         if done % _PROGRESS_EVERY == 0:
             self._progress(done)
@@ -255,4 +260,11 @@ def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
         wasted_s=wasted_s,
         limited=limited,
         limited_backups=limited_backups,
+        while_working=_started_while_working(event.attempts) if len(event.attempts) > 1 else 0,
     )
+
+
+def _started_while_working(attempts: Sequence[AttemptReport]) -> int:
+    """Count the attempts that were started after a sign of work that was timed."""
+    work_s = min((each.start_s + each.work_s for each in attempts if each.work_s is not None), default=math.inf)
+    return sum(each.start_s > work_s for each in attempts)

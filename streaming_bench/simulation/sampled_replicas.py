@@ -49,7 +49,14 @@ class TtftDraws:
             held: True if headers come with the first token.
         """
         endpoints = [_SampledReplica(self, scenario, loop, i, held=held) for i in range(scenario.replicas)]
-        return World(endpoints, self.facts, [None] * scenario.replicas)
+        assert scenario.drawn is not None
+        thinking = scenario.drawn.thinking
+        return World(
+            endpoints,
+            self.facts,
+            [None] * scenario.replicas,
+            reasoning_s=0.0 if thinking is None else thinking.lasts_s,
+        )
 
 
 def _add_rare(table: list[list[float]], rare: RareEvent, replicas: int, correlation: float, seed: int) -> None:
@@ -85,6 +92,7 @@ class _SampledReplica:
         self._headers_s = None if held else draws.headers_s
         assert scenario.drawn is not None
         self._drawn = scenario.drawn
+        self._thinking = scenario.drawn.thinking
         self._level = _LoadLevel(scenario.drawn)
         self._loop = loop
         self._index = index
@@ -99,13 +107,23 @@ class _SampledReplica:
         now_s = self._loop.time()
         stream = TimedStream(sink)
         ttft_s = self._now_taking_s(self._ttft_s[request][slot], now_s)
-        if self._headers_s is None:
+        if self._thinking is not None:
+            self._think(stream, now_s, ttft_s, 0.0 if self._headers_s is None else self._headers_s[request])
+        elif self._headers_s is None:
             stream.at(self._loop, now_s + ttft_s, stream.headers_and_answer)
         else:
             headers_s = min(self._headers_s[request], ttft_s)
             stream.at(self._loop, now_s + headers_s, stream.flush_headers)
             stream.at(self._loop, now_s + ttft_s, stream.answer)
         return stream
+
+    def _think(self, stream: TimedStream, now_s: float, begin_s: float, headers_s: float) -> None:
+        """Schedule an answer that begins with hidden reasoning."""
+        assert self._thinking is not None
+        sign_s = begin_s if self._thinking.sign == "begin" else headers_s
+        stream.at(self._loop, now_s + min(headers_s, begin_s), stream.flush_headers)
+        stream.at(self._loop, now_s + sign_s, stream.work)
+        stream.at(self._loop, now_s + begin_s + self._thinking.lasts_s, stream.answer_after_reasoning)
 
     def _now_taking_s(self, drawn_s: float, now_s: float) -> float:
         ttft_s = drawn_s * self._level.at(now_s) + self._drawn.overhead_s

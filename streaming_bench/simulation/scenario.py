@@ -9,7 +9,7 @@ Units: seconds, tokens, shares as fractions of 1; in the file every quantity car
 
 import hashlib
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -105,6 +105,18 @@ class RareEvent(Section, frozen=True):
             raise ValueError("write exactly one of factor, extra, ttft")
 
 
+class Thinking(Section, frozen=True):
+    """Hidden reasoning of each answer, which begins at the drawn TTFT. Results count until its begin.
+
+    Attributes:
+        lasts_s: length of the reasoning.
+        sign: time of the sign of work: with the begin of the reasoning, or with the headers, where it shows nothing.
+    """
+
+    lasts_s: Duration
+    sign: Literal["begin", "headers"]
+
+
 class SampledModel(Section, frozen=True):
     """Replicas whose TTFT is drawn independently of their load.
 
@@ -114,6 +126,7 @@ class SampledModel(Section, frozen=True):
         rare: rare slow answers; None for none.
         round_s: unit to which TTFTs are rounded; 0 for no rounding.
         steps: changes of the level over time.
+        thinking: hidden reasoning; None for none.
     """
 
     ttft: RandomDuration
@@ -121,6 +134,7 @@ class SampledModel(Section, frozen=True):
     rare: RareEvent | None = None
     round_s: Duration = Duration(0.0)
     steps: LevelSteps = LevelSteps()
+    thinking: Thinking | None = None
 
 
 class TrafficState(Section, frozen=True):

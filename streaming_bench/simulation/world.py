@@ -16,13 +16,15 @@ from typing import Final
 
 from gateway.hedging.contract import RequestFacts
 from gateway.limits.ledger import Ledger
-from providers.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink
+from providers.base import Api, Call, Endpoint, Frame, FrameKind, Headers, Sink, Usage
 from providers.errors import BadStatus
 from providers.rate_limit_headers import RateLimitFormat
 from streaming_bench.simulation.scenario import Arrivals, TrafficState
 from streaming_bench.simulation.toml_section import Duration
 
 CONTENT: Final = Frame(FrameKind.CONTENT, b"token")
+WORK: Final = Frame(FrameKind.WORK, b"item")
+_REASONED: Final = Frame(FrameKind.USAGE, b"", Usage(100, 1001, None, 1000, hidden_reasoning=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class World:
         gain_min: minimum expected gain of a backup, as a multiple of its own TTFT; the default is that of providers.
         prefill: tokens computed so far, and tokens computed for cancelled attempts.
         limits: form of the replicas' rate limit headers; None without headers.
+        reasoning_s: length of the hidden reasoning before each answer, which results exclude.
     """
 
     endpoints: Sequence[Endpoint]
@@ -48,6 +51,7 @@ class World:
     gain_min: float = 0.25
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
     limits: RateLimitFormat | None = None
+    reasoning_s: float = 0.0
 
 
 def call_of(request: int) -> Call:
@@ -105,6 +109,16 @@ class TimedStream:
     def answer(self) -> None:
         """Send an answer of one token."""
         self.sink.on_frame(CONTENT)
+        self.sink.on_end(None)
+
+    def work(self) -> None:
+        """Send a sign of work."""
+        self.sink.on_frame(WORK)
+
+    def answer_after_reasoning(self) -> None:
+        """Send an answer of one token, and the count of the tokens that were not shown."""
+        self.sink.on_frame(CONTENT)
+        self.sink.on_frame(_REASONED)
         self.sink.on_end(None)
 
     def refuse(self, error: BadStatus) -> None:

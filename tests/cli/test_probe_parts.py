@@ -14,6 +14,7 @@ from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS, CancelResult, Cancel
 from gateway.cli.probe.plan import ProbePlan, plan, targets
 from gateway.cli.probe.quirks import NAMES, Observation, Quirk, is_trap, quirks
 from gateway.cli.probe.report import ProbeReport, Times, as_json, cleaned, details, table, times_of
+from gateway.cli.probe.signs import SignTest
 from gateway.cli.probe.stream import Recording, fetch, record
 from gateway.config.settings import Settings
 from providers.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
@@ -116,8 +117,8 @@ def test_replicas_are_chosen_by_model_and_name() -> None:
 def test_costs_are_bounded() -> None:
     """The plan includes cancelled answers; high costs need confirmation, and higher ones are always rejected."""
     planned = plan(targets(settings("openai", "vllm"), None, None), 3, 8)
-    assert planned == ProbePlan(replicas=2, requests=8, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS)
-    assert str(planned) == "8 requests to 2 replicas: at most 312 generated tokens and about 320 prompt tokens"
+    assert planned == ProbePlan(replicas=2, requests=10, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS + 2 * 16)
+    assert str(planned) == "10 requests to 2 replicas: at most 344 generated tokens and about 400 prompt tokens"
     assert planned.objection(confirmed=False) is None
     for much in (ProbePlan(1, 51, 1), ProbePlan(1, 1, 2001)):
         assert "need --yes" in (much.objection(confirmed=False) or "")
@@ -288,6 +289,24 @@ def report(**changes: Any) -> ProbeReport:
         quirks=[Quirk("crlf", "lines")],
     )
     return replace(fine, **changes)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "error", "words"),
+    [
+        (0.32, None, "320 ms after the headers; it can be timed as the first token"),
+        (0.001, None, "together with the headers, so it does not show when work begins; it is not timed"),
+        (None, "status 404", "not measured: status 404"),
+        (None, None, "none"),
+    ],
+)
+def test_signs_of_work_are_told_and_failures_are_not_the_probes(
+    after_s: float | None, error: str | None, words: str
+) -> None:
+    """One line for each API; a replica without the API has not failed."""
+    found = report(signs=[SignTest(Api.RESPONSES, after_s, error)])
+    assert f"  sign of work (responses): {words}" in list(details(found))
+    assert as_json(found)["ok"] is True
 
 
 def test_what_was_found_is_shown() -> None:

@@ -62,7 +62,7 @@ def test_hidden_reasoning_is_learned() -> None:
     """Answers with hidden reasoning rule hedging out where the configuration allows it."""
     pool, billed = built(True, True), built(False, False)
     for each in (pool, billed):
-        each.learning.add_hidden(hidden=True)
+        each.first_token.add_answer(hidden=True)
     assert pool.never_hedged(pool.replicas[0]) is Denial.HIDDEN_REASONING
     assert billed.never_hedged(billed.replicas[0]) is Denial.BILLED
     assert denial(pool, 0) is Denial.HIDDEN_REASONING

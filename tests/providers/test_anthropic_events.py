@@ -39,7 +39,7 @@ def test_the_answer_alone_may_count() -> None:
     """With `first_token: answer` thinking is not content, also after other thinking."""
     reader = AnthropicMessages(first_token="answer").reader(CALL)
     kinds = [reader.read(each).kind for each in STREAM[2:8]]
-    assert kinds == [FrameKind.PREAMBLE] * 6
+    assert kinds == [FrameKind.WORK, *[FrameKind.PREAMBLE] * 4, FrameKind.WORK]
 
 
 @pytest.mark.parametrize(("status", "name"), [(529, "overloaded_error"), (429, "rate_limit_error"), (500, "api_error")])

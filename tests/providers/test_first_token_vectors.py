@@ -27,11 +27,10 @@ from hypothesis import strategies as st
 from checkout import DOCS
 from openai_calls import call_of
 from providers.anthropic.protocol import AnthropicMessages
-from providers.base import Api, EventReader, FrameKind, Usage
+from providers.base import Api, EventReader, FirstToken, FrameKind, Usage
 from providers.catalog import CATALOG
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
-from providers.openai.events import FirstToken
 from providers.responses.protocol import OpenAIResponses
 
 FILE = DOCS / "first-token-vectors.json"
@@ -65,7 +64,7 @@ def test_events_of_real_servers(row: dict[str, Any]) -> None:
     frame = reader.read(raw)
     assert frame.kind.value == row["kind"]
     assert frame.raw.decode() == row.get("forward", row["event"])
-    usage = frame.usage and msgspec.structs.replace(frame.usage, hidden_tokens=None)
+    usage = frame.usage and msgspec.structs.replace(frame.usage, hidden_reasoning=False)
     assert usage == (Usage(*row["usage"]) if "usage" in row else None)
     assert sorted(getattr(reader, "unknown_keys", ())) == row.get("unknown", [])
     error = frame.error

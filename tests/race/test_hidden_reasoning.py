@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ from gateway.hedging.outcomes import Denial
 from gateway.pool.pool import Pool
 from gateway.race.race import Race
 from openai_calls import STREAMED
-from providers.base import Frame, FrameKind, Usage
+from providers.anthropic.events import MessageReader
+from providers.base import EventReader, Frame, FrameKind, Usage
 from providers.openai.chat import OpenAIChat
+from providers.responses.events import ResponsesReader
 from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, text
 
 _CHUNK = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]}
@@ -25,7 +28,36 @@ def test_reasoning_that_no_event_shows_is_hidden(shown: dict[str, str]) -> None:
     for chunk in ({"choices": [{"index": 0, "delta": shown}]}, _CHUNK):
         reader.read(b"data: %b\n\n" % json.dumps(chunk).encode())
     frame = reader.read(b"data: %b\n\n" % json.dumps({"choices": [], "usage": usage}).encode())
-    assert frame.usage == Usage(9, 50, None, 40, None if shown else 40)
+    assert frame.usage == Usage(9, 50, None, 40, hidden_reasoning=not shown)
+
+
+_ITEM = b'data: {"type":"response.output_item.added","item":{"type":"reasoning"}}\n\n'
+_SUMMARY = b'data: {"type":"response.reasoning_summary_text.delta","delta":"Hm"}\n\n'
+_COMPLETED = (
+    b'data: {"type":"response.completed","response":{"usage":{"output_tokens_details":{"reasoning_tokens":40}}}}\n\n'
+)
+_THINKING = b'data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}\n\n'
+_THOUGHT = b'data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"Hm"}}\n\n'
+_SIGNED = b'data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"xx"}}\n\n'
+_STOPPED = b'data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":50}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("reader", "events", "hidden"),
+    [
+        (ResponsesReader(), (_ITEM, _COMPLETED), True),
+        (ResponsesReader(), (_ITEM, _SUMMARY, _COMPLETED), False),
+        (MessageReader("any"), (_THINKING, _SIGNED, _STOPPED), True),
+        (MessageReader("any"), (_THINKING, _THOUGHT, _SIGNED, _STOPPED), False),
+        (MessageReader("answer"), (_THINKING, _THOUGHT, _SIGNED, _STOPPED), False),
+        (MessageReader("any"), (_STOPPED,), False),
+    ],
+)
+def test_hidden_reasoning_of_other_apis(reader: EventReader, events: Sequence[bytes], *, hidden: bool) -> None:
+    """Responses count its tokens and show no text; Messages sign a block of thinking without text."""
+    frames = [reader.read(event) for event in events]
+    assert frames[-1].usage is not None
+    assert frames[-1].usage.hidden_reasoning is hidden
 
 
 def _run(*, hidden: bool, answers: int, wanted: bool) -> Outcome:
@@ -34,7 +66,7 @@ def _run(*, hidden: bool, answers: int, wanted: bool) -> Outcome:
 
     def before(pools: list[Pool]) -> None:
         for _ in range(answers):
-            pools[0].learning.add_hidden(hidden=hidden)
+            pools[0].first_token.add_answer(hidden=hidden)
 
     hedge = replace(HEDGED, hedge_hidden_reasoning=wanted)
     return run_race(Scripted(late), Scripted(late), hedge=hedge, prepare=before)
@@ -55,7 +87,7 @@ def test_reasoning_that_is_found_hidden_meanwhile_denies_the_hedge() -> None:
     """A request that was sent before its pool was known to hide reasoning is denied a hedge for that reason."""
 
     def learn(_race: Race, _client: RecordingClient, pools: list[Pool]) -> None:
-        asyncio.get_running_loop().call_later(0.01, lambda: pools[0].learning.add_hidden(hidden=True))
+        asyncio.get_running_loop().call_later(0.01, lambda: pools[0].first_token.add_answer(hidden=True))
 
     told = run_race(Scripted(answer(1.0)), Scripted(answer(1.0)), hedge=HEDGED, during=learn)
     assert (told.report.denials, told.report.never_hedged) == ((Denial.HIDDEN_REASONING,), None)
@@ -63,11 +95,11 @@ def test_reasoning_that_is_found_hidden_meanwhile_denies_the_hedge() -> None:
 
 
 def test_what_answers_report_is_learned_and_forgotten() -> None:
-    """A usage with hidden tokens counts once its answer is complete; twenty others make up for it."""
-    frame = Frame(FrameKind.USAGE, b"", Usage(9, 50, None, 40, 40))
+    """A usage with hidden reasoning counts once its answer is complete; twenty others make up for it."""
+    frame = Frame(FrameKind.USAGE, b"", Usage(9, 50, None, 40, hidden_reasoning=True))
     told = run_race(Scripted([(0.01, text("a")), (0.01, frame), (0.01, FINISH), (0.01, DONE), (0.01, None)]))
-    learning = told.pools[0].learning
-    assert learning.hidden_share == 1.0
+    choice = told.pools[0].first_token
+    assert choice.hidden_share == 1.0
     for _ in range(40):
-        learning.add_hidden(hidden=False)
-    assert learning.hidden_share < 0.2
+        choice.add_answer(hidden=False)
+    assert choice.hidden_share < 0.2

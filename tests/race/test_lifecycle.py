@@ -7,6 +7,7 @@ import pytest
 from test_race_fuzz import check_race
 from test_recovery import STEADY, broken
 from test_recovery_fuzz import check_stream
+from test_signs_of_work import WORK, learned, thinks
 
 from checkout import DOCS
 from defaults import default_timeouts
@@ -33,6 +34,11 @@ def rare_races() -> None:
     unusable = Internal("the answer cannot be assembled")
     for script in (_STREAM, answer(5.0)):
         run_race(Scripted(script), during=lambda race, *_: after(race, 1.0, lambda: race.give_up(unusable)))
+    for script in (thinks(0.1), [(0.01, WORK), *_EMPTY[1:]], [(0.01, WORK), *status(0.02, 500)]):
+        run_race(Scripted(script), prepare=learned())
+    run_race(Scripted(thinks(0.1)), prepare=learned(), timeouts=_HELD)
+    for end in (lambda race: race.give_up(unusable), Race.client_gone, Race.shut_down):
+        run_race(Scripted(thinks(0.1)), prepare=learned(), during=lambda race, *_, end=end: after(race, 1.0, end, race))
     run(ask(), broken("cut_rst:9 once"), {**STEADY, "faults": ["cut_rst:0 once"]})
     run(ask(), broken("cut_rst:9 once"), STEADY, seeds=(1, 2))  # it says something else
     run(ask(), broken("cut_rst:9 once"), {**STEADY, "tokens": 0})
@@ -41,9 +47,9 @@ def rare_races() -> None:
     run(ask(), broken("cut_rst:9 once"), _SLOW, during=lambda race, _: after(race, 3.0, lambda: race.give_up(unusable)))
 
 
-def after(race: Race, delay_s: float, call: Callable[[], None]) -> None:
+def after(race: Race, delay_s: float, call: Callable[..., None], *arguments: Race) -> None:
     """Call a function of a race later."""
-    race._runtime.loop.call_later(delay_s, call)
+    race._runtime.loop.call_later(delay_s, call, *arguments)
 
 
 @pytest.fixture

@@ -100,10 +100,10 @@ def test_a_caller_whose_prompts_are_too_large_for_one_replica_harms_nobody() -> 
     replica = Replica("a", Scripted())
     pool = Pool("m", [replica], OFF)
     pool.on_content(Seen(replica, 0.0, content_s=1.0), 1.0)
-    changes = [pool.on_disproved(Seen(replica, 0.0), 2.0, by_request=True) for _ in range(9)]
+    changes = [pool.rejections(replica).on_disproved(2.0, by_request=True) for _ in range(9)]
     assert changes == [None] * 9
     pool.on_content(Seen(replica, 0.0, content_s=2.0), 2.0)
-    changes = [pool.on_disproved(Seen(replica, 0.0), 3.0, by_request=True) for _ in range(12)]
+    changes = [pool.rejections(replica).on_disproved(3.0, by_request=True) for _ in range(12)]
     assert changes == [None] * 11 + [BreakerState.OPEN]
 
 
@@ -148,9 +148,9 @@ def test_one_caller_never_opens_a_breaker_three_callers_do() -> None:
     pool = Pool("m", [replica], OFF)
     attempt = Seen(replica, 0.0)
     for number in range(100):
-        assert pool.on_unclear(attempt, "team-a", float(number)) is None
-    assert pool.on_unclear(attempt, "team-b", 100.0) is None
-    assert pool.on_unclear(attempt, "team-c", 101.0) is BreakerState.OPEN
+        assert pool.rejections(attempt.replica).on_unclear("team-a", float(number)) is None
+    assert pool.rejections(attempt.replica).on_unclear("team-b", 100.0) is None
+    assert pool.rejections(attempt.replica).on_unclear("team-c", 101.0) is BreakerState.OPEN
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ class Seen:
     start_s: float
     headers_s: float | None = None
     content_s: float | None = None
+    first_token_s: float | None = None
     last_s: float = 0.0
     status: int | None = None
     error: str | None = None

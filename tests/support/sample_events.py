@@ -87,6 +87,7 @@ REQUEST = RequestEnded(
 )
 HEDGED = replace(REQUEST, result=Result.BACKUP_WON, winner="b", attempts=(LOSER, BACKUP), ttft_s=0.3)
 
+WORKED = replace(REQUEST, attempts=(replace(PRIMARY, work_s=0.05),), work_s=0.05)
 RECOVERED = replace(
     REQUEST,
     attempts=(replace(PRIMARY, charge=replace(PRIMARY.charge, cost=0.02)),),
@@ -98,6 +99,7 @@ RECOVERED = replace(
 REJECTED = RequestRejected(0.0, "r-2", "team-a", 503, "overloaded", "llama", queued_s=0.7)
 EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at least one of these
     REQUEST,
+    WORKED,
     HEDGED,
     RECOVERED,
     REJECTED,

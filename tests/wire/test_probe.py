@@ -17,6 +17,7 @@ from gateway.cli.probe.command import probe_all
 from gateway.cli.probe.plan import targets
 from gateway.cli.probe.report import ProbeReport
 from gateway.config.settings import Settings
+from providers.base import Api
 from running import run_real
 from served import replicas
 from simulated_sockets import chat, connected, serving
@@ -42,7 +43,8 @@ def simulated(
     async def run() -> ProbeReport:
         async with serving(**profile) as server:
             report = await probed(server.url, row or {}, requests, max_tokens)
-            assert server.stats.requests == (requests + 1 if report.error is None else report.streams + 1)
+            sent = requests + 1 + len(report.signs) if report.error is None else report.streams + 1
+            assert server.stats.requests == sent
             return report
 
     return run_real(run())
@@ -139,6 +141,14 @@ def test_a_replica_of_another_api(row: dict[str, Any]) -> None:
     report = simulated(row=row, gap="1ms")
     assert (report.error, report.streams, names(report)) == (None, 3, [])
     assert report.times.content_s is not None
+    assert [sign.api for sign in report.signs] == [Api.MESSAGES]
+
+
+@pytest.mark.parametrize(("headers", "informative"), [("at_once", True), ("with_first_content", False)])
+def test_signs_of_work(headers: str, *, informative: bool) -> None:
+    """Whether a sign comes after the headers is measured, in each API that has signs."""
+    report = simulated(1, headers=headers, ttft="60ms")
+    assert [(sign.api, sign.informative, sign.error) for sign in report.signs] == [(Api.RESPONSES, informative, None)]
 
 
 def test_an_unreachable_replica() -> None:
@@ -317,7 +327,7 @@ def test_the_command_prints_the_cost_and_then_the_results(
         file = config(**urls)
         assert main(["probe", "--config", file, "--replica", "a", "--requests", "1"]) == ExitCode.OK
         out, err = capsys.readouterr()
-        assert err == "2 requests to 1 replica: at most 264 generated tokens and about 80 prompt tokens\n"
+        assert err == "3 requests to 1 replica: at most 280 generated tokens and about 120 prompt tokens\n"
         assert [line.split()[0] for line in out.splitlines()[:2]] == ["ms", "m/a"]
         assert main(["probe", "--config", file, "--json"]) == ExitCode.FAILED
     document = json.loads(capsys.readouterr().out)

@@ -19,9 +19,10 @@ from gateway.cli.environment import read_environment
 from gateway.cli.event_loop import GatewayLoop
 from gateway.cli.parser import ExitCode
 from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
-from gateway.cli.probe.plan import PROMPT, ProbeTarget, cancel_test_tokens, plan, targets
+from gateway.cli.probe.plan import PROMPT, ProbeTarget, cancel_test_tokens, plan, sign_apis, targets
 from gateway.cli.probe.quirks import OF_CHAT, Quirk
 from gateway.cli.probe.report import ProbeReport, as_json, cleaned, details, limits_of, quirks_of, table, times_of
+from gateway.cli.probe.signs import SignTest, sign_call, sign_test
 from gateway.cli.probe.stream import Recording, Tap, begin, fetch, record
 from gateway.cli.terminal import bold, fail
 from gateway.config.errors import ConfigError
@@ -193,8 +194,11 @@ class _Prober:
         last = recordings[-1]
         streams = sum(recording.error is None for recording in recordings)
         times = times_of(recordings)
-        cancel_test = None
+        cancel_test, signs = None, list[SignTest]()
         if last.error is None:
+            for api in sign_apis(self._replica):
+                answer = await record(self._client, self._endpoint, sign_call(api, max_tokens))
+                signs.append(sign_test(api, answer))
             long_form = replace(form, max_tokens=cancel_test_tokens(self._target, max_tokens))
             cancel_test = await self._cancel_test(long_form, times.gap_s or 0.0)
         clean = partial(cleaned, secrets=self._secrets())
@@ -208,6 +212,7 @@ class _Prober:
             limits={name: clean(value) for name, value in limits_of(last).items()},
             cancel=cancel_test and replace(cancel_test, text=clean(cancel_test.text)),
             quirks=[replace(each, text=clean(each.text)) for each in self._quirks(recordings, streams)],
+            signs=[replace(each, error=each.error and clean(each.error)) for each in signs],
         )
 
     def _quirks(self, recordings: Sequence[Recording], streams: int) -> list[Quirk]:

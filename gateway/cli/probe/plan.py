@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from gateway.cli.config import pools
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
+from gateway.upstreams import native_apis
+from providers.base import Api
 
 PROMPT = "Count from 1 to 1000, in digits, separated by spaces, and say nothing else."
 
+_SIGN_TOKENS_MIN = 16  # smallest max_output_tokens that OpenAI accepts
 _PROMPT_TOKENS = 40  # of the prompt above with the chat template that servers add; an upper estimate
 _REQUESTS_MAX, _TOKENS_MAX = 50, 2_000  # without --yes: cents at the most expensive provider
 _REQUESTS_CAP, _TOKENS_CAP = 1_000, 100_000  # with --yes
@@ -52,6 +55,16 @@ def cancel_test_tokens(target: ProbeTarget, max_tokens: int) -> int:
     return max(max_tokens, LONG_TOKENS) if target.replica.kind in COUNTERS else max_tokens
 
 
+def sign_apis(replica: ReplicaSettings) -> list[Api]:
+    """Return the native APIs of a replica whose streams have signs of work; one request is sent in each."""
+    return [api for api in (Api.RESPONSES, Api.MESSAGES) if api in native_apis(replica)]
+
+
+def sign_tokens(max_tokens: int) -> int:
+    """Return `max_tokens` of an answer with a sign of work."""
+    return max(_SIGN_TOKENS_MIN, max_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
     """Maximum cost of a probe.
@@ -86,6 +99,8 @@ class ProbePlan:
 
 
 def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> ProbePlan:
-    """Return the cost of a probe: complete answers of each replica, and one cancelled answer each."""
+    """Return the cost of a probe: of each replica complete answers, a cancelled one, and one with each sign of work."""
+    signs = [len(sign_apis(target.replica)) for target in chosen]
     tokens = sum(requests * max_tokens + cancel_test_tokens(target, max_tokens) for target in chosen)
-    return ProbePlan(len(chosen), (requests + 1) * len(chosen), tokens)
+    tokens += sum(signs) * sign_tokens(max_tokens)
+    return ProbePlan(len(chosen), (requests + 1) * len(chosen) + sum(signs), tokens)

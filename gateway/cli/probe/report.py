@@ -11,6 +11,7 @@ from statistics import median
 
 from gateway.cli.probe.cancel import CancelTest
 from gateway.cli.probe.quirks import Observation, Quirk, is_trap, quirks
+from gateway.cli.probe.signs import SignTest
 from gateway.cli.probe.stream import Recording
 
 _TEXT_MAX = 300
@@ -53,6 +54,7 @@ class ProbeReport:
         limits: rate-limit headers of the last response.
         cancel: result of the cancel test; None if it was not run.
         quirks: quirks of the streams.
+        signs: signs of work, for each API that has them.
     """
 
     model: str
@@ -64,6 +66,7 @@ class ProbeReport:
     limits: Mapping[str, str]
     cancel: CancelTest | None
     quirks: Sequence[Quirk]
+    signs: Sequence[SignTest] = ()
 
     @property
     def trap(self) -> bool | None:
@@ -130,6 +133,8 @@ def details(report: ProbeReport) -> Iterator[str]:
         yield f"  limits: {', '.join(f'{name}: {value}' for name, value in report.limits.items())}"
     if report.cancel is not None:
         yield f"  cancel: {report.cancel.outcome.value}: {report.cancel.text}"
+    for sign in report.signs:
+        yield f"  sign of work ({sign.api.value}): {sign}"
     for quirk in report.quirks:
         yield f"  {quirk.name}: {quirk.text}"
 
@@ -148,6 +153,14 @@ def as_json(report: ProbeReport) -> dict[str, object]:
         "ttfb_trap": report.trap,
         "limits": dict(report.limits),
         "cancel": None if cancel is None else {"outcome": cancel.outcome.value, "text": cancel.text},
+        "signs_of_work": {
+            sign.api.value: {
+                "after_headers_ms": None if sign.after_headers_s is None else round(1000 * sign.after_headers_s, 2),
+                "informative": sign.informative,
+                "error": sign.error,
+            }
+            for sign in report.signs
+        },
         "quirks": [asdict(quirk) for quirk in report.quirks],
     }
 

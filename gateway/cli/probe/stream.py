@@ -30,6 +30,7 @@ class Recording:
         connect_s: time to open the connection, name look-up and TLS included; None if it was open already.
         sent_s: time at which the request was written.
         headers_s, byte_s: times of the headers and of the first byte of the body; None if not received.
+        work_s: time of the first sign of work before any content; None if not received.
         contents_s: time of each content event.
         headers: response headers.
         body: start of the response body.
@@ -47,6 +48,7 @@ class Recording:
         self.sent_s = self._time()
         self.headers_s: float | None = None
         self.byte_s: float | None = None
+        self.work_s: float | None = None
         self.contents_s: list[float] = []
         self.headers: Headers = ()
         self.body = bytearray()
@@ -77,6 +79,8 @@ class Recording:
         if frame.kind in _CONTENT:
             self.contents_s += [self._time()] * frame.events
             self.settled.set()
+        elif frame.kind is FrameKind.WORK and self.work_s is None and not self.contents_s:
+            self.work_s = self._time()
         elif frame.kind is FrameKind.ERROR:
             self.error = frame.error
 

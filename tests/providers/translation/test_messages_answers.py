@@ -169,7 +169,7 @@ def test_frames_keep_what_they_are() -> None:
     reader = CHAT_TO_MESSAGES.reader(STREAMED)
     events = [start(), PING, *text(0, "A"), *end("refusal")]
     kinds = [reader.read(each).kind.value for each in events]
-    assert kinds == ["preamble", "preamble", "preamble", "content", "preamble", "refusal", "done"]
+    assert kinds == ["preamble", "preamble", "work", "content", "preamble", "refusal", "done"]
     assert (reader.complete, reader.closed) == (True, True)
 
 

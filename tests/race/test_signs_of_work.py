@@ -1,0 +1,197 @@
+"""Races that a sign of work decides: the queue of a thinking model is hedged, its reasoning is not."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from defaults import default_hedging, default_timeouts
+from gateway.events import Role
+from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.plan import Policy
+from gateway.observe.logs import RequestLog
+from gateway.pool.pool import Pool
+from gateway.race.race import Race
+from pooled import Seen
+from providers.base import Frame, FrameKind
+from providers.errors import ConnectError
+from scripted import DONE, FINISH, ROLE, RecordingClient, Scripted, Step, run_race, text
+
+WORK = Frame(FrameKind.WORK, b"<work>")
+THOUGHT_S = 60.0
+UNHEDGED = default_hedging(policy=Policy.OFF)
+
+
+def thinks(sign_s: float, thought_s: float = THOUGHT_S) -> list[Step]:
+    """Headers at once, a sign of work, silence, and one token of text."""
+    end_s = sign_s + thought_s
+    return [
+        (0.001, "headers"),
+        (0.001, ROLE),
+        (sign_s, WORK),
+        (end_s, text("a")),
+        (end_s, FINISH),
+        (end_s, DONE),
+        (end_s, None),
+    ]
+
+
+def learned(after_headers_s: float = 0.3) -> Callable[[list[Pool]], None]:
+    """Prepare pools that have seen hidden reasoning, and three signs of every replica."""
+
+    def prepare(pools: list[Pool]) -> None:
+        for pool in pools:
+            pool.first_token.add_answer(hidden=True)
+            for replica in pool.replicas * 3:
+                pool.on_work(Seen(replica, 0.0, headers_s=0.0), None, after_headers_s)
+
+    return prepare
+
+
+def test_the_queue_is_hedged_and_the_thought_is_not() -> None:
+    """The backup begins to work first, and wins; nothing is started in the minute of its thought."""
+    result = run_race(Scripted(thinks(5.0)), Scripted(thinks(0.2)), prepare=learned())
+    primary, backup = result.report.attempts
+    assert (primary.outcome, backup.outcome) == (Outcome.LOST, Outcome.FINISHED)
+    assert primary.end_s == pytest.approx(0.3)  # at the backup's sign
+    assert backup.role is Role.BACKUP
+    times_s = [backup.start_s, backup.work_s, backup.content_s, result.report.work_s, result.report.ttft_s]
+    assert times_s == pytest.approx([0.1, 0.2, 60.2, 0.3, 60.3])
+    assert result.client.got == b"<role><work>a<stop><done>"
+
+
+def test_a_primary_that_works_is_left_alone() -> None:
+    """With its sign in time there is one attempt, however long it thinks: no hedge, no failover at its timeouts."""
+    replicas = Scripted(thinks(0.05, 500.0)), Scripted(thinks(0.05))
+    result = run_race(*replicas, prepare=learned(), timeouts=default_timeouts(ttft_failover_s=10, total_s=600))
+    assert len(result.report.attempts) == 1
+    assert result.client.finished
+    assert result.client.begun_s == pytest.approx(500.05)  # nothing was sent before, so another replica could follow
+    assert len(result.client.alive_s) > 30
+
+
+def test_an_echoed_sign_decides_nothing() -> None:
+    """A server that sends the sign with its headers is not believed: unhedged, for a reason that is named."""
+    result = run_race(Scripted(thinks(0.001)), Scripted(thinks(0.001)), prepare=learned(after_headers_s=0.001))
+    (attempt,) = result.report.attempts[:1]
+    assert attempt.work_s is None
+    assert result.report.never_hedged is Denial.HIDDEN_REASONING
+
+
+def test_a_backup_goes_only_where_signs_are_informative() -> None:
+    """A replica without informative signs could win only after its whole reasoning."""
+
+    def prepare(pools: list[Pool]) -> None:
+        learned()(pools)
+        for _ in range(40):
+            pools[0].first_token.add_sign("b", None, 0.0)
+
+    replicas = Scripted(thinks(5.0)), Scripted(thinks(0.0)), Scripted(thinks(0.2))
+    result = run_race(*replicas, prepare=prepare)
+    assert [attempt.replica for attempt in result.report.attempts] == ["a", "c"]
+
+
+def test_a_failure_after_the_sign_is_invisible_to_the_client() -> None:
+    """The sign was not sent on, so the request is tried elsewhere and the client reads one whole answer."""
+    cut: list[Step] = [*thinks(0.05)[:3], (20.0, ConnectError("cut"))]
+    result = run_race(Scripted(cut), Scripted(thinks(0.05, 1.0)), prepare=learned())
+    assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
+    assert result.client.got == b"<role><work>a<stop><done>"
+
+
+@pytest.mark.parametrize(("pinged", "attempts"), [(True, 1), (False, 2)])
+def test_a_thought_may_be_as_silent_as_configured(*, pinged: bool, attempts: int) -> None:
+    """Pings are signs of life; without any event for `stall_thinking` the attempt has failed."""
+    silent = thinks(0.05, 150.0)
+    pings: list[Step] = [(30.0 * i, Frame(FrameKind.PREAMBLE, b"")) for i in range(1, 5)] if pinged else []
+    primary = Scripted([*silent[:3], *pings, *silent[3:]])
+    timeouts = default_timeouts(stall_thinking_s=40.0)
+    result = run_race(primary, Scripted(thinks(0.05, 1.0)), prepare=learned(), timeouts=timeouts)
+    assert len(result.report.attempts) == attempts
+    assert result.client.finished
+
+
+def test_a_late_sign_ends_the_race_with_a_failover_under_way() -> None:
+    """The overdue primary shows work after a second attempt has begun: that one is cancelled, and no replica failed."""
+    replicas = Scripted(thinks(12.0)), Scripted(thinks(30.0))
+    result = run_race(*replicas, prepare=learned(), timeouts=default_timeouts(ttft_failover_s=10.0), hedge=UNHEDGED)
+    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.FINISHED, Outcome.LOST]
+
+
+def test_the_client_may_leave_during_the_thought() -> None:
+    """Everything is cancelled, once."""
+
+    def leave(race: Race, _client: RecordingClient, _pools: list[Pool]) -> None:
+        asyncio.get_running_loop().call_later(30.0, race.client_gone)
+
+    result = run_race(Scripted(thinks(0.05)), Scripted(thinks(0.05)), prepare=learned(), during=leave)
+    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.CLIENT_GONE]
+
+
+def test_signs_and_contents_are_not_mixed() -> None:
+    """The change of the timed event starts the learning anew: a law of minutes says nothing about signs."""
+
+    def prepare(pools: list[Pool]) -> None:
+        learning = pools[0].learning
+        for number in range(40):
+            learning.add_content("a", 60.0, 60.0, float(number))
+        learned()(pools)
+
+    result = run_race(Scripted(thinks(0.05)), Scripted(thinks(0.05)), prepare=prepare)
+    assert result.pools[0].learning.ttft["a"].quantile(0.99, 70.0) == pytest.approx(0.05, rel=0.02)
+
+
+def test_the_log_names_the_sign_that_was_timed() -> None:
+    """`work_ms` beside `ttft_ms`, for the request and its attempt; absent where content was timed."""
+    lines: list[bytes] = []
+
+    def write(line: bytes) -> bool:
+        lines.append(line)
+        return True
+
+    log = RequestLog(write, text=False, now=lambda: datetime.now(UTC))
+    log.on_event(run_race(Scripted(thinks(0.05)), prepare=learned()).report)
+    log.on_event(run_race(Scripted(thinks(0.05))).report)
+    timed, untimed = map(json.loads, lines)
+    assert (timed["work_ms"], timed["ttft_ms"]) == (50.0, 60_050.0)
+    assert timed["attempts"][0]["work_ms"] == 50.0
+    assert "work_ms" not in untimed
+    assert "work_ms" not in untimed["attempts"][0]
+
+
+def test_a_thought_without_signs_is_not_tried_twice() -> None:
+    """Hidden reasoning in chat completions: no failover at `ttft_failover`, and no error at `ttft_max`."""
+
+    def prepare(pools: list[Pool]) -> None:
+        pools[0].first_token.add_answer(hidden=True)
+        for number in range(40):
+            pools[0].learning.predictor.add("a", 60.0, 0.0, 0.0, float(number))
+
+    silent: list[Step] = [step for step in thinks(0.1, 150.0) if step[1] is not WORK]
+    timeouts = default_timeouts(ttft_failover_s=10.0, ttft_max_s=120.0)
+    result = run_race(Scripted(silent), Scripted(silent), prepare=prepare, timeouts=timeouts)
+    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.FINISHED]
+
+
+def test_a_thought_without_signs_is_tried_again_when_it_is_overdue() -> None:
+    """Three times the usual time to content: a replica that holds requests does not keep them for ten minutes."""
+
+    def prepare(pools: list[Pool]) -> None:
+        pools[0].first_token.add_answer(hidden=True)
+        for number in range(40):
+            pools[0].learning.predictor.add("a", 20.0, 0.0, 0.0, float(number))
+
+    hangs: list[Step] = [(0.01, "headers"), (2_000.0, None)]
+    quick = [step for step in thinks(0.1, 20.0) if step[1] is not WORK]
+    result = run_race(Scripted(hangs), Scripted(quick), prepare=prepare)
+    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.TTFT_TIMEOUT, Outcome.FINISHED]
+    assert result.report.attempts[1].start_s == pytest.approx(60.0, rel=0.02)
+
+
+def test_the_first_thought_of_all_is_not_hedged() -> None:
+    """Before any answer is complete, a sign apart from the headers ends hedging; one with the headers does not."""
+    for sign_s, attempts in ((0.05, 1), (0.002, 2)):
+        result = run_race(Scripted(thinks(sign_s, 5.0)), Scripted(thinks(sign_s, 5.0)))
+        assert len(result.report.attempts) == attempts
