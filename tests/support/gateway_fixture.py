@@ -162,7 +162,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     """As `gateway.server.run` does, without its signals and its patience."""
     settings = await asyncio.to_thread(load, file, {})
     async with asyncio.TaskGroup() as tasks:
-        gateway = Gateway(settings, tasks)
+        gateway = Gateway(settings, tasks, lambda: load(file, {}))
         with await serve._bind(settings.listen) as sock:
             server = serve._server(gateway.application)
             running = tasks.create_task(server.serve([sock]))
