@@ -103,7 +103,9 @@ class Breaker:
             self.broken += 1
         else:
             self.failures += 1
-        if self.state is BreakerState.HALF_OPEN:
+        # A probe's rejection is disproved by another replica only after its end, when the breaker is open again.
+        is_due = self.state is BreakerState.OPEN and now_s >= self.open_until_s
+        if self.state is BreakerState.HALF_OPEN or is_due:
             self.wait_s = min(2 * self.wait_s, OPEN_S_MAX)
         elif max(self.failures, self.broken) < FAILURES_TO_OPEN:
             return

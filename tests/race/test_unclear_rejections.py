@@ -1,5 +1,8 @@
 """4xx without an error object, in virtual time: another replica decides whether the request or the replica is wrong."""
 
+import itertools
+import random
+
 import pytest
 
 from defaults import default_hedging
@@ -9,11 +12,13 @@ from gateway.hedging.plan import Policy
 from gateway.limits.budget import RetryBudget
 from gateway.pool.pool import Pool
 from gateway.race.failures import FailureClass, RetryHint, classify
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.replicas import OPEN_S, BreakerState, Replica
 from pooled import Seen
 from providers.base import Frame, FrameKind
 from providers.errors import BadStatus
+from running import run_virtual
 from scripted import FINISH, ROLE, Scripted, Step, answer, bare_status, run_race, status
+from traffic import poisson
 
 OFF = default_hedging(policy=Policy.OFF)
 QUICK = answer(0.05)
@@ -140,6 +145,21 @@ def test_the_third_proof_opens_the_breaker() -> None:
     result = run_race(Scripted(bare_status(0.01, 402)), Scripted(QUICK), hedge=OFF, prepare=prepare)
     [changed] = [event for event in result.events if isinstance(event, BreakerChanged)]
     assert (changed.replica, changed.state) == ("a", "open")
+
+
+def test_a_rejecting_replica_is_probed_ever_less_often() -> None:
+    """Each probe with a bare 403 that another replica disproves doubles the next wait, up to its bound."""
+
+    async def main() -> list[float]:
+        rejecting, good = Scripted(bare_status(0.01, 403)), Scripted(*[answer(0.05)] * 400)
+        pool = Pool("m", [Replica("a", rejecting), Replica("b", good)], OFF)
+        pool.replicas[0].breaker.trip(0.0)
+        await poisson(pool, 300, 5.0, random.Random(1), settle_s=10.0)
+        return [stream.opened_s for stream in rejecting.streams]
+
+    probes_s = run_virtual(main())
+    waits_s = [after - before for before, after in itertools.pairwise(probes_s) if after - before > 1.0]
+    assert [round(wait_s / OPEN_S) for wait_s in waits_s] == [2, 3, 3]
 
 
 def test_one_caller_never_opens_a_breaker_three_callers_do() -> None:
