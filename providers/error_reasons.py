@@ -17,6 +17,7 @@ _POLICY = {
 _BLAME = {  # types of errors that blame the request
     "invalid_request_error",  # OpenAI, Anthropic, llama.cpp, Mistral
     "BadRequestError",  # vLLM, SGLang
+    "Bad Request",  # the same servers, for a body that does not match their schema
     "INVALID_ARGUMENT",  # Gemini
     "validation",  # TGI
 }

@@ -16,6 +16,7 @@ from providers.retry_after import retry_after_s, wait_s
 from providers.tolerant_json import loads
 
 _MESSAGE_CHARS_MAX = 4096
+_OUTSIDE_BODY = ("header", "query", "path", "cookie")  # first words of FastAPI's places
 _SHOULD_RETRY = {b"true": True, b"false": False}
 
 _STATUS = {  # names of errors in frames, which have no HTTP status -> the status they imply
@@ -24,6 +25,7 @@ _STATUS = {  # names of errors in frames, which have no HTTP status -> the statu
     "content_policy_violation": 400,
     "content_filter": 400,
     "BadRequestError": 400,
+    "Bad Request": 400,
     "INVALID_ARGUMENT": 400,
     "validation": 422,
     "authentication_error": 401,
@@ -150,14 +152,18 @@ def _described(error: Mapping[str, object]) -> Problem:
 
 
 def _detailed(detail: object) -> Problem:
-    """Read FastAPI's `detail`: a text, an error object, or a list of validation errors with places."""
+    """Read FastAPI's `detail`: a text, an error object, or a list of validation errors with places.
+
+    A place outside the body, such as a missing header, is no `param`: the gateway sends headers and queries of its own.
+    """
     if isinstance(detail, dict):
         error = detail.get("error")
         return _described(error if isinstance(error, dict) else detail)
     first = detail[0] if isinstance(detail, list) and detail else None
     location = first.get("loc") if isinstance(first, dict) else None
-    param = _text(location[-1]) if isinstance(location, list) and location else None
-    return Problem(_message(detail), param=param)
+    if not isinstance(location, list) or not location or location[0] in _OUTSIDE_BODY:
+        return Problem(_message(detail))
+    return Problem(_message(detail), param=_text(location[-1]))
 
 
 def _message(value: object) -> str | None:

@@ -16,6 +16,7 @@ from gateway.routing.replicas import OPEN_S, BreakerState, Replica
 from pooled import Seen
 from providers.base import Frame, FrameKind
 from providers.errors import BadStatus
+from providers.openai.chat import OpenAIChat
 from running import run_virtual
 from scripted import FINISH, ROLE, Scripted, Step, answer, bare_status, run_race, status
 from traffic import poisson
@@ -25,6 +26,8 @@ QUICK = answer(0.05)
 SILENT: list[Step] = [(0.001, "headers"), (0.001, ROLE)]
 REFUSAL = Frame(FrameKind.REFUSAL, b"<no>")
 BARE = (400, 402, 403, 404, 405, 410, 413, 421, 422, 424, 426, 431, 451, 499)
+BLAMED = FailureClass(Outcome.CLIENT_ERROR, answers=True)
+UNCLEAR = FailureClass(Outcome.UNCLEAR_4XX, answers=True, hint=RetryHint.CONFIRM)
 PASSED = {400, 413, 415, 422}
 
 
@@ -191,3 +194,27 @@ def test_one_caller_never_opens_a_breaker_three_callers_do() -> None:
 def test_an_error_object_decides(error: BadStatus, expected: FailureClass) -> None:
     """An error object that blames the request, the gateway's settings or the engine needs no second opinion."""
     assert classify(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        # engines: an error object, or FastAPI's list with a place in the body
+        (400, b'{"error":{"message":"n: too high","type":"BadRequestError","param":null,"code":400}}', BLAMED),
+        (400, b'{"error":{"message":"1 validation error","type":"Bad Request","param":null,"code":400}}', BLAMED),
+        (400, b'{"object":"error","message":"no messages","type":"Bad Request","param":null,"code":400}', BLAMED),
+        (422, b'{"error":"`n` must be 1","error_type":"validation"}', BLAMED),
+        (422, b'{"detail":[{"loc":["body","messages",0,"role"],"msg":"Field required","type":"missing"}]}', BLAMED),
+        # the gateway's own headers and base_url
+        (422, b'{"detail":[{"loc":["header","x-tenant"],"msg":"Field required","type":"missing"}]}', UNCLEAR),
+        (422, b'{"detail":[{"loc":["query","api-version"],"msg":"Field required","type":"missing"}]}', UNCLEAR),
+        # API gateways and authenticating proxies send these shapes as well as engines
+        (400, b'{"detail":"Invalid request"}', UNCLEAR),
+        (400, b'{"message":"Invalid request"}', UNCLEAR),
+        (400, b'{"error":"Invalid request"}', UNCLEAR),
+        (422, b"Failed to deserialize the JSON body into the target type", UNCLEAR),
+    ],
+)
+def test_bodies_of_real_servers(status: int, body: bytes, expected: FailureClass) -> None:
+    """A body that names the request's fault is final; another shape costs one request to another replica."""
+    assert classify(OpenAIChat().error(status, (), body)) == expected
