@@ -62,6 +62,7 @@ class Attempt:
         first_token_s: time of the event that is timed as the first token, content or a sign of work; None before.
         generated_s: time of the last event with generated output, or with a finish_reason.
         last_s: time of the last event.
+        written_s: time of the last event with bytes for the client; a translation has none for some events.
         status: the upstream's HTTP status, None before headers.
         usage: token counts, None until reported.
         refused: True if its first content is a policy refusal.
@@ -107,6 +108,7 @@ class Attempt:
         "upstream_request_id",
         "usage",
         "work_s",
+        "written_s",
     )
 
     def __init__(
@@ -125,7 +127,7 @@ class Attempt:
         self.replica = replica
         self.role = role
         self.reason = reason
-        self.start_s = self.last_s = deadlines.start_s
+        self.start_s = self.last_s = self.written_s = deadlines.start_s
         self.headers_s: float | None = None
         self.content_s: float | None = None
         self.work_s: float | None = None
@@ -253,6 +255,8 @@ class Attempt:
         kind = frame.kind
         if frame.usage is not None:
             self.usage = frame.usage
+        if frame.raw:
+            self.written_s = now_s
         if kind is _CONTENT or kind is _REFUSAL:
             self.events += frame.events
             self.generated_s, self._generated = now_s, frame.raw

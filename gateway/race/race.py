@@ -204,6 +204,7 @@ class Race:
             attempt.forward(self._join)
             return
         deadlines.keep_alive_after(attempt.last_s)
+        self._wakeup.no_later_than(deadlines.keep_alive_s)
         self._client.begin(response_headers(self._snapshot()))
         self._recovery = self._runtime.safely(
             "recovery", watch, None, self._model, self._call, attempt, self._client.write
@@ -343,7 +344,7 @@ class Race:
         winner, recovery = self._winner, self._recovery
         catching_up = recovery is not None and recovery.catching_up
         if winner is not None and not catching_up:
-            self._deadlines.keep_alive_after(winner.last_s)
+            self._deadlines.keep_alive_after(winner.written_s)
             if now_s < self._deadlines.keep_alive_s:
                 return
         self._deadlines.keep_alive_after(now_s)

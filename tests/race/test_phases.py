@@ -85,6 +85,25 @@ def test_four_minutes_of_thinking_are_no_stall(api: str) -> None:
     assert max(after - before for before, after in itertools.pairwise(quiet_s)) <= 15.0 + 1e-6
 
 
+@pytest.mark.parametrize("interval_s", [1.0, 7.0, 12.0, 40.0])
+def test_keep_alives_come_at_the_configured_interval(interval_s: float) -> None:
+    """The first one, too, however soon the first token was."""
+    timeouts = default_timeouts(keepalive_interval_s=interval_s)
+    result = run_race(Scripted(silent_after(CHAT["thinking"], 100.0)), hedge=OFF, timeouts=timeouts)
+    quiet_s = [0.01, *result.client.alive_s]
+    assert [after - before for before, after in itertools.pairwise(quiet_s)] == pytest.approx(
+        [interval_s] * int(100.0 / interval_s)
+    )
+
+
+def test_events_without_bytes_for_the_client_postpone_no_keep_alive() -> None:
+    """The comments of a replica whose answer is translated do not reach the client, so it gets keep-alives."""
+    pings = [(float(at_s), Frame(FrameKind.COMMENT, b"")) for at_s in range(5, 100, 5)]
+    result = run_race(Scripted(silent_after(CHAT["thinking"], 100.0, *pings)), hedge=OFF)
+    assert result.client.finished
+    assert len(result.client.alive_s) == 6
+
+
 @pytest.mark.parametrize(
     ("first", "silence_s", "finished"),
     [
