@@ -1,8 +1,9 @@
 """Measures in full what the tests of this folder show in small; scripts/acceptance runs it.
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
-`quotas` and `ledgers` run in virtual time. Each line says what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes.
+`quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
+in the table: milliseconds and megabytes. `silence` runs only when it is named: it waits for four minutes and installs
+SDKs.
 """
 
 import resource
@@ -17,10 +18,14 @@ from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
+from silence_scenarios import nginx_program, silent
 from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.simulation.provider_quota import LimitHeaders
 from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
+
+_SILENCE_S = 240.0
+_GAP_S_MAX = 15.5  # half a second for a busy machine
 
 
 class Line(NamedTuple):
@@ -207,6 +212,19 @@ def ledgers() -> Iterator[Line]:
         yield Line(f"reserved = settled + released, seed {seed}", "to the token", measured, seen.totals.under_way == 0)
 
 
+def silence() -> Iterator[Line]:
+    """What SDKs get of streams in which the model thinks for four minutes and sends nothing; seconds."""
+    if nginx_program() is None:
+        sys.stderr.write("NGINX IS NOT INSTALLED, so no stream runs through it: apt-get install nginx-light\n")
+    for seen in run_real(silent(_SILENCE_S)):
+        reader = seen.reader
+        what = f"{reader.api} by {reader.client}, {reader.upstream}{', nginx' * seen.proxied}"
+        whole = "whole" if seen.whole else seen.failure[-300:] or "not whole"
+        measured = f"{whole}; calls {seen.calls}, connections {seen.connections}, longest gap {seen.gap_s:.2f}"
+        fine = seen.whole and seen.calls == seen.connections == 1 and seen.gap_s <= _GAP_S_MAX
+        yield Line(what, "1 call, gap <= 15", measured, fine)
+
+
 PARTS = (
     tails,
     closing,
@@ -222,12 +240,13 @@ PARTS = (
     quotas,
     ledgers,
 )
+ON_REQUEST = (silence,)
 
 
 def main() -> int:
-    """Run the parts that are named on the command line, or all; returns the exit code."""
-    names = {part.__name__: part for part in PARTS}
-    wanted = sys.argv[1:] or list(names)
+    """Run the parts that are named on the command line, or all of PARTS; returns the exit code."""
+    names = {part.__name__: part for part in (*PARTS, *ON_REQUEST)}
+    wanted = sys.argv[1:] or [part.__name__ for part in PARTS]
     if unknown := [name for name in wanted if name not in names]:
         sys.stderr.write(f"there is no part {unknown[0]!r}; there are: {', '.join(names)}\n")
         return 2

@@ -87,13 +87,19 @@ def environment(sdk: Sdk) -> Path:
     return folder
 
 
-def command(sdk: Sdk, folder: Path) -> list[str]:
-    """What runs an SDK's client. Node looks for packages beside the program, so the program goes there."""
-    if sdk.client.endswith(".mjs"):
-        for program in HERE.glob("*.mjs"):
-            shutil.copy(program, folder)
-        return [shutil.which("node") or "node", str(folder / sdk.client)]
-    return [str(folder / "bin" / "python"), str(HERE / sdk.client)]
+def command(program: str, folder: Path) -> list[str]:
+    """Return the command of a client in an environment. Node finds packages beside the program: it is copied there."""
+    if program.endswith(".mjs"):
+        for each in HERE.glob("*.mjs"):
+            shutil.copy(each, folder)
+        return [shutil.which("node") or "node", str(folder / program)]
+    return [str(folder / "bin" / "python"), str(HERE / program)]
+
+
+def surroundings() -> dict[str, str]:
+    """Return the environment variables of a client: no proxy, and nothing of this project."""
+    away = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+    return {name: value for name, value in os.environ.items() if name not in away} | {"PYTHONPATH": ""}
 
 
 def configured(upstream: str, urls: Mapping[str, str]) -> dict[str, object]:
@@ -122,11 +128,9 @@ def asked(sdk: Sdk, scene: Mapping[str, object]) -> Iterator[tuple[str, Line]]:
     Raises:
         RuntimeError: it ended early, or made a check that no list has.
     """
-    away = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-    surroundings = {name: value for name, value in os.environ.items() if name not in away} | {"PYTHONPATH": ""}
     ran = subprocess.run(
-        [*command(sdk, environment(sdk)), json.dumps(scene)],
-        env=surroundings,
+        [*command(sdk.client, environment(sdk)), json.dumps(scene)],
+        env=surroundings(),
         capture_output=True,
         text=True,
         check=False,

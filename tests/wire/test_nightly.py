@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import acceptance
 import nightly
 from checkout import ROOT
 from nightly import Step, main, passes, steps
@@ -21,6 +22,13 @@ def test_every_script_exists() -> None:
     }
     assert scripts
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
+
+
+def test_every_part_of_the_acceptance_run_exists() -> None:
+    """No step names a part that was renamed, and each part that runs only when named has a step."""
+    commands = [command for step in steps(1).values() for command in step.commands]
+    named = {part for command in commands if command[0] == "scripts/acceptance" for part in command[1:]}
+    assert named == {part.__name__ for part in acceptance.ON_REQUEST}
 
 
 @pytest.mark.parametrize(
