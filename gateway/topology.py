@@ -67,6 +67,7 @@ class Topology:
         serving: objects that handle requests.
         models: models by public name, in the order of the settings.
         key_limiters: limiters of the keys with limits, by name of the key.
+        count_limiters: the same for requests that only count tokens.
         model_queues: queues of the models with a concurrency limit, by name.
         memory: counter of the bytes of request bodies.
         ledgers: ledgers by quota.
@@ -79,6 +80,7 @@ class Topology:
     serving: Serving
     models: dict[str, Model]
     key_limiters: dict[str, KeyLimiter]
+    count_limiters: dict[str, KeyLimiter]
     model_queues: dict[str, ModelQueue]
     memory: BodyMemory
     ledgers: LedgerRegistry
@@ -137,24 +139,29 @@ class _Builder:
     def build(self) -> Topology:
         settings, previous = self._settings, self._previous
         models = {model.name: self._model(model) for model in settings.models}
-        key_limiters, model_queues = _key_limiters(settings.keys), _model_queues(settings.models)
-        memory = BodyMemory(settings.limits.buffered_bodies_max_bytes)
+        key_limiters, count_limiters = _key_limiters(settings.keys), _key_limiters(settings.keys, counts_only=True)
+        model_queues = _model_queues(settings.models)
+        memory = BodyMemory(settings.limits.buffered_bodies_max_bytes) if previous is None else previous.memory
+        memory.bytes_max = settings.limits.buffered_bodies_max_bytes
+        memory.is_shared = len(settings.keys) > 1
         if previous is not None:
-            memory = previous.memory
-            memory.bytes_max = settings.limits.buffered_bodies_max_bytes
             old = previous.settings
-            key_limiters |= _kept(previous.key_limiters, {key.name: key for key in old.keys}, settings.keys)
+            old_keys = {key.name: key for key in old.keys}
+            key_limiters |= _kept(previous.key_limiters, old_keys, settings.keys)
+            count_limiters |= _kept(previous.count_limiters, old_keys, settings.keys)
             model_queues |= _kept(previous.model_queues, {model.name: model for model in old.models}, settings.models)
         bodies = BodyReader(
             settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, memory, self._runtime
         )
         admission = Admission(key_limiters, model_queues, self._runtime)
-        serving = Serving(models, _keyring(settings.keys), bodies, admission, _limits(settings.limits))
+        counts = Admission(count_limiters, {}, self._runtime)
+        serving = Serving(models, _keyring(settings.keys), bodies, admission, counts, _limits(settings.limits))
         return Topology(
             settings,
             serving,
             models,
             key_limiters,
+            count_limiters,
             model_queues,
             memory,
             self._ledgers,
@@ -371,8 +378,11 @@ def _keyring(keys: Sequence[config.KeySettings]) -> Keyring:
     return Keyring(names, {key.name: frozenset(key.models) for key in keys if key.models is not None})
 
 
-def _key_limiters(keys: Sequence[config.KeySettings]) -> dict[str, KeyLimiter]:
-    limits = {key.name: CallerLimits(key.requests_per_min, key.tokens_per_min, key.concurrency) for key in keys}
+def _key_limiters(keys: Sequence[config.KeySettings], *, counts_only: bool = False) -> dict[str, KeyLimiter]:
+    limits = {
+        key.name: CallerLimits(key.requests_per_min, None if counts_only else key.tokens_per_min, key.concurrency)
+        for key in keys
+    }
     return {name: KeyLimiter(given) for name, given in limits.items() if given != CallerLimits()}
 
 

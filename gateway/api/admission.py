@@ -1,5 +1,7 @@
 """Admission: gives each request a permit at once or after queueing, or an error with a Retry-After.
 
+A key's limits count a request before its body is read (`Entry`); its tokens and its model are known after that.
+
 `limits.caller_limits` and `limits.fair_queue` decide; this module applies their decisions. Waiting needs no task: the
 end of another request grants the permit, and the granted request starts in the next turn of the loop. A permit releases
 its holdings exactly once, however its request ends. Independent of ASGI and of the client API; a request without limits
@@ -41,6 +43,8 @@ class QueuedRequest(Protocol):
 
 OnReject = Callable[[GatewayError], None]
 
+_SERVER_ERROR = 500
+
 
 @dataclass(frozen=True, slots=True)
 class ModelQueue:
@@ -80,25 +84,51 @@ class Admission:
         self._model_queues = model_queues
         self._runtime = runtime
 
-    def applies_to(self, key_name: str, model: str) -> bool:
-        """Return True if the key or the model has a limit, so that a request needs a permit."""
-        return model in self._model_queues or key_name in self._key_limiters
+    def enter(self, key_name: str) -> "Entry | None":
+        """Count a request whose body is not yet read; return None if its key has no limits.
 
-    def admit(self, caller: Caller, model: str, size: RequestSize) -> "Permit":
+        Raises:
+            OverKeyLimit: the key is at one of its limits.
+        """
+        limiter = self._key_limiters.get(key_name)
+        if limiter is None:
+            return None
+        now_s = self._runtime.loop.time()
+        try:
+            entered = limiter.enter(now_s)
+            headers = tuple(limit_headers(limiter.status(now_s)))
+        except Exception as error:  # a bug in a limit must not fail the request
+            self._runtime.report("admission", error)
+            return None
+        if isinstance(entered, OverLimit):
+            raise over_key_limit(entered, key_name, headers)
+        return Entry(limiter, entered, self._runtime)
+
+    def applies_to(self, entry: "Entry | None", model: str) -> bool:
+        """Return True if the key or the model has a limit, so that a request needs a permit."""
+        return entry is not None or model in self._model_queues
+
+    def admit(self, caller: Caller, model: str, size: RequestSize, entry: "Entry | None") -> "Permit":
         """Return a permit; the caller calls `run` or `close` on it in this turn of the loop.
+
+        Args:
+            caller: the request's caller.
+            model: name of its model.
+            size: its size.
+            entry: its entry, which the permit closes when the request ends; None if the key has no limits.
 
         Raises:
             OverKeyLimit: the key is at one of its limits.
             Overloaded: the model's queue is full.
         """
-        limiter, now_s = self._key_limiters.get(caller.key_name), self._runtime.loop.time()
         permit = Permit(caller, model, size, self._model_queues.get(model), self._runtime)
-        if limiter is not None:
-            reserved = limiter.reserve(size.prompt_tokens, size.answer_tokens, now_s)
-            permit.headers = tuple(limit_headers(limiter.status(now_s)))
-            if isinstance(reserved, OverLimit):
-                raise over_key_limit(reserved, caller.key_name, permit.headers)
-            permit.limiter, permit.ticket = limiter, reserved
+        if entry is not None:
+            now_s = self._runtime.loop.time()
+            over = entry.limiter.reserve(entry.ticket, size.prompt_tokens, size.answer_tokens, now_s)
+            permit.headers = tuple(limit_headers(entry.limiter.status(now_s)))
+            if over is not None:
+                raise over_key_limit(over, caller.key_name, permit.headers)
+            permit.entry = entry
         try:
             permit.enter()
         except BaseException:  # after a bug, too, the key gets its reservation back
@@ -107,13 +137,42 @@ class Admission:
         return permit
 
 
+class Entry:
+    """One request in its key's limits; closed once, whatever is called after that.
+
+    Attributes:
+        limiter: the key's limiter.
+        ticket: the request's reservation in it.
+    """
+
+    __slots__ = ("_runtime", "limiter", "ticket")
+
+    def __init__(self, limiter: KeyLimiter, ticket: CallerTicket, runtime: Runtime) -> None:
+        self.limiter = limiter
+        self.ticket = ticket
+        self._runtime = runtime
+
+    def reject(self, status: int) -> None:
+        """Close the entry of a request without a permit; it counts unless the gateway itself failed (5xx)."""
+        close = self.limiter.release if status >= _SERVER_ERROR else self.limiter.reject
+        self._runtime.safely("admission", close, None, self.ticket, self._runtime.loop.time())
+
+    def close(self, used_tokens: float | None) -> None:
+        """Close the entry of a request with a permit; `used_tokens` is None if no replica received the request."""
+        now_s = self._runtime.loop.time()
+        if used_tokens is None:
+            self._runtime.safely("admission", self.limiter.release, None, self.ticket, now_s)
+        else:
+            self._runtime.safely("admission", self.limiter.settle, None, self.ticket, used_tokens, now_s)
+
+
 class Permit:
     """One request's permit.
 
     Attributes:
         key_name, cost: see `limits.fair_queue.Waiter`.
         headers: rate limit headers for the response; empty if the key has no limits.
-        limiter, ticket: the key's limiter and the reservation in it, None if the key has no limits.
+        entry: the request in the key's limits, None if the key has no limits.
     """
 
     __slots__ = (
@@ -131,10 +190,9 @@ class Permit:
         "_start_s",
         "_timer",
         "cost",
+        "entry",
         "headers",
         "key_name",
-        "limiter",
-        "ticket",
     )
 
     def __init__(
@@ -153,8 +211,7 @@ class Permit:
         self.key_name = caller.key_name
         self.cost = size.prompt_tokens + size.answer_tokens
         self.headers: Headers = ()
-        self.limiter: KeyLimiter | None = None
-        self.ticket: CallerTicket | None = None
+        self.entry: Entry | None = None
 
     @property
     def runtime(self) -> Runtime:
@@ -272,19 +329,17 @@ class Permit:
 
     def _release(self, used_tokens: float | None) -> None:
         """Release the reservation and the slot; `used_tokens` is None if no replica received the request."""
-        now_s = self._runtime.loop.time()
-        if self.limiter is not None and self.ticket is not None:
-            if used_tokens is None:
-                self.runtime.safely("admission", self.limiter.release, None, self.ticket, now_s)
-            else:
-                self.runtime.safely("admission", self.limiter.settle, None, self.ticket, used_tokens, now_s)
+        if self.entry is not None:
+            self.entry.close(used_tokens)
         if self._has_slot and self._queue is not None:
             self._has_slot = False
             fair_queue = self._queue.fair_queue
             if used_tokens is None:
                 next_permit = self.runtime.safely("admission", fair_queue.release_unused, None)
             else:
-                next_permit = self.runtime.safely("admission", fair_queue.release, None, now_s - self._start_s)
+                next_permit = self.runtime.safely(
+                    "admission", fair_queue.release, None, self._runtime.loop.time() - self._start_s
+                )
             if next_permit is not None:
                 next_permit.granted()
 

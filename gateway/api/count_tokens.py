@@ -11,8 +11,9 @@ import secrets
 
 import msgspec
 
+from gateway.api.admission import Entry
 from gateway.api.asgi import Receive, Scope, Send
-from gateway.api.body_reader import ClientDisconnected
+from gateway.api.body_reader import Arrival, ClientDisconnected
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import respond, serve
@@ -55,14 +56,19 @@ class TokenCounts:
         request_id = f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         serving, key_name = self.serving, None
-        body = b""
+        arrival: Arrival | None = None
+        entry: Entry | None = None
         try:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"method {scope['method']} is not supported at {PATH}; use POST", allow="POST")
             key_name = serving.keyring.name(scope["headers"])
-            body = await serving.bodies.receive(scope["headers"], receive)
+            entry = serving.counts.enter(key_name)
+            arrival = serving.bodies.open(key_name)
+            body = await arrival.receive(scope["headers"], receive)
             answer = _encode({"input_tokens": self._count(serving, key_name, body, scope["headers"])})
         except GatewayError as error:
+            if entry is not None:
+                entry.reject(error.status)
             code = error.code or error.kind
             self._runtime.emit(RequestRejected(self._runtime.loop.time(), request_id, key_name, error.status, code))
             await answer_error(error, outbox, receive, request_id, self._api)
@@ -73,8 +79,10 @@ class TokenCounts:
             respond(outbox, 200, headers, answer)
             await serve(None, outbox, receive)
         finally:
-            if body:
-                self._runtime.safely("body_memory", serving.bodies.memory.release, None, len(body))
+            if entry is not None:
+                entry.close(0.0)
+            if arrival is not None:
+                arrival.close()
 
     def _count(self, serving: Serving, key_name: str, body: bytes, headers: Headers) -> int:
         name, prompt = parse_count(body, headers)

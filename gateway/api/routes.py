@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.api.admission import Admission, Permit, RequestSize
+from gateway.api.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
-from gateway.api.body_reader import BodyReader, ClientDisconnected
+from gateway.api.body_reader import Arrival, BodyReader, ClientDisconnected
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
@@ -40,6 +40,7 @@ from providers.base import Api, Call, Headers
 
 _DISCARD_S = 2.0  # a rejected body is read and dropped for this long, so that the sender gets the response
 _DISCARD_BYTES_MAX = 32 * 1024 * 1024
+_CLIENT_GONE = 499  # the status in logs of a client that disconnected
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,15 @@ class Serving:
         keyring: API keys and the models they may use.
         bodies: receives request bodies.
         admission: gives permits to requests.
+        counts: the same for requests that only count tokens, whose limits are separate, as at Anthropic.
+        limits: limits on client requests.
     """
 
     models: Mapping[str, Model]
     keyring: Keyring
     bodies: BodyReader
     admission: Admission
+    counts: Admission
     limits: RequestLimits
 
 
@@ -111,7 +115,9 @@ class RacedRoutes:
         outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         api = self.paths[scope["path"]]
         serving, key_name = self.serving, None
-        body, arrived_s = b"", 0.0
+        arrival: Arrival | None = None
+        entry: Entry | None = None
+        held_s: float | None = None
         try:
             if api is Api.RESPONSES and is_handshake(scope):
                 raise UnsupportedUpgrade(f"WebSocket is not supported at {scope['path']}; use POST")
@@ -121,21 +127,28 @@ class RacedRoutes:
                 )
             self._require_open()
             key_name = serving.keyring.name(scope["headers"])
-            body = await serving.bodies.receive(scope["headers"], receive)
+            entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
+            arrival = serving.bodies.open(key_name)
+            body = await arrival.receive(scope["headers"], receive)
             self._require_open()  # again: the shutdown may have begun while the body arrived
             arrived_s = self._runtime.loop.time()
             caller = Caller(request_id, key_name, arrived_s)
-            race, permit = self._race(serving, api, body, scope["headers"], caller, outbox)
+            race, permit = self._race(serving, api, body, scope["headers"], caller, outbox, entry)
         except GatewayError as error:
+            if entry is not None:
+                entry.reject(error.status)
             self._emit_rejected(request_id, key_name, error)
             await answer_error(error, outbox, receive, request_id, self._apis[api])
         except ClientDisconnected:
             pass
         else:
             await self._run(race, permit, outbox, receive, request_id, self._apis[api])
+            held_s = self._runtime.loop.time() - arrived_s
         finally:
-            if body:
-                self._release(serving.bodies, len(body), arrived_s)
+            if entry is not None:
+                entry.reject(_CLIENT_GONE)  # counts an unfinished request; without effect after a permit
+            if arrival is not None:
+                arrival.close(held_s)
 
     def _require_open(self) -> None:
         if self.refusing:
@@ -169,7 +182,14 @@ class RacedRoutes:
                 permit.close()
 
     def _race(
-        self, serving: Serving, api: Api, body: bytes, headers: Headers, caller: Caller, outbox: Outbox
+        self,
+        serving: Serving,
+        api: Api,
+        body: bytes,
+        headers: Headers,
+        caller: Caller,
+        outbox: Outbox,
+        entry: Entry | None,
     ) -> tuple[Race, Permit | None]:
         """Parse the body and build the race, and its permit if the request is limited; none of it waits."""
         inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
@@ -183,7 +203,7 @@ class RacedRoutes:
             answer = TellingAnswer if inbound.tells_usage else JsonAnswer
             client = answer(outbox, caller.request_id, self._apis[api], call)
         facts = self._facts(inbound, model)
-        permit = self._admit(serving.admission, caller, model, call, facts)
+        permit = self._admit(serving.admission, caller, model, call, facts, entry)
         race = Race(model, call, facts, client, caller, self._runtime if permit is None else permit.runtime)
         outbox.race = race
         return race, permit
@@ -199,28 +219,20 @@ class RacedRoutes:
         return model
 
     def _admit(
-        self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts
+        self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts, entry: Entry | None
     ) -> Permit | None:
         """Return a permit for a request, None if it needs none."""
-        if not admission.applies_to(caller.key_name, model.name):
+        if not admission.applies_to(entry, model.name):
             return None
         answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
         size = RequestSize(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
         try:
-            return admission.admit(caller, model.name, size)
+            return admission.admit(caller, model.name, size, entry)
         except GatewayError:
             raise
         except Exception as error:  # a bug in a limit must not fail the request
             self._runtime.report("admission", error)
             return None
-
-    def _release(self, bodies: BodyReader, body_bytes: int, arrived_s: float) -> None:
-        """Release the body's bytes of a request that is over."""
-        now_s = self._runtime.loop.time()
-        try:
-            bodies.memory.ended(body_bytes, now_s - arrived_s)
-        except Exception as error:  # as above
-            self._runtime.report("body_memory", error)
 
     def _facts(self, inbound: Inbound, model: Model) -> RequestFacts:
         """Build the facts that policies get about a request; without the prompt's size if an estimate fails."""

@@ -1,8 +1,13 @@
-"""A limit on the memory of all buffered request bodies. Pure.
+"""A limit on the memory of all buffered request bodies, shared fairly between API keys. Pure.
+
+Bytes are reserved as they arrive, never as announced. With several keys, a key with more than one body holds at most
+half of the bytes that the bodies of the other keys have not reserved: whatever one key sends, room is left for the next
+one. Where a limit is reached, the youngest incomplete body is refused, so that older ones can become complete.
 
 Units: bytes, seconds.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from gateway.limits.wait_estimator import WaitEstimator
@@ -10,8 +15,40 @@ from gateway.limits.wait_estimator import WaitEstimator
 ARRIVING_MAX: Final = 1_000  # concurrent bodies being received; for each, the server may hold 64 kB not yet counted
 
 
+class _Usage:
+    """The memory of one key's bodies.
+
+    Attributes:
+        held: bytes reserved.
+        bodies: open bodies.
+        arriving: bodies being received.
+    """
+
+    __slots__ = ("arriving", "bodies", "held")
+
+    def __init__(self) -> None:
+        self.held = self.bodies = self.arriving = 0
+
+
+class HeldBody:
+    """One request body, from `BodyMemory.open` to `BodyMemory.close`.
+
+    Attributes:
+        usage: the memory of all bodies of the caller's API key.
+        size: bytes reserved.
+        on_refused: called if the body is refused while it is being received; None if it is not.
+    """
+
+    __slots__ = ("on_refused", "size", "usage")
+
+    def __init__(self, usage: _Usage) -> None:
+        self.usage = usage
+        self.size = 0
+        self.on_refused: Callable[[], None] | None = None
+
+
 class BodyMemory:
-    """Counts the bytes of all buffered request bodies: reserved before a body is read, released when its request ends.
+    """Counts the bytes of all buffered request bodies, from their arrival to the end of their requests.
 
     Args:
         bytes_max: limit for all bodies together.
@@ -20,33 +57,101 @@ class BodyMemory:
     Attributes:
         held: bytes reserved.
         arriving: bodies being received.
+        is_shared: True if there are several API keys.
     """
 
-    __slots__ = ("_wait_estimator", "arriving", "arriving_max", "bytes_max", "held")
+    __slots__ = ("_arriving", "_usages", "_wait_estimator", "arriving_max", "bytes_max", "held", "is_shared")
 
-    def __init__(self, bytes_max: int, arriving_max: int = ARRIVING_MAX) -> None:
+    def __init__(self, bytes_max: int, arriving_max: int = ARRIVING_MAX, *, is_shared: bool = False) -> None:
         self.bytes_max = bytes_max
         self.arriving_max = arriving_max
         self.held = 0
-        self.arriving = 0
+        self.is_shared = is_shared
+        self._usages: dict[str, _Usage] = {}  # by names of configured keys, so that their number is bounded
+        self._arriving: dict[HeldBody, None] = {}  # from the oldest to the youngest
         self._wait_estimator = WaitEstimator(bytes_max)
 
-    def try_reserve(self, size: int) -> bool:
-        """Reserve `size` bytes; return False and reserve nothing where they do not fit."""
-        if self.held + size > self.bytes_max:
+    @property
+    def arriving(self) -> int:
+        """Number of bodies being received."""
+        return len(self._arriving)
+
+    def open(self, key_name: str) -> HeldBody:
+        """Return a new body, with no bytes reserved."""
+        usage = self._usages.get(key_name)
+        if usage is None:
+            usage = self._usages[key_name] = _Usage()
+        usage.bodies += 1
+        return HeldBody(usage)
+
+    def start(self, body: HeldBody, on_refused: Callable[[], None]) -> bool:
+        """Count a body as being received; return False if there are too many, of all keys or of its own."""
+        usage, arriving = body.usage, len(self._arriving)
+        others = arriving - usage.arriving
+        if self.is_shared and usage.arriving and 2 * (usage.arriving + 1) > self.arriving_max - others:
             return False
-        self.held += size
+        if arriving >= self.arriving_max:
+            youngest = max(reversed(self._arriving), key=lambda each: each.usage.arriving)
+            if youngest.usage.arriving <= usage.arriving + 1:
+                return False
+            self._refuse(youngest)
+        body.on_refused = on_refused
+        usage.arriving += 1
+        self._arriving[body] = None
         return True
 
-    def release(self, size: int) -> None:
-        """Release bytes that became no request."""
-        self.held -= size
+    def grow(self, body: HeldBody, size: int) -> bool:
+        """Reserve `size` more bytes, by refusing younger incomplete bodies where needed; return False if impossible."""
+        usage = body.usage
+        while True:
+            others = self.held - usage.held
+            if self.is_shared and usage.bodies > 1 and 2 * (usage.held + size) > self.bytes_max - others:
+                youngest = next((each for each in reversed(self._arriving) if each.usage is usage), None)
+            elif self.held + size > self.bytes_max:
+                youngest = max(reversed(self._arriving), key=lambda each: each.usage.held, default=None)
+            else:
+                break
+            if youngest is None or youngest is body:
+                return False
+            self._refuse(youngest)
+        self.held += size
+        usage.held += size
+        body.size += size
+        return True
 
-    def ended(self, size: int, held_s: float) -> None:
-        """Release the bytes of a request that has ended, held for `held_s`."""
-        self.held -= size
-        self._wait_estimator.ended(held_s, size)
+    def arrived(self, body: HeldBody) -> None:
+        """Count a body as received, or as given up."""
+        if body.on_refused is not None:
+            body.on_refused = None
+            body.usage.arriving -= 1
+            del self._arriving[body]
+
+    def close(self, body: HeldBody, held_s: float | None = None) -> None:
+        """Release all bytes of a body.
+
+        Args:
+            body: an open body.
+            held_s: time from its arrival to the end of its request; None if it became no request.
+        """
+        if body.on_refused is not None:
+            self.arrived(body)
+        if held_s is not None:
+            self._wait_estimator.ended(held_s, body.size)
+        usage = body.usage
+        self.held -= body.size
+        usage.held -= body.size
+        usage.bodies -= 1
+        body.size = 0
 
     def wait_s(self, size: int) -> float:
         """Return the expected wait until `size` bytes fit."""
         return self._wait_estimator.wait_s(max(1, self.held + size - self.bytes_max))
+
+    def _refuse(self, body: HeldBody) -> None:
+        on_refused = body.on_refused
+        self.arrived(body)
+        self.held -= body.size
+        body.usage.held -= body.size
+        body.size = 0
+        if on_refused is not None:
+            on_refused()

@@ -1,7 +1,8 @@
 """The limits of one caller's key: requests and tokens per minute, and concurrent requests. Pure.
 
-Tokens are reserved when a request is admitted (its prompt, and the answer it may get) and settled with its usage. A
-limit per minute is a bucket that refills continuously and is initially full. Independent of keys, headers and models.
+A request counts from its headers on, so that a key at its limit cannot send bodies. Its tokens (the prompt, and the
+answer it may get) are reserved when the body is known, and settled with its usage. A limit per minute is a bucket that
+refills continuously and is initially full. Independent of keys, headers and models.
 
 Units: requests and tokens; now_s in seconds, of one clock.
 """
@@ -92,32 +93,42 @@ class KeyLimiter:
         self._tokens = _Rate(limits.tokens_per_min) if limits.tokens_per_min is not None else None
         self._wait_estimator = WaitEstimator(limits.concurrency or 1)
 
-    def reserve(self, prompt_tokens: float, answer_tokens: float, now_s: float) -> CallerTicket | OverLimit:
-        """Admit one request, or return the reason for rejecting it; a rejected request takes nothing.
+    def enter(self, now_s: float) -> CallerTicket | OverLimit:
+        """Count one request whose body is not yet known, or return the reason for rejecting it.
 
-        A request whose prompt alone exceeds the limit is never admitted. One that exceeds it only together with the
-        longest possible answer waits for a full bucket: most answers are far shorter than their limit.
+        A rejected request takes nothing.
         """
         limit = self.limits.concurrency
         if limit is not None and self.in_flight >= limit:
             return OverLimit(Quantity.CONCURRENCY, limit, self.in_flight + 1, self._wait_estimator.wait_s())
-        tokens = prompt_tokens + answer_tokens
-        requests_wait_s = tokens_wait_s = 0.0
         if self._requests is not None:
-            requests_wait_s = self._requests.wait_s(1.0, now_s)
+            wait_s = self._requests.wait_s(1.0, now_s)
+            if wait_s > 0:
+                return OverLimit(Quantity.REQUESTS, self._requests.limit, 1, wait_s)
+        self._take(0.0, 1.0, now_s)
+        self.in_flight += 1
+        return CallerTicket(0.0, now_s)
+
+    def reserve(
+        self, ticket: CallerTicket, prompt_tokens: float, answer_tokens: float, now_s: float
+    ) -> OverLimit | None:
+        """Reserve the tokens of a request that has entered, or return the reason for rejecting it.
+
+        A request whose prompt alone exceeds the limit is never admitted. One that exceeds it only together with the
+        longest possible answer waits for a full bucket: most answers are far shorter than their limit.
+        """
+        tokens = prompt_tokens + answer_tokens
         if self._tokens is not None:
             limit = self._tokens.limit
             if prompt_tokens > limit:
                 return OverLimit(Quantity.TOKENS, limit, math.ceil(prompt_tokens), None)
             tokens = min(tokens, limit)
-            tokens_wait_s = self._tokens.wait_s(tokens, now_s)
-            if tokens_wait_s > requests_wait_s:
-                return OverLimit(Quantity.TOKENS, limit, math.ceil(tokens), tokens_wait_s)
-        if self._requests is not None and requests_wait_s > 0:
-            return OverLimit(Quantity.REQUESTS, self._requests.limit, 1, requests_wait_s)
-        self._take(tokens, 1.0, now_s)
-        self.in_flight += 1
-        return CallerTicket(tokens, now_s)
+            wait_s = self._tokens.wait_s(tokens, now_s)
+            if wait_s > 0:
+                return OverLimit(Quantity.TOKENS, limit, math.ceil(tokens), wait_s)
+        self._take(tokens, 0.0, now_s)
+        ticket.tokens = tokens
+        return None
 
     def settle(self, ticket: CallerTicket, tokens: float, now_s: float) -> None:
         """Record the usage of a request that has ended."""
@@ -127,6 +138,10 @@ class KeyLimiter:
     def release(self, ticket: CallerTicket, now_s: float) -> None:
         """Give back everything taken by a request that was never sent to a replica."""
         self._close(ticket, -ticket.tokens, -1.0, now_s)
+
+    def reject(self, ticket: CallerTicket, now_s: float) -> None:
+        """Give back all but the request itself: a request that the caller got wrong counts."""
+        self._close(ticket, -ticket.tokens, 0.0, now_s)
 
     def status(self, now_s: float) -> list[LimitStatus]:
         """Return the remaining amounts of the limits per minute."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.api.admission import Admission, ModelQueue, Permit, RequestSize
+from gateway.api.admission import Admission, Entry, ModelQueue, Permit, RequestSize
 from gateway.errors import GatewayError, OverKeyLimit, Overloaded
 from gateway.events import ComponentFailed, Event, RequestEnded, RequestRejected
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
@@ -103,13 +103,22 @@ class House:
         """A request comes."""
         work = kind(self, length_s, Caller("r", key, self.loop.time()))
         try:
-            work.place = self.admission.admit(work.caller, "m", size or RequestSize(100.0, 100.0))
+            entry = self.admission.enter(key)
+            work.place = self._admitted(work.caller, size or RequestSize(100.0, 100.0), entry)
         except GatewayError as error:
             work.refuse(error)
             return work
         work.runtime = work.place.runtime
         work.place.run(work, work.refuse)
         return work
+
+    def _admitted(self, caller: Caller, size: RequestSize, entry: Entry | None) -> Permit:
+        try:
+            return self.admission.admit(caller, "m", size, entry)
+        except GatewayError as error:
+            if entry is not None:
+                entry.reject(error.status)
+            raise
 
     @property
     def told(self) -> list[tuple[int, str | None, float]]:

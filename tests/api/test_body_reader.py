@@ -1,4 +1,4 @@
-"""Request bodies: counted before they are read and until their request ends, whatever comes in between."""
+"""Request bodies: counted from their arrival to the end of their request, and shared fairly between keys."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.api.body_reader import BodyReader, ClientDisconnected
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
-from gateway.limits.body_memory import BodyMemory
+from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from providers.base import Headers
@@ -51,6 +51,23 @@ def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyReader
     return BodyReader(body_bytes_max, body_s, memory, runtime)
 
 
+async def receive(bodies: BodyReader, headers: Headers, receiving: Any, key_name: str = "a") -> bytes:
+    """Receive a body of a request that ends at once if it is rejected, and never otherwise."""
+    arrival = bodies.open(key_name)
+    try:
+        return await arrival.receive(headers, receiving)
+    except BaseException:
+        arrival.close()
+        raise
+
+
+def filled(memory: BodyMemory, size: int, key_name: str = "a") -> HeldBody:
+    """Hold a complete body."""
+    body = memory.open(key_name)
+    assert memory.grow(body, size)
+    return body
+
+
 def announced(size: int) -> Headers:
     """Headers that announce a body."""
     return [(b"content-length", b"%d" % size)]
@@ -66,29 +83,30 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_a_body_in_one_piece_is_held_until_its_request_ends() -> None:
-    """Its bytes are taken before it is read, stay while the request runs, and are given back once."""
+    """Its bytes are reserved when they have arrived, stay while the request runs, and are released once."""
 
     async def main() -> None:
         held = BodyMemory(100)
-        bodies, sender = reader(50, 1.0, held), Sender([(0.0, b"12345", False)], held=held)
-        assert await bodies.receive(announced(5), sender.receive) == b"12345"
-        assert (sender.held_when_read, held.held) == ([5], 5)
-        held.ended(5, 1.0)
+        arrival, sender = reader(50, 1.0, held).open("a"), Sender([(0.0, b"12345", False)], held=held)
+        assert await arrival.receive(announced(5), sender.receive) == b"12345"
+        assert (sender.held_when_read, held.held) == ([0], 5)
+        arrival.close(1.0)
+        arrival.close(1.0)
         assert held.held == 0
 
     run(main)
 
 
 @pytest.mark.parametrize("headers", [announced(40), []], ids=["announced", "in chunks"])
-def test_what_does_not_fit_is_not_read(headers: Headers) -> None:
-    """With the memory used up a new body is rejected before `receive` is called."""
+def test_with_no_room_left_nothing_is_read(headers: Headers) -> None:
+    """With the memory taken by complete bodies a new body is rejected before `receive` is called."""
 
     async def main() -> None:
         held = BodyMemory(100)
-        assert held.try_reserve(100)
+        filled(held, 100)
         sender = Sender([(0.0, b"x" * 40, False)])
         with pytest.raises(Overloaded) as refused:
-            await reader(50, 1.0, held).receive(headers, sender.receive)
+            await receive(reader(50, 1.0, held), headers, sender.receive)
         assert (sender.asked, held.held) == (0, 100)
         assert refused.value.closes
         assert refused.value.retry_after_s == 5.0
@@ -96,36 +114,128 @@ def test_what_does_not_fit_is_not_read(headers: Headers) -> None:
     run(main)
 
 
-def test_chunks_are_counted_as_they_come() -> None:
-    """A body of unknown length takes its bytes piece by piece, and is refused at the piece that does not fit."""
+@pytest.mark.parametrize("headers", [announced(180), []], ids=["announced", "in chunks"])
+def test_bytes_are_counted_as_they_arrive(headers: Headers) -> None:
+    """A body takes its bytes piece by piece, whatever it announces, and is rejected at the piece that does not fit."""
 
     async def main() -> None:
         held = BodyMemory(100)
-        assert held.try_reserve(70)
+        filled(held, 70)
         sender = Sender([(0.1, b"x" * 20, True)] * 9, held=held)
         with pytest.raises(Overloaded):
-            await reader(500, 10.0, held).receive([], sender.receive)
+            await receive(reader(500, 10.0, held), headers, sender.receive)
         assert (sender.held_when_read, held.held, held.arriving) == ([70, 90], 70, 0)
 
     run(main)
 
 
-def test_how_long_to_wait_is_how_long_bodies_are_held() -> None:
-    """With bodies held for 20 s, a tenth of all the room is back in 2 s."""
+def test_the_wait_is_the_time_for_which_bodies_are_held() -> None:
+    """With bodies held for 20 s, a tenth of all the room is free after 2 s."""
 
     async def main() -> None:
         held = BodyMemory(1_000)
-        assert held.try_reserve(500)
-        held.ended(500, 20.0)
-        assert held.try_reserve(1_000)
+        held.close(filled(held, 500), 20.0)
+        filled(held, 1_000)
         with pytest.raises(Overloaded) as refused:
-            await reader(500, 1.0, held).receive(announced(100), Sender([]).receive)
-        assert refused.value.retry_after_s == pytest.approx(2.0)
+            await receive(reader(500, 1.0, held), announced(100), Sender([(0.0, b"x" * 100, False)]).receive)
+        assert refused.value.retry_after_s == pytest.approx(0.1)
 
     run(main)
 
 
-def test_bodies_waited_for_are_bounded() -> None:
+def test_of_incomplete_bodies_the_youngest_is_refused() -> None:
+    """Bodies that together exceed the memory do not block each other: the older ones become complete."""
+
+    async def main() -> None:
+        held = BodyMemory(100)
+        bodies = reader(50, 30.0, held)
+
+        async def one(number: int) -> str:
+            await asyncio.sleep(0.01 * number)
+            try:
+                await receive(bodies, announced(50), Sender([(0.1, b"x" * 10, step < 4) for step in range(5)]).receive)
+            except Overloaded:
+                return "refused"
+            return "whole"
+
+        assert await asyncio.gather(*map(one, range(6))) == ["whole"] * 2 + ["refused"] * 4
+        assert (held.held, held.arriving) == (100, 0)
+
+    run(main)
+
+
+def test_a_refused_body_is_dropped_at_once() -> None:
+    """A body whose sender has stopped is refused when an older body needs its room, without waiting for its sender."""
+
+    async def main() -> None:
+        held = BodyMemory(100)
+        bodies, loop = reader(80, 30.0, held), asyncio.get_running_loop()
+
+        async def silent() -> float:
+            with pytest.raises(Overloaded):
+                await receive(bodies, announced(80), Sender([(0.1, b"x" * 60, True)]).receive)
+            return loop.time() - began_s
+
+        began_s = loop.time()
+        async with asyncio.TaskGroup() as tasks:
+            old = tasks.create_task(
+                receive(bodies, announced(80), Sender([(0.05, b"x" * 30, True), (1.0, b"x" * 50, False)]).receive)
+            )
+            young = tasks.create_task(silent())
+        assert young.result() == pytest.approx(1.05)
+        assert (len(old.result()), held.held) == (80, 80)
+
+    run(main)
+
+
+def test_one_key_leaves_room_for_another() -> None:
+    """Of several keys, one that sends as much as it can holds half of the room, and the next key is never refused."""
+
+    async def main() -> None:
+        held = BodyMemory(1_000, is_shared=True)
+        bodies = reader(100, 30.0, held)
+        async with asyncio.TaskGroup() as tasks:
+            flood = [
+                tasks.create_task(_outcome(bodies, Sender([(0.1, b"x" * 99, True)]), "hostile")) for _ in range(50)
+            ]
+            await asyncio.sleep(1.0)
+            assert held.held == 5 * 99
+            served = [
+                len(await receive(bodies, announced(80), Sender([(0.1, b"x" * 80, False)]).receive, "other"))
+                for _ in range(3)
+            ]
+            assert served == [80] * 3
+            for task in flood:
+                task.cancel()
+        assert held.held == 240
+
+    run(main)
+
+
+async def _outcome(bodies: BodyReader, sender: Sender, key_name: str) -> str:
+    try:
+        await receive(bodies, announced(50), sender.receive, key_name)
+    except GatewayError as error:
+        return error.code or ""
+    return "whole"
+
+
+def test_a_key_with_one_body_may_use_all_the_room() -> None:
+    """A body up to the configured size is possible, however small the half of the room is."""
+
+    async def main() -> None:
+        held = BodyMemory(100, is_shared=True)
+        bodies = reader(100, 30.0, held)
+        first = bodies.open("a")
+        assert len(await first.receive([], Sender([(0.0, b"x" * 90, False)]).receive)) == 90
+        with pytest.raises(Overloaded, match="share"):
+            await receive(bodies, [], Sender([(0.0, b"x" * 9, False)]).receive)
+        first.close(1.0)
+
+    run(main)
+
+
+def test_bodies_being_received_are_bounded() -> None:
     """At most N bodies may be arriving; one more is rejected unless it is complete with its headers."""
 
     async def main() -> None:
@@ -137,16 +247,34 @@ def test_bodies_waited_for_are_bounded() -> None:
             await asyncio.sleep(0.5)
             assert held.arriving == 2
             with pytest.raises(Overloaded):
-                await bodies.receive(announced(9), Sender([(0.1, b"123456789", False)]).receive)
-            assert await bodies.receive(announced(3), Sender([(0.0, b"123", False)]).receive) == b"123"
+                await receive(bodies, announced(9), Sender([(0.1, b"123456789", False)]).receive)
+            assert await receive(bodies, announced(3), Sender([(0.0, b"123", False)]).receive) == b"123"
         assert (held.arriving, held.held) == (0, 3)
+
+    run(main)
+
+
+def test_one_key_leaves_slots_for_another() -> None:
+    """Of several keys, one that begins as many bodies as it can leaves half of the slots to the others."""
+
+    async def main() -> None:
+        held = BodyMemory(10_000, arriving_max=8, is_shared=True)
+        bodies = reader(50, 30.0, held)
+        async with asyncio.TaskGroup() as tasks:
+            flood = [tasks.create_task(_outcome(bodies, Sender([(0.1, b"1", True)]), "hostile")) for _ in range(20)]
+            await asyncio.sleep(1.0)
+            assert held.arriving == 4
+            slow = Sender([(0.1, b"12345", True), (0.1, b"6789", False)])
+            assert await receive(bodies, announced(9), slow.receive, "other") == b"123456789"
+            for task in flood:
+                task.cancel()
 
     run(main)
 
 
 async def _refused(bodies: BodyReader, kind: type[GatewayError]) -> None:
     with pytest.raises(kind):
-        await bodies.receive(announced(9), Sender([(0.1, b"1", True)]).receive)
+        await receive(bodies, announced(9), Sender([(0.1, b"1", True)]).receive)
 
 
 PIECES = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 2.0]), st.binary(max_size=40), st.booleans()), max_size=5)
@@ -154,19 +282,19 @@ PIECES = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 2.0]), st.binary(max_size
 
 @settings(max_examples=150)
 @given(st.lists(st.tuples(PIECES, st.one_of(st.none(), st.integers(0, 120)), st.booleans()), max_size=6))
-def test_nothing_is_ever_held_for_nobody(senders: list[tuple[list[Piece], int | None, bool]]) -> None:
-    """For any announced, late, too large or incomplete body: exactly the received bodies are held."""
+def test_only_received_bodies_are_held(senders: list[tuple[list[Piece], int | None, bool]]) -> None:
+    """For any announced, late, too large or incomplete bodies of two keys: exactly the received bodies are held."""
 
     async def one(bodies: BodyReader, pieces: list[Piece], size: int | None, *, leaves: bool) -> int:
         headers = [] if size is None else announced(size)
         try:
-            body = await bodies.receive(headers, Sender(pieces, leaves=leaves).receive)
+            body = await receive(bodies, headers, Sender(pieces, leaves=leaves).receive, "a" if leaves else "b")
         except (BodyTooLarge, Overloaded, RequestTimeout, ClientDisconnected):
             return 0
         return len(body)
 
     async def main() -> None:
-        held = BodyMemory(150, arriving_max=3)
+        held = BodyMemory(150, arriving_max=3, is_shared=True)
         bodies = reader(100, 3.0, held)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one(bodies, pieces, size, leaves=leaves)) for pieces, size, leaves in senders]
@@ -182,7 +310,7 @@ def test_a_length_that_is_no_length_is_refused() -> None:
     async def main() -> None:
         held = BodyMemory(100)
         with pytest.raises(BodyTooLarge):
-            await reader(50, 1.0, held).receive([(b"content-length", b"9" * 5_000)], Sender([]).receive)
+            await receive(reader(50, 1.0, held), [(b"content-length", b"9" * 5_000)], Sender([]).receive)
         assert held.held == 0
 
     run(main)

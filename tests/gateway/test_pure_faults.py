@@ -94,7 +94,7 @@ class GatewayUnderTest:
         limiters = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9))}
         admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
-        serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, limits)
+        serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, admission, limits)
         self.routes = RacedRoutes(serving, client_apis(), runtime, tasks)
 
     async def ask(self, text: str, script: list[Step] = QUICK) -> bytes:

@@ -6,6 +6,19 @@ from hypothesis import strategies as st
 
 from gateway.limits.caller_limits import CallerLimits, CallerTicket, KeyLimiter, LimitStatus, OverLimit, Quantity
 
+
+def admitted(account: KeyLimiter, prompt: float, answer: float, now_s: float) -> CallerTicket | OverLimit:
+    """Enter a request and reserve its tokens at once; one without enough tokens gives its place back."""
+    ticket = account.enter(now_s)
+    if isinstance(ticket, OverLimit):
+        return ticket
+    over = account.reserve(ticket, prompt, answer, now_s)
+    if over is None:
+        return ticket
+    account.release(ticket, now_s)
+    return over
+
+
 STEPS = st.lists(
     st.tuples(st.floats(0.0, 30.0), st.floats(0.0, 400.0), st.floats(0.0, 400.0), st.floats(0.0, 1.5)), max_size=60
 )
@@ -20,7 +33,7 @@ def test_no_minute_has_more_than_its_limit_and_a_full_bucket(
     entered: list[tuple[float, float]] = []
     for gap_s, prompt, answer, share in steps:
         now_s += gap_s
-        ticket = account.reserve(prompt, answer, now_s)
+        ticket = admitted(account, prompt, answer, now_s)
         if isinstance(ticket, CallerTicket):
             used = min(1.0, share) * ticket.tokens
             account.settle(ticket, used, now_s)
@@ -39,19 +52,20 @@ def test_the_wait_is_honest(steps: list[tuple[float, float, float, float]], requ
     account, now_s = KeyLimiter(CallerLimits(requests, tokens)), 0.0
     for gap_s, prompt, answer, share in steps:
         now_s += gap_s
-        result = account.reserve(prompt, answer, now_s)
+        result = admitted(account, prompt, answer, now_s)
         if isinstance(result, OverLimit) and result.wait_s is not None:
-            assert isinstance(account.reserve(prompt, answer, now_s + 0.9 * result.wait_s), OverLimit)
+            assert isinstance(admitted(account, prompt, answer, now_s + 0.9 * result.wait_s), OverLimit)
             now_s += result.wait_s
-            result = account.reserve(prompt, answer, now_s + 1e-6)
-            assert isinstance(result, CallerTicket)
+            was_for_requests = result.quantity is Quantity.REQUESTS
+            result = admitted(account, prompt, answer, now_s + 1e-6)
+            assert isinstance(result, CallerTicket) or (was_for_requests and result.quantity is Quantity.TOKENS)
         if isinstance(result, CallerTicket):
             account.settle(result, share * result.tokens, now_s)
 
 
 def entered(account: KeyLimiter, prompt: float = 0.0, answer: float = 0.0, now_s: float = 0.0) -> CallerTicket:
     """A request that gets in."""
-    ticket = account.reserve(prompt, answer, now_s)
+    ticket = admitted(account, prompt, answer, now_s)
     assert isinstance(ticket, CallerTicket)
     return ticket
 
@@ -61,7 +75,7 @@ def test_a_refusal_takes_nothing() -> None:
     account = KeyLimiter(CallerLimits(requests_per_min=10, tokens_per_min=100))
     before = account.status(0.0)
     for _ in range(50):
-        assert isinstance(account.reserve(101.0, 0.0, 0.0), OverLimit)
+        assert isinstance(admitted(account, 101.0, 0.0, 0.0), OverLimit)
     assert account.status(0.0) == before
 
 
@@ -85,32 +99,38 @@ def test_it_is_settled_with_what_was_used() -> None:
     assert account.status(0.0) == [LimitStatus(Quantity.TOKENS, 600, 550, 5.0)]
     account.settle(entered(account, 100.0, 0.0), 800.0, 0.0)
     assert account.status(0.0) == [LimitStatus(Quantity.TOKENS, 600, 0, 85.0)]
-    assert account.reserve(10.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 600, 10, 26.0)
+    assert admitted(account, 10.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 600, 10, 26.0)
 
 
 def test_requests_at_a_time() -> None:
     """At most `concurrency` requests are admitted, one more per end; the wait is one's duration / concurrency."""
     account = KeyLimiter(CallerLimits(concurrency=2))
     tickets = [entered(account), entered(account)]
-    assert account.reserve(0.0, 0.0, 1.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 5.0)
+    assert admitted(account, 0.0, 0.0, 1.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 5.0)
     account.settle(tickets[0], 0.0, 8.0)
     entered(account, now_s=8.0)
-    assert account.reserve(0.0, 0.0, 9.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 4.0)
+    assert admitted(account, 0.0, 0.0, 9.0) == OverLimit(Quantity.CONCURRENCY, 2, 3, 4.0)
 
 
 def test_a_prompt_over_the_limit_never_fits_and_an_answer_may() -> None:
     """A prompt over the limit is always rejected; one over it only with its answer waits for a full bucket."""
     account = KeyLimiter(CallerLimits(tokens_per_min=100))
-    assert account.reserve(101.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 100, 101, None)
+    assert admitted(account, 101.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 100, 101, None)
     entered(account, 50.0, 1e6)
-    refused = account.reserve(50.0, 1e6, 0.0)
+    refused = admitted(account, 50.0, 1e6, 0.0)
     assert isinstance(refused, OverLimit)
     assert refused.wait_s == pytest.approx(60.0)
 
 
-def test_the_longer_wait_is_reported() -> None:
-    """If both limits are exhausted, the longer wait is reported: the shorter one would be in vain."""
-    account = KeyLimiter(CallerLimits(requests_per_min=60, tokens_per_min=60))
-    for _ in range(60):
-        entered(account, 1.0)
-    assert account.reserve(30.0, 0.0, 0.0) == OverLimit(Quantity.TOKENS, 60, 30, 30.0)
+def test_a_rejected_request_counts() -> None:
+    """A request that the caller got wrong takes one of its requests, and neither tokens nor a concurrent request."""
+    account = KeyLimiter(CallerLimits(requests_per_min=10, tokens_per_min=100, concurrency=1))
+    for _ in range(3):
+        ticket = account.enter(0.0)
+        assert isinstance(ticket, CallerTicket)
+        assert account.enter(0.0) == OverLimit(Quantity.CONCURRENCY, 1, 2, 5.0)
+        assert account.reserve(ticket, 50.0, 0.0, 0.0) is None
+        account.reject(ticket, 0.0)
+        account.release(ticket, 0.0)
+    assert [status.remaining for status in account.status(0.0)] == [7, 100]
+    assert account.in_flight == 0

@@ -207,36 +207,81 @@ def test_a_key_sees_its_models_only() -> None:
 
 @pytest.mark.parametrize("expects", [True, False])
 def test_no_more_bodies_than_there_is_room(*, expects: bool) -> None:
-    """Two senders that announce all the room there is keep a third out, before it has sent anything."""
+    """Announced bodies take no room; received ones keep further bodies out until a request ends."""
 
     async def main() -> None:
         limits = {"request_body_max": f"{_BODY}B", "buffered_bodies_max": f"{2 * _BODY}B"}
-        async with serving({"a": {"ttft": "1ms", "tokens": 3}}, limits=limits) as site:
+        async with serving({"a": _SILENT}, limits=limits) as site:
             assert site.gateway is not None
             held = site.gateway._topology.memory
+            body = json.dumps({**ASK, "user": "x" * (_BODY - 100)}).encode()
+            body += b" " * (_BODY - len(body))
             start = request_bytes(b"", headers={"content-length": str(_BODY)})
             pairs = [await connect(site.port) for _ in range(2)]
             for number, (_, writer) in enumerate(pairs, 1):
                 writer.write(start)
                 await _until_arriving(held, number)
-            assert held.held == 2 * _BODY
+            assert held.held == 0
+            for _, writer in pairs:
+                writer.write(body)
+            await until(lambda: (held.held, held.arriving) == (2 * _BODY, 0))
             payload = request_bytes(
                 b"", headers={"content-length": "9", **({"expect": "100-continue"} if expects else {})}
             )
             async with answer(site.port, payload) as got:
                 assert (got.status, got.headers["connection"]) == (503, "close")
                 assert got.error(await got.body())["code"] == "overloaded"
-            body = json.dumps({**ASK, "user": "x" * (_BODY - 100)}).encode()
-            pairs[0][1].write(body + b" " * (_BODY - len(body)))
-            got = await head(*pairs[0], 0.0)
-            assert got.status == 200
-            assert b"[DONE]" in await got.body()
-            await until(lambda: held.held == _BODY)
-            async with answer(site.port, asking()) as got:
-                assert got.status == 200
-                await got.body()
+            for _, writer in pairs:
+                writer.transport.abort()
+            await until(lambda: held.held == 0)
+
+    run_real(main())
+
+
+def test_bodies_of_one_key_refuse_no_other_key() -> None:
+    """Announced, half-sent and silent bodies of one key: a key with limits gets a 429 unread, the next key a 200."""
+
+    async def main() -> None:
+        keys = [{**_KEYS[0], "concurrency": 1, "requests_per_min": 1}, _KEYS[1], {"name": "c", "key": "sk-c"}]
+        limits = {"request_body_max": f"{_BODY}B", "buffered_bodies_max": f"{2 * _BODY}B"}
+        async with serving({"a": {"ttft": "1ms", "tokens": 3}}, limits=limits, keys=keys) as site:
+            assert site.gateway is not None
+            held = site.gateway._topology.memory
+            pairs = [await connect(site.port) for _ in range(40)]
+            for number, (_, writer) in enumerate(pairs):
+                key = "sk-a" if number % 2 else "sk-b"
+                headers = {"content-length": str(_BODY), "authorization": f"Bearer {key}"}
+                writer.write(request_bytes(b"", headers=headers) + b" " * (_BODY // 2))
+            statuses = [(await head(*pair, 0.0)).status for pair in pairs[3::2]]
+            assert statuses == [429] * 19
+            await until(lambda: held.arriving == 2)  # one of each
+            for _ in range(20):
+                async with answer(site.port, _asking("sk-c", user="x" * 40_000)) as got:
+                    assert got.status == 200
+                    await got.body()
             for _, writer in pairs:
                 writer.transport.abort()
             await until(lambda: (held.held, held.arriving) == (0, 0))
+
+    run_real(main())
+
+
+def test_requests_that_are_wrong_count() -> None:
+    """A 400 takes one of a key's requests; the token count of a prompt has limits of its own."""
+
+    async def main() -> None:
+        keys = [{**_KEYS[0], "requests_per_min": 2}]
+        async with serving({"a": {"ttft": "1ms", "tokens": 3}}, keys=keys) as site:
+            for expected in (400, 400, 429):
+                async with answer(site.port, _asking(n="x")) as got:
+                    assert got.status == expected
+                    await got.body()
+            count = json.dumps(ASK).encode()
+            for expected in (200, 200, 429):
+                asked = request_bytes(count, "/v1/messages/count_tokens", headers={"authorization": "Bearer sk-a"})
+                async with answer(site.port, asked) as got:
+                    assert got.status == expected
+                    await got.body()
+            assert site.reached == 0
 
     run_real(main())
