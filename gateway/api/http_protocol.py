@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from gateway.errors import BadRequest, GatewayError
+from providers.base import Headers
 
 _LOG = logging.getLogger(__name__)
 _LOG.setLevel(logging.ERROR)  # uvicorn warns of each bad request, so that any client could fill the log
@@ -27,6 +28,7 @@ HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header
 HEAD_S_MAX = 10.0
 PIPELINED_MAX = 16  # requests sent in advance; each costs kilobytes, and one read may bring thousands
 _BODIES = (b"content-length", b"transfer-encoding")
+_SINGLE = (b"host", b"authorization", b"x-api-key")
 UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long is disconnected
 
 
@@ -114,8 +116,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
             self._rejection = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
             raise _Rejected
+        by_name = dict(self.headers)
+        if len(by_name) != len(self.headers) or b"host" not in by_name:
+            self._rejection = _ambiguous(self.headers, needs_host=self.parser.get_http_version() != "1.0")
+            if self._rejection is not None:
+                raise _Rejected
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
         super().on_headers_complete()
+        self.headers = []  # trailers go here and are dropped: as headers they would evade the checks of a proxy
         if len(self.pipeline) > PIPELINED_MAX:
             message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
             self._rejection = BadRequest(message, code="invalid_http")
@@ -182,6 +190,22 @@ def _unacknowledged_bytes(transport: asyncio.Transport) -> int:
     with contextlib.suppress(OSError):  # not every system reports it
         return int(struct.unpack("i", fcntl.ioctl(transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4)))[0])
     return 0
+
+
+def _ambiguous(headers: Headers, *, needs_host: bool) -> BadRequest | None:
+    """Return the error for headers that two servers could read differently, None if there are none.
+
+    RFC 9112 requires one `Host` in HTTP/1.1 (3.2). Of two keys, a proxy could check one and the gateway the other.
+    """
+    names = [name for name, _ in headers]
+    for single in _SINGLE:
+        if names.count(single) > 1:
+            name = single.decode()
+            message = f"header `{name}` is sent {names.count(single)} times; send it once"
+            return BadRequest(message, param=name, code="invalid_http")
+    if needs_host and b"host" not in names:
+        return BadRequest("header `host` is missing; send it", param="host", code="invalid_http")
+    return None
 
 
 def _too_large() -> HeadersTooLarge:

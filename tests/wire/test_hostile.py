@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.api import http_protocol
+from gateway.events import RequestEnded
 from gateway_fixture import Site, serving, until
 from raw_http import ASK, CHAT, connect
 from running import run_real
@@ -65,11 +66,18 @@ REFUSED: dict[str, bytes] = {
     "HTTP/3.7": b"GET / HTTP/3.7\r\nhost: x\r\n\r\n",
     "another protocol": b"SSH-2.0-OpenSSH_9.9\r\n",
     "NULs": b"\0" * 1000,
+    "no host": _POST.replace(b"host: x\r\n", b"") + _LENGTH + b"\r\n" + _BODY,
+    "two hosts": _POST + b"Host: y\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "two keys": _POST + b"authorization: Bearer a\r\nAuthorization: Bearer b\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "two equal keys": _POST + b"x-api-key: a\r\nx-api-key: a\r\n" + _LENGTH + b"\r\n" + _BODY,
 }
 SERVED: dict[str, tuple[bytes, list[int]]] = {
     "no length and no chunks": (_POST + b"\r\n", [400]),
     "an absolute target": (b"GET http://elsewhere/healthz HTTP/1.1\r\nhost: x\r\n\r\n", [200]),
     "HTTP/1.0": (b"GET /healthz HTTP/1.0\r\n\r\n", [200]),
+    "HTTP/1.0, a header twice": (b"GET /healthz HTTP/1.0\r\nx-a: b\r\nx-a: b\r\n\r\n", [200]),
+    "no host, then a request": (_NEXT.replace(b"host: x\r\n", b"") + _NEXT, [400]),
+    "both kinds of key": (_POST + b"authorization: Bearer a\r\nx-api-key: b\r\n" + _LENGTH + b"\r\n" + _BODY, [200]),
     "HTTP/1.0 with a body": (_POST.replace(b"1.1", b"1.0") + _LENGTH + b"\r\n" + _BODY, [200]),
     "chunk extensions": (
         _POST + _CHUNKED + b'\r\n%x;a=b;c="d"\r\n%b\r\n0\r\nx-t: 1\r\n\r\n' % (len(_BODY), _BODY),
@@ -193,5 +201,29 @@ def test_what_is_odd_but_clear_is_served(subtests: pytest.Subtests) -> None:
                 with subtests.test(name):
                     assert _statuses(await _said(site.port, payload, len(statuses))) == statuses
             await _works(site.port)
+
+    run_real(main())
+
+
+@pytest.mark.parametrize("given", ["", "authorization: Bearer sk-a\r\n"], ids=["no key", "another key"])
+def test_trailers_are_never_headers(given: str) -> None:
+    """A key in a trailer is no key, and does not replace that of the headers; the next request has no trailers."""
+
+    async def main() -> None:
+        keys = [{"name": "a", "key": "sk-a"}, {"name": "b", "key": "sk-b"}]
+        async with serving({"a": {"ttft": "1ms", "tokens": 1}}, keys=keys) as site:
+            trailer = b"Authorization: Bearer sk-b\r\nx-api-key: sk-b\r\nexpect: 100-continue\r\n"
+            for apart in (False, True):
+                reader, writer = await connect(site.port)
+                head = _POST + given.encode() + _CHUNKED
+                writer.write(head + b"\r\n%x\r\n%b\r\n" % (len(_BODY), _BODY))
+                if apart:
+                    await until(lambda: bool(site.gateway and site.gateway._topology.memory.arriving) or not given)
+                writer.write(b"0\r\n" + trailer + b"\r\n" + _POST + _LENGTH + b"connection: close\r\n\r\n" + _BODY)
+                said = await reader.read()
+                assert _statuses(said) == [200 if given else 401, 401]
+                writer.close()
+            names = {event.key_name for event in site.events if isinstance(event, RequestEnded)}
+            assert names == ({"a"} if given else set())
 
     run_real(main())
