@@ -1,0 +1,99 @@
+"""Attacks with request bodies: announced, half-sent, hostile to parse. Units: seconds, bytes."""
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from attack_rows import Row, Scale
+from gateway_fixture import Site, serving
+from raw_http import ASK, CHAT, answer, connect, head, request_bytes
+
+_KEYS = [
+    {"name": "hostile", "key": "sk-hostile"},
+    {"name": "bounded", "key": "sk-bounded", "concurrency": 1, "requests_per_min": 1},
+    {"name": "other", "key": "sk-other"},
+]
+_WAIT_S = 30.0
+
+
+def _as(key: str, body: bytes, **headers: str) -> bytes:
+    return request_bytes(body, headers={"authorization": f"Bearer sk-{key}", **headers})
+
+
+@contextlib.asynccontextmanager
+async def _gateway() -> AsyncIterator[Site]:
+    async with serving({"a": {"ttft": "1ms", "tokens": 1}}, process=True, keys=_KEYS) as site:
+        yield site
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def _others(site: Site, requests: int, body_bytes: int) -> Counter[int]:
+    """Statuses of another key's requests, small and large in turn."""
+    statuses: Counter[int] = Counter()
+    for number in range(requests):
+        user = "x" * (body_bytes // 4 if number % 4 == 0 else 100)
+        async with asyncio.timeout(_WAIT_S), answer(site.port, _as("other", _chat(user=user))) as got:
+            statuses[got.status] += 1
+            await got.body()
+    return statuses
+
+
+def _chat(**fields: object) -> bytes:
+    return json.dumps({**ASK, "stream": False, **fields}).encode()
+
+
+async def limits(scale: Scale) -> list[Row]:
+    """Bodies that are announced, or begun and never finished, by a key without limits and one with all of them."""
+    rows = []
+    async with _gateway() as site, contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(asyncio.sleep, 0)  # after the aborts, which close in the next turn of the loop
+        for what, key, sent in (
+            ("bodies announced", "hostile", 1),
+            ("bodies begun, never finished", "hostile", scale.body_bytes // 2),
+            ("bodies of a key at its limits", "bounded", 1),
+        ):
+            count = scale.clients if sent == 1 else min(scale.clients, 60)
+            pairs = []
+            for _ in range(count):
+                reader, writer = await connect(site.port)
+                opened.callback(_abort, writer)
+                writer.write(_as(key, b"", **{"content-length": str(scale.body_bytes)}) + b" " * sent)
+                pairs.append((reader, writer))
+            seen = await _others(site, scale.requests, scale.body_bytes)
+            refused = seen.total() - seen[200]
+            rows.append(Row(f"{count} {what}", "0 others refused", f"{refused} of {seen.total()}", refused == 0))
+            if key == "bounded":
+                async with asyncio.timeout(_WAIT_S):
+                    statuses = Counter([(await head(*pair, 0.0)).status for pair in pairs[1:]])
+                rows.append(
+                    Row("the same: its own requests", "429 unread", str(dict(statuses)), statuses[429] == count - 1)
+                )
+    return rows
+
+
+async def framing(_scale: Scale) -> list[Row]:
+    """Keys in trailers, and headers that two servers could read differently."""
+    body = _chat()
+    post = f"POST {CHAT} HTTP/1.1\r\ncontent-type: application/json\r\nconnection: close\r\n".encode()
+    host, key, length = b"host: x\r\n", b"authorization: Bearer sk-other\r\n", b"content-length: %d\r\n" % len(body)
+    chunks = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
+    hostile = b"authorization: Bearer sk-hostile\r\n"
+    attacks = {
+        "a key in a trailer": (post + host + chunks + key + b"\r\n", 401),
+        "an unknown key, and one in a trailer": (post + host + b"x-api-key: no\r\n" + chunks + key + b"\r\n", 401),
+        "two keys": (post + host + key + hostile + length + b"\r\n" + body, 400),
+        "two hosts": (post + host + host + key + length + b"\r\n" + body, 400),
+        "no host": (post + key + length + b"\r\n" + body, 400),
+        "none of these": (post + host + key + length + b"\r\n" + body, 200),
+    }
+    rows = []
+    async with _gateway() as site:
+        for what, (payload, status) in attacks.items():
+            async with asyncio.timeout(_WAIT_S), answer(site.port, payload) as got:
+                rows.append(Row(what, str(status), str(got.status), got.status == status))
+    return rows
