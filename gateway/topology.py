@@ -204,8 +204,9 @@ class _Builder:
         )
 
     def _replica(self, model: config.ModelSettings, replica: config.ReplicaSettings, kept: Affinity) -> Replica:
-        """Return the replica of the previous topology if all its settings are unchanged, else a new one."""
+        """Return the replica of the previous topology if its settings are unchanged, except those of routing."""
         built = self._unchanged(model, replica) or self._new(model, replica, kept)
+        built.backup_only = replica.backup_only
         self._replicas[(model.name, replica.name)] = built
         return built
 
@@ -329,10 +330,11 @@ def _prices(settings: config.PriceSettings | None) -> Prices | None:
 def _settings_of(
     settings: config.Settings, model: config.ModelSettings, replica: config.ReplicaSettings
 ) -> tuple[object, ...]:
-    """Return all settings that a replica depends on."""
+    """Return all settings that a replica depends on, except those of routing, which a reload changes in place."""
     bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
     quotas = [quota for quota in settings.quotas if quota.name == replica.quota]
-    return (replica, model.first_token, model.prices, model.drop_params, quotas, *bounds)
+    unrouted = replica.model_copy(update={"backup_only": False})
+    return (unrouted, model.first_token, model.prices, model.drop_params, quotas, *bounds)
 
 
 def _kept(

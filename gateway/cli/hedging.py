@@ -17,6 +17,8 @@ _CURES = (
     "write `cancel_stops_billing: true` at a replica whose provider does not bill cancelled requests, "
     "or `allow_billed_hedges: true` to accept the bill"
 )
+_BACKUP_ONLY = "backup_only: used for hedges and failovers"
+_FAILOVER_ONLY = "backup_only: used for failovers"
 _BARRED = {
     Denial.BILLED: "takes no hedges: it bills cancelled requests",
     Denial.BILLING_UNKNOWN: "takes no hedges: it may bill cancelled requests",
@@ -45,17 +47,17 @@ def hedging_summary(settings: Settings, model: ModelSettings) -> str:
 
 
 def hedging_details(settings: Settings, model: ModelSettings) -> Iterator[str]:
-    """Yield a line for each replica with a restriction, then the settings that lift it; none if hedging is off."""
+    """Yield a line for each replica with a restriction, then the settings that lift it; less if hedging is off."""
     is_barred = False
     for pool in _pools(model):
         reasons = _reasons(settings, model, pool)
         for row, target in zip(pool, _targets(pool), strict=True):
-            reason, parts = reasons[row.name], []
-            if reason is Denial.OFF:
-                return
-            if reason is not None:
+            reason, is_off, parts = reasons[row.name], reasons[row.name] is Denial.OFF, []
+            if row.backup_only:
+                parts.append(_BACKUP_ONLY if target.barred is None and not is_off else _FAILOVER_ONLY)
+            if reason is not None and not is_off:
                 parts.append(f"never hedged: {EXPLANATIONS[reason]} ({reason.value})")
-            if target.barred is not None:
+            if target.barred is not None and not is_off:
                 is_barred = True
                 parts.append(_BARRED[target.barred])
             if parts:

@@ -113,8 +113,12 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
 
 
 def _describe(settings: Settings, model: ModelSettings) -> str:
-    names = " then ".join(", ".join(replica.name for replica in pool) for pool in pools(model))
+    names = " then ".join(", ".join(map(_shown_name, pool)) for pool in pools(model))
     return f"{model.name}: {names}; {hedging_summary(settings, model)}"
+
+
+def _shown_name(replica: ReplicaSettings) -> str:
+    return f"{replica.name} (backup_only)" if replica.backup_only else replica.name
 
 
 async def _warn_of_unreachable(settings: Settings) -> None:

@@ -52,6 +52,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
             for finding in _repeated_names("replica of this model", replicas(model, loc))
         ),
         *(finding for loc, model in models for finding in _missing_boundaries(model, loc)),
+        *(finding for loc, model in models for finding in _no_primary(model, loc)),
         *_repeated_names("quota", entries(data, (), "quotas")),
         *_unused_quotas(entries(data, (), "quotas"), every_replica),
         *_body_limits(data),
@@ -130,6 +131,15 @@ def _missing_boundaries(model: RawMapping, loc: Loc) -> Iterator[Finding]:
                 "write `boundary: ...` here as well, or `cross_boundary: always` in the model"
             )
             yield at, text
+
+
+def _no_primary(model: RawMapping, loc: Loc) -> Iterator[Finding]:
+    """A pool needs a replica that takes primaries."""
+    for pool_loc, pool in [(loc, model), *entries(model, loc, "fallbacks")]:
+        rows = entries(pool, pool_loc, "replicas")
+        if rows and all(row.get("backup_only") in (True, "true") for _, row in rows):
+            at, _ = rows[0]
+            yield (*at, "backup_only"), "every replica of this list is backup_only; remove this line from at least one"
 
 
 def _unused_quotas(

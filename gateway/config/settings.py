@@ -161,6 +161,8 @@ class ReplicaSettings(Section):
     """True if cancelling a request stops its bill; unset: the catalogue's fact about the kind."""
     allow_billed_hedges: Switch = False
     """Allow hedges although the provider bills cancelled requests, or may do so."""
+    backup_only: Switch = False
+    """Use the replica only for hedges and failovers."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
     """Headers added to each request to the replica."""
 

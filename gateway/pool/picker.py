@@ -24,7 +24,6 @@ from gateway.routing.ring import Ring
 from gateway.routing.strategies import (
     Routing,
     backups,
-    in_turn,
     least_in_flight,
     most_cached,
     ramped,
@@ -78,7 +77,9 @@ class Picker:
         self._quotas = quotas
         self.loads = {replica: ReplicaLoad(Rejections(replica.breaker)) for replica in replicas}
         self.ring = Ring(self._replicas)
-        self._turn = 0
+        ordinary, reserve = ([each for each in replicas if each.backup_only is only] for only in (False, True))
+        # rings for primaries and failovers, in order of preference
+        self._tiers = tuple(Ring(tier, self.ring) for tier in (ordinary, reserve) if tier) if reserve else (self.ring,)
         self._breaking_until_s = -math.inf  # end of the time in which answers are counted because one broke
         self._ramping_until_s = -math.inf  # end of the slow start of the last replica that came back
         self._common_apis = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs of every replica
@@ -109,26 +110,32 @@ class Picker:
         self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
     ) -> Replica | None:
         """Pick a replica for a primary or failover, None if none is usable now; `prefills` requires prefill support."""
-        groups, rand = self._groups(facts, rand)
-        for group in groups:
-            candidates = usable(self._in_reach(facts, group, tried), now_s)
-            if self._quotas.of:
-                candidates = self._quotas.without_wait(candidates, facts, now_s)
-            if prefills:
-                candidates = [replica for replica in candidates if replica.prefills]
-            if candidates:
-                return self._pick_usable(facts, candidates, now_s, rand)
-        return None
+        tiers = self._tiers if facts.pinned is None else (self.ring,)
+        stalled: tuple[Ring, Sequence[Replica]] | None = None
+        for ring in tiers:
+            groups, rand = self._groups(ring, facts, rand)
+            for group in groups:
+                candidates = usable(self._in_reach(facts, group, tried), now_s)
+                if self._quotas.of:
+                    candidates = self._quotas.without_wait(candidates, facts, now_s)
+                if prefills:
+                    candidates = [replica for replica in candidates if replica.prefills]
+                if not candidates:
+                    continue
+                if ring is tiers[-1] or self._answers(candidates, now_s):
+                    return self._pick_usable(ring, facts, candidates, now_s, rand)
+                stalled = stalled or (ring, candidates)
+        return None if stalled is None else self._pick_usable(stalled[0], facts, stalled[1], now_s, rand)
 
     def pick_ignoring_breakers(
         self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float
     ) -> Replica | None:
         """Pick a replica with open breakers ignored: the last resort, better than rejecting the request."""
-        groups, rand = self._groups(facts, rand)
+        groups, rand = self._groups(self.ring, facts, rand)
         for group in groups:
             candidates = self._quotas.without_wait(self._in_reach(facts, group, tried), facts, now_s)
             if candidates:
-                return self._pick_usable(facts, candidates, now_s, rand)
+                return self._pick_usable(self.ring, facts, candidates, now_s, rand)
         return None
 
     def reachable(self, tried: Collection[Replica]) -> list[Replica]:
@@ -154,7 +161,7 @@ class Picker:
             [
                 replica
                 for replica in backups(self._able(facts, group), tried, now_s, self._settings.crossing)
-                if replica.hedgeable and not self.is_suspect(replica, now_s)
+                if replica.hedgeable and self._takes_hedge(replica, now_s)
             ]
             for group in groups
         )
@@ -191,13 +198,13 @@ class Picker:
 
     # inside
 
-    def _groups(self, facts: RequestFacts, rand: float) -> tuple[Iterable[Sequence[Replica]], float]:
+    def _groups(self, ring: Ring, facts: RequestFacts, rand: float) -> tuple[Iterable[Sequence[Replica]], float]:
         """Return the groups of candidates for a primary or failover, and a random number for the pick among them."""
-        if not self.ring.is_large:
-            return (self._replicas,), rand
+        if not ring.is_large:
+            return (ring.replicas,), rand
         if self._settings.routing is Routing.ROUND_ROBIN:
-            return self.ring.in_turn(self._turn), rand
-        return self.ring.random(rand, facts.prefixes)
+            return ring.in_turn(), rand
+        return ring.random(rand, facts.prefixes)
 
     def _in_reach(self, facts: RequestFacts, group: Sequence[Replica], tried: Collection[Replica]) -> Sequence[Replica]:
         """Return the reachable replicas that support the request; a pinned request starts on its replica only."""
@@ -209,7 +216,19 @@ class Picker:
     def _able(self, facts: RequestFacts, group: Sequence[Replica]) -> Sequence[Replica]:
         return [replica for replica in group if facts.api is None or facts.api in replica.apis]
 
-    def _pick_usable(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+    def _answers(self, candidates: Sequence[Replica], now_s: float) -> bool:
+        """Return True if one of them is not suspect, or due for a probe."""
+        stalls = [self.loads[replica].stalls for replica in candidates]
+        return any(not each.is_suspect(now_s) for each in stalls) or any(each.take_probe(now_s) for each in stalls)
+
+    def _takes_hedge(self, replica: Replica, now_s: float) -> bool:
+        """Return True if it is not suspect; a suspect backup-only replica gets no primary, so its probe is a hedge."""
+        stalls = self.loads[replica].stalls
+        return not stalls.is_suspect(now_s) or (replica.backup_only and stalls.take_probe(now_s))
+
+    def _pick_usable(
+        self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
+    ) -> Replica:
         if now_s < self._ramping_until_s:
             candidates, rand = ramped(candidates, now_s, rand)
         loads = self.loads
@@ -221,9 +240,11 @@ class Picker:
             candidates = [replica for replica in candidates if replica not in suspects]
         if self._quotas.of:
             candidates = self._quotas.with_headroom(candidates, now_s)
-        return self._pick_routed(facts, candidates, now_s, rand)
+        return self._pick_routed(ring, facts, candidates, now_s, rand)
 
-    def _pick_routed(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
+    def _pick_routed(
+        self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
+    ) -> Replica:
         """Pick among usable replicas by the pool's routing."""
         routing = self._settings.routing
         if routing is Routing.PREDICTED:
@@ -231,8 +252,7 @@ class Picker:
         if routing is Routing.LEAST_IN_FLIGHT:
             return least_in_flight(candidates, rand)
         if routing is Routing.ROUND_ROBIN:
-            replica, self._turn = in_turn(self._replicas, candidates, self._turn)
-            return replica
+            return ring.take_turn(candidates)
         cached = {replica: self.loads[replica].memory.cached_bytes(facts.prefixes, now_s) for replica in candidates}
         return most_cached(candidates, cached, rand)
 

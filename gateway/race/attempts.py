@@ -92,6 +92,8 @@ class Attempts:
         if step is None:
             step = self._any_replica()
         if isinstance(step, SendTo):
+            if step.replica.backup_only and role is Role.PRIMARY:  # no other replica can be used
+                return self._launch(racer, step.pool, step.replica, Role.FAILOVER, "no other replica is usable")
             return self._launch(racer, step.pool, step.replica, role, why_started(role, self.errors))
         if isinstance(step, GiveUp):
             tried = [attempt.replica for attempt in sent]

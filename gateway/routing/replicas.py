@@ -158,6 +158,7 @@ class Replica:
         read_limits: reader of the rate limits in response headers; None if the provider sends none.
         counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
         prefills: True if the replica continues an answer from a given beginning.
+        backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine, whose concurrent streams slow each other down.
         secrets: texts that its errors must not reveal: its key, and the values of headers sent to it.
     """
@@ -175,6 +176,7 @@ class Replica:
     read_limits: LimitReader | None = None
     counts_max_tokens: bool = False
     prefills: bool = False
+    backup_only: bool = False
     batches: bool = False
     secrets: tuple[str, ...] = field(default=(), repr=False)
     in_flight: int = 0

@@ -11,10 +11,11 @@ Independent of the reason for which a replica is chosen.
 
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from gateway.routing.replicas import Replica
+from gateway.routing.strategies import in_turn
 
 WHOLE_MAX: Final = 16  # largest pool that is considered whole
 _GROUP: Final = 8
@@ -22,16 +23,23 @@ _HOLDERS_MAX: Final = 65_536  # prefixes whose last replica is remembered, about
 
 
 class Ring:
-    """The replicas of one pool.
+    """The replicas of one pool, or some of them.
 
     Args:
         replicas: replicas in the configured order.
+        whole: ring of the whole pool, which records the prefixes; None if this is that ring.
+
+    Attributes:
+        is_large: True if a decision considers groups.
     """
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
-        self._replicas = replicas
+    def __init__(self, replicas: Sequence[Replica], whole: "Ring | None" = None) -> None:
+        self.replicas = replicas
+        self._turn = 0  # index of the next replica in turn
         self._shuffled = sorted(replicas, key=lambda replica: zlib.crc32(replica.name.encode()))
+        self._members = frozenset(replicas)
         self.is_large = len(replicas) > WHOLE_MAX
+        self._whole = self if whole is None else whole
         self._holders: OrderedDict[int, Replica] = OrderedDict()  # by prefix hash
 
     def random(self, rand: float, prefixes: Sequence[int] = ()) -> tuple[Iterator[Sequence[Replica]], float]:
@@ -45,13 +53,18 @@ class Ring:
             The groups, and a random number that is uniform and independent of the groups.
         """
         if not self.is_large:
-            return iter((self._replicas,)), rand
+            return iter((self.replicas,)), rand
         position = rand * len(self._shuffled)
         return self._groups(self._shuffled, int(position), self._holder(prefixes)), position - int(position)
 
-    def in_turn(self, turn: int) -> Iterator[Sequence[Replica]]:
-        """Return groups like `random`, starting at an index of the configured order."""
-        return self._groups(self._replicas, turn, None) if self.is_large else iter((self._replicas,))
+    def in_turn(self) -> Iterator[Sequence[Replica]]:
+        """Return groups like `random`, starting at the next replica in turn."""
+        return self._groups(self.replicas, self._turn, None) if self.is_large else iter((self.replicas,))
+
+    def take_turn(self, candidates: Collection[Replica]) -> Replica:
+        """Return the candidate whose turn it is; at least one is in the ring."""
+        replica, self._turn = in_turn(self.replicas, candidates, self._turn)
+        return replica
 
     def sent(self, replica: Replica, prefixes: Sequence[int]) -> None:
         """Record the replica that received a prompt with these prefixes."""
@@ -63,9 +76,14 @@ class Ring:
         while len(self._holders) > _HOLDERS_MAX:
             self._holders.popitem(last=False)
 
-    def _holder(self, prefixes: Sequence[int]) -> Replica | None:
+    def last_holder(self, prefixes: Sequence[int]) -> Replica | None:
         """Return the replica that last received the longest known prefix of this prompt."""
         return next((self._holders[prefix] for prefix in reversed(prefixes) if prefix in self._holders), None)
+
+    def _holder(self, prefixes: Sequence[int]) -> Replica | None:
+        """Return the replica of this ring that last received the longest known prefix of this prompt."""
+        holder = self._whole.last_holder(prefixes)
+        return holder if holder in self._members else None
 
     @staticmethod
     def _groups(ring: Sequence[Replica], start: int, first: Replica | None) -> Iterator[Sequence[Replica]]:

@@ -79,6 +79,10 @@ CASES: dict[str, tuple[dict[str, object], str]] = {
         {"replicas": replicas("openai", "openai", cancel_stops_billing=False)},
         f"hedging cannot happen: a and b bill cancelled requests; {CURE}",
     ),
+    "backup only": (
+        {"replicas": [*replicas("vllm"), {**replicas("vllm", "vllm")[1], "backup_only": True}]},
+        "hedging adaptive, budget 10%",
+    ),
     "fallbacks": (
         {
             "replicas": replicas("vllm"),
@@ -125,11 +129,36 @@ def test_check_config_lists_replicas_with_restrictions(tmp_path: Path, capsys: p
     ]
 
 
+def test_check_config_names_backup_only_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The uses of a backup-only replica are in its line, with hedging off, too."""
+
+    def pair(kind: str) -> list[dict[str, object]]:
+        first, second = replicas("openai", kind)
+        return [first, {**second, "backup_only": True}]
+
+    off = {"name": "off", "replicas": pair("openai"), "hedge": {"policy": "off"}}
+    billed = {"name": "billed", "replicas": pair("groq")}
+    assert checked(tmp_path, capsys, {"name": "on", "replicas": pair("openai")}, off, billed) == [
+        "  on: hedging adaptive, budget 10%",
+        "    b (openai): backup_only: used for hedges and failovers",
+        "  off: hedging off",
+        "    b (openai): backup_only: used for failovers",
+        "  billed: hedging adaptive, budget 10%, except for requests to a",
+        "    a (openai): never hedged: every other replica bills cancelled requests (billed)",
+        "    b (groq): backup_only: used for failovers; takes no hedges: it bills cancelled requests",
+        ADVICE,
+    ]
+
+
 def test_the_start_line_has_the_reason() -> None:
     """`serve` names models that are not hedged, and counts those among the models that it does not list."""
     models = [{"name": f"m{number}", "replicas": replicas("groq", "groq")} for number in range(22)]
     models.append({"name": "fine", "replicas": replicas("vllm", "vllm")})
     made = Settings.model_validate({"keys": KEYS, "models": models})
+    reserve = settings({"replicas": [replicas("vllm")[0], {**replicas("vllm", "vllm")[1], "backup_only": True}]})
     lines = list(_introduction(made, Addresses(Address("127.0.0.1", 1), None), None))
+    assert list(_introduction(reserve, Addresses(Address("127.0.0.1", 1), None), None))[1] == (
+        "  m: a, b (backup_only); hedging adaptive, budget 10%"
+    )
     assert lines[1] == f"  m0: a, b; hedging cannot happen: a and b bill cancelled requests; {CURE}"
     assert lines[21] == "  and 3 more models, 2 of them without hedging"

@@ -16,6 +16,7 @@ from gateway.config.loader import load
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded, Event
+from gateway.hedging.contract import RequestFacts
 from gateway_fixture import until
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
@@ -89,6 +90,25 @@ def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
             learned = home.gateway._topology.models["m"].pools[0].learning
             assert [learned.ttft[name].event_count(0.0) for name in "ab"] == [1, 0]
             assert home.gateway._routes.serving.models.keys() == {"m", "n"}
+
+    run_real(main())
+
+
+def test_a_change_of_routing_keeps_the_replica(tmp_path: Path) -> None:
+    """A replica that becomes backup-only, and an ordinary one again, keeps its learned state."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            changed = home.replica("b")
+            for backup_only in (True, False):
+                rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in home.urls.items()]
+                models = [{"name": "m", "replicas": [rows[0], {**rows[1], "backup_only": backup_only}]}]
+                home.write(models=models, hedge={"routing": "round_robin"})
+                done = await home.gateway.reload()
+                assert (done.kept, done.new, home.replica("b") is changed) == (2, 0, True)
+                picker = home.gateway._topology.models["m"].pools[0].picker
+                picks = {picker.pick(RequestFacts(), (), 0.0, rand / 10) for rand in range(10)}
+                assert (changed in picks) is not backup_only
 
     run_real(main())
 
