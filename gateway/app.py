@@ -27,7 +27,7 @@ from gateway.config.errors import ConfigError
 from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded, Event, HedgingSwitched, Listener
 from gateway.observe.describe import admission_state, describe, pool_state
-from gateway.observe.logs import RequestLog, wants_text
+from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageTable
@@ -90,8 +90,12 @@ class Gateway:
             admission=self._admission_state,
             reload=self.reload,
         )
-        self._writer = LineWriter(sys.stdout.fileno())
-        log = RequestLog(self._writer.write, text=wants_text("auto", sys.stdout.fileno()))
+        out = sys.stdout.fileno()
+        text = wants_text("auto", out)
+        self._writer = LineWriter(
+            out, lambda lines: loss_line(lines, datetime.now(UTC), text=text), _report_unwritable_log
+        )
+        log = RequestLog(self._writer.write, text=text)
         self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime, tasks)
@@ -216,6 +220,12 @@ class Hub:
                 self.failures += 1
                 if self.failures == 1:
                     logging.getLogger(__name__).exception("an observer failed; further failures are not logged")
+
+
+def _report_unwritable_log(error: OSError) -> None:
+    logging.getLogger(__name__).error(
+        "standard output is not writable (%s); log lines are lost until it is", error.strerror
+    )
 
 
 def client_apis() -> dict[Api, ClientApi]:

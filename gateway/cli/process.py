@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 
 from gateway.cli.event_loop import GatewayLoop
 from gateway.cli.parser import ExitCode
+from gateway.cli.stderr import stderr_off_loop
 from gateway.cli.terminal import warn
 from gateway.server import ExitReport
 
@@ -22,13 +23,13 @@ from gateway.server import ExitReport
 def run_until_end(serving: Coroutine[object, object, ExitReport]) -> ExitCode:
     """Run a gateway on a new event loop, with the maximum number of open files that the system allows."""
     _raise_open_files()
-    with asyncio.Runner(loop_factory=GatewayLoop) as runner:
+    with stderr_off_loop() as close_stderr, asyncio.Runner(loop_factory=GatewayLoop) as runner:
         report = runner.run(serving)
         if report.cut:
             warn(f"{report.cut} running requests were ended with an error")
         if report.second is not None:
             sys.stdout.flush()
-            sys.stderr.flush()
+            close_stderr()
             os._exit(128 + report.second)  # closing the loop could wait for a file that a reload reads
     return ExitCode.OK
 

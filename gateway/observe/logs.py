@@ -128,15 +128,14 @@ class RequestLog:
     """Turns events into lines.
 
     Args:
-        write: function that takes a line with its newline; returns False if it has no room. Lines lost in this way are
-            counted, and reported later.
+        write: takes a line with its newline.
         text: True for text lines instead of JSON.
         now: wall clock, in UTC.
     """
 
     def __init__(
         self,
-        write: Callable[[bytes], bool],
+        write: Callable[[bytes], object],
         *,
         text: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -144,7 +143,6 @@ class RequestLog:
         self._write = write
         self._text = text
         self._now = now
-        self._lost = 0
         # component -> time of its last line, failures since then
         self._failed_components: dict[str, tuple[float, int]] = {}
 
@@ -165,23 +163,24 @@ class RequestLog:
                 return
             self._failed_components[event.component] = (event.at_s, 0)
             fields["more"] = repeats
-        self._put(self._rare_line(name, level, fields))
+        self._put(_rare_line(name, level, fields, self._now(), text=self._text))
 
     def _put(self, line: bytes) -> None:
-        """Write a line, after a report of lines lost before it."""
-        if self._lost and self._write(self._rare_line("lines_lost", "warning", {"lines": self._lost}) + b"\n"):
-            self._lost = 0
         if self._text or b"\x7f" in line or not line.isascii():  # JSON escapes all other control characters
             line = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
-        if not self._write(line + b"\n"):
-            self._lost += 1
+        self._write(line + b"\n")
 
-    def _rare_line(self, name: str, level: Level, fields: dict[str, object]) -> bytes:
-        now = self._now()
-        if self._text:
-            pairs = (f"{key}={value}" for key, value in fields.items() if value is not None)
-            return " ".join((_clock(now), level, name, *pairs)).encode()
-        return _encode({"time": now, "level": level, "event": name, **fields})
+
+def loss_line(lines: int, now: datetime, *, text: bool) -> bytes:
+    """Return the line, with its newline, that reports a number of lost lines."""
+    return _rare_line("lines_lost", "warning", {"lines": lines}, now, text=text) + b"\n"
+
+
+def _rare_line(name: str, level: Level, fields: dict[str, object], now: datetime, *, text: bool) -> bytes:
+    if text:
+        pairs = (f"{key}={value}" for key, value in fields.items() if value is not None)
+        return " ".join((_clock(now), level, name, *pairs)).encode()
+    return _encode({"time": now, "level": level, "event": name, **fields})
 
 
 def wants_text(log_format: LogFormat, fd: int) -> bool:

@@ -1,8 +1,9 @@
 """Writes lines to a file descriptor without blocking the event loop.
 
 A daemon thread writes the collected lines to the descriptor, at most ten times a second. A stopped reader (a full pipe)
-costs lines, never requests: above the limit, lines are rejected. Independent of the lines' content. The thread and the
-loop share only a deque and one counter for each side, so neither waits for a lock.
+or a full disk costs lines, never requests; the writer counts lost lines and reports their number in the output as soon
+as it can write again. Independent of the lines' content. The thread and the callers share only a deque and one counter
+for each side, so neither waits for a lock.
 
 Units: bytes, seconds.
 """
@@ -11,6 +12,7 @@ import os
 import select
 import threading
 from collections import deque
+from collections.abc import Callable
 
 _BUFFER_BYTES_MAX = 1_000_000  # about one second of lines at full load
 _GATHER_S = 0.1  # delay of writing, so that a busy loop is not interrupted for each line
@@ -22,24 +24,48 @@ class LineWriter:
 
     Args:
         fd: descriptor that lines are written to; not closed.
+        loss_line: returns the line, with its newline, that reports a number of lost lines; called on the thread.
+        on_error: receives the error of a failed write, on the thread, once until a write succeeds; None to ignore it.
         buffer_bytes_max: buffered bytes above which lines are rejected.
     """
 
-    def __init__(self, fd: int, buffer_bytes_max: int = _BUFFER_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        fd: int,
+        loss_line: Callable[[int], bytes],
+        on_error: Callable[[OSError], None] | None = None,
+        buffer_bytes_max: int = _BUFFER_BYTES_MAX,
+    ) -> None:
         self._fd = fd
+        self._loss_line = loss_line
+        self._on_error = on_error
         self._bytes_max = buffer_bytes_max
         self._lines: deque[bytes] = deque()
-        self._taken_bytes = 0  # changed by the loop's thread only
+        self._taken_bytes = 0  # changed by callers only
         self._done_bytes = 0  # changed by the writing thread only
+        self._rejected = 0  # lines; changed by callers only
+        self._failed = 0  # lines; changed by the writing thread only
+        self._reported = 0
+        self._failing = False
+        self._is_torn = False  # the output ends within a line
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
+    @property
+    def lost(self) -> int:
+        """Number of lines lost so far."""
+        return self._rejected + self._failed
+
     def write(self, line: bytes) -> bool:
-        """Take a line with its newline and return at once; return False if the buffer is full."""
+        """Take a line with its newline and return at once; return False if the buffer is full.
+
+        All calls must come from one thread, or hold one lock.
+        """
         size = len(line)
         if self._taken_bytes - self._done_bytes + size > self._bytes_max:
+            self._rejected += 1
             return False
         self._taken_bytes += size
         self._lines.append(line)
@@ -62,15 +88,36 @@ class LineWriter:
             self._wake.clear()  # before taking: a line added meanwhile sets it again
             closing = self._closing.is_set()  # before taking: every line from before close() is in the deque
             chunk = b"".join([self._lines.popleft() for _ in range(len(self._lines))])
-            self._write_all(memoryview(chunk))
+            rest = self._write_all(memoryview(chunk))
+            self._failed += bytes(rest).count(b"\n")
             self._done_bytes += len(chunk)
+            if not rest:
+                self._report_losses()
 
-    def _write_all(self, chunk: memoryview) -> None:
-        """Write the whole chunk, in any number of steps; a broken descriptor cannot be reported."""
+    def _report_losses(self) -> None:
+        lost = self.lost
+        if lost > self._reported and not self._write_all(memoryview(self._loss_line(lost - self._reported))):
+            self._reported = lost
+
+    def _write_all(self, chunk: memoryview) -> memoryview:
+        """Write the whole chunk, in any number of steps; return what could not be written."""
+        if self._is_torn and self._write_steps(memoryview(b"\n")):
+            return chunk
+        return self._write_steps(chunk)
+
+    def _write_steps(self, chunk: memoryview) -> memoryview:
         while chunk:
             try:
-                chunk = chunk[os.write(self._fd, chunk) :]
+                written = os.write(self._fd, chunk)
             except BlockingIOError:  # another process that shares the descriptor made it non-blocking
                 select.select([], [self._fd], [], _CLOSE_S_MAX)
-            except OSError:
-                return
+            except OSError as error:
+                if not self._failing and self._on_error is not None:
+                    self._on_error(error)
+                self._failing = True
+                return chunk
+            else:
+                self._is_torn = chunk[written - 1] != ord("\n")
+                chunk = chunk[written:]
+                self._failing = self._failing and bool(chunk)
+        return chunk

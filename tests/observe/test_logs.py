@@ -1,10 +1,7 @@
 """Fields of a log line, one line each, written without waiting for a reader."""
 
-import fcntl
 import os
 import re
-import select
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -33,8 +30,7 @@ from gateway.events import (
 )
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, wants_text
-from gateway.observe.writer import LineWriter
+from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line, wants_text
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REQUEST
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -53,18 +49,11 @@ DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
 
 
 class Lines:
-    """A log and what it wrote; `room` is how many lines there is room for."""
+    """A log and what it wrote."""
 
     def __init__(self, *, text: bool = False) -> None:
-        self.room = 1_000_000
         self.written: list[bytes] = []
-        self.log = RequestLog(self._write, text=text, now=lambda: NOW)
-
-    def _write(self, line: bytes) -> bool:
-        if len(self.written) >= self.room:
-            return False
-        self.written.append(line)
-        return True
+        self.log = RequestLog(self.written.append, text=text, now=lambda: NOW)
 
     def of(self, *events: Event) -> list[dict[str, object]]:
         """Every line so far as JSON, after these events."""
@@ -216,19 +205,10 @@ def test_a_failing_component_is_logged_once_a_minute() -> None:
     ]
 
 
-def test_lost_lines_are_reported() -> None:
-    """Lines without room are counted, and their number is logged as soon as there is room again."""
-    lines = Lines()
-    lines.room = 1
-    lines.of(REQUEST, REQUEST, REQUEST)
-    lines.room = 10
-    result = lines.of(REQUEST, REQUEST)
-    assert [(line["event"], line.get("lines")) for line in result] == [
-        ("request", None),
-        ("lines_lost", 2),
-        ("request", None),
-        ("request", None),
-    ]
+def test_the_line_of_lost_lines() -> None:
+    """The number of lost lines is a line of its own, as JSON and as text."""
+    assert msgspec.json.decode(loss_line(3, NOW, text=False))["lines"] == 3
+    assert loss_line(3, NOW, text=True) == b"2026-03-01 12:30:15.250 warning lines_lost lines=3\n"
 
 
 AWKWARD = st.text() | st.text("\n\r\x00\x1b\x7f\x85\u2028\u2029\u202e\u061c\u2066ab\\")
@@ -269,77 +249,11 @@ def test_every_field_is_documented() -> None:
     assert fields | names <= documented
 
 
-# the writer
-
-
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    """A pipe of 64 kB: where to read, where to write."""
-    reading, writing = os.pipe()
-    yield reading, writing
-    os.close(reading)
-    os.close(writing)
-
-
-def _read(fd: int, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        found += os.read(fd, size - len(found))
-    return found
-
-
-def test_lines_come_out_in_order(pipe: tuple[int, int]) -> None:
-    """Every line that was taken is written, in order, by the time close() returns."""
-    reading, writing = pipe
-    lines = [b"line %d\n" % number for number in range(2000)]
-    writer = LineWriter(writing)
-    assert all(writer.write(line) for line in lines)
-    writer.close()
-    assert _read(reading, sum(map(len, lines))) == b"".join(lines)
-    assert not select.select([reading], [], [], 0)[0]
-
-
-def test_stopped_reader_costs_lines_only(pipe: tuple[int, int]) -> None:
-    """With a stopped reader, lines above the limit are rejected at once; those taken are written whole later."""
-    reading, writing = pipe
-    bound, taken = 300_000, []
-    writer = LineWriter(writing, buffer_bytes_max=bound)
-    for number in range(2000):
-        line = b"%08d" % number + b"x" * 991 + b"\n"
-        if writer.write(line):
-            taken.append(line)
-    assert bound - 1000 < 1000 * len(taken) <= bound + 65_536
-    assert _read(reading, 1000 * len(taken)) == b"".join(taken)
-    writer.close()
-    assert not writer.write(b"after the end\n")
-
-
-def test_descriptor_made_non_blocking_by_others(pipe: tuple[int, int]) -> None:
-    """A descriptor that another process set non-blocking loses nothing while its reader is slow."""
-    reading, writing = pipe
-    fcntl.fcntl(writing, fcntl.F_SETFL, fcntl.fcntl(writing, fcntl.F_GETFL) | os.O_NONBLOCK)
-    writer = LineWriter(writing)
-    line = b"x" * 999 + b"\n"
-    assert all(writer.write(line) for _ in range(300))
-    assert _read(reading, 300_000) == line * 300
-    writer.close()
-
-
-def test_broken_descriptor_ends_quietly() -> None:
-    """If the reader is gone for good, lines vanish and nothing else happens."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    writer = LineWriter(writing)
-    writer.write(b"into the void\n")
-    writer.close()
-    assert not writer._thread.is_alive()
-    os.close(writing)
-
-
-def test_format_follows_the_terminal(pipe: tuple[int, int]) -> None:
+def test_format_follows_the_terminal() -> None:
     """`auto` writes for people on a terminal and JSON elsewhere; `json` and `text` do not look."""
     terminal, other_end = os.openpty()
-    chosen = [wants_text("auto", other_end), wants_text("auto", pipe[1]), wants_text("json", other_end)]
-    assert [*chosen, wants_text("text", pipe[1])] == [True, False, False, True]
-    os.close(terminal)
-    os.close(other_end)
+    reading, pipe = os.pipe()
+    chosen = [wants_text("auto", other_end), wants_text("auto", pipe), wants_text("json", other_end)]
+    assert [*chosen, wants_text("text", pipe)] == [True, False, False, True]
+    for fd in (terminal, other_end, reading, pipe):
+        os.close(fd)

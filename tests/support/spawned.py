@@ -51,10 +51,11 @@ class Gateway:
         return code, out + err
 
 
-async def spawn(*argv: str, stdout: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
+async def spawn(
+    *argv: str, stdout: int = asyncio.subprocess.PIPE, stderr: int = asyncio.subprocess.PIPE
+) -> asyncio.subprocess.Process:
     """This Python with these arguments."""
-    pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(sys.executable, *argv, cwd=ROOT, stdout=stdout, stderr=pipe)
+    return await asyncio.create_subprocess_exec(sys.executable, *argv, cwd=ROOT, stdout=stdout, stderr=stderr)
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,113 @@
+"""The thread that writes log lines: order, bounds, stopped readers, full disks. Real pipes."""
+
+import errno
+import fcntl
+import os
+import select
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.observe.writer import LineWriter
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A pipe of 64 kB: where to read, where to write."""
+    reading, writing = os.pipe()
+    yield reading, writing
+    os.close(reading)
+    os.close(writing)
+
+
+def _loss_line(lines: int) -> bytes:
+    return b"lost %d\n" % lines
+
+
+def _read(fd: int, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        found += os.read(fd, size - len(found))
+    return found
+
+
+def test_lines_come_out_in_order(pipe: tuple[int, int]) -> None:
+    """Every line that was taken is written, in order, by the time close() returns."""
+    reading, writing = pipe
+    lines = [b"line %d\n" % number for number in range(2000)]
+    writer = LineWriter(writing, _loss_line)
+    assert all(writer.write(line) for line in lines)
+    writer.close()
+    assert _read(reading, sum(map(len, lines))) == b"".join(lines)
+    assert not select.select([reading], [], [], 0)[0]
+
+
+def test_stopped_reader_costs_lines_only(pipe: tuple[int, int]) -> None:
+    """With a stopped reader, lines above the limit are rejected at once; later the others come whole, then the loss."""
+    reading, writing = pipe
+    bound, taken = 300_000, []
+    writer = LineWriter(writing, _loss_line, buffer_bytes_max=bound)
+    for number in range(2000):
+        line = b"%08d" % number + b"x" * 991 + b"\n"
+        if writer.write(line):
+            taken.append(line)
+    assert bound - 1000 < 1000 * len(taken) <= bound + 65_536
+    assert _read(reading, 1000 * len(taken)) == b"".join(taken)
+    report = _loss_line(2000 - len(taken))
+    assert _read(reading, len(report)) == report
+    writer.close()
+    assert not writer.write(b"after the end\n")
+
+
+def test_descriptor_made_non_blocking_by_others(pipe: tuple[int, int]) -> None:
+    """A descriptor that another process set non-blocking loses nothing while its reader is slow."""
+    reading, writing = pipe
+    fcntl.fcntl(writing, fcntl.F_SETFL, fcntl.fcntl(writing, fcntl.F_GETFL) | os.O_NONBLOCK)
+    writer = LineWriter(writing, _loss_line)
+    line = b"x" * 999 + b"\n"
+    assert all(writer.write(line) for _ in range(300))
+    assert _read(reading, 300_000) == line * 300
+    writer.close()
+
+
+def test_broken_descriptor_ends_quietly() -> None:
+    """If the reader is gone for good, lines vanish and nothing else happens."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    writer = LineWriter(writing, _loss_line)
+    writer.write(b"into the void\n")
+    writer.close()
+    assert not writer._thread.is_alive()
+    os.close(writing)
+
+
+@pytest.mark.parametrize("fits", [0, 3])
+def test_a_full_disk_is_reported(fits: int, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that a full disk loses are counted; the error is reported once, the count after the next whole line."""
+    reading, writing = pipe
+    write = os.write
+    steps = [fits, None, None] if fits else [None, None]  # bytes that fit; None for an error
+    errors: list[OSError] = []
+    failed = threading.Semaphore(0)
+
+    def full(fd: int, data: memoryview) -> int:
+        if not steps:
+            return write(fd, data)
+        fitting = steps.pop(0)
+        if fitting is None:
+            failed.release()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data[:fitting])
+
+    monkeypatch.setattr(os, "write", full)
+    writer = LineWriter(writing, _loss_line, errors.append)
+    for line in (b"first\n", b"second\nthird\n", b"fourth\n"):
+        writer.write(line)
+        if line != b"fourth\n":
+            assert failed.acquire(timeout=60)
+    expected = b"first\n"[:fits] + b"\n" * bool(fits) + b"fourth\n" + _loss_line(3)
+    assert _read(reading, len(expected)) == expected
+    writer.close()
+    assert [error.strerror for error in errors] == ["No space left on device"]
+    assert writer.lost == 3
