@@ -196,15 +196,15 @@ class Race:
         self._winner = attempt
         deadlines = self._deadlines
         deadlines.retry_s = math.inf
-        self._wakeup.no_later_than(attempt.last_s + self._model.timeouts.stall_s)
+        if self._recovery is None:
+            deadlines.keep_alive_after(attempt.last_s)
+        self._wakeup.no_later_than(min(attempt.last_s + self._model.timeouts.stall_s, deadlines.keep_alive_s))
         if self._recovery is not None:
             self._recovery.on_joined(attempt)
             if self._paused:
                 attempt.pause()
             attempt.forward(self._join)
             return
-        deadlines.keep_alive_after(attempt.last_s)
-        self._wakeup.no_later_than(deadlines.keep_alive_s)
         self._client.begin(response_headers(self._snapshot()))
         self._recovery = self._runtime.safely(
             "recovery", watch, None, self._model, self._call, attempt, self._client.write
