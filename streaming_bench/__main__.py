@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "load": "measure one OpenAI-compatible endpoint, or two in turn",
     "report": "rebuild the tables and plots of a result folder, or compare two folders",
     "simulate": "compare hedging policies on a simulated workload, in virtual time",
+    "judge": "check that hedging does no harm on simulated workloads",
     "reproduce": "rerun published tables and print them next to the published figures",
     "sweep": "simulate a range of budgets, windows, accuracies and a changing load",
     "docs-figures": "draw the plots of docs/hedging.md",

@@ -11,7 +11,7 @@ from typing import Final
 from streaming_bench.published import threshold_lab
 from streaming_bench.report.results import csv_text
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import FOLDER, load, with_requests
+from streaming_bench.simulation.scenario import load, names, with_requests
 
 REQUESTS: Final = 2_000
 POLICIES: Final = ("adaptive", "library", "off")
@@ -45,12 +45,12 @@ def write_golden(folder: Path) -> list[str]:
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             changes.append(f"lab/{name} has changed")
         file.write_text(text, encoding="utf-8", newline="\n")
-    for path in sorted(FOLDER.glob("*.toml")):
-        file, rows = folder / f"{path.stem}.json", golden_rows(path.stem)
+    for name in names("W"):
+        file, rows = folder / f"{name.lower()}.json", golden_rows(name)
         old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         file.write_text(json.dumps(rows, indent=1) + "\n")
         changes += [
-            f"{path.stem} {policy}: {_compared(old.get(policy), rows.get(policy))}"
+            f"{name.lower()} {policy}: {_compared(old.get(policy), rows.get(policy))}"
             for policy in dict.fromkeys((*old, *rows))
             if old.get(policy) != rows.get(policy)
         ]

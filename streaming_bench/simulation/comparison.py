@@ -19,9 +19,10 @@ from gateway.topology import hedge_parameters
 from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws
+from streaming_bench.simulation.law_replicas import LawDraws
 from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.runner import ArrivalPlan, SimulatedRun, run
+from streaming_bench.simulation.runner import ArrivalPlan, Conditions, SimulatedRun, run
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
@@ -91,6 +92,8 @@ class SeedSamples:
         draws: random numbers of the replicas.
     """
 
+    draws: TtftDraws | ServerDraws | LawDraws
+
     def __init__(self, scenario: Scenario, plan: ComparisonPlan, seed: int) -> None:
         self._scenario = scenario
         self._plan = plan
@@ -98,7 +101,11 @@ class SeedSamples:
         arrivals = scenario.arrivals
         times_s = None if arrivals.concurrency else arrivals_s(arrivals, scenario.requests, seed)
         self._arrivals = ArrivalPlan(times_s, arrivals.concurrency or 0)
-        self.draws = _draw(scenario, plan, seed)
+        if scenario.law is None:
+            self.draws = _draw(scenario, plan, seed)
+        else:
+            assert times_s is not None
+            self.draws = LawDraws(scenario, times_s, seed)
 
     def run(
         self,
@@ -113,7 +120,10 @@ class SeedSamples:
             settings: settings of the policies; None for those of the plan.
         """
         settings = settings or policy_settings(self._scenario, self._plan)
-        return run(policy, settings, self._arrivals, self._world, self.seed, progress)
+        conditions = Conditions(
+            self._scenario.clients, self._scenario.restart_every_s or math.inf, self._scenario.timeouts
+        )
+        return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
 
     def _world(self, loop: asyncio.AbstractEventLoop) -> World:
         return self.draws.world(self._scenario, loop, held=self._plan.held)
@@ -151,6 +161,8 @@ def _subsets(scenario: Scenario) -> Sequence[Subset]:
     serving = scenario.serving
     if serving is None:
         spans = [Subset(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
+        if scenario.short_tokens is not None:
+            spans.append(Subset("short prompts", tokens_max=scenario.short_tokens))
         return [Subset(late_s=late_s), *spans]
     start_s, end_s = serving.brown_out.start_s, serving.brown_out.end_s + serving.settle_s
     without = ((start_s, end_s),)

@@ -9,7 +9,7 @@ import math
 import random
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.limits.bucket import Limit
@@ -67,6 +67,9 @@ class ServerDraws:
         slots = range(scenario.replicas)
         opaque = serving.opaque
         self._draws = [] if opaque is None else [[_draw_request(opaque, rng, i) for _ in slots] for i in range(count)]
+        if opaque is not None and opaque.stalls_again > 1.0:
+            correlation = (opaque.stalls_again - 1.0) * opaque.stalls / (1.0 - opaque.stalls)
+            self._draws = _with_common_stalls(self._draws, correlation, random.Random(f"{seed}/common"))
         self._facts = [prompt.facts for prompt in self._prompts]
 
     def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
@@ -118,6 +121,17 @@ class ServerDraws:
 
 def _draw_request(opaque: ProviderModel, rng: random.Random, request: int) -> RequestDraws:
     return RequestDraws(opaque.noise.draw(rng, request), rng.random(), rng.random(), opaque.stall.draw(rng, request))
+
+
+def _with_common_stalls(
+    draws: list[list[RequestDraws]], correlation: float, rng: random.Random
+) -> list[list[RequestDraws]]:
+    """Let the replicas share a request's random number for stalls as often as the correlation requires."""
+    shared, found = math.sqrt(correlation), []
+    for row in draws:
+        common = rng.random()
+        found.append([replace(own, stalls=common) if rng.random() < shared else own for own in row])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class ProviderModel(Section, frozen=True):
         prefill_tokens_per_s: speed of prefill.
         noise: factor around 1, written as a duration around 1 s.
         stalls: share of answers that stall.
+        stalls_again: probability that a second answer to the same request stalls after the first one did, as a multiple
+            of `stalls`; 1 if they are independent.
         brown_out_stalls: share of answers that stall during a brown-out.
         stall: length of a stall.
         hit: probability that a group's prefix is cached within `remembered_s` of its last request.
@@ -91,6 +93,7 @@ class ProviderModel(Section, frozen=True):
     remembered_s: Duration
     hit_else: Share
     gap_s: Duration
+    stalls_again: Positive = 1.0
 
 
 class Episodes(Section, frozen=True):

@@ -14,6 +14,7 @@ from gateway.limits.bucket import Limit
 from providers.base import Headers, Resource
 from providers.errors import BadStatus
 from providers.rate_limit_headers import RateLimitFormat
+from streaming_bench.simulation.law_scenario import Pulse
 
 STALE_S: Final = 5.0  # time between updates of stale headers
 _RETRY_S_MIN: Final = 0.1
@@ -34,11 +35,13 @@ class OtherTraffic:
     Attributes:
         share: share of the limits.
         tokens: sample of the tokens of its requests.
+        bursts: factor of its rate over time; None for a steady rate.
     """
 
     share: float
     tokens: Sequence[float]
     seed: str
+    bursts: Pulse | None = None
 
 
 class ProviderQuota:
@@ -64,6 +67,10 @@ class ProviderQuota:
         self._stated_s = float("-inf")
         self._stale_s = STALE_S if headers is LimitHeaders.STALE else 0.0
         self._others = others
+        mean = 1.0 if others is None else sum(others.tokens) / len(others.tokens)
+        self._pace = min(
+            limit.amount / limit.window_s / (mean if limit.resource is Resource.TOKENS else 1.0) for limit in limits
+        )
         self._rng = random.Random(others.seed if others is not None else 0)
         self._next_s = float("inf") if others is None else self._gap_s(others)
 
@@ -88,12 +95,8 @@ class ProviderQuota:
         return self._stated
 
     def _gap_s(self, others: OtherTraffic) -> float:
-        mean = sum(others.tokens) / len(others.tokens)
-        paces = (
-            limit.amount / limit.window_s / (mean if limit.resource is Resource.TOKENS else 1.0)
-            for limit in self._limits
-        )
-        return self._rng.expovariate(others.share * min(paces))
+        factor = 1.0 if others.bursts is None else others.bursts.at(self._now_s)
+        return self._rng.expovariate(factor * others.share * self._pace)
 
     def _count(self, tokens: float, now_s: float) -> BadStatus | None:
         costs = [tokens if limit.resource is Resource.TOKENS else 1.0 for limit in self._limits]

@@ -9,7 +9,8 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.topology import timeouts
+from streaming_bench.simulation.law_scenario import Clients
 from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
@@ -46,7 +48,7 @@ class SimulatedRequest(NamedTuple):
 
     Attributes:
         arrived_s: time of arrival.
-        ttft_s: time to the first token; infinite without one.
+        ttft_s: time to the first token of a complete answer; infinite without one.
         tokens: length of the prompt.
         hedges: number of backups.
         won: 1 if a backup won, else 0.
@@ -102,13 +104,36 @@ class ArrivalPlan:
     concurrency: int
 
 
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Conditions of a run.
+
+    Attributes:
+        clients: impatient clients; None for clients that wait.
+        restart_every_s: time after which the gateway restarts and has learned nothing.
+        timeouts: True for the gateway's default timeouts.
+    """
+
+    clients: Clients | None = None
+    restart_every_s: float = math.inf
+    timeouts: bool = False
+
+
 class _NullClient:
-    """A client that accepts everything at once and never disconnects."""
+    """A client that accepts everything at once.
+
+    Attributes:
+        is_answered: True after the first token.
+    """
 
     committed = False
 
+    def __init__(self) -> None:
+        self.is_answered = False
+
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Ignore the headers."""
+        """Ignore the headers, which come with the first token."""
+        self.is_answered = True
 
     def keep_alive(self) -> None:
         """Ignore the comment."""
@@ -130,6 +155,7 @@ def run(
     make_world: Callable[[asyncio.AbstractEventLoop], World],
     seed: int,
     progress: Callable[[int], None],
+    conditions: Conditions = Conditions(),
 ) -> SimulatedRun:
     """Send all requests and wait for all answers.
 
@@ -139,51 +165,68 @@ def run(
         make_world: makes fresh replicas on a loop.
         seed: seed of the gateway's own random numbers.
         progress: called now and then with the number of finished requests.
+        conditions: behaviour of clients and gateway.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         world = make_world(loop)
-        read_limits = None if world.limits is None else world.limits.read
-        replicas = [
-            Replica(
-                f"replica-{i}",
-                endpoint,
-                quota,
-                gain_min=world.gain_min,
-                read_limits=read_limits,
-                counts_max_tokens=True,  # the simulated providers do
-                batches=world.batches,
-            )
-            for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
-        ]
-        pool = make_pool(policy, replicas, settings, world.ledgers)
-        simulation = _Simulation(loop, world, pool, arrivals, seed, progress)
+        new_pool = partial(_new_pool, policy, settings, world)
+        simulation = _Simulation(loop, world, new_pool, arrivals, seed, progress, conditions)
         loop.set_exception_handler(simulation.failed)
         runner.run(simulation.run())
-    return SimulatedRun(simulation.records, world.prefill(), pool.learning.last_plan(replicas[0].name))
+    pool = simulation.pool
+    return SimulatedRun(simulation.records, world.prefill(), pool.learning.last_plan(pool.replicas[0].name))
+
+
+def _new_pool(policy: str, settings: PolicySettings, world: World) -> Pool:
+    """Return a pool that has learned nothing, over the replicas of a world."""
+    replicas = [
+        Replica(
+            f"replica-{i}",
+            endpoint,
+            quota,
+            gain_min=world.gain_min,
+            read_limits=None if world.limits is None else world.limits.read,
+            counts_max_tokens=True,  # the simulated providers do
+            batches=world.batches,
+        )
+        for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
+    ]
+    return make_pool(policy, replicas, settings, world.ledgers)
 
 
 class _Simulation:
-    """Starts races and records their events."""
+    """Starts races and records their events.
+
+    Attributes:
+        pool: pool of the last restart.
+        records: outcomes so far.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         world: World,
-        pool: Pool,
+        new_pool: Callable[[], Pool],
         arrivals: ArrivalPlan,
         seed: int,
         progress: Callable[[int], None],
+        conditions: Conditions,
     ) -> None:
         self._loop = loop
+        self._new_pool = new_pool
+        self._conditions = conditions
+        self._clients = conditions.clients
+        self._restart_s = conditions.restart_every_s
         self._facts = world.facts
         self._reasoning_s = world.reasoning_s
         self._arrivals = arrivals
         self._progress = progress
-        self._model = Model("bench", [pool], _NO_TIMEOUTS)
+        self._timeouts = timeouts(TimeoutSettings()) if conditions.timeouts else _NO_TIMEOUTS
+        self._restart()
         self._runtime = Runtime(loop, self._on_event, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
-        self._client = _NullClient()
         self._next = 0
+        self._tries: dict[int, list[SimulatedRequest]] = {}  # of clients that have disconnected and will retry
         self._finished = asyncio.Event()
         self._failure: dict[str, object] | None = None
         self.records: list[SimulatedRequest] = []
@@ -217,18 +260,40 @@ class _Simulation:
             self._loop.call_at(arrivals_s[self._next], self._arrive, arrivals_s)
 
     def _start(self) -> None:
-        request = self._next
         self._next += 1
-        caller = Caller(str(request), "", self._loop.time())
-        Race(self._model, call_of(request), self._facts[request], self._client, caller, self._runtime).start()
+        self._ask(self._next - 1)
+
+    def _ask(self, request: int) -> None:
+        now_s, client = self._loop.time(), _NullClient()
+        if now_s >= self._restart_s:
+            self._restart_s += self._conditions.restart_every_s
+            self._restart()
+        caller = Caller(str(request), "", now_s)
+        race = Race(self._model, call_of(request), self._facts[request], client, caller, self._runtime)
+        if self._clients is not None:
+            self._loop.call_at(now_s + self._clients.patience_s, _leave, race, client)
+        race.start()
+
+    def _restart(self) -> None:
+        self.pool = self._new_pool()
+        self._model = Model("bench", [self.pool], self._timeouts)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ComponentFailed):
             self.failed(self._loop, {"message": f"{event.component} raised {event.error}"})
         if not isinstance(event, RequestEnded):
             return
-        record = _record(event, self._facts[int(event.request_id)].prompt_tokens)
-        self.records.append(record._replace(ttft_s=record.ttft_s - self._reasoning_s))
+        request = int(event.request_id)
+        record = _record(event, self._facts[request].prompt_tokens)
+        record = record._replace(ttft_s=record.ttft_s - self._reasoning_s)
+        if self._clients is not None:
+            tries = self._tries.setdefault(request, [])
+            tries.append(record)
+            if not math.isfinite(record.ttft_s) and len(tries) <= self._clients.retries:
+                self._loop.call_at(event.at_s + self._clients.pause_s, self._ask, request)
+                return
+            record = _together(self._tries.pop(request))
+        self.records.append(record)
         done = len(self.records)
         if done % _PROGRESS_EVERY == 0:
             self._progress(done)
@@ -238,10 +303,26 @@ class _Simulation:
             self._loop.call_soon(self._start)
 
 
+def _leave(race: Race, client: _NullClient) -> None:
+    """Disconnect a client that has no first token."""
+    if not client.is_answered:
+        race.client_gone()
+
+
+def _together(tries: Sequence[SimulatedRequest]) -> SimulatedRequest:
+    """Return one record of a request and its retries; its TTFT counts from the first arrival."""
+    first, last = tries[0], tries[-1]
+    sums = {
+        name: sum(getattr(each, name) for each in tries)
+        for name in ("hedges", "won", "extra", "wasted_s", "limited", "limited_backups")
+    }
+    return first._replace(ttft_s=last.arrived_s + last.ttft_s - first.arrived_s, **sums)
+
+
 def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
     hedges = limited = limited_backups = 0
     wasted_s = 0.0
-    if len(event.attempts) > 1 or event.status != 200:
+    if len(event.attempts) > 1 or event.status != HTTPStatus.OK:
         for attempt in event.attempts:
             is_backup = attempt.role is Role.BACKUP
             hedges += is_backup
@@ -252,7 +333,7 @@ def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
                 limited_backups += is_backup
     return SimulatedRequest(
         arrived_s=event.at_s - event.total_s,
-        ttft_s=event.ttft_s if event.ttft_s is not None else float("inf"),
+        ttft_s=event.ttft_s if event.ttft_s is not None and event.status == HTTPStatus.OK else math.inf,
         tokens=tokens,
         hedges=hedges,
         won=int(event.result is Result.BACKUP_WON),

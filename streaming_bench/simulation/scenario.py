@@ -8,13 +8,15 @@ Units: seconds, tokens, shares as fractions of 1; in the file every quantity car
 """
 
 import hashlib
+import math
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from msgspec.structs import replace
 
 from providers.simulated.quantities import UnitError, duration
 from streaming_bench.simulation.engine_scenario import Serving
+from streaming_bench.simulation.law_scenario import Clients, Day, Pulse, TtftLaw
 from streaming_bench.simulation.toml_section import (
     Count,
     Duration,
@@ -25,7 +27,9 @@ from streaming_bench.simulation.toml_section import (
     Section,
     Share,
     decode,
+    parse,
 )
+from streaming_bench.simulation.wanted import Bounds
 
 FOLDER: Final = Path(__file__).parents[1] / "scenarios"
 
@@ -156,12 +160,16 @@ class Arrivals(Section, frozen=True):
         concurrency: number of clients of a closed loop; each sends its next request after its answer.
         per_second: mean rate of an open loop, a Poisson process.
         quiet, burst: states of bursty traffic, in turn; None for none.
+        pulse: bursts at fixed times; None for none.
+        day: traffic that rises and falls; None for none. Then `per_second` is the geometric mean of minimum and peak.
     """
 
     concurrency: Count | None = None
     per_second: Positive | None = None
     quiet: TrafficState | None = None
     burst: TrafficState | None = None
+    pulse: Pulse | None = None
+    day: Day | None = None
 
     def __post_init__(self) -> None:
         if (self.concurrency is None) == (self.per_second is None):
@@ -170,6 +178,17 @@ class Arrivals(Section, frozen=True):
     @property
     def states(self) -> list[TrafficState]:
         return [state for state in (self.quiet, self.burst) if state is not None]
+
+    @property
+    def factor_max(self) -> float:
+        """Largest value of `factor`."""
+        pulse = 1.0 if self.pulse is None else max(1.0, self.pulse.factor)
+        return pulse * (1.0 if self.day is None else math.sqrt(self.day.ratio))
+
+    def factor(self, now_s: float) -> float:
+        """Return the rate at a time as a multiple of `per_second`, by `pulse` and `day`."""
+        pulse = 1.0 if self.pulse is None else self.pulse.at(now_s)
+        return pulse * (1.0 if self.day is None else self.day.factor(now_s))
 
 
 class ReferenceSettings(Section, frozen=True):
@@ -185,7 +204,7 @@ class ReferenceSettings(Section, frozen=True):
 
 
 class Scenario(Section, frozen=True):
-    """One workload; exactly one of drawn and serving is set.
+    """One workload; exactly one of drawn, serving and law is set.
 
     Attributes:
         name, about: for people.
@@ -194,6 +213,12 @@ class Scenario(Section, frozen=True):
         headers: time of the response headers where they are flushed early; None: they come with the first token.
         drawn: replicas with drawn TTFTs.
         serving: language-model servers.
+        law: replicas whose TTFT is a law of prompt, replica and time.
+        clients: impatient clients; None for clients that wait.
+        restart_every_s: time after which the gateway restarts and has learned nothing; None for never.
+        timeouts: True for the gateway's default timeouts; False for none, so that only hedging helps.
+        short_tokens: bound below which prompts of `law` also have a table of their own; None for none.
+        wanted: bounds that `judge` checks beside those of every workload.
         hedge_delay_min_s: the gateway's setting; None for its default.
         spans: spans that are reported on their own.
         late_s: bound above which an answer counts as late; None for no such count.
@@ -209,36 +234,75 @@ class Scenario(Section, frozen=True):
     headers: RandomDuration | None = None
     drawn: SampledModel | None = None
     serving: Serving | None = None
+    law: TtftLaw | None = None
+    clients: Clients | None = None
+    restart_every_s: Duration | None = None
+    timeouts: bool = False
+    short_tokens: Positive | None = None
+    wanted: Bounds = Bounds()
     hedge_delay_min_s: Duration | None = None
     spans: Spans = Spans()
     late_s: Duration | None = None
     sha256: str = ""
 
     def __post_init__(self) -> None:
-        if (self.drawn is None) == (self.serving is None):
-            raise ValueError("write exactly one of [drawn] and [serving]")
-        if self.serving is not None and self.arrivals.per_second is None:
-            raise ValueError("[serving] has no closed loop; write per_second in [arrivals]")
+        if sum(model is not None for model in (self.drawn, self.serving, self.law)) != 1:
+            raise ValueError("write exactly one of [drawn], [serving] and [law]")
+        if self.drawn is None and self.arrivals.per_second is None:
+            raise ValueError("[serving] and [law] have no closed loop; write per_second in [arrivals]")
 
 
 def load(name: str) -> Scenario:
     """Read a scenario.
 
     Args:
-        name: name of a scenario of the package, such as W1, or the path of a `.toml` file.
+        name: name of a scenario of the package, such as W1, or the path of a `.toml` file; a variant's name follows
+            after a slash: U8/all.
 
     Raises:
-        ScenarioError: The file does not exist or cannot be read.
+        ScenarioError: The file or the variant does not exist, or cannot be read.
     """
-    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name.lower()}.toml"
+    base, _, variant = (name, "", "") if name.endswith(".toml") else name.partition("/")
+    path = Path(base) if base.endswith(".toml") else FOLDER / f"{base.lower()}.toml"
     try:
         raw = path.read_bytes()
     except OSError as error:
-        known = ", ".join(sorted(found.stem.upper() for found in FOLDER.glob("*.toml")))
+        known = ", ".join(sorted((found.stem.upper() for found in FOLDER.glob("*.toml")), key=_by_number))
         raise ScenarioError(
             f"there is no workload {name!r}; write one of {known} or the path of a .toml file"
         ) from error
-    return replace(decode(raw, path.name, Scenario), sha256=hashlib.sha256(raw).hexdigest())
+    values = parse(raw, path.name)
+    changes = values.pop("variants", {})
+    if variant and variant not in changes:
+        raise ScenarioError(f"{path.name} has no variant {variant!r}; write one of {', '.join(changes)}")
+    if variant:
+        values = _merged(values, {"name": f"{values['name']}/{variant}", **changes[variant]})
+    return replace(decode(values, path.name, Scenario), sha256=hashlib.sha256(raw).hexdigest())
+
+
+def names(prefix: str) -> list[str]:
+    """Return the names of the package's scenarios with this first letter, each followed by its variants."""
+    found = sorted((path for path in FOLDER.glob(f"{prefix.lower()}*.toml")), key=lambda path: _by_number(path.stem))
+    return [
+        name
+        for path in found
+        for name in (
+            path.stem.upper(),
+            *(f"{path.stem.upper()}/{variant}" for variant in parse(path.read_bytes(), path.name).get("variants", ())),
+        )
+    ]
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    return name[0], int(name[1:])
+
+
+def _merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario's values with those of a variant; tables are merged, everything else is replaced."""
+    return values | {
+        key: _merged(values[key], value) if isinstance(value, dict) and isinstance(values.get(key), dict) else value
+        for key, value in changes.items()
+    }
 
 
 def with_requests(scenario: Scenario, requests: int) -> Scenario:

@@ -62,15 +62,16 @@ def draw_timelines(serving: Serving, replicas: int, length_s: float, seed: int) 
             continue
         if episodes.at == "each replica":
             for own in slowdowns:
-                own.extend(_draw_slowdowns(episodes, length_s, rng))
+                own.extend(draw_slowdowns(episodes, length_s, rng))
         else:
-            for slowdown in _draw_slowdowns(episodes, length_s, rng):
+            for slowdown in draw_slowdowns(episodes, length_s, rng):
                 slowdowns[int(rng.random() * replicas)].append(slowdown)
     out = serving.brown_out
     return [SpeedTimeline([*own, Slowdown(out.start_s, out.end_s, out.speed)]) for own in slowdowns]
 
 
-def _draw_slowdowns(episodes: Episodes, length_s: float, rng: random.Random) -> list[Slowdown]:
+def draw_slowdowns(episodes: Episodes, length_s: float, rng: random.Random) -> list[Slowdown]:
+    """Draw the slowdowns of one replica for `length_s`."""
     slowdowns: list[Slowdown] = []
     now_s = episodes.every_s * rng.random()
     while now_s < length_s:

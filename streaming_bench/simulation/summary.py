@@ -21,6 +21,7 @@ _SHARES: Final = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requ
 _COUNTS: Final = {"wasted_s": "wasted s", "rate_limited": "429s"}
 _RARE: Final = {
     "late": "late",
+    "rate_limited_primaries": "429s of primaries",
     "rate_limited_hedges": "429s of hedges",
     "wasted_prefill": "wasted prefill",
     "failed": "failed",
@@ -68,12 +69,14 @@ def figures(run: SimulatedRun, subset: Subset) -> SimulatedFigures:
         "requests": float(count),
         "late": float((answered > subset.late_s).sum()),
         "failed": float(count - len(answered)),
+        "failed_share": float(count - len(answered)) / count if count else 0.0,
         "hedges": hedges / count if count else 0.0,
         "win_rate": float(picked["won"].sum()) / hedges if hedges else 0.0,
         "extra_requests": float(picked["extra"].sum()) / count if count else 0.0,
         "extra_tokens": float((picked["tokens"] * picked["hedges"]).sum()) / tokens if tokens else 0.0,
         "wasted_s": float(picked["wasted_s"].sum()),
         "rate_limited": float(picked["limited"].sum()),
+        "rate_limited_primaries": float((picked["limited"] - picked["limited_backups"]).sum()),
         "rate_limited_hedges": float(picked["limited_backups"].sum()),
         "wasted_prefill": wasted / computed if computed else 0.0,
     }
@@ -100,6 +103,7 @@ def row(
             parts[name]["to_off"] = {
                 key: float(np.exp(np.mean(np.log([one[key] / base[key] for one, base in pairs])))) for key in LATENCIES
             }
+            parts[name]["to_off_max"] = {key: max(one[key] / base[key] for one, base in pairs) for key in LATENCIES}
     first, *others = parts
     return {"policy": policy, **parts[first], "parts": {name: parts[name] for name in others}}
 

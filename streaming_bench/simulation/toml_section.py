@@ -8,7 +8,7 @@ import random
 import re
 import tomllib
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -80,21 +80,29 @@ class RandomDuration(Quantity):
         return self._distribution.draw(rng, request)
 
 
-def decode(raw: bytes, file: str, kind: type[_S]) -> _S:
-    """Read a scenario file as a section of the type `kind`.
+def parse(raw: bytes, file: str) -> dict[str, Any]:
+    """Return the values of a scenario file.
+
+    Raises:
+        ScenarioError: The content is not TOML.
+    """
+    try:
+        return tomllib.loads(raw.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{file}: not a TOML file: {error}") from error
+
+
+def decode(values: dict[str, Any], file: str, kind: type[_S]) -> _S:
+    """Convert the values of a scenario file to a section of the type `kind`.
 
     Args:
-        raw: content of the file.
+        values: values of the file.
         file: its name, for messages.
         kind: type of the outermost section.
 
     Raises:
-        ScenarioError: The content is not TOML, or a key is missing, unknown or has a wrong value.
+        ScenarioError: A key is missing, unknown or has a wrong value.
     """
-    try:
-        values = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{file}: not a TOML file: {error}") from error
     try:
         return msgspec.convert(values, kind, dec_hook=_parse)
     except msgspec.ValidationError as error:

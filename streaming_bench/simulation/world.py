@@ -65,6 +65,13 @@ def arrivals_s(arrivals: Arrivals, count: int, seed: int) -> list[float]:
     rng = random.Random(f"{seed}/arrivals")
     states = itertools.cycle(arrivals.states or (TrafficState(1.0, Duration(math.inf)),))
     times_s: list[float] = []
+    if arrivals.day is not None or arrivals.pulse is not None:
+        now_s, peak = 0.0, arrivals.factor_max
+        while len(times_s) < count:
+            now_s += rng.expovariate(arrivals.per_second * peak)
+            if rng.random() * peak < arrivals.factor(now_s):
+                times_s.append(now_s)
+        return times_s
     end_s = 0.0
     while len(times_s) < count:
         state = next(states)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming_bench.simulation.scenario import FOLDER, load
+from streaming_bench.simulation.scenario import FOLDER, load, names
 from streaming_bench.simulation.toml_section import ScenarioError
 
 GOOD = """
@@ -51,10 +51,10 @@ def test_a_good_scenario_is_read(tmp_path: Path) -> None:
     assert len(scenario.sha256) == 64
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
+@pytest.mark.parametrize("name", [*names("W"), *names("U")])
 def test_every_scenario_of_the_package_is_read(name: str) -> None:
-    """W1 to W8 can be loaded by name, and have the name of their file."""
-    assert load(name.upper()).name == name.upper()
+    """W1 to W8 and U1 to U17 can be loaded by name, with their variants, and have the name of their file."""
+    assert load(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_every_scenario_of_the_package_is_read(name: str) -> None:
         ('"10ms"', "10", "x.toml [reference]: static_delay: 10 is not a duration; write a duration with its unit"),
         ('"5%"', '"105%"', "x.toml [drawn.rare]: share: '105%' is not a share from 0% to 100%; write a share"),
         ("name", "name =", "x.toml: not a TOML file: "),
-        (GOOD[GOOD.index("[drawn]") : GOOD.index("[ref")], "", "write exactly one of [drawn] and [serving]"),
+        (GOOD[GOOD.index("[drawn]") : GOOD.index("[ref")], "", "write exactly one of [drawn], [serving] and [law]"),
         ('name = "X"', "name = 3", "x.toml: name: 3 is not valid; write a text in quotes"),
         ("[arrivals]\nper_second = 5", "arrivals = 3", "x.toml: arrivals: 3 is not valid; write a table"),
     ],
@@ -85,7 +85,9 @@ def test_a_mistake_is_explained(tmp_path: Path, old: str, new: str, message: str
 
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
     """The error about an unknown name lists the known ones."""
-    with pytest.raises(ScenarioError, match=r"there is no workload 'W99'; write one of W1, W2, .*W8 or the path"):
+    with pytest.raises(
+        ScenarioError, match=r"there is no workload 'W99'; write one of U1, U2, .*U17, W1, .*W8 or the path"
+    ):
         load("W99")
 
 
@@ -105,6 +107,24 @@ def test_a_choice_lists_its_values(tmp_path: Path) -> None:
         load(str(path))
     path.write_text(text.replace("per_second = 12 #", "concurrency = 12 #"))
     with pytest.raises(
-        ScenarioError, match=r"y.toml: \[serving\] has no closed loop; write per_second in \[arrivals\]"
+        ScenarioError, match=r"y.toml: \[serving\] and \[law\] have no closed loop; write per_second in \[arrivals\]"
     ):
+        load(str(path))
+
+
+def test_a_variant_changes_some_values(tmp_path: Path) -> None:
+    """A variant replaces values, merges tables and has a name of its own; an unknown one is answered with the known."""
+    base, changed = load("U8"), load("U8/1")
+    assert base.law is not None
+    assert changed.law is not None
+    assert base.law.misses is not None
+    assert changed.law.misses is not None
+    assert (base.law.misses.correlation, changed.law.misses.correlation) == (0.0, 1.0)
+    assert changed.law.misses.share == base.law.misses.share
+    assert (changed.name, changed.requests) == ("U8/1", base.requests)
+    with pytest.raises(ScenarioError, match=r"u8.toml has no variant '2'; write one of 0.2, 0.5, 0.8, 1"):
+        load("U8/2")
+    path = tmp_path / "x.toml"
+    path.write_text('wanted = ["p99 < 1"]\n' + GOOD.lstrip())
+    with pytest.raises(ScenarioError, match=r"wanted: .*is not a bound; write a figure and a value"):
         load(str(path))

@@ -10,7 +10,7 @@ from gateway.routing.strategies import Routing
 from streaming_bench.__main__ import main
 from streaming_bench.golden import KEYS, golden_rows
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
-from streaming_bench.simulation.scenario import FOLDER, load, with_requests
+from streaming_bench.simulation.scenario import load, names, with_requests
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -24,7 +24,7 @@ def rows(workload: str, requests: int = 1_000, **plan: Any) -> dict[str, dict[st
     return {row["policy"]: row for row in found}
 
 
-@pytest.mark.parametrize("workload", sorted(path.stem for path in FOLDER.glob("*.toml")))
+@pytest.mark.parametrize("workload", [name.lower() for name in names("W")])
 def test_rows_are_golden(workload: str) -> None:
     """2,000 requests of each workload give the recorded rows; `ttft-bench update-golden` records them again."""
     expected = json.loads((GOLDEN / f"{workload}.json").read_text())

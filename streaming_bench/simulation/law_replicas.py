@@ -1,0 +1,231 @@
+"""Replicas whose TTFT is a law of the prompt, the replica and the time, with slots, quotas and faults: U1 to U16.
+
+The random numbers of an attempt depend on the seed, the request, the replica and the number of the attempt there, so
+that every policy has the same ones. Units: seconds of the loop's clock, tokens.
+"""
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.hedging.contract import RequestFacts
+from gateway.limits.bucket import Limit
+from gateway.limits.ledger import Ledger
+from providers.base import Call, Resource, Sink, Stream
+from streaming_bench.simulation.law_scenario import SharedLimits, TtftLaw
+from streaming_bench.simulation.provider_quota import LimitHeaders, OtherTraffic, ProviderQuota
+from streaming_bench.simulation.scenario import Scenario
+from streaming_bench.simulation.speed_timeline import Slowdown, SpeedTimeline, draw_slowdowns
+from streaming_bench.simulation.world import TimedStream, World
+
+_AFTERWARDS: Final = 2.0  # timelines are drawn for longer than the arrivals take
+_REFUSED_AFTER_S: Final = 0.005
+_MIN_S: Final = 60.0
+
+
+class LawDraws:
+    """The random numbers of one seed.
+
+    Args:
+        arrivals_s: times of the arrivals.
+    """
+
+    def __init__(self, scenario: Scenario, arrivals_s: Sequence[float], seed: int) -> None:
+        assert scenario.law is not None
+        law = self._law = scenario.law
+        self._scenario, self._seed = scenario, seed
+        count = len(arrivals_s)
+        rng = random.Random(f"{seed}/requests")
+        self._tokens = [_tokens(law, rng) for _ in range(count)]
+        self._noise = [rng.lognormvariate(0.0, law.request_noise) for _ in range(count)]
+        self._miss = [rng.random() for _ in range(count)]
+        self._facts = [RequestFacts(prompt_tokens=tokens, coin=rng.random()) for tokens in self._tokens]
+        self._length_s = _AFTERWARDS * arrivals_s[-1]
+        self._rate = count / arrivals_s[-1]
+        slow = random.Random(f"{seed}/slow")
+        self._timelines = [self._timeline(index, slow) for index in range(scenario.replicas)]
+
+    def ttft_s(self, request: int, replica: int, nth: int, now_s: float) -> tuple[float, random.Random]:
+        """Return the TTFT of an attempt, and the generator for what follows the first token.
+
+        Args:
+            nth: number of earlier attempts of the request at the replica.
+        """
+        law = self._law
+        rng = random.Random(f"{self._seed}/{request}/{replica}/{nth}")
+        usual_s = law.base_s + self._tokens[request] / law.tokens_per_s if law.ttft is None else law.ttft.draw(rng, 0)
+        ttft_s = usual_s * rng.lognormvariate(0.0, law.noise) * self._noise[request]
+        if law.misses is not None:
+            own, which = rng.random(), rng.random()
+            coin = self._miss[request] if which < math.sqrt(law.misses.correlation) else own
+            if coin < law.misses.share:
+                ttft_s *= law.misses.factor
+        ttft_s *= self._factor(replica, now_s) / self._timelines[replica].speed(now_s)
+        if rng.random() < law.stalls:
+            ttft_s += law.stall.draw(rng, 0)
+        return ttft_s, rng
+
+    def tokens(self, request: int) -> float:
+        """Return the length of a prompt."""
+        return self._tokens[request]
+
+    def world(self, scenario: Scenario, loop: asyncio.AbstractEventLoop, *, held: bool) -> World:
+        """Return fresh replicas with these draws; headers always come with the first token."""
+        law, count = self._law, scenario.replicas
+        queues = [_Slots(law.slots or len(self._facts)) for _ in range(1 if law.one_queue else count)]
+        replicas = [_LawReplica(self, law, loop, index, queues[index % len(queues)]) for index in range(count)]
+        names: list[str | None] = [None] * count
+        ledgers: dict[str, Ledger] = {}
+        form = None
+        if law.limits is not None:
+            limits, amounts = law.limits, self._limits(law.limits)
+            headers = LimitHeaders.EXACT if limits.known == "headers" else LimitHeaders.NONE
+            quotas = [ProviderQuota(amounts, headers, self._others(limits, i)) for i in range(limits.count)]
+            form = quotas[0].form
+            for index, replica in enumerate(replicas):
+                number = index * limits.count // count
+                names[index] = f"quota-{number}"
+                replica.quota = quotas[number]
+            ledgers = {name: Ledger(amounts if limits.known == "configured" else ()) for name in names if name}
+        return World(replicas, self._facts, names, ledgers, limits=form)
+
+    def _factor(self, replica: int, now_s: float) -> float:
+        law, day = self._law, self._scenario.arrivals.day
+        factor = 1.0 if day is None else 1.0 + (law.busy - 1.0) * day.height(now_s)
+        if law.spread is not None:
+            share = replica / max(1, self._scenario.replicas - 1)
+            factor *= law.spread.min * (law.spread.max / law.spread.min) ** share
+        if replica < len(law.factors):
+            factor *= law.factors[replica]
+        if replica == 0:
+            factor *= (1.0 + law.drift_per_min) ** (now_s / _MIN_S)
+            factor *= 1.0 if law.pulse is None else law.pulse.at(now_s)
+        return factor
+
+    def _timeline(self, replica: int, rng: random.Random) -> SpeedTimeline:
+        law = self._law
+        slowdowns: list[Slowdown] = []
+        if law.slow is not None and (law.slow.at == "each replica" or replica == 0):
+            slowdowns = draw_slowdowns(law.slow, self._length_s, rng)
+        return SpeedTimeline(slowdowns)
+
+    def _limits(self, limits: SharedLimits) -> list[Limit]:
+        """Return the limits of each quota, from the mean traffic."""
+        tokens = sum(self._tokens) / len(self._tokens) + limits.answer_tokens
+        requests = limits.headroom * self._rate / limits.count * limits.window_s / (1 - limits.others)
+        return [
+            Limit(Resource.REQUESTS, requests, limits.window_s),
+            Limit(Resource.TOKENS, requests * tokens, limits.window_s),
+        ]
+
+    def _others(self, limits: SharedLimits, index: int) -> OtherTraffic:
+        tokens = [tokens + limits.answer_tokens for tokens in self._tokens]
+        return OtherTraffic(limits.others, tokens, f"{self._seed}/others/{index}", limits.bursts)
+
+
+def _tokens(law: TtftLaw, rng: random.Random) -> float:
+    if law.long is not None and rng.random() < law.long.share:
+        return float(law.long.tokens)
+    prompts = law.prompts
+    return max(5.0, min(prompts.max, rng.lognormvariate(math.log(prompts.median), prompts.sigma)))
+
+
+class _Job(TimedStream):
+    """One attempt, which waits for a slot and holds it until its end."""
+
+    __slots__ = ("answer_s", "is_over", "loop", "queue", "ttft_s")
+
+    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop, queue: "_Slots") -> None:
+        super().__init__(sink)
+        self.loop = loop
+        self.queue = queue
+        self.ttft_s = self.answer_s = math.inf
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Start computing."""
+        first_s = self.loop.time() + self.ttft_s
+        if first_s < math.inf:
+            self.at(self.loop, first_s, self.first_token)
+        if first_s + self.answer_s < math.inf:
+            self.at(self.loop, first_s + self.answer_s, self.end)
+
+    def end(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.queue.leave(self)
+            super().end()
+
+    def abort(self) -> None:
+        super().abort()
+        if not self.is_over:
+            self.is_over = True
+            self.queue.leave(self)
+
+
+class _Slots:
+    """The attempts that a server computes, and those that wait, in the order of arrival."""
+
+    def __init__(self, slots: int) -> None:
+        self._free = slots
+        self._waiting: deque[_Job] = deque()
+
+    def enter(self, job: _Job) -> None:
+        """Begin or queue an attempt."""
+        if self._free:
+            self._free -= 1
+            job.begin()
+        else:
+            self._waiting.append(job)
+
+    def leave(self, job: _Job) -> None:
+        """Remove an attempt, and begin the next one if it held a slot."""
+        if job in self._waiting:
+            self._waiting.remove(job)
+        elif self._waiting:
+            self._waiting.popleft().begin()
+        else:
+            self._free += 1
+
+
+class _LawReplica:
+    """One replica; an `Endpoint`.
+
+    Attributes:
+        quota: quota that counts its requests; None for none.
+    """
+
+    def __init__(
+        self, draws: LawDraws, law: TtftLaw, loop: asyncio.AbstractEventLoop, index: int, queue: _Slots
+    ) -> None:
+        self._draws = draws
+        self._law = law
+        self._loop = loop
+        self._index = index
+        self._queue = queue
+        self._asked: dict[int, int] = {}
+        self.quota: ProviderQuota | None = None
+
+    def open(self, call: Call, sink: Sink) -> Stream:
+        request, now_s, law = int(call.body), self._loop.time(), self._law
+        nth = self._asked.get(request, 0)
+        self._asked[request] = nth + 1
+        job = _Job(sink, self._loop, self._queue)
+        if self.quota is not None and law.limits is not None:
+            error = self.quota.charge(self._draws.tokens(request) + law.limits.answer_tokens, now_s)
+            job.headers = self.quota.headers(now_s)
+            if error is not None:
+                job.is_over = True
+                job.at(self._loop, now_s + _REFUSED_AFTER_S, lambda: job.refuse(error))
+                return job
+        ttft_s, rng = self._draws.ttft_s(request, self._index, nth, now_s)
+        is_dead = self._index == 0 and law.dead is not None and law.dead[0] <= now_s < law.dead[1]
+        if not is_dead:
+            job.ttft_s = ttft_s
+            is_silent = self._index == 0 and rng.random() < law.silent
+            job.answer_s = math.inf if is_silent else law.answer.draw(rng, request)
+        self._queue.enter(job)
+        return job
