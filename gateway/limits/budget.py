@@ -16,6 +16,7 @@ from typing import Final
 _CAP_COSTS: Final = 3.0
 _CAP_ACCRUAL_S: Final = 6.0
 _OVERDRAW_SHARE: Final = 0.9  # of the cap; without it, a prompt longer than the cap could never be hedged
+_COST_CAPS_MAX: Final = 3.0  # a dearer hedge would leave a debt that keeps hundreds of others from being sent
 _MEAN_WEIGHT: Final = 0.02  # of a new cost in the mean cost: the last 50 requests
 # Finagle's retry budget with a lower floor: a fifth more requests double no load
 _RETRY_SHARE: Final = 0.2
@@ -83,6 +84,7 @@ class CreditBudget:
         """Take the credits of one hedge; return None if there are too few.
 
         A cost above 0.9 of the cap is granted at that credit and overdraws; the debt is repaid before any other hedge.
+        A cost above three caps is never granted.
         """
         if not self.affords(now_s, cost):
             return None
@@ -93,7 +95,10 @@ class CreditBudget:
         """Return True if `reserve` would grant a ticket."""
         self._fade(now_s)
         self._credit = min(self._credit, self.cap)
-        return self._credit >= min(cost, _OVERDRAW_SHARE * self.cap) and (self._credit > 0 or cost <= 0)
+        cap = self.cap
+        if cost > _COST_CAPS_MAX * cap:
+            return False
+        return self._credit >= min(cost, _OVERDRAW_SHARE * cap) and (self._credit > 0 or cost <= 0)
 
     def settle(self, ticket: Ticket, cost: float) -> None:
         """Charge the actual cost of a hedge that was sent, in place of the reserved one."""

@@ -117,14 +117,24 @@ def test_a_long_prompt_may_overdraw_and_the_debt_is_paid_first() -> None:
     for n in range(20):
         budget.earn(n * 100.0, cost=1_000.0)
     assert budget.credit == pytest.approx(3_500.0)
-    assert budget.reserve(1_900.0, cost=20_000.0) is not None
-    assert budget.credit == pytest.approx(-16_500.0)
-    for n in range(33):
+    assert budget.reserve(1_900.0, cost=9_000.0) is not None
+    assert budget.credit == pytest.approx(-5_500.0)
+    for n in range(11):
         assert budget.reserve(2_000.0 + n, cost=0.001) is None
         budget.earn(2_000.0 + n, cost=1_000.0)
     assert budget.credit == pytest.approx(0.0, abs=0.01)
-    budget.earn(2_033.0, cost=1_000.0)
-    assert budget.reserve(2_033.0, cost=500.0) is not None
+    budget.earn(2_011.0, cost=1_000.0)
+    assert budget.reserve(2_011.0, cost=500.0) is not None
+
+
+def test_a_hedge_above_three_caps_is_refused() -> None:
+    """Its debt would keep hundreds of cheap hedges from being sent."""
+    budget = CreditBudget(0.5)
+    for n in range(20):
+        budget.earn(n * 100.0, cost=1_000.0)
+    assert budget.cap == pytest.approx(3_500.0)
+    assert budget.reserve(1_900.0, cost=10_501.0) is None
+    assert budget.reserve(1_900.0, cost=10_499.0) is not None
 
 
 def test_a_long_prompt_below_nine_tenths_of_the_cap_is_refused() -> None:
