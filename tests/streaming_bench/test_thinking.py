@@ -24,7 +24,7 @@ def _runs(workload: str) -> dict[str, tuple[float, ...]]:
 
 def test_the_queue_in_front_of_a_thought_is_hedged() -> None:
     """3% of requests queue for 5 s before 60 s of reasoning: p99 of the first sign is halved, none reasons twice."""
-    runs = _runs("thinking")
+    runs = _runs("T1")
     (p99_s, hedges, won, while_working), (off_s, *_) = runs["adaptive"], runs["off"]
     assert p99_s <= 0.5 * off_s
     assert 0 < won <= hedges
@@ -33,7 +33,7 @@ def test_the_queue_in_front_of_a_thought_is_hedged() -> None:
 
 def test_an_echoed_sign_decides_nothing() -> None:
     """The same with signs that come with the headers: hedged is only the first minute, and no hedge wins."""
-    runs = _runs("echo")
+    runs = _runs("T1/echo")
     (p99_s, hedges, won, _), (off_s, *_) = runs["adaptive"], runs["off"]
     assert p99_s == pytest.approx(off_s, rel=0.01)
     assert won == 0
