@@ -26,6 +26,7 @@ from gateway.config import settings as config
 from gateway.config.errors import ConfigError
 from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded, Event, HedgingSwitched, Listener
+from gateway.learned_file import LearnedFile
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
@@ -42,7 +43,7 @@ from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 
-_FIXED = ("listen", "admin_listen")  # sockets are bound once
+_FIXED = ("listen", "admin_listen", "learned_file")  # sockets are bound once, and the file is read once
 _VERSION = gateway_version()  # reads a file, so not on the loop
 
 Reread = Callable[[], config.Settings]
@@ -58,6 +59,7 @@ class Gateway:
         tune: change of each model's hedging (`gateway.topology.Tune`); None for the settings as they are.
 
     Attributes:
+        learned: file of the learned state.
         draining: True while the gateway stops; /readyz then returns 503.
         application: public ASGI application.
         admin: admin ASGI application.
@@ -79,6 +81,7 @@ class Gateway:
         self._hub = Hub()
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
+        self.learned = LearnedFile(settings.learned_file, lambda: self._topology.models, self._runtime)
         usage = UsageTable()
         self._metrics = Metrics(self._states, self._admission_state)
         self._admin = Admin(
@@ -194,7 +197,9 @@ class Gateway:
 
     def _describe(self, name: str, quantiles: Sequence[float]) -> dict[str, object] | None:
         model = self._topology.models.get(name)
-        return None if model is None else describe(model, self._runtime.loop.time(), quantiles)
+        if model is None:
+            return None
+        return {**describe(model, self._runtime.loop.time(), quantiles), "learned_file": self.learned.describe()}
 
     def _switch(self, name: str | None, /, *, on: bool) -> None:
         for model in self._topology.models.values():

@@ -253,6 +253,38 @@ class ConfigReloaded:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedRestored:
+    """The start with the state of an earlier run.
+
+    Attributes:
+        file: path of the file.
+        age_s: time since it was written.
+        pools: number of pools with restored state.
+        cold: number of other pools.
+    """
+
+    at_s: float
+    file: str
+    age_s: float
+    pools: int
+    cold: int
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedFileFailed:
+    """A failure to read the file of learned state, or the first of consecutive failures to write it.
+
+    Attributes:
+        file: path of the file.
+        error: state of the file and the action to take.
+    """
+
+    at_s: float
+    file: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class ComponentFailed:
     """An exception in a policy or an observer; the request continued without it."""
 
@@ -280,6 +312,8 @@ Event = (
     | BreakerChanged
     | HedgingSwitched
     | ConfigReloaded
+    | LearnedRestored
+    | LearnedFileFailed
     | ComponentFailed
     | ParamsDropped
 )

@@ -105,9 +105,11 @@ async def run(
         addresses = Addresses(_name(sockets[0]), _name(sockets[1]) if len(sockets) > 1 else None)
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(settings, tasks, reread, tune)
+            await gateway.learned.restore()
             servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
             running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
             sweeping = tasks.create_task(_sweep(servers, gateway))
+            keeping = tasks.create_task(gateway.learned.keep())
             for server in servers:
                 await server.accepting.wait()
             _freeze_startup_objects()
@@ -121,6 +123,7 @@ async def run(
                     _drain(gateway, servers[0], running[0], settings.drain_timeout_s, patient=patient)
                 )
                 report = await _drained_or_second(draining, tasks.create_task(signals.get()), gateway)
+                keeping.cancel()
                 await _end(gateway, servers, running)
             sweeping.cancel()
     return report
@@ -172,6 +175,7 @@ async def _end(gateway: Gateway, servers: list[_Server], running: list[asyncio.T
         for connection in tuple(server.server_state.connections):
             connection.transport.abort()
     await asyncio.wait(running)
+    await gateway.learned.save()
     gateway.close()
 
 

@@ -251,6 +251,7 @@ class _Builder:
             prefills=kind.prefills,
             batches=kind.own_engine,
             secrets=secrets_of(replica),
+            source=f"{replica.base_url} {replica.model or model.name} {model.first_token}",
         )
 
     def _quota(self, replica: config.ReplicaSettings, kind: Kind, model: config.ModelSettings) -> str | None:

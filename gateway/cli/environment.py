@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
-from gateway.cli.parser import ADMIN_LISTEN_VARIABLE, LISTEN_VARIABLE, ONE_TIME_KEY_VARIABLE
+from gateway.cli.parser import ADMIN_LISTEN_VARIABLE, LISTEN_VARIABLE, ONE_TIME_KEY_VARIABLE, STATE_VARIABLE
 from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.settings import Settings
 from gateway.config.values import Address, parse_address
@@ -27,18 +27,25 @@ class Environment:
     Attributes:
         listen: public address.
         admin_listen: address of metrics and admin routes.
+        learned_file: file of learned state, in the service's state directory.
         key: key generated for this run; used if no keys are configured and anonymous callers are not allowed.
     """
 
     listen: Address | None = None
     admin_listen: Address | Literal["off"] | None = None
+    learned_file: str | None = None
     key: SecretStr | None = None
 
     @property
     def settings(self) -> dict[str, object]:
         """The defaults as top-level settings of a configuration file."""
         keys = None if self.key is None else [{"name": ONE_TIME_KEY, "key": self.key}]
-        every = {"listen": self.listen, "admin_listen": self.admin_listen, "keys": keys}
+        every = {
+            "listen": self.listen,
+            "admin_listen": self.admin_listen,
+            "learned_file": self.learned_file,
+            "keys": keys,
+        }
         return {name: value for name, value in every.items() if value is not None}
 
     def key_in(self, settings: Settings) -> str | None:
@@ -56,6 +63,7 @@ def read_environment(env: Mapping[str, str]) -> Environment:
     return Environment(
         _address(LISTEN_VARIABLE, env.get(LISTEN_VARIABLE)),
         "off" if admin_listen == "off" else _address(ADMIN_LISTEN_VARIABLE, admin_listen),
+        _learned_file(env.get(STATE_VARIABLE)),
         _key(env.get(ONE_TIME_KEY_VARIABLE)),
     )
 
@@ -68,6 +76,12 @@ def _address(variable: str, text: str | None) -> Address | None:
     except PydanticCustomError:
         message = f'found "{text}", but an address must be host:port; write for example 0.0.0.0:8080'
         raise ConfigError((ConfigProblem(variable, None, None, "", message),)) from None
+
+
+def _learned_file(directories: str | None) -> str | None:
+    """Return the file in the first state directory; systemd separates several by colons."""
+    directory = (directories or "").partition(":")[0]
+    return f"{directory}/learned.json" if directory.startswith("/") else None
 
 
 def _key(text: str | None) -> SecretStr | None:

@@ -165,6 +165,8 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
     if isinstance(data, dict):
         findings += _take_secrets(data, folder)
         findings += _take_tls(data, folder)
+        if isinstance(kept := data.get("learned_file"), str) and kept not in ("", "off"):
+            data["learned_file"] = str((folder / kept).absolute())
     settings = None
     try:
         settings = Settings.model_validate(data)

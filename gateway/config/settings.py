@@ -25,6 +25,7 @@ from gateway.config.values import (
     Name,
     Number,
     OptionalAddress,
+    OptionalFile,
     ProxyUrl,
     Secret,
     Share,
@@ -324,6 +325,8 @@ class Settings(Section):
     """Maximum sizes of requests and events."""
     quotas: tuple[QuotaSettings, ...] = Field(default=(), examples=["[{name: openai-main, requests_per_min: 500}]"])
     """Rate limits of providers."""
+    learned_file: OptionalFile = Field(default=None, examples=["/var/lib/ttft-gateway/learned.json"])
+    """File that keeps learned latencies over restarts, or `off`; relative to the configuration file."""
     drain_timeout_s: Duration = 30.0
     """Maximum time for running requests to finish after a stop signal."""
 

@@ -213,6 +213,14 @@ def _address_or_off(value: object) -> Address | None:
     return None if value is None or value in ("off", False) else parse_address(value)
 
 
+def _file_or_off(value: object) -> str | None:
+    if value is None or value in ("off", False):
+        return None
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise invalid_value("a path is expected", "a path, such as /var/lib/ttft-gateway/learned.json, or off")
+    return value
+
+
 def _base_url(value: str) -> str:
     example = "for example http://10.0.0.1:8000/v1"
     if not re.fullmatch(r"[!-~]+", value):
@@ -325,6 +333,14 @@ OptionalAddress = Annotated[
     _text(r".+:[0-9]+|off", "127.0.0.1:8081", "off"),
 ]
 """Address; None for `off`."""
+
+OptionalFile = Annotated[
+    str | None,
+    PlainValidator(_file_or_off),
+    PlainSerializer(lambda file: "off" if file is None else file, return_type=str),
+    WithJsonSchema({"type": "string"}),
+]
+"""Path of a file; None for `off`."""
 
 BaseUrl = Annotated[str, AfterValidator(_base_url), _text(r"(https?|http\+unix)://.+", "http://10.0.0.1:8000/v1")]
 """URL (http, https or a unix socket) up to and including `/v1`, without a trailing slash."""

@@ -8,7 +8,9 @@ Units: seconds.
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from providers.base import Api, FirstToken
 
@@ -18,6 +20,33 @@ _SEEN_MAX: Final = 20  # recent signs, or answers, that a share covers
 _TRUSTED_SHARE: Final = 0.5
 _DISTRUSTED_SHARE: Final = 0.25  # lower, so that a share near the limit does not switch to and fro
 _HIDDEN_SHARE_MAX: Final = 0.2  # share of recent answers with hidden reasoning above which a pool hides its reasoning
+
+
+_Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+_Seen = Annotated[int, msgspec.Meta(ge=0, le=_SEEN_MAX)]
+
+
+class SignsState(msgspec.Struct, frozen=True):
+    """The signs of work of a replica and API as plain values; see `Signs`."""
+
+    replica: str
+    api: Api | None
+    seen: _Seen
+    apart_share: _Share
+    informative: bool
+
+
+class FirstTokenState(msgspec.Struct, frozen=True):
+    """A choice of the first token as plain values; see `FirstTokenChoice`.
+
+    Attributes:
+        answers: number of recent answers that the share of hidden reasoning covers.
+    """
+
+    answers: _Seen
+    hidden_share: _Share
+    times_work: bool
+    signs: list[SignsState]
 
 
 class Signs:
@@ -106,6 +135,27 @@ class FirstTokenChoice:
         self._answers, self.times_work = old._answers, old.times_work
         self.hidden_share, self.hides_reasoning = old.hidden_share, old.hides_reasoning
         self.signs = {key: signs for key, signs in old.signs.items() if key[0] in stay}
+        return self._choose()
+
+    @property
+    def state(self) -> FirstTokenState:
+        """The choice as plain values."""
+        signs = [SignsState(*key, each.seen, each.apart_share, each.informative) for key, each in self.signs.items()]
+        return FirstTokenState(self._answers, self.hidden_share, self.times_work, signs)
+
+    def restore(self, state: FirstTokenState, stay: Collection[str]) -> bool:
+        """Take over a recorded state; return True if `times_work` is different from the recorded one.
+
+        Args:
+            stay: names of unchanged replicas.
+        """
+        self._answers, self.times_work, self.hidden_share = state.answers, state.times_work, state.hidden_share
+        self.hides_reasoning = self.hidden_share > _HIDDEN_SHARE_MAX
+        for recorded in state.signs:
+            if recorded.replica in stay:
+                signs = self.signs[recorded.replica, recorded.api] = Signs()
+                signs.seen, signs.apart_share = recorded.seen, recorded.apart_share
+                signs.informative = recorded.informative
         return self._choose()
 
     def _choose(self) -> bool:

@@ -4,7 +4,9 @@ Minimises the sum of weight * ((x0 * c0 + x1 * c1 + x2 * c2) / y - 1)^2: the err
 Independent of the meaning of the columns. Stores the normal equations, not the samples.
 """
 
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 _DECAY: Final = 0.998  # of a sample's weight with each later sample: the last 500 count
 _WEIGHT_MAX: Final = 1e9  # new weights grow instead of all sums decaying, until all are scaled back
@@ -12,6 +14,19 @@ _PIVOT_MIN: Final = 1e-9  # relative; below it, columns are multiples of each ot
 _ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # sets of nonzero coefficients, besides c0 alone
 
 Triple = tuple[float, float, float]
+_Sum = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
+
+
+class FitState(msgspec.Struct, frozen=True):
+    """The sums of a fit as plain values, in units of the newest sample's weight; those of several fits may be added.
+
+    Attributes:
+        matrix: sums of weight * products of two columns / y^2: 00, 01, 02, 11, 12, 22.
+        right: sums of weight * column / y.
+    """
+
+    matrix: tuple[_Sum, _Sum, _Sum, _Sum, _Sum, _Sum]
+    right: tuple[_Sum, _Sum, _Sum]
 
 
 class RelativeFit:
@@ -23,6 +38,20 @@ class RelativeFit:
         self._weight = 1.0
         self._matrix = [0.0] * 6  # sums of weight * products of x / y: 00, 01, 02, 11, 12, 22
         self._right = [0.0] * 3  # sums of weight * x / y
+
+    @staticmethod
+    def restored(state: FitState) -> "RelativeFit":
+        """Return a fit with recorded sums."""
+        fit = RelativeFit()
+        fit._matrix, fit._right = list(state.matrix), list(state.right)
+        return fit
+
+    @property
+    def state(self) -> FitState:
+        """The sums as plain values."""
+        m00, m01, m02, m11, m12, m22 = (value / self._weight for value in self._matrix)
+        r0, r1, r2 = (value / self._weight for value in self._right)
+        return FitState((m00, m01, m02, m11, m12, m22), (r0, r1, r2))
 
     def add(self, y: float, x0: float, x1: float, x2: float) -> None:
         """Add one sample, y > 0."""
@@ -67,7 +96,8 @@ class RelativeFit:
             for i, row in enumerate(self._rows())
         ]
         solution = _eliminate(rows)
-        assert solution is not None  # the prior makes it regular
+        if solution is None:  # the prior makes the sums of samples regular
+            raise ValueError("the sums are not those of samples")
         return solution[0], solution[1], solution[2]
 
     def _rows(self) -> tuple[Triple, Triple, Triple]:

@@ -10,9 +10,11 @@ Units: seconds; tokens; a level is a factor, stored as its logarithm.
 import math
 import statistics
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
 
-from gateway.estimation.fit import RelativeFit
+import msgspec
+
+from gateway.estimation.fit import FitState, RelativeFit, Triple
 
 _FIRST_SAMPLES: Final = 20  # b is their median, with all levels 1: one tiny TTFT would dominate a squared error
 _RESIDUAL_MAX: Final = 1.4  # logarithm: four times off is a straggler or a stall, and no sample of the fit
@@ -25,7 +27,29 @@ _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
 _TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
+_PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
+_LEVEL_MAX: Final = 20.0  # logarithm; a restored level beyond it is no slow phase
 _TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
+
+_Positive = Annotated[float, msgspec.Meta(ge=0.0, le=1e12)]
+
+
+class PredictorState(msgspec.Struct, frozen=True):
+    """A predictor as plain values.
+
+    Attributes:
+        age_s: time since the levels were last decayed.
+        samples: number of first contents that were processed.
+        first: TTFT, uncached and pending tokens of the first ones, before there is a fit.
+        fit: sums of the fit.
+        levels: logarithms of the replicas' levels.
+    """
+
+    age_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    samples: Annotated[int, msgspec.Meta(ge=0)]
+    first: Annotated[list[tuple[_Positive, _Positive, _Positive]], msgspec.Meta(max_length=_FIRST_SAMPLES)]
+    fit: FitState
+    levels: dict[str, Annotated[float, msgspec.Meta(ge=-_LEVEL_MAX, le=_LEVEL_MAX)]]
 
 
 class Predictor:
@@ -55,6 +79,29 @@ class Predictor:
         self._scales: dict[str, float] = {}  # the levels as factors
         self._median: float | None = None  # of the factors; None until needed
         self._folded_s = -math.inf
+
+    @staticmethod
+    def restored(state: PredictorState, elapsed_s: float, now_s: float) -> "Predictor":
+        """Return a predictor in a recorded state.
+
+        Args:
+            elapsed_s: time since it was recorded.
+
+        Raises:
+            ValueError: the state contradicts itself.
+        """
+        predictor = Predictor()
+        predictor._samples, predictor._first = state.samples, list(state.first)
+        predictor._fit, predictor._levels = RelativeFit.restored(state.fit), dict(state.levels)
+        predictor._coefficients = _restored_coefficients(state)
+        predictor._folded_s = now_s - elapsed_s - state.age_s
+        predictor.fold(now_s)
+        return predictor
+
+    def state(self, now_s: float) -> PredictorState:
+        """Return the state as plain values, without the samples that are not processed yet."""
+        age_s = max(0.0, now_s - self._folded_s) if math.isfinite(self._folded_s) else 0.0
+        return PredictorState(age_s, self._samples, list(self._first), self._fit.state, dict(self._levels))
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -137,7 +184,7 @@ class Predictor:
         self._samples = len(self._first)
         if not self._first:
             return
-        b = max(_TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in self._first))
+        b = _first_base(self._first)
         self._coefficients = (b, 0.0, 0.0)
         if self._samples >= _FIRST_SAMPLES:
             for ttft_s, u, p in self._first:
@@ -169,6 +216,28 @@ class Predictor:
                 self._unfitted += 1
         for replica, values in residuals.items():
             levels[replica] += _level_move(values)
+
+
+def _first_base(samples: list[Triple]) -> float:
+    return max(_TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in samples))
+
+
+def _restored_coefficients(state: PredictorState) -> Triple:
+    """Return the coefficients of a recorded state.
+
+    Raises:
+        ValueError: the state contradicts itself.
+    """
+    if state.samples < _FIRST_SAMPLES:
+        if len(state.first) != state.samples:
+            raise ValueError("the number of first samples is wrong")
+        return (_first_base(state.first), 0.0, 0.0) if state.first else (0.0, 0.0, 0.0)
+    if state.first or state.fit.matrix[0] <= 0.0:
+        raise ValueError("the fit has no samples")
+    b, s, c = RelativeFit.restored(state.fit).solve_nonnegative()
+    if not 0.0 <= max(b, s, c) <= _PREDICTED_S_MAX:
+        raise ValueError("the fit is not one of times")
+    return b, s, c
 
 
 def _without_rounding_noise(tokens: float) -> float:

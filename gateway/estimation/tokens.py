@@ -10,12 +10,13 @@ Units: tokens, bytes. The weights were fitted to the mean of four tokenizers of 
 prose, code, JSON and CJK texts; errors for other scripts are larger until usage has been reported.
 """
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.estimation.fit import RelativeFit
+from gateway.estimation.fit import FitState, RelativeFit
 
 _SAMPLE_BYTES: Final = 8_192  # number of bytes sampled from a longer text,
 _PIECES: Final = 16  # in this number of pieces
@@ -58,6 +59,13 @@ class TextTokens(NamedTuple):
     wide: float
 
 
+class TokenScaleState(msgspec.Struct, frozen=True):
+    """A scale as plain values: the number of reports of usage, and the sums of their fit."""
+
+    reports: Annotated[int, msgspec.Meta(ge=0)]
+    fit: FitState
+
+
 class TokenScale:
     """The factors of one model's tokenizer, learned from the usage it reports."""
 
@@ -68,6 +76,21 @@ class TokenScale:
         self._fit = RelativeFit()
         self._offered = 0
         self._reports = 0
+
+    @property
+    def state(self) -> TokenScaleState:
+        """The scale as plain values."""
+        return TokenScaleState(self._reports, self._fit.state)
+
+    def restore(self, state: TokenScaleState) -> None:
+        """Take over a recorded state.
+
+        Raises:
+            ValueError: the sums are not those of samples; nothing was taken over.
+        """
+        fit = RelativeFit.restored(state.fit)
+        self.factors = _factors(fit)
+        self._fit, self._reports = fit, state.reports
 
     def tokens(self, text: TextTokens) -> float:
         """Return the expected prompt tokens."""
@@ -85,8 +108,12 @@ class TokenScale:
         self._fit.add(float(prompt_tokens), *text)
         self._reports += 1
         if self._reports <= _REFIT or self._reports % _REFIT == 0:
-            fitted = self._fit.solve_near_one(_PRIOR_REPORTS)
-            self.factors = TextTokens(*(min(_FACTOR_MAX, max(_FACTOR_MIN, factor)) for factor in fitted))
+            self.factors = _factors(self._fit)
+
+
+def _factors(fit: RelativeFit) -> TextTokens:
+    fitted = fit.solve_near_one(_PRIOR_REPORTS)
+    return TextTokens(*(min(_FACTOR_MAX, max(_FACTOR_MIN, factor)) for factor in fitted))
 
 
 def text_tokens(body: bytes) -> TextTokens:

@@ -11,8 +11,9 @@ Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as se
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 import numpy as np
 from ddsketch.ddsketch import BaseDDSketch
 from ddsketch.mapping import LogarithmicMapping
@@ -27,7 +28,24 @@ _MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
 _KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
 _KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
 _VALUES: Final = np.array([_MAPPING.value(key) for key in range(_KEY_MIN, _KEY_MAX + 1)])
+_COUNT_MAX: Final = 2**24  # samples that a float32 counts exactly
 _RAW_MAX: Final = 256  # samples buffered before they are added to a sketch: 8 kB at most
+
+
+class WindowState(msgspec.Struct, frozen=True):
+    """The samples of a window as plain values; those of several windows may be added bin by bin.
+
+    Attributes:
+        age_s: time since the newest sample.
+        bins: indices of the nonempty bins, ascending.
+        events: number of waits that ended in each of them.
+        censored: number of waits that were given up in each of them.
+    """
+
+    age_s: Annotated[float, msgspec.Meta(ge=0.0)]
+    bins: Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=len(_VALUES))]], msgspec.Meta(min_length=1)]
+    events: list[Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]]
+    censored: list[Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +82,31 @@ class Window:
         self._closed: deque[_Slice] = deque()
         self._open = (_Tally(), _Tally())  # events, censored
         self._due_s = -math.inf
+
+    @staticmethod
+    def restored(state: WindowState, elapsed_s: float, now_s: float) -> "Window":
+        """Return a window with recorded samples.
+
+        Args:
+            elapsed_s: time since they were recorded.
+
+        Raises:
+            ValueError: the numbers of bins and counts differ.
+        """
+        window = Window()
+        end_s = now_s - elapsed_s - state.age_s
+        window._closed.append(_Slice(end_s, _dense(state.bins, state.events), _dense(state.bins, state.censored)))
+        return window
+
+    def state(self, now_s: float) -> WindowState | None:
+        """Return the window's samples as plain values; None without any."""
+        events, censored = self._merged(now_s)
+        filled = (events + censored).nonzero()[0]
+        if not len(filled):
+            return None
+        newest_s = min(now_s, self._due_s) if any(tally.count for tally in self._open) else self._closed[-1].end_s
+        counts = (np.minimum(row[filled], _COUNT_MAX).astype(int).tolist() for row in (events, censored))
+        return WindowState(max(0.0, now_s - newest_s), filled.tolist(), *counts)
 
     def add_event(self, x: float, now_s: float) -> None:
         """Add a wait that ended after x."""
@@ -108,7 +151,7 @@ class Window:
         """Close the open slice when it is due, or extend it while it holds few samples."""
         events, censored = self._open
         if events.count + censored.count >= max(1, self._samples_min // 10):
-            self._closed.append(_Slice(self._due_s, events, censored))
+            self._closed.append(_Slice(self._due_s, events.counts(), censored.counts()))
             self._open = (_Tally(), _Tally())
             self._expire(now_s)
         self._due_s = now_s + self._slice_s
@@ -172,6 +215,11 @@ class _Counts:
     first: int
     counts: NDArray[np.float32]  # exact up to 16 million samples in a bin of a slice
 
+    @property
+    def total(self) -> int:
+        """Number of samples."""
+        return int(self.counts.sum(dtype=np.float64))
+
     def add_to(self, row: NDArray[np.float64]) -> None:
         if len(self.counts):
             row[self.first : self.first + len(self.counts)] += self.counts
@@ -182,12 +230,19 @@ class _Slice:
 
     __slots__ = ("censored", "count", "end_s", "event_count", "events")
 
-    def __init__(self, end_s: float, events: _Tally, censored: _Tally) -> None:
+    def __init__(self, end_s: float, events: _Counts, censored: _Counts) -> None:
         self.end_s = end_s
-        self.events = events.counts()
-        self.censored = censored.counts()
-        self.event_count = events.count
-        self.count = events.count + censored.count
+        self.events = events
+        self.censored = censored
+        self.event_count = events.total
+        self.count = self.event_count + censored.total
+
+
+def _dense(bins: list[int], counts: list[int]) -> _Counts:
+    row = np.zeros(len(_VALUES), dtype=np.float32)
+    for index, count in zip(bins, counts, strict=True):
+        row[index] += count
+    return _Counts(0, row)
 
 
 def _counts_of(store: DenseStore) -> _Counts:

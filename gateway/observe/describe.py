@@ -127,6 +127,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
             "ms_per_1000_uncached_tokens": round(1e6 * s, 3),
             "ms_per_1000_pending_tokens": round(1e6 * c, 3),
         },
+        "restored_age_s": None if learning.restored_age_s is None else round(learning.restored_age_s, 3),
         "plan": _describe_plan(learning.last_plan(pool.replicas[0].name)),
         "ttft_x": _estimates(learning.ratios, now_s, quantiles, 1.0),
         "quotas": [describe_quota(quota) for quota in quota_states(pool, now_s)],

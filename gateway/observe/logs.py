@@ -26,6 +26,8 @@ from gateway.events import (
     HedgeDenied,
     HedgeFired,
     HedgingSwitched,
+    LearnedFileFailed,
+    LearnedRestored,
     ParamsDropped,
     RecoveryKind,
     RecoveryReport,
@@ -52,6 +54,8 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     HedgingSwitched: ("hedging_switched", "warning"),
     ParamsDropped: ("params_dropped", "warning"),
     ConfigReloaded: ("config_reloaded", "warning"),
+    LearnedRestored: ("learned_restored", "info"),
+    LearnedFileFailed: ("learned_file_failed", "warning"),
     ComponentFailed: ("component_failed", "error"),
 }
 _IN_REQUEST_LINE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line

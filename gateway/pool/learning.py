@@ -5,12 +5,14 @@ the times at which a plan is renewed. The pool decides which attempts add which 
 """
 
 import math
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Final
 
-from gateway.estimation.predictor import Predictor
+import msgspec
+
+from gateway.estimation.predictor import Predictor, PredictorState
 from gateway.estimation.survival import Survival
-from gateway.estimation.window import Window
+from gateway.estimation.window import Window, WindowState
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
 
@@ -22,11 +24,37 @@ _ANSWERS_RENEW_S: Final = 5.0
 _NEVER: Final = plan_fixed(Policy.OFF, math.inf)
 
 
+class LearningState(msgspec.Struct, frozen=True):
+    """The learned state of a pool as plain values, without the windows of its replicas.
+
+    Attributes:
+        contents: number of first contents.
+        predictor: state of the predictor.
+        ratios: ratios observed / predicted; None without samples.
+        answers: lengths of answers in tokens; None without samples.
+    """
+
+    contents: Annotated[int, msgspec.Meta(ge=0)]
+    predictor: PredictorState
+    ratios: WindowState | None
+    answers: WindowState | None
+
+
+class ReplicaWindows(msgspec.Struct, frozen=True):
+    """The windows of one replica as plain values; None without samples."""
+
+    ttft: WindowState | None
+    ttfb: WindowState | None
+
+
 class Learning:
     """The learned state of one pool.
 
     Args:
         replicas: names of the replicas.
+
+    Attributes:
+        restored_age_s: age of the newest sample at the time when a recorded state was restored; None if none was.
     """
 
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
@@ -42,6 +70,7 @@ class Learning:
         self._contents = 0  # first contents so far
         self._samples = 0  # ratios since the last plan
         self._early_renewal = math.inf  # new ratios that renew the plan before its time: they double the window
+        self.restored_age_s: float | None = None
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
         self._due_s: dict[str, float] = {}
 
@@ -49,6 +78,7 @@ class Learning:
         """Take over the state learned under other settings; `stay` has the names of unchanged replicas."""
         self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
         self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
+        self.restored_age_s = old.restored_age_s
         self.ttft |= {name: old.ttft[name] for name in stay}
         self.ttfb |= {name: old.ttfb[name] for name in stay}
         for name in set(old.ttft) - set(stay):
@@ -62,6 +92,47 @@ class Learning:
         self._early_renewal = math.inf
         self._plans.clear()
         self._due_s.clear()
+        self.restored_age_s = None
+
+    def state(self, now_s: float) -> LearningState:
+        """Return the state as plain values, without the windows of the replicas."""
+        return LearningState(
+            self._contents,
+            self.predictor.state(now_s),
+            self.ratios.state(now_s),
+            self._answers.state(now_s),
+        )
+
+    def windows(self, replica: str, now_s: float) -> ReplicaWindows:
+        """Return the windows of a replica as plain values."""
+        return ReplicaWindows(self.ttft[replica].state(now_s), self.ttfb[replica].state(now_s))
+
+    def restore(
+        self, state: LearningState, windows: Mapping[str, ReplicaWindows], elapsed_s: float, now_s: float
+    ) -> None:
+        """Take over a recorded state, as if no request had come since then.
+
+        Args:
+            windows: windows of the replicas that stay.
+            elapsed_s: time since the state was recorded.
+
+        Raises:
+            ValueError: the state contradicts itself; nothing was taken over.
+        """
+
+        def window(recorded: WindowState | None) -> Window:
+            return Window() if recorded is None else Window.restored(recorded, elapsed_s, now_s)
+
+        predictor = Predictor.restored(state.predictor, elapsed_s, now_s)
+        for name in set(state.predictor.levels) - set(windows):
+            predictor.forget(name)
+        ratios, answers = window(state.ratios), window(state.answers)
+        each = {name: (window(recorded.ttft), window(recorded.ttfb)) for name, recorded in windows.items()}
+        self.predictor, self.ratios, self._answers = predictor, ratios, answers
+        self.ttft |= {name: ttft for name, (ttft, _) in each.items()}
+        self.ttfb |= {name: ttfb for name, (_, ttfb) in each.items()}
+        self.answer_tokens = answers.quantile(0.9, now_s) or _ANSWER_TOKENS
+        self._contents = state.contents
 
     def add_headers(self, replica: str, waited_s: float, now_s: float) -> None:
         """Add response headers that arrived after `waited_s`."""

@@ -160,6 +160,7 @@ class Replica:
         prefills: True if the replica continues an answer from a given beginning.
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine, whose concurrent streams slow each other down.
+        source: base URL, model at the replica and definition of a first token: its learned state is valid for these.
         secrets: texts that its errors must not reveal: its key, and the values of headers sent to it.
     """
 
@@ -178,6 +179,7 @@ class Replica:
     prefills: bool = False
     backup_only: bool = False
     batches: bool = False
+    source: str = ""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     in_flight: int = 0
     breaker: Breaker = field(default_factory=Breaker)

@@ -48,6 +48,28 @@ def test_a_file_without_addresses_and_keys(config: Path) -> None:
     assert read_environment(IMAGE).key != environment.key
 
 
+@pytest.mark.parametrize(
+    ("directory", "line", "file"),
+    [
+        ("/var/lib/ttft-gateway", "", "/var/lib/ttft-gateway/learned.json"),
+        ("/var/lib/one:/var/lib/two", "", "/var/lib/one/learned.json"),
+        ("relative", "", None),  # nothing of systemd's
+        ("/var/lib/ttft-gateway", "learned_file: off\n", None),
+        ("/var/lib/ttft-gateway", "learned_file: /srv/learned\n", "/srv/learned"),
+    ],
+)
+def test_the_state_directory(config: Path, directory: str, line: str, file: str | None) -> None:
+    """Learned state is kept in systemd's state directory, unless the file names another place or none."""
+    config.write_text(f"{MODELS}{line}")
+    assert load(config, {}, read_environment({"STATE_DIRECTORY": directory}).settings).learned_file == file
+
+
+def test_a_relative_file_is_beside_the_configuration(config: Path) -> None:
+    """The folder in which the gateway was started does not matter."""
+    config.write_text(f"{MODELS}learned_file: state/learned.json\n")
+    assert load(config, {}).learned_file == str(config.parent / "state/learned.json")
+
+
 def test_the_file_wins(config: Path) -> None:
     """Settings of the file win, and no key is added to its own keys or for anonymous callers."""
     config.write_text(f"{MODELS}listen: 127.0.0.1:1\nadmin_listen: off\nkeys: [{{name: a, key: abc}}]\n")

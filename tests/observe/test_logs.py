@@ -21,6 +21,8 @@ from gateway.events import (
     HedgeDenied,
     HedgeFired,
     HedgingSwitched,
+    LearnedFileFailed,
+    LearnedRestored,
     ParamsDropped,
     RecoveryKind,
     RecoveryReport,
@@ -42,6 +44,8 @@ RARE: list[Event] = [
     BreakerChanged(1.0, "llama", "a", "open"),
     HedgingSwitched(1.0, None, on=False),
     ConfigReloaded(1.0, 1, 2, 0, "no"),
+    LearnedRestored(1.0, "learned.json", 12.5, 1, 0),
+    LearnedFileFailed(1.0, "learned.json", "the file is damaged"),
     ComponentFailed(1.0, "plan", "ValueError"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
 ]
@@ -188,6 +192,8 @@ def test_rare_events() -> None:
         ("warning", "breaker_changed"),
         ("warning", "hedging_switched"),
         ("warning", "config_reloaded"),
+        ("info", "learned_restored"),
+        ("warning", "learned_file_failed"),
         ("error", "component_failed"),
         ("warning", "params_dropped"),
     ]

@@ -1,0 +1,265 @@
+"""Keeps the learned state in a file over restarts: read once at the start, written every 30 s and at the end.
+
+The file is replaced atomically, by a daemon thread, so that neither a slow nor a hanging disk delays a request or the
+end of the process. No fault of the file fails a request: it costs one line of the log, and a cold start. A file that
+the gateway has not written itself is never overwritten. The document belongs to gateway/pool/learned.py.
+
+Several processes may name the same file: the last to write wins, and no reader sees a part.
+
+Units: seconds, bytes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+import msgspec
+
+from gateway.events import LearnedFileFailed, LearnedRestored
+from gateway.pool.learned import VERSION, Learned, LearnedModel, learned_pool, restore_pool
+from gateway.race.context import Model, Runtime
+
+_SAVE_EVERY_S: Final = 30.0  # what a kill loses; a file of 5 models with 3 replicas has about 30 kB
+_WRITE_S_MAX: Final = 10.0
+_LAST_WRITE_S_MAX: Final = 1.0  # a hanging disk must not delay the end of the process
+_READ_S_MAX: Final = 3.0  # nor its start
+_FILE_BYTES_MAX: Final = 32_000_000
+_SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
+_FORMAT: Final = "ttft-gateway learned state"
+_BEGINNING: Final = f'{{"format":"{_FORMAT}"'.encode()
+
+_T = TypeVar("_T")
+
+
+class _Header(msgspec.Struct):
+    version: int
+
+
+class LearnedFile:
+    """The file of one gateway.
+
+    Args:
+        file: path; None to keep nothing.
+        models: returns the models by name, which a reload replaces.
+    """
+
+    def __init__(self, file: str | None, models: Callable[[], Mapping[str, Model]], runtime: Runtime) -> None:
+        self._file = None if file is None else Path(file)
+        self._models = models
+        self._runtime = runtime
+        self._writing: asyncio.Future[None] | None = None  # a write that may still be under way
+        self._saved_s: float | None = None
+        self._fault: str | None = None
+        self._is_closed = False
+        self._is_failing = False
+
+    def describe(self) -> dict[str, object] | None:
+        """Return the state of the file for the admin address; None if nothing is kept."""
+        if self._file is None:
+            return None
+        age_s = None if self._saved_s is None else round(self._runtime.loop.time() - self._saved_s, 3)
+        return {"file": str(self._file), "saved_age_s": age_s, "fault": self._fault}
+
+    async def restore(self) -> None:
+        """Give the pools the state of the file, once, before the first request."""
+        if self._file is None:
+            return
+        file, now_s = self._file, self._runtime.loop.time()
+        reading = _on_thread(lambda: _read(file), "read learned state")
+        try:
+            learned = await asyncio.wait_for(reading, _READ_S_MAX)
+            if learned is not None:
+                self._restore(learned, max(0.0, _wall_s() - learned.saved_s), now_s)
+        except _Foreign as error:
+            self._is_closed = True
+            self._failed(str(error))
+        except _Unusable as error:
+            self._failed(f"{error}; the gateway starts without it")
+        except OSError as error:  # also a timeout
+            self._is_closed = True
+            self._failed(f"the file cannot be read: {_reason(error)}; the gateway starts without it, and keeps nothing")
+        except Exception:  # a bug must not stop the gateway
+            logging.getLogger(__name__).exception("the learned state could not be restored")
+
+    async def keep(self) -> None:
+        """Write the file every 30 s."""
+        if self._file is None:
+            return
+        while True:
+            await asyncio.sleep(_SAVE_EVERY_S)
+            await self.save(_WRITE_S_MAX)
+
+    async def save(self, timeout_s: float = _LAST_WRITE_S_MAX) -> None:
+        """Write the file now; raises nothing."""
+        if self._file is None or self._is_closed:
+            return
+        try:
+            models = await self._learned_models()
+            if any(model.pools for model in models.values()):  # else there may be an earlier state, which is better
+                async with asyncio.timeout(timeout_s):
+                    await self._write(self._file, Learned(_FORMAT, VERSION, _wall_s(), models))
+        except Exception as error:
+            if not isinstance(error, OSError):  # a bug must not stop the gateway
+                logging.getLogger(__name__).exception("the learned state could not be written")
+                self._is_closed = True
+                return
+            if not self._is_failing:
+                self._is_failing = True
+                self._failed(f"the file cannot be written: {_reason(error)}; make its folder writable, or name another")
+        else:
+            self._saved_s, self._fault, self._is_failing = self._runtime.loop.time(), None, False
+
+    async def _write(self, file: Path, learned: Learned) -> None:
+        """Write on a thread, after the end of the previous write."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        self._writing = _on_thread(lambda: _replace(file, msgspec.json.encode(learned)), "write learned state")
+        self._writing.add_done_callback(lambda written: written.exception())  # which nothing else does if it is late
+        await asyncio.shield(self._writing)
+
+    async def _learned_models(self) -> dict[str, LearnedModel]:
+        """Return the state of all models with samples, read in slices that do not block the event loop for long."""
+        loop, learned, parts = self._runtime.loop, {}, 0
+        for name, model in self._models().items():
+            pools = {}
+            for pool in model.pools:
+                for state in learned_pool(pool, loop.time()):
+                    parts += 1
+                    if state is not None and state.learning.contents:
+                        pools[pool.name] = state
+                    if parts % _SLICE_PARTS == 0:
+                        await asyncio.sleep(0)
+            learned[name] = LearnedModel(model.scale.state, pools)
+        return learned
+
+    def _restore(self, learned: Learned, elapsed_s: float, now_s: float) -> None:
+        """Give each pool its state.
+
+        Raises:
+            _Unusable: the state of a pool contradicts itself; the other ones are restored.
+        """
+        restored, every, fault = 0, 0, None
+        for name, model in self._models().items():
+            state = learned.models.get(name)
+            for pool in model.pools:
+                every += 1
+                if state is None or pool.name not in state.pools:
+                    continue
+                try:
+                    if restore_pool(pool, state.pools[pool.name], elapsed_s, now_s):
+                        restored += 1
+                        model.scale.restore(state.tokens)
+                except ValueError as error:
+                    fault = f"the state of {pool.name} is damaged ({error})"
+        self._runtime.emit(LearnedRestored(now_s, str(self._file), round(elapsed_s, 3), restored, every - restored))
+        if fault is not None:
+            raise _Unusable(fault)
+
+    def _failed(self, error: str) -> None:
+        self._fault = error
+        self._runtime.emit(LearnedFileFailed(self._runtime.loop.time(), str(self._file), error))
+
+
+class _Unusable(Exception):
+    """The file has no usable state; the text is the reason."""
+
+
+class _Foreign(Exception):
+    """The file is not one of learned state; the text is the reason and the action."""
+
+
+def _read(file: Path) -> Learned | None:
+    """Return the content of the file, None if there is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _Foreign("the path is not a regular file; name another file in `learned_file`")
+    with os.fdopen(descriptor, "rb") as stream:
+        content = stream.read(_FILE_BYTES_MAX + 1)
+    if not content:  # created by hand, or by a file system that lost its content
+        return None
+    if not content.startswith(_BEGINNING):
+        raise _Foreign("the file has other content and is not overwritten; name another file in `learned_file`")
+    if len(content) > _FILE_BYTES_MAX:
+        raise _Unusable(f"the file is larger than {_FILE_BYTES_MAX} bytes")
+    try:
+        version = msgspec.json.decode(content, type=_Header).version
+        if version != VERSION:
+            raise _Unusable(f"the file has version {version} instead of {VERSION}")
+        return msgspec.json.decode(content, type=Learned)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _Unusable(f"the file is damaged ({error})") from None
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if len(content) > _FILE_BYTES_MAX:
+        raise OSError(f"{len(content)} bytes are more than {_FILE_BYTES_MAX}")
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(descriptor)
+        Path(name).replace(file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _on_thread(call: Callable[[], _T], name: str) -> "asyncio.Future[_T]":
+    """Run a call on a daemon thread of its own; one that hangs delays no name lookup and not the end of the process."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[_T] = loop.create_future()
+
+    def finish(result: _T | None, error: Exception | None) -> None:
+        if answer.done():  # given up
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(cast("_T", result))
+
+    def run() -> None:
+        result: _T | None = None
+        error: Exception | None = OSError("internal error")
+        try:
+            result, error = call(), None
+        except (OSError, _Unusable, _Foreign) as fault:
+            error = fault
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(finish, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
+
+
+def _wall_s() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "the disk does not answer in time"
+    return error.strerror or str(error)

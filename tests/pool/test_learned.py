@@ -1,0 +1,190 @@
+"""The learned state as a document: what a restart keeps, for which replicas, and for how long."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+import pytest
+
+from defaults import default_hedging
+from gateway.estimation.tokens import TextTokens, TokenScale, TokenScaleState
+from gateway.hedging.contract import RequestFacts
+from gateway.hedging.outcomes import Outcome
+from gateway.hedging.plan import Policy
+from gateway.pool.learned import AGE_S_MAX, LearnedPool, learned_pool, restore_pool
+from gateway.pool.pool import Pool
+from gateway.routing.replicas import Replica
+from pooled import send
+from scripted import Scripted
+
+FACTS = RequestFacts(prompt_tokens=1_000.0)
+SOURCES = MappingProxyType({"a": "A", "b": "B"})
+SAVED_S = 1_000.0
+ELAPSED_S = 5.0
+STARTED_S = 3.0  # of the new process's clock, which has nothing to do with the old one's
+
+
+def fleet(policy: Policy = Policy.ADAPTIVE, sources: Mapping[str, str] = SOURCES) -> Pool:
+    """Idle replicas with these names and sources."""
+    replicas = [Replica(name, Scripted(), source=source) for name, source in sources.items()]
+    return Pool("m", replicas, default_hedging(policy=policy))
+
+
+def experienced(policy: Policy = Policy.ADAPTIVE, requests: int = 200) -> Pool:
+    """Two replicas after a minute of traffic: one request in ten is slow, and b takes twice as long as a."""
+    pool = fleet(policy)
+    for number in range(requests):
+        start_s = SAVED_S - 60.0 + 60.0 / requests * number
+        answer(pool, number % 2, start_s, (0.2 + 0.2 * (number % 2)) * (5.0 if number % 20 < 2 else 1.0))
+    return pool
+
+
+def answer(pool: Pool, index: int, start_s: float, ttft_s: float) -> None:
+    """One whole answer."""
+    attempt = send(pool, index, start_s, FACTS)
+    pool.delay_s(attempt, FACTS)
+    attempt.content_s = start_s + ttft_s
+    pool.on_content(attempt, attempt.content_s)
+    pool.on_end(attempt, Outcome.FINISHED, attempt.content_s, None)
+
+
+def saved(pool: Pool, now_s: float = SAVED_S) -> LearnedPool:
+    """Its state, by way of a file."""
+    *_, state = learned_pool(pool, now_s)
+    return msgspec.json.decode(msgspec.json.encode(state), type=LearnedPool)
+
+
+def delay_s(pool: Pool, index: int, now_s: float) -> float:
+    """Hedge delay of a request that nothing else competes with."""
+    attempt = send(pool, index, now_s, FACTS)
+    delay_s = pool.delay_s(attempt, FACTS)
+    pool.on_end(attempt, Outcome.CLIENT_GONE, now_s, None)
+    return delay_s
+
+
+@pytest.mark.parametrize("policy", [Policy.ADAPTIVE, Policy.QUANTILE])
+def test_a_restart_keeps_the_hedge_delay(policy: Policy) -> None:
+    """The first request after a restart is hedged as after a pause of the same length, not as at a cold start."""
+    before, after = experienced(policy), fleet(policy)
+    learned = saved(before)
+    assert delay_s(after, 0, STARTED_S) == default_hedging().cold_start_delay_s
+    assert restore_pool(after, learned, ELAPSED_S, STARTED_S)
+    for index in range(2):
+        paused_s = delay_s(before, index, SAVED_S + ELAPSED_S)
+        assert paused_s < 2.0
+        assert delay_s(after, index, STARTED_S) == pytest.approx(paused_s, rel=0.05)
+    assert after.learning.restored_age_s == pytest.approx(ELAPSED_S, abs=1.0)
+
+
+def test_a_few_samples_are_kept_too() -> None:
+    """A restart during the first 20 requests continues to count; the plan begins after the 20th."""
+    after = fleet()
+    assert restore_pool(after, saved(experienced(requests=15)), ELAPSED_S, STARTED_S)
+    for number in range(4):
+        answer(after, 0, STARTED_S + number, 0.2)
+    assert delay_s(after, 0, STARTED_S + 5.0) == default_hedging().cold_start_delay_s
+    answer(after, 0, STARTED_S + 6.0, 0.2)
+    assert delay_s(after, 0, STARTED_S + 7.0) < 2.0
+
+
+def test_old_samples_give_way_to_new_ones() -> None:
+    """Restored samples leave the windows as in a process that has not ended: once 100 newer ones are there."""
+    after = fleet()
+    assert restore_pool(after, saved(experienced()), ELAPSED_S, STARTED_S)
+    for number in range(260):
+        answer(after, number % 2, STARTED_S + 0.5 * number, 2.0)
+    assert after.learning.ttft["a"].quantile(0.01, STARTED_S + 130.0) == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_level_fades_while_the_gateway_is_down() -> None:
+    """A replica's slow phase is forgotten after minutes, also without a process that measures time."""
+    learned = saved(experienced())
+    soon, later = fleet(), fleet()
+    assert restore_pool(soon, learned, 1.0, STARTED_S)
+    assert restore_pool(later, learned, 300.0, STARTED_S)
+    levels = [pool.learning.predictor.levels for pool in (soon, later)]
+    assert levels[0]["b"] / levels[0]["a"] > 1.5
+    assert levels[1] == pytest.approx({"a": 1.0, "b": 1.0}, abs=0.01)
+
+
+@pytest.mark.parametrize(("elapsed_s", "is_used"), [(AGE_S_MAX - 60.0, True), (AGE_S_MAX + 20.0, False)])
+def test_state_of_another_day_is_not_used(elapsed_s: float, is_used: bool) -> None:
+    """The newest sample may be a day old; a file that was written again and again without requests is no younger."""
+    pool = experienced()
+    for now_s in (SAVED_S, SAVED_S + 3_600.0):
+        after = fleet()
+        learned = saved(pool, now_s)
+        assert restore_pool(after, learned, elapsed_s - (now_s - SAVED_S), STARTED_S) is is_used
+
+
+@pytest.mark.parametrize(
+    ("sources", "restored"),
+    [
+        ({"a": "A", "b": "B"}, "ab"),
+        ({"b": "B", "c": "C"}, "b"),  # a was removed, c added
+        ({"a": "elsewhere", "b": "B"}, "b"),  # a moved
+        ({"a": "B", "b": "A"}, ""),  # names exchanged
+        ({"x": "A"}, ""),
+    ],
+)
+def test_a_replica_is_known_by_name_and_source(sources: dict[str, str], restored: str) -> None:
+    """A replica of another name or at another address starts without samples and without a level."""
+    after = fleet(sources=sources)
+    assert restore_pool(after, saved(experienced()), ELAPSED_S, STARTED_S) is bool(restored)
+    learning = after.learning
+    assert "".join(name for name in sources if learning.ttft[name].event_count(STARTED_S)) == restored
+    assert "".join(learning.predictor.levels) == restored
+    assert (delay_s(after, 0, STARTED_S) < 2.0) is (bool(restored) and len(sources) > 1)
+
+
+def test_two_documents_are_added_bin_by_bin() -> None:
+    """A window of the sums of two windows' counts has the samples of both."""
+    learned = saved(experienced())
+    ratios = learned.learning.ratios
+    assert ratios is not None
+    twice = msgspec.structs.replace(ratios, events=[2 * count for count in ratios.events])
+    both, after = msgspec.structs.replace(learned.learning, ratios=twice), fleet()
+    restore_pool(after, msgspec.structs.replace(learned, learning=both), ELAPSED_S, STARTED_S)
+    assert after.learning.ratios.event_count(STARTED_S) == 2 * sum(ratios.events)
+
+
+SUMS = {"matrix": [1.0, 5.0, 0.0, 1.0, 0.0, 0.0], "right": [1.0, 1.0, 0.0]}  # of no samples: 5 * 5 > 1 * 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("predictor.fit", {"matrix": [0.0] * 6, "right": [0.0] * 3}),
+        ("predictor.fit", {"matrix": [1e-30, 0.0, 0.0, 0.0, 0.0, 0.0], "right": [1e30, 0.0, 0.0]}),
+        ("predictor.samples", 7),
+        ("predictor.first", [[0.2, 0.0, 0.0]]),
+        ("ratios.events", [1]),
+        ("answers", {"age_s": 0.0, "bins": [1, 2], "events": [1], "censored": [0, 0]}),
+    ],
+)
+def test_a_state_that_contradicts_itself_changes_nothing(field: str, value: object) -> None:
+    """A pool takes a whole state or none."""
+    document = msgspec.to_builtins(saved(experienced()))
+    *parents, last = field.split(".")
+    part = document["learning"]
+    for parent in parents:
+        part = part[parent]
+    part[last] = value
+    after = fleet()
+    with pytest.raises(ValueError, match=r"\w"):
+        restore_pool(after, msgspec.convert(document, LearnedPool), ELAPSED_S, STARTED_S)
+    assert delay_s(after, 0, STARTED_S) == default_hedging().cold_start_delay_s
+    assert after.learning.restored_age_s is None
+
+
+def test_the_factors_of_a_tokenizer_are_kept() -> None:
+    """Prompt tokens are estimated after a restart as before, which the fit of the prediction depends on."""
+    before, after = TokenScale(), TokenScale()
+    for number in range(20):
+        before.learn(TextTokens(100.0 + number, 10.0, 0.0), round(1.5 * (110.0 + number)))
+    after.restore(msgspec.json.decode(msgspec.json.encode(before.state), type=TokenScaleState))
+    text = TextTokens(200.0, 20.0, 5.0)
+    assert after.tokens(text) == pytest.approx(before.tokens(text), rel=0.01)
+    with pytest.raises(ValueError, match="sums"):
+        after.restore(msgspec.convert({"reports": 9, "fit": SUMS}, TokenScaleState))
+    assert after.tokens(text) == pytest.approx(before.tokens(text), rel=0.01)
