@@ -172,7 +172,9 @@ def _serve_arguments(command: argparse.ArgumentParser) -> None:
     without = command.add_argument_group("without a configuration file")
     without.add_argument("--model", metavar="NAME", help='name of the model, as callers send it in "model"')
     without.add_argument("--replica", metavar="URL", action="append", help="base URL of a replica; repeat for more")
-    without.add_argument("--kind", metavar="KIND", help="kind of the replicas: vllm, tgi, ... (default: openai)")
+    without.add_argument(
+        "--kind", metavar="KIND", help="kind of the replicas: vllm, tgi, ... (default: the replicas are asked)"
+    )
     without.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key for the replicas")
     without.add_argument("--listen", metavar="HOST:PORT", help=f"public address (default: {LISTEN_DEFAULT})")
     without.add_argument(
@@ -239,7 +241,7 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         (
             " --config gateway.yaml",
             " --model llama --replica http://10.0.0.1:8000/v1 --replica http://10.0.0.2:8000/v1",
-            " --model gpt-4o-mini --replica https://api.openai.com/v1 --kind openai --api-key-env OPENAI_API_KEY",
+            " --model gpt-4o-mini --replica https://api.openai.com/v1 --api-key-env OPENAI_API_KEY",
         ),
         _serve_arguments,
     ),

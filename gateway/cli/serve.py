@@ -18,6 +18,7 @@ from gateway.cli.config import cautions, config_path, pools, report_no_file, rep
 from gateway.cli.demo.command import demo
 from gateway.cli.environment import Environment, read_environment
 from gateway.cli.hedging import hedging_summary, is_hedged
+from gateway.cli.kinds import UNKNOWN, detect_kinds
 from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end
 from gateway.cli.terminal import bold, fail, warn
@@ -44,6 +45,8 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
     except ConfigError as error:
         return report_problems(error)
+    if arguments.model is not None and arguments.kind is None:
+        settings = detect_kinds(settings)
 
     def on_ready(addresses: Addresses) -> None:
         for line in _introduction(settings, addresses, environment.key_in(settings)):
@@ -81,7 +84,7 @@ def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environ
     settings = from_replicas(
         arguments.model,
         arguments.replica,
-        kind=arguments.kind or "openai",
+        kind=arguments.kind or UNKNOWN,
         others={
             **{name: value for name, value in others.items() if value is not None},
             "allow_anonymous": arguments.allow_anonymous,

@@ -59,7 +59,7 @@ def from_replicas(
     model: str,
     urls: Sequence[str],
     *,
-    kind: str = "openai",
+    kind: str = "compatible",
     others: Mapping[str, object] | None = None,
     defaults: Mapping[str, object] | None = None,
 ) -> Settings:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from checkout import ROOT
+from gateway.cli.fetch import fetch
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS, CancelResult, CancelTest, cancel
 from gateway.cli.probe.plan import ProbePlan, plan, targets
 from gateway.cli.probe.quirks import NAMES, Observation, Quirk, is_trap, quirks
 from gateway.cli.probe.report import ProbeReport, Times, as_json, cleaned, details, table, times_of
 from gateway.cli.probe.signs import SignTest
-from gateway.cli.probe.stream import Recording, fetch, record
+from gateway.cli.probe.stream import Recording, record
 from gateway.config.settings import Settings
 from providers.base import Api, Call, Frame, FrameKind, HttpSink, HttpStream, Request, Sink, Stream
 from providers.catalog import CATALOG

@@ -8,9 +8,13 @@ import socket
 
 import pytest
 
+import gateway.cli.kinds
+from gateway.cli.kinds import detect_kinds
 from gateway.cli.parser import ExitCode
+from gateway.config.loader import from_replicas
 from providers.simulated.server import SimulatedServer
 from running import run_real
+from served import replicas
 from spawned import WAIT_S, refuses, request, rest, serving, spawn, started, stream, until
 
 
@@ -121,6 +125,7 @@ def test_introduction() -> None:
         assert "llama: 127.0.0.1:" in text
         assert f"at {url} cannot be reached: Connection refused" in text
         assert "no keys are configured" in text
+        assert f"is unknown (GET {url}/models names none), so compatible is assumed" in text
 
     run_real(main())
 
@@ -152,3 +157,15 @@ def test_closed_output() -> None:
         assert (process.returncode, err) == (ExitCode.FAILED, b"")
 
     run_real(main())
+
+
+def test_kinds_are_asked_in_bounded_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that names itself gets its kind; a silent one is `compatible`."""
+    monkeypatch.setattr(gateway.cli.kinds, "_ASK_S_MAX", 0.5)
+    with replicas(a={}) as urls, socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        settings = detect_kinds(from_replicas("m", [urls["a"], url]))
+    assert [replica.kind for replica in settings.models[0].replicas] == ["simulated", "compatible"]
+    err = capsys.readouterr().err
+    assert "kind simulated was found for 127.0.0.1:" in err
+    assert f"is unknown (GET {url}/models names none)" in err

@@ -11,7 +11,8 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.cli.probe.stream import STREAM_S_MAX, Recording, within
+from gateway.cli.fetch import within
+from gateway.cli.probe.stream import STREAM_S_MAX, Recording
 from providers.base import Stream
 
 LONG_TOKENS = 256  # of the long answer, which must not end by itself during the test

@@ -17,13 +17,14 @@ from urllib.parse import urlsplit
 from gateway.cli.config import config_path, report_problems
 from gateway.cli.environment import read_environment
 from gateway.cli.event_loop import GatewayLoop
+from gateway.cli.fetch import fetch
 from gateway.cli.parser import ExitCode
 from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
 from gateway.cli.probe.plan import PROMPT, ProbeTarget, cancel_test_tokens, plan, sign_apis, targets
 from gateway.cli.probe.quirks import OF_CHAT, Quirk
 from gateway.cli.probe.report import ProbeReport, as_json, cleaned, details, limits_of, quirks_of, table, times_of
 from gateway.cli.probe.signs import SignTest, sign_call, sign_test
-from gateway.cli.probe.stream import Recording, Tap, begin, fetch, record
+from gateway.cli.probe.stream import Recording, Tap, begin, record
 from gateway.cli.terminal import bold, fail
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load

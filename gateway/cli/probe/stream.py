@@ -6,9 +6,9 @@ quirks.py. Every wait is bounded. Units: seconds of the loop's clock, bytes.
 """
 
 import asyncio
-from collections.abc import Sequence
 from typing import Protocol
 
+from gateway.cli.fetch import within
 from providers.base import Call, Endpoint, Frame, FrameKind, Headers, HttpSink, HttpStream, Request, Stream
 from providers.errors import EmptyAnswer, TimedOut, UpstreamError
 
@@ -16,7 +16,6 @@ STREAM_S_MAX = 60.0
 
 _BODY_BYTES_MAX = 256 * 1024
 _REST_S_MAX = 1.5  # for the end of the body after the closing event; the endpoint drops the connection after 1 s
-_FETCH_S_MAX = 5.0
 _CONTENT = (FrameKind.CONTENT, FrameKind.REFUSAL)
 
 
@@ -138,42 +137,3 @@ async def record(client: ProbeClient, endpoint: Endpoint, call: Call) -> Recordi
         stream.abort()
         client.recording = None
     return recording
-
-
-async def within(wait_s: float, event: asyncio.Event) -> bool:
-    """Wait for an event; return True if it was set in time."""
-    try:
-        async with asyncio.timeout(wait_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-async def fetch(client: ProbeClient, target: str, headers: Headers) -> bytes | None:
-    """Return the start of the body of a GET; None unless the status is 200."""
-    document = _Document()
-    lines = b"".join(b"%s: %s\r\n" % header for header in headers)
-    exchange = client.send(Request(b"GET %s HTTP/1.1\r\n%s\r\n" % (target.encode(), lines), b""), document)
-    try:
-        complete = await within(_FETCH_S_MAX, document.over)
-    finally:
-        exchange.abort()
-    return bytes(document.body) if complete and document.ok else None
-
-
-class _Document:  # an HttpSink
-    def __init__(self) -> None:
-        self.ok = False
-        self.body = bytearray()
-        self.over = asyncio.Event()
-
-    def on_response(self, status: int, _headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self.ok = status == 200
-
-    def on_body(self, data: bytes) -> None:
-        self.body += data[: _BODY_BYTES_MAX - len(self.body)]
-
-    def on_close(self, error: UpstreamError | None) -> None:
-        self.ok = self.ok and error is None
-        self.over.set()
