@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from gateway.cli.fetch import fetch
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS, CancelResult, CancelTest, cancel
 from gateway.cli.probe.plan import ProbePlan, plan, targets
 from gateway.cli.probe.quirks import NAMES, Observation, Quirk, is_trap, quirks
-from gateway.cli.probe.report import ProbeReport, Times, as_json, cleaned, details, table, times_of
+from gateway.cli.probe.report import ProbeReport, Times, as_json, cleaned, details, quirks_of, table, times_of
 from gateway.cli.probe.signs import SignTest
 from gateway.cli.probe.stream import Recording, record
 from gateway.config.settings import Settings
@@ -34,7 +35,7 @@ DONE = b"data: [DONE]\n\n"
 
 def seen(body: bytes, **changes: Any) -> Observation:
     """A stream whose head came with the first content."""
-    stream = Observation([STREAM], body, asked_usage=False, headers_s=0.2, content_s=0.2, contents=1, reads=3)
+    stream = Observation([STREAM], body, asked_usage=False, contents=1, reads=3)
     return replace(stream, **changes)
 
 
@@ -44,7 +45,6 @@ def seen(body: bytes, **changes: Any) -> Observation:
         (seen(TEXT + END + DONE), []),
         (seen(TEXT + END + USAGE + DONE, asked_usage=True), []),
         (seen(ROLE + TEXT + END + DONE), ["role_first"]),
-        (seen(TEXT + END + DONE, headers_s=0.0), ["ttfb_trap"]),
         (seen(b'data: {"choices":[],"prompt_filter_results":[]}\n\n' + TEXT + DONE), ["no_choices"]),
         (seen(b": wait\n\n" + TEXT + DONE), ["comments"]),
         (seen(b"event: ping\n\n" + TEXT + DONE), ["no_data", "named_events"]),
@@ -118,8 +118,8 @@ def test_replicas_are_chosen_by_model_and_name() -> None:
 def test_costs_are_bounded() -> None:
     """The plan includes cancelled answers; high costs need confirmation, and higher ones are always rejected."""
     planned = plan(targets(settings("openai", "vllm"), None, None), 3, 8)
-    assert planned == ProbePlan(replicas=2, requests=10, tokens=3 * 8 + 8 + 3 * 8 + LONG_TOKENS + 2 * 16)
-    assert str(planned) == "10 requests to 2 replicas: at most 344 generated tokens and about 400 prompt tokens"
+    assert planned == ProbePlan(replicas=2, requests=11, tokens=3 * 8 + 8 + 3 * 8 + 2 * LONG_TOKENS + 2 * 16)
+    assert str(planned) == "11 requests to 2 replicas: at most 600 generated tokens and about 440 prompt tokens"
     assert planned.objection(confirmed=False) is None
     for much in (ProbePlan(1, 51, 1), ProbePlan(1, 1, 2001)):
         assert "need --yes" in (much.objection(confirmed=False) or "")
@@ -170,7 +170,6 @@ class Left:
 def cancelled(
     counts: Sequence[float | None] | None,
     *,
-    gap_s: float = 0.1,
     ended: bool = False,
     error: UpstreamError | None = None,
 ) -> CancelTest:
@@ -190,7 +189,7 @@ def cancelled(
         await asyncio.sleep(0.001)
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
-    outcome = run_virtual(cancel(start, None if counts is None else count, gap_s, "nothing tells"))
+    outcome = run_virtual(cancel(start, None if counts is None else count, "nothing tells"))
     assert left.aborted
     return outcome
 
@@ -207,15 +206,57 @@ def cancelled(
         ([0, 0], {}, CancelResult.UNKNOWN, "did not count the request while it ran"),
         ([0, 0], {"ended": True}, CancelResult.UNKNOWN, "ended before the connection could be closed"),
         ([0, 0], {"error": ConnectionCut("it is cut")}, CancelResult.UNKNOWN, "for the test failed: it is cut"),
-        ([0, 1, 1, 1, 0], {"gap_s": 0.0}, CancelResult.UNKNOWN, "perhaps by itself"),
     ],
 )
 def test_a_cancel_is_obeyed_only_with_proof(
     counts: Sequence[float | None] | None, asked: dict[str, Any], outcome: CancelResult, text: str
 ) -> None:
-    """The result is OBEYED only if the count falls to 0 before the answer could end, without other requests."""
+    """The result is OBEYED only if the count falls to 0, without other requests."""
     made = cancelled(counts, **asked)
     assert (made.outcome, text in made.text) == (outcome, True), made.text
+
+
+@pytest.mark.parametrize(
+    ("answer_s", "stop_s", "outcome"),
+    [
+        (10.0, 0.03, CancelResult.OBEYED),
+        (0.3, 0.03, CancelResult.OBEYED),
+        (0.3, math.inf, CancelResult.UNKNOWN),  # a short answer ends by itself
+        (0.01, math.inf, CancelResult.UNKNOWN),
+        (1.9, math.inf, CancelResult.UNKNOWN),
+        (10.0, math.inf, CancelResult.NOT_SEEN),
+        (0.1, 0.09, CancelResult.UNKNOWN),
+    ],
+)
+def test_an_engine_that_ignores_a_cancel_does_not_obey(answer_s: float, stop_s: float, outcome: CancelResult) -> None:
+    """An answer that ends as early without a cancel is no proof, however early that is."""
+
+    class Running(Left):
+        def __init__(self, recording: Recording) -> None:
+            loop = asyncio.get_running_loop()
+            self.until_s = loop.time() + answer_s
+            self.end = loop.call_at(self.until_s, recording.on_end, None)
+
+        def abort(self) -> None:
+            self.end.cancel()
+            self.until_s = min(self.until_s, asyncio.get_running_loop().time() + stop_s)
+
+    async def main() -> CancelTest:
+        running: list[Running] = []
+
+        def start() -> tuple[Recording, Stream]:
+            recording = Recording(asked_usage=False)
+            recording.on_frame(Frame(FrameKind.CONTENT, TEXT))
+            running.append(Running(recording))
+            return recording, running[-1]
+
+        async def count() -> float:
+            await asyncio.sleep(0.002)
+            return float(sum(asyncio.get_running_loop().time() < each.until_s for each in running))
+
+        return await cancel(start, count, "")
+
+    assert run_virtual(main()).outcome is outcome
 
 
 class Silent:
@@ -255,6 +296,29 @@ def test_times_are_medians_of_whole_answers() -> None:
     times = run_virtual(main())
     assert times.connect_s is None
     assert (times.headers_s, times.byte_s, times.content_s, times.gap_s) == pytest.approx((0.1, 0.1, 0.7, 0.02))
+
+
+@pytest.mark.parametrize(
+    ("contents_s", "is_trap"), [((0.1, 0.1, 0.9), False), ((0.1, 0.9, 0.9), True), ((0.1,), False), ((0.2,), True)]
+)
+def test_the_column_and_the_quirk_agree(contents_s: Sequence[float], *, is_trap: bool) -> None:
+    """Both are about the median times, so one slow answer of several makes neither."""
+
+    async def recorded(content_s: float) -> Recording:
+        recording = Recording(asked_usage=False)
+        await asyncio.sleep(0.1)
+        recording.on_headers(200, (STREAM,))
+        await asyncio.sleep(content_s - 0.1)
+        recording.on_frame(Frame(FrameKind.CONTENT, TEXT))
+        recording.on_end(None)
+        return recording
+
+    async def main() -> list[Recording]:
+        return [await recorded(content_s) for content_s in contents_s]
+
+    recordings = run_virtual(main())
+    assert times_of(recordings).trap is is_trap
+    assert ("ttfb_trap" in [quirk.name for quirk in quirks_of(recordings)]) is is_trap
 
 
 def test_silence_ends_the_wait() -> None:

@@ -44,7 +44,7 @@ def simulated(
         async with serving(**profile) as server:
             report = await probed(server.url, row or {}, requests, max_tokens)
             sent = requests + 1 + len(report.signs) if report.error is None else report.streams + 1
-            assert server.stats.requests == sent
+            assert sent <= server.stats.requests <= sent + 1  # a cancel that seems obeyed takes two requests
             return report
 
     return run_real(run())
@@ -66,7 +66,7 @@ def test_a_replica_that_flushes_headers_early() -> None:
     assert times.gap_s is not None
     assert 0 < times.headers_s <= times.byte_s < times.content_s
     assert times.content_s >= 1.0
-    assert (report.error, report.streams, report.trap) == (None, 1, True)
+    assert (report.error, report.streams, report.times.trap) == (None, 1, True)
     assert [quirk.name for quirk in report.quirks] == ["ttfb_trap", "role_first"]
     assert report.cancel is not None
     assert report.cancel.outcome is CancelResult.OBEYED, report.cancel
@@ -75,7 +75,7 @@ def test_a_replica_that_flushes_headers_early() -> None:
 def test_a_replica_that_holds_headers() -> None:
     """Headers that arrive with the content are no trap."""
     report = simulated(ttft="150ms", gap="2ms", headers="with_first_content")
-    assert (report.trap, names(report)) == (False, [])
+    assert (report.times.trap, names(report)) == (False, [])
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_the_command_prints_the_cost_and_then_the_results(
         file = config(**urls)
         assert main(["probe", "--config", file, "--replica", "a", "--requests", "1"]) == ExitCode.OK
         out, err = capsys.readouterr()
-        assert err == "3 requests to 1 replica: at most 280 generated tokens and about 120 prompt tokens\n"
+        assert err == "4 requests to 1 replica: at most 536 generated tokens and about 160 prompt tokens\n"
         assert [line.split()[0] for line in out.splitlines()[:2]] == ["ms", "m/a"]
         assert main(["probe", "--config", file, "--json"]) == ExitCode.FAILED
     document = json.loads(capsys.readouterr().out)

@@ -1,8 +1,9 @@
 """Test of cancellation: does a replica stop generating when the client disconnects?
 
 The test needs a replica that reports its number of running requests. It starts a long answer, disconnects after the
-first content, and polls that number. The result is conclusive only if the replica has no other client meanwhile. The
-billing of cancelled requests cannot be observed. Units: seconds, tokens.
+first content, and polls that number. A fall of the number proves nothing if the answer would have ended by then: the
+same request, not cancelled, must run for longer. The result is conclusive only if the replica has no other client
+meanwhile. The billing of cancelled requests cannot be observed. Units: seconds, tokens.
 """
 
 import asyncio
@@ -15,10 +16,11 @@ from gateway.cli.fetch import within
 from gateway.cli.probe.stream import STREAM_S_MAX, Recording
 from providers.base import Stream
 
-LONG_TOKENS = 256  # of the long answer, which must not end by itself during the test
+LONG_TOKENS = 256  # of the long answer
 
 _POLL_S_MAX = 2.0
 _POLL_INTERVAL_S = 0.02
+_OUTLASTS = 2.0  # duration of an answer that is not cancelled, as a multiple of the cancelled one's
 _CLOSED = "closed after the first content"
 
 
@@ -78,15 +80,13 @@ COUNTERS = {
 async def cancel(
     start: Callable[[], tuple[Recording, Stream]],
     count: Callable[[], Awaitable[float | None]] | None,
-    gap_s: float,
     no_count: str,
 ) -> CancelTest:
     """Start an answer of up to LONG_TOKENS, and disconnect after the first content.
 
     Args:
-        start: sends the request.
+        start: sends the request; called again for an answer that is not cancelled.
         count: returns the replica's number of running requests, None if unknown; None if the kind has no counter.
-        gap_s: measured time between two tokens.
         no_count: explanation for the case that the number is unknown.
     """
     before = await count() if count is not None else None
@@ -95,6 +95,7 @@ async def cancel(
         if not await within(STREAM_S_MAX, recording.settled) or recording.error is not None:
             reason = f": {recording.error.message}" if recording.error else ""
             return _unknown(f"the answer for the test failed{reason}")
+        begun_s = asyncio.get_running_loop().time()
         if count is None or before is None:
             return _unknown(f"{_CLOSED}; {no_count}")
         during = await count()
@@ -108,21 +109,36 @@ async def cancel(
         return _unknown(
             f"{_CLOSED}; the replica did not count the request while it ran, so its count is not conclusive"
         )
-    return await _poll(count, gap_s * LONG_TOKENS / 2)
+    stopped_s = await _stopped_s(count)
+    if stopped_s is None:
+        text = f"the replica still counts the request {_POLL_S_MAX:.0f} s after the close"
+        return CancelTest(CancelResult.NOT_SEEN, text)
+    if await _outlasts(start, _OUTLASTS * (asyncio.get_running_loop().time() - begun_s)):
+        return CancelTest(CancelResult.OBEYED, f"the replica stopped within {1000 * stopped_s:.0f} ms")
+    return _unknown(
+        f"the request ended {1000 * stopped_s:.0f} ms after the close, and without a close it takes no longer"
+    )
 
 
-async def _poll(count: Callable[[], Awaitable[float | None]], end_s_min: float) -> CancelTest:
-    """Poll the number after the close; a fall after `end_s_min` is not conclusive, since the answer may have ended."""
+async def _stopped_s(count: Callable[[], Awaitable[float | None]]) -> float | None:
+    """Return the time from now until the replica counts no request; None if that takes too long."""
     loop = asyncio.get_running_loop()
     closed_s = loop.time()
-    while (waited_s := loop.time() - closed_s) < _POLL_S_MAX:
+    while loop.time() < closed_s + _POLL_S_MAX:
         if await count() == 0:
-            waited_s = loop.time() - closed_s
-            if waited_s < end_s_min:
-                return CancelTest(CancelResult.OBEYED, f"the replica stopped within {1000 * waited_s:.0f} ms")
-            return _unknown(f"the request ended {1000 * waited_s:.0f} ms after the close, perhaps by itself")
+            return loop.time() - closed_s
         await asyncio.sleep(_POLL_INTERVAL_S)
-    return CancelTest(CancelResult.NOT_SEEN, f"the replica still counts the request {waited_s:.0f} s after the close")
+    return None
+
+
+async def _outlasts(start: Callable[[], tuple[Recording, Stream]], least_s: float) -> bool:
+    """Return True if an answer that is not cancelled goes on for this time after its first content."""
+    recording, stream = start()
+    try:
+        await within(STREAM_S_MAX, recording.settled)
+        return not await within(least_s, recording.over)
+    finally:
+        stream.abort()
 
 
 def _unknown(text: str) -> CancelTest:

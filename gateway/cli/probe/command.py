@@ -201,7 +201,7 @@ class _Prober:
                 answer = await record(self._client, self._endpoint, sign_call(api, max_tokens))
                 signs.append(sign_test(api, answer))
             long_form = replace(form, max_tokens=cancel_test_tokens(self._target, max_tokens))
-            cancel_test = await self._cancel_test(long_form, times.gap_s or 0.0)
+            cancel_test = await self._cancel_test(long_form)
         clean = partial(cleaned, secrets=self._secrets())
         return ProbeReport(
             model=self._target.model.name,
@@ -246,7 +246,7 @@ class _Prober:
             return replace(form, tokens_key="max_completion_tokens")
         return None
 
-    async def _cancel_test(self, form: _RequestForm, gap_s: float) -> CancelTest:
+    async def _cancel_test(self, form: _RequestForm) -> CancelTest:
         counter = COUNTERS.get(self._replica.kind)
         path = self._path.removesuffix("/v1")
 
@@ -256,7 +256,7 @@ class _Prober:
             return counter.read(document) if counter and document is not None else None
 
         start = partial(begin, self._client, self._endpoint, form.call())
-        return await cancel(start, count if counter else None, gap_s, self._no_count(counter))
+        return await cancel(start, count if counter else None, self._no_count(counter))
 
     def _no_count(self, counter: TokenCounter | None) -> str:
         if counter is not None:

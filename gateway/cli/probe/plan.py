@@ -50,6 +50,11 @@ def targets(settings: Settings, model: str | None, replica: str | None) -> list[
     ]
 
 
+def _cancel_tests(target: ProbeTarget) -> int:
+    """Return the number of requests of the cancel test: a second one shows how long the answer is without a cancel."""
+    return 2 if target.replica.kind in COUNTERS else 1
+
+
 def cancel_test_tokens(target: ProbeTarget, max_tokens: int) -> int:
     """Return `max_tokens` of the cancelled answer: long where the replica reports its running requests."""
     return max(max_tokens, LONG_TOKENS) if target.replica.kind in COUNTERS else max_tokens
@@ -99,8 +104,9 @@ class ProbePlan:
 
 
 def plan(chosen: Sequence[ProbeTarget], requests: int, max_tokens: int) -> ProbePlan:
-    """Return the cost of a probe: of each replica complete answers, a cancelled one, and one with each sign of work."""
+    """Return the maximum cost of a probe: of each replica complete answers, its cancel test, and each sign of work."""
+    tests = [_cancel_tests(target) for target in chosen]
     signs = [len(sign_apis(target.replica)) for target in chosen]
-    tokens = sum(requests * max_tokens + cancel_test_tokens(target, max_tokens) for target in chosen)
-    tokens += sum(signs) * sign_tokens(max_tokens)
-    return ProbePlan(len(chosen), (requests + 1) * len(chosen) + sum(signs), tokens)
+    tokens = requests * max_tokens * len(chosen) + sum(signs) * sign_tokens(max_tokens)
+    tokens += sum(tests[at] * cancel_test_tokens(target, max_tokens) for at, target in enumerate(chosen))
+    return ProbePlan(len(chosen), requests * len(chosen) + sum(tests) + sum(signs), tokens)

@@ -74,7 +74,6 @@ class Observation:
         headers: response headers.
         body: response body.
         asked_usage: True if the request asked for token counts.
-        headers_s, content_s: times from the request to the headers and to the first content.
         contents: number of content events.
         reads: number of pieces in which the body arrived.
     """
@@ -82,8 +81,6 @@ class Observation:
     headers: Headers
     body: bytes
     asked_usage: bool
-    headers_s: float
-    content_s: float
     contents: int
     reads: int
 
@@ -102,9 +99,6 @@ def quirks(streams: Sequence[Observation]) -> list[Quirk]:
 
 def _transport_quirks(stream: Observation) -> Iterator[Quirk]:
     media = next((value.decode("latin-1") for name, value in stream.headers if name == b"content-type"), "missing")
-    if is_trap(stream.headers_s, stream.content_s):
-        lead_ms = 1000 * (stream.content_s - stream.headers_s)
-        yield Quirk("ttfb_trap", f"headers arrive {lead_ms:.0f} ms before the first content, so they do not predict it")
     if "json" in media:
         yield Quirk("json_body", "the answer to a streaming request is one JSON document")
     elif not media.startswith("text/event-stream"):

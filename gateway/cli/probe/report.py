@@ -36,6 +36,11 @@ class Times:
     content_s: float | None = None
     gap_s: float | None = None
 
+    @property
+    def trap(self) -> bool | None:
+        """True if headers arrive long before content; None if not measured."""
+        return None if self.headers_s is None or self.content_s is None else is_trap(self.headers_s, self.content_s)
+
     def as_ms(self) -> dict[str, float | None]:
         """Return the times in milliseconds, by column of the table."""
         every = zip(_TIMES, (self.connect_s, self.headers_s, self.byte_s, self.content_s, self.gap_s), strict=True)
@@ -68,12 +73,6 @@ class ProbeReport:
     quirks: Sequence[Quirk]
     signs: Sequence[SignTest] = ()
 
-    @property
-    def trap(self) -> bool | None:
-        """True if headers arrive long before content; None if not measured."""
-        times = self.times
-        return None if times.headers_s is None or times.content_s is None else is_trap(times.headers_s, times.content_s)
-
 
 def cleaned(text: str, secrets: Sequence[str]) -> str:
     """Return a text of a replica without secrets and control characters, and of limited length."""
@@ -96,8 +95,13 @@ def times_of(recordings: Sequence[Recording]) -> Times:
 
 
 def quirks_of(recordings: Sequence[Recording]) -> list[Quirk]:
-    """Return the quirks of complete answers, and of connections."""
+    """Return the quirks of complete answers, of their median times, and of connections."""
     found = quirks([_observation(each) for each in recordings if each.error is None])
+    times = times_of(recordings)
+    if times.trap and times.headers_s is not None and times.content_s is not None:
+        lead_ms = 1000 * (times.content_s - times.headers_s)
+        text = f"headers arrive {lead_ms:.0f} ms before the first content, so they do not predict it"
+        found.insert(0, Quirk("ttfb_trap", text))
     connections = sum(each.connect_s is not None for each in recordings)
     if connections > 1:
         found.append(Quirk("no_keep_alive", f"{len(recordings)} consecutive requests needed {connections} connections"))
@@ -118,7 +122,7 @@ def table(reports: Sequence[ProbeReport]) -> list[str]:
     rows: list[tuple[str, ...]] = [("ms", *_TIMES, "trap", "cancel")]
     for name, report in zip(names, reports, strict=True):
         times = ["-" if value is None else f"{value:.1f}" for value in report.times.as_ms().values()]
-        trap = "-" if report.trap is None else "yes" if report.trap else "no"
+        trap = "-" if report.times.trap is None else "yes" if report.times.trap else "no"
         cancel = "-" if report.cancel is None else report.cancel.outcome.value
         rows.append((name, *times, trap, "FAILED" if report.error else cancel))
     return [f"{name:<{width}}" + "".join(f"{cell:>9}" for cell in cells) for name, *cells in rows]
@@ -150,7 +154,7 @@ def as_json(report: ProbeReport) -> dict[str, object]:
         "error": report.error,
         "streams": report.streams,
         **{f"{name}_ms": value for name, value in report.times.as_ms().items()},
-        "ttfb_trap": report.trap,
+        "ttfb_trap": report.times.trap,
         "limits": dict(report.limits),
         "cancel": None if cancel is None else {"outcome": cancel.outcome.value, "text": cancel.text},
         "signs_of_work": {
@@ -170,8 +174,6 @@ def _observation(recording: Recording) -> Observation:
         headers=recording.headers,
         body=bytes(recording.body),
         asked_usage=recording.asked_usage,
-        headers_s=_after(recording, recording.headers_s) or 0.0,
-        content_s=_after(recording, recording.contents_s[0]) or 0.0,
         contents=len(recording.contents_s),
         reads=recording.reads,
     )
