@@ -185,6 +185,7 @@ FAULTS: Sequence[Fault] = (
     Fault("connection refused", "refuse always"),
     Fault("reset once", "reset once"),
     Fault("accepted, then silence", "silence always"),
+    Fault("accepted, then silence, single replica, a fallback", "silence always", None, ""),
     Fault("headers, then silence", "headers_silence always"),
     Fault("empty 200", "empty always"),
     Fault("[DONE] and nothing else", "done always"),
