@@ -45,10 +45,12 @@ class FieldReader:
         return self._unread.pop(key, None)
 
     def take_as(self, key: str, kind: type[_T]) -> _T | None:
-        """Return the value of a field that must have this type, None if absent."""
+        """Return the value of a field that must have this type, None if absent; 16.0 is a whole number."""
         value = self.take(key)
         if value is None:
             return None
+        if kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise invalid_type(self.path_of(key), _KINDS[kind], value)
         return value

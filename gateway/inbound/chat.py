@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, without_effect
+from gateway.inbound.parsed import NumberLimits, ParsedFields, Prompts, RawFields, prompt_count, without_effect
 from providers.base import Api
 
 
@@ -32,10 +32,10 @@ class _Fields(msgspec.Struct, gc=False):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = None
-    best_of: int | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    n: int | float | None = None
+    best_of: int | float | None = None
+    max_tokens: int | float | None = None
+    max_completion_tokens: int | float | None = None
     tools: list[Tool] | None = None
 
     def is_within(self, bounds: NumberLimits) -> bool:
@@ -43,10 +43,13 @@ class _Fields(msgspec.Struct, gc=False):
         n_max, tokens_max = bounds.n_max, bounds.max_tokens_max
         return (
             bool(self.model)
-            and (self.n is None or 1 <= self.n <= n_max)
-            and (self.best_of is None or 1 <= self.best_of <= n_max)
-            and (self.max_tokens is None or 1 <= self.max_tokens <= tokens_max)
-            and (self.max_completion_tokens is None or 1 <= self.max_completion_tokens <= tokens_max)
+            and (self.n is None or (1 <= self.n <= n_max and self.n % 1 == 0))
+            and (self.best_of is None or (1 <= self.best_of <= n_max and self.best_of % 1 == 0))
+            and (self.max_tokens is None or (1 <= self.max_tokens <= tokens_max and self.max_tokens % 1 == 0))
+            and (
+                self.max_completion_tokens is None
+                or (1 <= self.max_completion_tokens <= tokens_max and self.max_completion_tokens % 1 == 0)
+            )
             and (self.stream_options is None or self.stream is True)
         )
 
@@ -60,14 +63,13 @@ class _Chat(_Fields, gc=False):
 
 
 class _Completions(_Fields, gc=False):
-    prompt: str | list[str | int | list[int]] | None = None
+    prompt: str | Prompts | None = None
 
     def prompts(self) -> int:
         """Return the number of prompts, 0 for none, too many, or texts mixed with token numbers."""
         if isinstance(self.prompt, list):
-            kinds = set(map(type, self.prompt))
-            count = 1 if kinds == {int} else len(self.prompt)
-            return count if len(kinds) == 1 and count <= inbound_fields.PROMPTS_MAX else 0
+            count = prompt_count(self.prompt)
+            return count if count <= inbound_fields.PROMPTS_MAX else 0
         return 0 if self.prompt is None else 1
 
 
@@ -128,14 +130,14 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
 
 
 def _parsed(fields: _Fields, prompts: int, prompt: str, raws: RawFields) -> ParsedFields:
-    plain = _RARE.isdisjoint(raws)
+    plain, tokens = _RARE.isdisjoint(raws), fields.max_completion_tokens or fields.max_tokens
     return ParsedFields(
         model=fields.model or "",
         streaming=fields.stream is True,
         prompt=(prompt,),
         include_usage=fields.stream_options is not None and fields.stream_options.include_usage is True,
-        choices=(fields.n or 1) * prompts,
-        max_tokens=fields.max_completion_tokens or fields.max_tokens,
+        choices=int(fields.n or 1) * prompts,
+        max_tokens=None if tokens is None else int(tokens),
         assemble=(fields.best_of or 1) == 1 and (plain or without_effect(raws, _NOT_STREAMED)),
         hedgeable=(plain or without_effect(raws, _NOT_REPEATABLE))
         and (fields.tools is None or all(tool.type in _CLIENT_TOOLS for tool in fields.tools)),

@@ -3,13 +3,13 @@
 import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields
+from gateway.inbound.parsed import NumberLimits, ParsedFields, Prompts, RawFields, prompt_count
 from providers.base import Api
 
 
 class _Embeddings(msgspec.Struct, gc=False):
     model: str | None = None
-    input: str | list[str | int | list[int]] | None = None
+    input: str | Prompts | None = None
     stream: bool | None = None
 
 
@@ -32,9 +32,6 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     raise inbound_fields.wrong_field(Api.EMBEDDINGS, raws, {}, reason)
 
 
-def _is_uniform(value: str | list[str | int | list[int]]) -> bool:
+def _is_uniform(value: str | Prompts) -> bool:
     """Return True for one text or one list of tokens, or at most `PROMPTS_MAX` of either, unmixed."""
-    if isinstance(value, str):
-        return True
-    kinds = set(map(type, value))
-    return kinds == {int} or (len(kinds) == 1 and len(value) <= inbound_fields.PROMPTS_MAX)
+    return isinstance(value, str) or 1 <= prompt_count(value) <= inbound_fields.PROMPTS_MAX

@@ -169,14 +169,14 @@ def _embeddings_input(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
 
 def _uniform_items(name: str, items: list[object]) -> Iterator[BadRequest]:
     """Check that all items are texts, or token numbers, or arrays of token numbers."""
-    tokens = all(type(item) is int for item in items)
+    tokens = all(map(_is_whole, items))
     yield from _length(name, items, len(items) if tokens else PROMPTS_MAX, f"at least one {_ITEM[name]}")
     for index, item in enumerate(items):
-        if type(item) is not type(items[0]) or type(item) not in (str, int, list):
+        if _item_kind(item) is not _item_kind(items[0]) or _item_kind(item) not in (str, int, list):
             yield _wrong_type(
                 f"{name}[{index}]", item, "items of one type: strings, token numbers, or arrays of token numbers"
             )
-        if isinstance(item, list) and not all(type(token) is int for token in item):
+        if isinstance(item, list) and not all(map(_is_whole, item)):
             yield _wrong_type(f"{name}[{index}]", item, "an array of whole token numbers")
 
 
@@ -202,13 +202,21 @@ def _whole_number(name: str, value: object, maximum: int) -> Iterator[BadRequest
     if value is None:
         return
     expected = f"a whole number from 1 to {maximum}"
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not isinstance(value, int | float) or not _is_whole(value):
         yield _wrong_literal(name, value, expected)
     elif not 1 <= value <= maximum:
         side = "below_min" if value < 1 else "above_max"
         yield BadRequest(
             f"`{name}` is {_shown(value)}; write {expected}, or remove it", param=name, code=f"integer_{side}_value"
         )
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, float) and value.is_integer())
+
+
+def _item_kind(item: object) -> type:
+    return int if _is_whole(item) else type(item)
 
 
 def _length(name: str, items: list[object], maximum: int, minimum: str) -> Iterator[BadRequest]:

@@ -22,7 +22,7 @@ class _Tool(msgspec.Struct, gc=False):
 class _Fields(msgspec.Struct, gc=False):
     model: str | None = None
     stream: bool | None = None
-    max_tokens: int | None = None
+    max_tokens: int | float | None = None
     messages: list[_Message] | None = None
     tools: list[_Tool] | None = None
 
@@ -80,6 +80,7 @@ def _within(fields: _Fields, bounds: NumberLimits) -> bool:
         and fields.messages is not None
         and 1 <= len(fields.messages) <= inbound_fields.MESSAGES_MAX
         and 0 <= (fields.max_tokens or 0) <= bounds.max_tokens_max
+        and (fields.max_tokens or 0) % 1 == 0
     )
 
 
@@ -89,7 +90,7 @@ def _parsed(fields: _Fields, raws: RawFields) -> ParsedFields:
         model=fields.model or "",
         streaming=fields.stream is True,
         prompt=tuple(key for key in PROMPT if key in raws),
-        max_tokens=fields.max_tokens or None,
+        max_tokens=int(fields.max_tokens or 0) or None,
         hedgeable=bool(fields.max_tokens)
         and without_effect(raws, _NOT_REPEATABLE)
         and all(tool.type is None or tool.type.startswith(_CLIENT_TOOLS) for tool in tools),

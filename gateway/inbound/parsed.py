@@ -1,5 +1,10 @@
-"""The fields read from a request body of any API, and the limits on its numbers. Pure data. Units: tokens."""
+"""The fields read from a request body of any API, and the limits on its numbers. Pure.
 
+A whole number may be written with a fraction of zero: 16.0 is an integer of JSON Schema, and some clients write all
+numbers that way. The body is passed on as it is. Units: tokens.
+"""
+
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +14,11 @@ import msgspec
 RawFields = dict[str, msgspec.Raw]
 """The values of a body's top level, by key."""
 
+Tokens = list[int | float]
+Prompts = list[str | int | float | Tokens]
+"""The items of a list of prompts: texts, the tokens of one prompt, or lists of tokens."""
+
+_NUMBERS: Final = frozenset({int, float})
 _NO_EFFECT: Final = frozenset({b"null", b"false", b'["text"]'})
 
 
@@ -45,6 +55,20 @@ class ParsedFields(msgspec.Struct, frozen=True, gc=False):
     hedgeable: bool = True
     stored: bool = False
     previous_id: str | None = None
+
+
+def prompt_count(items: Prompts) -> int:
+    """Return the number of prompts in a list; 0 if it is empty or mixed, or a token is not whole."""
+    kinds = set(map(type, items))
+    if kinds <= _NUMBERS:
+        return int(bool(items) and _are_whole(items))
+    if len(kinds) > 1 or not all(_are_whole(item) for item in items if isinstance(item, list)):
+        return 0
+    return len(items)
+
+
+def _are_whole(items: Sequence[object]) -> bool:
+    return float not in set(map(type, items)) or all(item % 1 == 0 for item in items if isinstance(item, float))
 
 
 def without_effect(raws: RawFields, keys: AbstractSet[str]) -> bool:

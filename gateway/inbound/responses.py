@@ -23,7 +23,7 @@ class _Responses(msgspec.Struct, gc=False):
     instructions: str | None = None
     prompt: dict[str, msgspec.Raw] | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: int | float | None = None
     tools: list[Tool] | None = None
     store: bool | None = None
     background: bool | None = None
@@ -60,7 +60,7 @@ def _within(fields: _Responses, bounds: NumberLimits) -> bool:
         bool(fields.model)
         and (items is not None or fields.prompt is not None)
         and (not isinstance(items, list) or 1 <= len(items) <= inbound_fields.MESSAGES_MAX)
-        and (tokens is None or 1 <= tokens <= bounds.max_tokens_max)
+        and (tokens is None or (1 <= tokens <= bounds.max_tokens_max and tokens % 1 == 0))
         and fields.background is not True
     )
 
@@ -70,7 +70,7 @@ def _parsed(fields: _Responses, raws: RawFields) -> ParsedFields:
         model=fields.model or "",
         streaming=fields.stream is True,
         prompt=tuple(key for key in _PROMPT if key in raws),
-        max_tokens=fields.max_output_tokens,
+        max_tokens=None if fields.max_output_tokens is None else int(fields.max_output_tokens),
         hedgeable=fields.store is not True
         and fields.previous_response_id is None
         and without_effect(raws, _NOT_REPEATABLE)

@@ -172,10 +172,10 @@ class OpenAITranscript(ChoiceVisitor):
         values: dict[str, bytes] = {}
         for key in _LIMITS:
             limit = loads(_active_value(self._call, key) or b"null")
-            if isinstance(limit, int):
+            if isinstance(limit, int | float):
                 if limit <= self.tokens:
                     return None  # the answer has reached its bound
-                values[key] = b"%d" % (limit - tokens)
+                values[key] = b"%d" % (int(limit) - tokens)
         if any("\ud800" <= char <= "\udfff" for char in sent):
             return None  # the text ends in the middle of a character
         if self._call.api is Api.COMPLETIONS:

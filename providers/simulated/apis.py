@@ -74,7 +74,7 @@ def from_chat_document(api: Api, body: bytes, events: Sequence[Event], whole: Fr
 
 def _embeddings(fields: dict[str, object], whole: Frame) -> bytes:
     inputs = fields["input"]
-    several = isinstance(inputs, list) and not all(isinstance(token, int) for token in inputs)
+    several = isinstance(inputs, list) and not all(isinstance(token, int | float) for token in inputs)
     texts = inputs if several and isinstance(inputs, list) else [inputs]
     requested_size = fields.get("dimensions")
     size = requested_size if isinstance(requested_size, int) and 0 < requested_size <= DIMENSIONS_MAX else DIMENSIONS

@@ -17,6 +17,7 @@ from providers.simulated.request import (
     ResponseFormat,
     StreamOptions,
     Tool,
+    decode_body,
 )
 from providers.simulated.script import Script, Step
 
@@ -70,10 +71,7 @@ def parse_messages_request(body: bytes) -> ParsedRequest:
     Raises:
         RequestError: The body is invalid.
     """
-    try:
-        parsed = _decode(body)
-    except msgspec.MsgspecError as error:
-        raise RequestError(f"the request body is invalid: {error}") from error
+    parsed = decode_body(_decode, body)
     if parsed.max_tokens is None or parsed.max_tokens < 1:
         raise RequestError("max_tokens: Field required", "max_tokens")
     if not bytes(parsed.messages).startswith(b"["):

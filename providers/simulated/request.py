@@ -3,6 +3,10 @@
 Independent of profiles, times and sockets. Units: tokens, estimated as four bytes of the prompt's JSON each.
 """
 
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
 
 from providers.base import Api
@@ -114,9 +118,34 @@ class _Message(msgspec.Struct):
     content: str = ""
 
 
+_T = TypeVar("_T")
 _decode = msgspec.json.Decoder(ParsedRequest).decode
+_top = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_number = msgspec.json.Decoder(float).decode
+_encode = msgspec.json.Encoder().encode
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _message = msgspec.json.Decoder(_Message).decode
+
+
+def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    """Decode a body; whole numbers may be written as 16.0, as servers written in Python accept.
+
+    Raises:
+        RequestError: The body is invalid.
+    """
+    try:
+        return decode(body)
+    except msgspec.MsgspecError as error:
+        with contextlib.suppress(msgspec.MsgspecError):
+            return decode(_encode({key: _whole(value) for key, value in _top(body).items()}))
+        raise RequestError(f"the request body is invalid: {error}") from error
+
+
+def _whole(value: msgspec.Raw) -> object:
+    with contextlib.suppress(msgspec.MsgspecError):
+        number = _number(value)
+        return int(number) if number.is_integer() else value
+    return value
 
 
 def parse_request(api: Api, body: bytes) -> ParsedRequest:
@@ -125,10 +154,7 @@ def parse_request(api: Api, body: bytes) -> ParsedRequest:
     Raises:
         RequestError: The body is invalid.
     """
-    try:
-        request = _decode(body)
-    except msgspec.MsgspecError as error:
-        raise RequestError(f"the request body is invalid: {error}") from error
+    request = decode_body(_decode, body)
     field = "messages" if api is Api.CHAT else "prompt"
     text = request.messages if api is Api.CHAT else request.prompt
     if not text or (api is Api.CHAT and not _opens(text, b"[")):

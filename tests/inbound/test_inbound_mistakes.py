@@ -121,7 +121,7 @@ FIELDS: dict[str, tuple[str, str | None, str | None]] = {  # body -> param, code
     ),
     "n zero": (chat('"n":0'), "n", "integer_below_min_value"),
     "n too large": (chat('"n":17'), "n", "integer_above_max_value"),
-    "n a fraction": (chat('"n":1.0'), "n", "invalid_type"),
+    "n a fraction": (chat('"n":1.5'), "n", "invalid_type"),
     "n a boolean": (chat('"n":true'), "n", "invalid_type"),
     "best_of too large": (chat('"best_of":17'), "best_of", "integer_above_max_value"),
     "max_tokens quoted": (chat('"max_tokens":"100"'), "max_tokens", "invalid_type"),
@@ -155,6 +155,9 @@ PROMPTS = {  # member -> param, code
     "empty": ('"prompt":[]', "prompt", "empty_array"),
     "mixed": ('"prompt":["a",1]', "prompt[1]", "invalid_type"),
     "fractions": ('"prompt":[1.5]', "prompt[0]", "invalid_type"),
+    "a fraction among tokens": ('"prompt":[1,2.0,2.5]', "prompt[2]", "invalid_type"),
+    "a fraction one deeper": ('"prompt":[[1.0],[1.5]]', "prompt[1]", "invalid_type"),
+    "tokens and a text": ('"prompt":[1.0,"a"]', "prompt[1]", "invalid_type"),
     "strings one deeper": ('"prompt":[[1],["a"]]', "prompt[1]", "invalid_type"),
     "too many": ('"prompt":[' + ",".join((PROMPTS_MAX + 1) * ['""']) + "]", "prompt", "array_above_max_length"),
 }

@@ -57,6 +57,25 @@ def test_the_newer_name_of_max_tokens_counts() -> None:
     assert read(chat('"max_tokens":5', '"max_completion_tokens":6')).call.max_tokens == 6
 
 
+@pytest.mark.parametrize(
+    ("api", "body", "choices", "max_tokens"),
+    [
+        (Api.CHAT, chat('"n":2.0', '"max_tokens":16.0'), 2, 16),
+        (Api.CHAT, chat('"max_completion_tokens":1.6e1'), 1, 16),
+        (Api.COMPLETIONS, completions('"prompt":[1.0,2,3.0]', '"max_tokens":1e2'), 1, 100),
+        (Api.COMPLETIONS, completions('"prompt":[[1.0],[2]]', '"best_of":1.0'), 2, None),
+        (Api.EMBEDDINGS, '{"model":"m","input":[1.0,2]}', 1, None),
+        (Api.RESPONSES, '{"model":"m","input":"x","max_output_tokens":16.0}', 1, 16),
+        (Api.MESSAGES, chat('"max_tokens":16.0'), 1, 16),
+    ],
+)
+def test_a_whole_number_may_have_a_point(api: Api, body: str, choices: int, max_tokens: int | None) -> None:
+    """To JSON Schema 16.0 is an integer; it counts as one, and is passed on as it was written."""
+    call = read(body, api).call
+    assert (call.choices, call.max_tokens, call.body) == (choices, max_tokens, body.encode())
+    assert type(call.choices) is int
+
+
 @pytest.mark.parametrize("content", ['"hi"', "null", "[]", '[{"type":"text","text":"hi"}]', '["hi"]'])
 def test_content_has_several_forms(content: str) -> None:
     """A message's content is a string, an array of anything, null or absent, and its role is any string."""
