@@ -71,9 +71,14 @@ def test_a_replay_makes_one_answer(name: str, fault: str, at: int, sizes: tuple[
     assert told.report.status == 200
 
 
-@given(fault=st.sampled_from(BREAKS), at=st.integers(1, 19), size=st.integers(1, 4), limit=st.sampled_from([None, 20]))
+@given(
+    fault=st.sampled_from(BREAKS),
+    at=st.integers(1, 19),
+    size=st.integers(1, 4),
+    limit=st.sampled_from([None, 20, 20.0]),
+)
 @settings(max_examples=40)
-def test_a_continuation_makes_one_answer(fault: str, at: int, size: int, limit: int | None) -> None:
+def test_a_continuation_makes_one_answer(fault: str, at: int, size: int, limit: float | None) -> None:
     """A replica that continues is asked for the rest only, and the limit on tokens holds for the whole."""
     request = ask(max_tokens=limit)
     whole = run(request, STEADY)

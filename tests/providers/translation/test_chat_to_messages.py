@@ -166,6 +166,7 @@ TRANSLATED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
     ),
     "max_tokens": ({"max_tokens": 5}, {"max_tokens": 5}),
+    "max_tokens with a point": ({"max_tokens": 5.0}, {"max_tokens": 5}),
     "max_completion_tokens": ({"max_completion_tokens": 6, "max_tokens": 5}, {"max_tokens": 6}),
     "no max_tokens": ({}, {"max_tokens": None}),
     "sampling": ({"temperature": 0.5, "top_p": 0.9, "top_k": 5}, {"temperature": 0.5, "top_p": 0.9, "top_k": 5}),
@@ -261,7 +262,7 @@ REJECTED: dict[str, dict[str, Any]] = {
     "messages[0].tool_call_id": turns({"role": "tool", "content": "1"}),
     "tools[0].type": {"tools": [{"type": "custom", "custom": {"name": "c"}}]},
     "tool_choice": {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
-    "max_tokens": {"max_tokens": "many"},
+    "max_tokens": {"max_tokens": 5.5},
     "temperature": {"temperature": "hot"},
     "stop[1]": {"stop": ["a", 1]},
 }
