@@ -5,6 +5,7 @@ milliseconds and per cent in tables.
 """
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -142,9 +143,10 @@ def _python_port(args: argparse.Namespace, first: int, results: Results | None) 
 
 
 def _race(args: argparse.Namespace, first: int, results: Results | None, name: str, study: studies.Study) -> _Parts:
+    title = name.replace("streaming-", "streaming, ")
+    print(f"{title}: {studies.duration(study, args.seeds, args.requests)}", file=sys.stderr, flush=True)
     found = studies.reproduce(study, _seeds(args, first), args.requests, progress.bar())
     _csv(results, name, found)
-    title = name.replace("streaming-", "streaming, ")
     return [f"{title}: {study.workload}, seeds {first} to {first + args.seeds - 1}", grid(found)]
 
 

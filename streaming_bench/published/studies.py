@@ -4,6 +4,7 @@ Every row is a policy on a workload's own draws, through the gateway's own race;
 reference library by its published rules (policies.py). Units: milliseconds in figures, seconds inside.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -66,6 +67,7 @@ def without_delay_s(run: SimulatedRun) -> Values:
     return run.columns["ttft_s"] - _FAN_OUT_S * (run.columns["hedges"] > 0)
 
 
+_REQUESTS_PER_MINUTE: Final = 300_000  # simulated on one core at about 3 GHz
 _FREE: Final = ComparisonPlan((), (), budget=UNLIMITED_BUDGET)  # no budget, as in the publications
 _TENTH: Final = replace(_FREE, budget=0.10)
 _FIFTH: Final = replace(_FREE, budget=0.20)
@@ -122,6 +124,14 @@ THREE_SERVERS: Final = Study(
     ),
     sources.THREE_SERVERS,
 )
+
+
+def duration(study: Study, seeds: int, requests: int | None) -> str:
+    """Return the number of runs and their duration."""
+    each, runs = requests or load(study.workload).requests, len(study.rows) * seeds
+    minutes = runs * each / _REQUESTS_PER_MINUTE
+    about = f"about {math.ceil(minutes)} minutes" if minutes > 1 else "less than a minute"
+    return f"{runs} runs of {each:,} requests, {about} on an idle core"
 
 
 def reproduce(study: Study, seeds: Sequence[int], requests: int | None, progress: Progress) -> list[ReproducedRow]:

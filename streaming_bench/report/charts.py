@@ -5,10 +5,11 @@ Units: milliseconds and seconds, as on the axes.
 
 from collections.abc import Mapping, Sequence
 
-from streaming_bench.report.figures import ALWAYS, NEVER, answered, figures
+from streaming_bench.report.figures import ALWAYS, NEVER, answered, extra_load, figures
 from streaming_bench.report.plots import bars, cdf, log_ms, over_time, picture, rate_over_time, scatter, shaded
 from streaming_bench.report.records import MODES, Run
 from streaming_bench.report.results import Results
+from streaming_bench.report.stats import Estimate
 
 
 def of_load(results: Results, runs: Sequence[Run], below: str) -> None:
@@ -97,15 +98,16 @@ def distributions(results: Results, groups: Mapping[str, Sequence[Run]], below: 
 
 
 def costs(results: Results, runs: Sequence[Run], below: str) -> None:
-    """Draw gain and cost of each policy as bars."""
+    """Draw gain and cost of each policy as bars, with 95 % intervals."""
     rows = {str(run.facts["policy"]): figures(run) for run in runs}
-    loads = {policy: row.extra_load for policy, row in rows.items()}
-    seen = loads.get("headers", 1.0) < NEVER and loads.get("ttfb", 0.0) > ALWAYS
+    loads = {str(run.facts["policy"]): extra_load(run) for run in runs}
+    seen = "headers" in loads and loads["headers"].value < NEVER and "ttfb" in loads and loads["ttfb"].value > ALWAYS
     title = "Time the response headers, and hedge never or always" if seen else "What each policy buys and costs"
     with picture(results, "hedge_costs", title, panels=2, below=below, share_y=False) as (left, right):
-        bars(left, {policy: row.waits["ttft"]["p95"].value for policy, row in rows.items()}, "{:,.0f} ms")
+        bars(left, {policy: row.waits["ttft"]["p95"] for policy, row in rows.items()}, "{:,.0f} ms")
         left.set_title("p95 time to first token")
-        bars(right, {policy: 100 * load for policy, load in loads.items()}, "{:.1f}%", named=False)
+        shares = {policy: Estimate(*(100 * end for end in load)) for policy, load in loads.items()}
+        bars(right, shares, "{:.1f}%", named=False)
         right.set_title("extra upstream requests")
 
 

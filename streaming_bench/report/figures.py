@@ -106,6 +106,15 @@ def _number(run: Run, name: str) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
+def extra_load(run: Run) -> Estimate:
+    """Return the extra load of a run, as the replicas counted it; the interval is that of the clients' counts."""
+    records = sorted(run.records, key=lambda record: record.number)
+    attempts = in_blocks([float(record.attempts) for record in records], BLOCK)
+    counted = ratio(Blocks(attempts, None), Blocks([[1.0] * len(block) for block in attempts], None), 0, paired=True)
+    value = figures(run).extra_load
+    return Estimate(value, value + counted.low - counted.value, value + counted.high - counted.value)
+
+
 def compare_runs(above: Run, below: Run, key: str, share: float | None, seed: int = 0) -> Estimate:
     """Return the ratio of a wait between two runs.
 

@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 from numpy.typing import NDArray
 
 from streaming_bench.report.results import Results
+from streaming_bench.report.stats import Estimate
 
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE, GREY = (
     *("#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"),
@@ -250,6 +251,10 @@ def over_time(
     seconds = np.floor(at[seen])
     steps = [second for second in np.unique(seconds) if np.count_nonzero(seconds == second) >= _SECOND_MIN]
     lines = [float(np.quantile(values[seen][seconds == second], share)) for second in steps]
+    for at_step in range(len(steps) - 1, 0, -1):
+        if steps[at_step] > steps[at_step - 1] + 1:  # another series had its turn: no line across it
+            steps.insert(at_step, math.nan)
+            lines.insert(at_step, math.nan)
     label = f"{display_name(name)}, p{100 * share:.0f} of each second"
     places = [step + 0.5 for step in steps]
     axes.plot(places, lines, color=style.colour, linewidth=style.width + 0.5, marker="o", markersize=8, label=label)
@@ -269,22 +274,32 @@ def rate_over_time(axes: Axes, times_s: Sequence[float], name: str, number: int,
     axes.stairs(counts / width_s, edges, color=style.colour, linewidth=style.width, label=name)
 
 
-def bars(axes: Axes, values: Mapping[str, float], form: str, *, named: bool = True) -> None:
-    """Draw a horizontal bar for each policy, the first on top, with its value.
+def bars(axes: Axes, values: Mapping[str, Estimate], form: str, *, named: bool = True) -> None:
+    """Draw a horizontal bar for each policy, the first on top, with its value and its interval.
 
     Args:
+        values: estimates; an end of an interval that is infinite is not drawn.
         form: format of a value.
         named: True for names of policies; False if the panel to the left has them.
     """
     names = list(values)
     places = np.arange(len(names))
     colours = [line_style(name, number).colour for number, name in enumerate(names)]
-    drawn = axes.barh(places, [max(0.0, value) for value in values.values()], color=colours, height=0.66)
-    axes.bar_label(drawn, [form.format(value) for value in values.values()], padding=8, fontsize=18)
+    ends = [max(0.0, estimate.value) for estimate in values.values()]
+    spans = [_span(estimate, end) for estimate, end in zip(values.values(), ends, strict=True)]
+    errors = {"ecolor": "#B4B4B4", "elinewidth": 4, "capsize": 7, "capthick": 4}  # visible on every bar
+    drawn = axes.barh(places, ends, xerr=np.transpose(spans), error_kw=errors, color=colours, height=0.66)
+    axes.bar_label(drawn, [form.format(estimate.value) for estimate in values.values()], padding=8, fontsize=18)
     axes.set_yticks(places, [display_name(name) if named else "" for name in names], fontsize=19)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.25 * max(1e-9, *values.values()))
+    axes.set_xlim(0, 1.25 * max(1e-9, *(end + above for end, (_, above) in zip(ends, spans, strict=True))))
     axes.tick_params(axis="y", length=0)
     axes.set_xticks([])
     axes.grid(visible=False)
     axes.spines["bottom"].set_visible(False)
+
+
+def _span(estimate: Estimate, end: float) -> tuple[float, float]:
+    """Return the lengths of the interval below and above the end of a bar; 0 where it is open."""
+    below, above = end - max(0.0, estimate.low), estimate.high - end
+    return max(0.0, below) if math.isfinite(estimate.low) else 0.0, max(0.0, above) if math.isfinite(above) else 0.0

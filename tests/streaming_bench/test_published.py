@@ -64,6 +64,14 @@ def test_the_study_omits_its_delay() -> None:
     assert found["20 ms to all others"].here["p99"] > 1.2 * expected["p99"]
 
 
+def test_the_duration_is_told_in_advance() -> None:
+    """The minutes follow from the number of runs and of requests."""
+    assert studies.duration(studies.FLUSHED, 3, None) == "12 runs of 50,000 requests, about 2 minutes on an idle core"
+    assert studies.duration(studies.FLUSHED, 1, 1_000).endswith(
+        "4 runs of 1,000 requests, less than a minute on an idle core"
+    )
+
+
 def test_published_and_reproduced_figures_share_a_table() -> None:
     """A row has its published and its reproduced figures, their deviation, and the range over the seeds."""
     expected = {"paper": {"p50": 10.0, "p99": 100.0, "extra": 0.05}}
