@@ -68,7 +68,14 @@ def _events(*events: dict[str, object]) -> bytes:
 
 
 _REASONED = {"input_tokens": 9, "output_tokens": 50, "output_tokens_details": {"reasoning_tokens": 40}}
-_MESSAGE: dict[str, object] = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+_MESSAGE: dict[str, object] = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": "m",
+    "content": [],
+    "stop_reason": None,
+}
 EVENTS: dict[str, tuple[bytes, bytes, bytes]] = {
     RESPONSES: (
         _events({"type": "response.created", "response": {"id": "r", "object": "response", "status": "in_progress"}}),
