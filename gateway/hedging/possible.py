@@ -20,7 +20,7 @@ EXPLANATIONS: Final[Mapping[Denial, str]] = {
     Denial.ONE_REPLICA: "no other replica is configured in its pool and boundary",
     Denial.BILLED: "every other replica bills cancelled requests",
     Denial.BILLING_UNKNOWN: "every other replica bills cancelled requests, or may",
-    Denial.HIDDEN_REASONING: "its answers begin with hidden reasoning",
+    Denial.HIDDEN_REASONING: "its answers begin with hidden reasoning, without an informative sign of work",
     Denial.NO_REPLICA: "no other healthy replica is available",
 }
 
