@@ -2,17 +2,19 @@
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes. `silence` runs only when it is named: it waits for four minutes and installs
-SDKs.
+in the table: milliseconds and megabytes. `faults` and `silence` run only when they are named: they take minutes, and
+`silence` installs SDKs.
 """
 
 import resource
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from accounted import SHARE, disagreements, traffic
 from cut_scenarios import cuts, differing
+from fault_scenarios import WRONG, faulty
 from gateway.hedging.charges import Disposition
 from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
@@ -225,6 +227,21 @@ def silence() -> Iterator[Line]:
         yield Line(what, "1 call, gap <= 15", measured, fine)
 
 
+def faults() -> Iterator[Line]:
+    """Results of 10,000 streams under 22 kinds of faults at once, without and with recovery."""
+    for recovery in ("off", "replay"):
+        every = Counter[str]()
+        for kind, results in run_real(faulty(10_000, recovery)).items():
+            every += results
+            yield _judged(f"recovery {recovery}, {kind}", results)
+        yield _judged(f"recovery {recovery}, {every.total()} streams", every)
+
+
+def _judged(what: str, results: Counter[str]) -> Line:
+    shown = ", ".join(f"{number} {result}" for result, number in results.most_common())
+    return Line(what, f"0 {', '.join(WRONG)}", shown, not any(results[result] for result in WRONG))
+
+
 PARTS = (
     tails,
     closing,
@@ -240,7 +257,7 @@ PARTS = (
     quotas,
     ledgers,
 )
-ON_REQUEST = (silence,)
+ON_REQUEST = (faults, silence)
 
 
 def main() -> int:

@@ -91,7 +91,8 @@ class Read:
 def read(body: bytes) -> Read:
     """Take a stream's events apart."""
     got = Read()
-    for event in body.replace(b"\r\n", b"\n").split(b"\n\n"):
+    for block in body.replace(b"\r\n", b"\n").split(b"\n\n"):
+        event = block.lstrip(b"\n")  # a blank line without an event means nothing
         if not event.startswith(b"data: "):
             continue
         if event == b"data: [DONE]":
