@@ -109,6 +109,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
         usage: token counts in this event, None if it has none.
         error: set if and only if kind is ERROR.
         events: number of upstream events in this frame; more than one only for a run of content events.
+        source: the upstream's own event if it has no bytes for the client but may begin a block of output; else empty.
     """
 
     kind: FrameKind
@@ -116,6 +117,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     usage: Usage | None = None
     error: UpstreamError | None = None
     events: int = 1
+    source: bytes = b""
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -298,7 +298,7 @@ class Attempt:
             self._finished = True
             self.generated_s, self._generated = self.last_s, frame.raw
         elif kind is FrameKind.PREAMBLE or kind is FrameKind.WORK:
-            self._other_s, self._other = self.last_s, frame.raw
+            self._other_s, self._other = self.last_s, frame.raw or frame.source
         if self._forward is not None:
             if frame.raw:
                 self._forward(frame.raw)

@@ -5,12 +5,14 @@ import itertools
 
 import pytest
 
+from anthropic_calls import CHAT_TO_MESSAGES
 from defaults import default_hedging, default_timeouts
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Policy
 from gateway.pool.pool import Pool
 from gateway.race.phases import Phase, phase_of
 from gateway.race.race import Race
+from openai_calls import STREAMED
 from providers.base import Frame, FrameKind
 from scripted import DONE, FINISH, RecordingClient, Scripted, Step, run_race
 
@@ -164,3 +166,13 @@ def test_a_client_without_a_stream_gets_no_keep_alive() -> None:
     result = run_race(Scripted(silent_after(CHAT["thinking"], 100.0)), hedge=OFF, streaming=False)
     assert result.client.finished
     assert result.client.alive_s == []
+
+
+def test_thinking_that_a_translation_hides_is_thinking() -> None:
+    """A chat client gets nothing of a block of thinking without text; the silence in it is no stall of text."""
+    start = b'data: {"type":"content_block_start","index":1,"content_block":{"type":"thinking","thinking":""}}\n\n'
+    reader = CHAT_TO_MESSAGES.reader(STREAMED)
+    frame = reader.read(b"event: content_block_start\n" + start)
+    assert frame.raw == b""
+    steps = silent_after(CHAT["text"], 100.0, (1.0, frame))
+    assert run_race(Scripted(steps), hedge=OFF).client.finished
