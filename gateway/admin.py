@@ -1,4 +1,4 @@
-"""The admin application: metrics, state, the hedging switch, reloads, and a feed of events.
+"""The admin application: metrics, state, switches for hedging and for replicas, reloads, and a feed of events.
 
 Owns these routes and their access control. State and actions come from callables, so that the routes do not depend on
 the object graph. With an admin key, every route except /healthz requires it.
@@ -15,7 +15,7 @@ import contextlib
 import hmac
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -31,19 +31,22 @@ from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
 from gateway.observe.usage import UsageReport
 
-_BODY_BYTES_MAX = 4096  # the only request body has two fields
+_BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
 _BODY_S_MAX = 5.0
 _SEND_S_MAX = 5.0  # a subscriber that reads nothing for this long is disconnected
 _QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
 _ROUTES = (
-    "GET /metrics, /admin/models, /admin/usage, /admin/admission, /admin/hedging, /admin/events, /healthz "
-    "and POST /admin/hedging, /admin/reload"
+    "GET /metrics, /admin/models, /admin/usage, /admin/admission, /admin/hedging, /admin/replicas, /admin/events, "
+    "/healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
+_REPLICA_SHAPE = 'send {"replica": "NAME", "out": true} or {"out": false}, and "model" for one model only'
 
 AppStatus.enable_automatic_graceful_drain = False
 
 _encode = msgspec.json.Encoder().encode
+
+_T = TypeVar("_T")
 
 
 class _Unprocessable(BadRequest):
@@ -68,11 +71,45 @@ class _SwitchRequest(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
 
 
+class _ReplicaRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /admin/replicas."""
+
+    replica: str
+    out: bool
+    model: str | None = None
+
+
 class Switch(Protocol):
     """Turns hedging on or off."""
 
     def __call__(self, model: str | None, /, *, on: bool) -> None:
         """Switch an existing model, or every model if None; emits `HedgingSwitched`."""
+
+
+class ReplicaSwitch(Protocol):
+    """Takes replicas out or in."""
+
+    def __call__(self, replica: str, model: str | None, /, *, out: bool) -> None:
+        """Switch the replica of this name in one model, or in every model if None; emits `ReplicaSwitched`.
+
+        Raises:
+            UnknownReplica: no replica has this name.
+            LastReplica: a model would have no replica left; nothing was changed.
+        """
+
+
+class Controls(NamedTuple):
+    """The actions of the admin address.
+
+    Attributes:
+        switch_hedging: the hedging switch.
+        switch_replica: takes replicas out and in.
+        reload: reads the configuration again; raises `ReloadFailed`.
+    """
+
+    switch_hedging: Switch
+    switch_replica: ReplicaSwitch
+    reload: Callable[[], Awaitable[ConfigReloaded]]
 
 
 class UsageSource(Protocol):
@@ -90,8 +127,8 @@ class Admin:
         state: source of the state of every pool.
         describe: returns the state of a model as JSON-ready values, with estimates at the given quantiles (none given:
             the default ones); None if the model does not exist.
+        controls: actions of the POST routes.
         usage: source of GET /admin/usage.
-        reload: reads the configuration again; raises `ReloadFailed`.
         admission: source of the state of queues, key limits and body memory.
         key: key required as `Authorization: Bearer ...`; None for no key.
 
@@ -104,10 +141,9 @@ class Admin:
         metrics: Metrics,
         state: StateSource,
         describe: Callable[[str, Sequence[float]], Mapping[str, object] | None],
-        switch: Switch,
+        controls: Controls,
         usage: UsageSource,
         *,
-        reload: Callable[[], Awaitable[ConfigReloaded]],
         admission: AdmissionSource = AdmissionState,
         key: str | None = None,
     ) -> None:
@@ -115,9 +151,8 @@ class Admin:
         self._state = state
         self._admission = admission
         self._describe = describe
-        self._set_hedging = switch
+        self._controls = controls
         self._report_usage = usage
-        self._reload = reload
         self._key = key
         self._feed = Feed()
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -131,6 +166,8 @@ class Admin:
         app.add_api_route("/admin/admission", self._admission_route, dependencies=plain)
         app.add_api_route("/admin/hedging", self._hedging, dependencies=plain)
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=plain)
+        app.add_api_route("/admin/replicas", self._replicas, dependencies=plain)
+        app.add_api_route("/admin/replicas", self._take, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/reload", self._reload_route, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/events", self._events, dependencies=plain)
         answer_errors(app, _ROUTES)
@@ -181,15 +218,30 @@ class Admin:
 
     async def _switch(self, request: Request) -> Response:
         _check_origin(request)
-        switch = _read_switch(await _read_body(request))
+        switch = _decode(await _read_body(request, _SWITCH_SHAPE), _SwitchRequest, _SWITCH_SHAPE)
         if switch.model is not None and self._describe(switch.model, ()) is None:
             raise _unknown(switch.model)
-        self._set_hedging(switch.model, on=switch.on)
+        self._controls.switch_hedging(switch.model, on=switch.on)
         return await self._hedging()
+
+    async def _replicas(self) -> Response:
+        models: dict[str, dict[str, object]] = {}
+        for pool in await read_pools(self._state):
+            shown = {each.replica: {"out": each.out, "in_flight": each.in_flight} for each in pool.replicas}
+            models.setdefault(pool.model, {}).update(shown)
+        return _json({"models": models})
+
+    async def _take(self, request: Request) -> Response:
+        _check_origin(request)
+        asked = _decode(await _read_body(request, _REPLICA_SHAPE), _ReplicaRequest, _REPLICA_SHAPE)
+        if asked.model is not None and self._describe(asked.model, ()) is None:
+            raise _unknown(asked.model)
+        self._controls.switch_replica(asked.replica, asked.model, out=asked.out)
+        return await self._replicas()
 
     async def _reload_route(self, request: Request) -> Response:
         _check_origin(request)
-        done = await self._reload()
+        done = await self._controls.reload()
         return _json({"models": done.models, "replicas": {"kept": done.kept, "new": done.new}})
 
     async def _events(self) -> Response:
@@ -246,27 +298,27 @@ def _check_origin(request: Request) -> None:
         )
 
 
-async def _read_body(request: Request) -> bytes:
-    """Return the body; its size and time are limited."""
+async def _read_body(request: Request, shape: str) -> bytes:
+    """Return the body; its size and time are limited. Errors end with its `shape`."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_S_MAX), contextlib.aclosing(request.stream()) as parts:
             async for part in parts:
                 body += part
                 if len(body) > _BODY_BYTES_MAX:
-                    raise BodyTooLarge(f"the body is larger than {_BODY_BYTES_MAX} bytes; {_SWITCH_SHAPE}")
+                    raise BodyTooLarge(f"the body is larger than {_BODY_BYTES_MAX} bytes; {shape}")
     except TimeoutError:
         raise RequestTimeout(f"the body was not received within {_BODY_S_MAX:g} s") from None
     return bytes(body)
 
 
-def _read_switch(body: bytes) -> _SwitchRequest:
+def _decode(body: bytes, kind: type[_T], shape: str) -> _T:
     try:
-        return msgspec.json.decode(body, type=_SwitchRequest)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _Unprocessable(f"{error}; {_SWITCH_SHAPE}") from error
+        raise _Unprocessable(f"{error}; {shape}") from error
     except msgspec.DecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}; {_SWITCH_SHAPE}", code="invalid_json") from error
+        raise BadRequest(f"the body is not JSON: {error}; {shape}", code="invalid_json") from error
 
 
 def _quantiles(values: Sequence[str]) -> list[float]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from fastapi import Request
 
-from gateway.admin import Admin
+from gateway.admin import Admin, Controls
 from gateway.api.asgi import Application, Receive, Scope, Send
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
@@ -24,8 +24,8 @@ from gateway.api.plain_routes import plain_app
 from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
 from gateway.config.errors import ConfigError
-from gateway.errors import ReloadFailed
-from gateway.events import ConfigReloaded, Event, HedgingSwitched, Listener
+from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
+from gateway.events import ConfigReloaded, Event, HedgingSwitched, Listener, ReplicaSwitched
 from gateway.learned_file import LearnedFile
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.logs import RequestLog, loss_line, wants_text
@@ -33,7 +33,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
-from gateway.race.context import Runtime
+from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.topology import Tune, build_topology
 from gateway.version import gateway_version
@@ -88,10 +88,9 @@ class Gateway:
             self._metrics,
             self._states,
             self._describe,
-            self._switch,
+            Controls(self._switch, self._switch_replica, self.reload),
             usage.report,
             admission=self._admission_state,
-            reload=self.reload,
         )
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
@@ -164,6 +163,11 @@ class Gateway:
                 f"{' and '.join(fixed)} changed; restart the gateway to apply this file (no setting was changed)"
             )
         topology = self._topology = build_topology(settings, self._tasks, self._runtime, old, self._tune)
+        for named, replica in topology.replicas.items():  # one with new settings stays out, too
+            replica.out = named in old.replicas and old.replicas[named].out
+        for model in topology.models.values():
+            if all(replica.out for pool in model.pools for replica in pool.replicas):  # the file has removed the rest
+                self._take(model, [replica.name for pool in model.pools for replica in pool.replicas], out=False)
         self._routes.serving = self._counts.serving = topology.serving
         old.close(keep=topology)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
@@ -207,6 +211,30 @@ class Gateway:
                 for pool in model.pools:
                     pool.hedging_on = on
         self._hub.emit(HedgingSwitched(self._runtime.loop.time(), name, on))
+
+    def _switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> None:
+        models = [model for model in self._topology.models.values() if model_name in (None, model.name)]
+        models = [model for model in models if model.replica(name) is not None]
+        if not models:
+            raise UnknownReplica(
+                f"replica {name[:80]!r} does not exist; GET /admin/replicas lists the replicas", param="replica"
+            )
+        for model in models if out else ():
+            if all(replica.out or replica.name == name for pool in model.pools for replica in pool.replicas):
+                raise LastReplica(
+                    f"{name} is the last replica of {model.name}; take another one in first", param="replica"
+                )
+        for model in models:
+            self._take(model, [name], out=out)
+
+    def _take(self, model: Model, names: Sequence[str], *, out: bool) -> None:
+        """Take replicas out or in, and emit an event for each change."""
+        now_s = self._runtime.loop.time()
+        for pool in model.pools:
+            for replica in pool.replicas:
+                if replica.name in names and replica.out is not out:
+                    pool.switch(replica, now_s, out=out)
+                    self._hub.emit(ReplicaSwitched(now_s, model.name, replica.name, out))
 
 
 class Hub:

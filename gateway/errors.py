@@ -9,6 +9,8 @@
     |   +-- MethodNotAllowed  405
     |   +-- UnsupportedUpgrade 426  the request is a WebSocket handshake
     |   +-- ReloadFailed      422  on the admin address: the new configuration cannot be used
+    |   +-- UnknownReplica    404  on the admin address
+    |   +-- LastReplica       409  on the admin address: the model would have no replica left
     +-- Unauthorized          401  no API key, or an unknown one
     +-- Forbidden             403
     |   +-- ModelNotAllowed   403  the key may not use this model
@@ -186,6 +188,20 @@ class ReloadFailed(BadRequest):
 
     status = 422
     code = "config_refused"
+
+
+class UnknownReplica(BadRequest):
+    """On the admin address: no replica has this name."""
+
+    status = 404
+    code = "replica_not_found"
+
+
+class LastReplica(BadRequest):
+    """On the admin address: the replica cannot be taken out, because its model has no other one."""
+
+    status = 409
+    code = "last_replica"
 
 
 class RequestTimeout(GatewayError):

@@ -235,6 +235,16 @@ class HedgingSwitched:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaSwitched:
+    """A replica was taken out, or in again."""
+
+    at_s: float
+    model: str
+    replica: str
+    out: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigReloaded:
     """A reload of the configuration; with an error nothing has changed.
 
@@ -311,6 +321,7 @@ Event = (
     | AttemptFailed
     | BreakerChanged
     | HedgingSwitched
+    | ReplicaSwitched
     | ConfigReloaded
     | LearnedRestored
     | LearnedFileFailed

@@ -45,6 +45,7 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], 
         "Breaker: 0 closed, 1 half open, 2 open",
         lambda replica: _BREAKER_LEVELS[replica.breaker],
     ),
+    ("ttft_gateway_replica_out", "1 while the replica is taken out", lambda replica: float(replica.out)),
     ("ttft_gateway_suspect", "1 if the replica has stopped answering", lambda replica: float(replica.suspect)),
     (
         "ttft_gateway_hedge_delay_seconds",

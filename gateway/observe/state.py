@@ -20,6 +20,8 @@ class ReplicaState:
         replica: unique name in its model.
         breaker: "closed", "half_open" or "open".
         samples: number of first contents in the recent window, from which the quantiles come.
+        out: True while it is taken out.
+        backup_only: True if it is configured for hedges and failovers only.
         suspect: True if it stopped answering and gets only probes as primaries.
         never_hedged: reason (`Denial`) for which requests sent to it cannot be hedged; None if they can.
         takes_hedges: True if hedges may go to it.
@@ -34,6 +36,8 @@ class ReplicaState:
     in_flight: int
     breaker: str
     samples: int = 0
+    out: bool = False
+    backup_only: bool = False
     suspect: bool = False
     never_hedged: str | None = None
     takes_hedges: bool = True

@@ -133,7 +133,8 @@ class Picker:
         """Pick a replica with open breakers ignored: the last resort, better than rejecting the request."""
         groups, rand = self._groups(self.ring, facts, rand)
         for group in groups:
-            candidates = self._quotas.without_wait(self._in_reach(facts, group, tried), facts, now_s)
+            in_use = [replica for replica in self._in_reach(facts, group, tried) if not replica.out]
+            candidates = self._quotas.without_wait(in_use, facts, now_s)
             if candidates:
                 return self._pick_usable(self.ring, facts, candidates, now_s, rand)
         return None
@@ -147,8 +148,8 @@ class Picker:
 
         A replica waits for a provider's Retry-After, or for room at an enforced limit.
         """
-        in_reach = self._in_reach(facts, self._replicas, tried)
-        return min((self._quotas.wait_s(replica, facts, now_s) for replica in in_reach), default=0.0) or None
+        in_use = [replica for replica in self._in_reach(facts, self._replicas, tried) if not replica.out]
+        return min((self._quotas.wait_s(replica, facts, now_s) for replica in in_use), default=0.0) or None
 
     # a backup
 
@@ -208,7 +209,7 @@ class Picker:
 
     def _in_reach(self, facts: RequestFacts, group: Sequence[Replica], tried: Collection[Replica]) -> Sequence[Replica]:
         """Return the reachable replicas that support the request; a pinned request starts on its replica only."""
-        if facts.pinned is not None and facts.pinned not in tried:
+        if facts.pinned is not None and facts.pinned not in tried and not facts.pinned.out:
             return [facts.pinned] if facts.pinned in self.loads else []
         able = group if facts.api in self._common_apis else self._able(facts, group)
         return reachable(able, tried, self._settings.crossing) if tried else able

@@ -95,6 +95,13 @@ class Pool:
         """True if its first content follows hidden reasoning, which a backup would have to repeat in full."""
         return self.first_token.hides_reasoning and not self.settings.hedge_hidden_reasoning
 
+    def switch(self, replica: Replica, now_s: float, *, out: bool) -> None:
+        """Take a replica out, or in again with a slow start; its attempts under way continue."""
+        replica.out = out
+        if not out:
+            replica.breaker.start_slowly(now_s)
+            self.picker.on_recovered(now_s)
+
     def never_hedged(self, replica: Replica) -> Denial | None:
         """Return the reason for which requests sent to a replica are not hedged, however late; None if some can be."""
         configured = self._never_hedged[replica.name]

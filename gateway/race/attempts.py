@@ -229,7 +229,7 @@ class Attempts:
             runtime.report("routing", error)
         # If boundaries cannot be computed either, none is crossed: only a primary, which cannot cross one, is sent.
         reachable = runtime.safely("routing", pool.picker.reachable, [] if tried else list(pool.replicas), tried)
-        return next(iter(reachable), None)
+        return next((replica for replica in reachable if not replica.out), None)
 
     def _any_replica(self) -> SendTo | GiveUp:
         """Choose any replica, when the retry plan has raised."""

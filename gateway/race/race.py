@@ -11,7 +11,7 @@ Units: seconds of the loop's clock.
 import math
 from typing import Final
 
-from gateway.errors import GatewayError, RateLimited, ShuttingDown
+from gateway.errors import GatewayError, RateLimited, ShuttingDown, UpstreamFailed
 from gateway.events import RecoveryResult, Role
 from gateway.hedging.charges import Charge
 from gateway.hedging.contract import RequestFacts
@@ -245,6 +245,9 @@ class Race:
             error: GatewayError = client_error(self._recovery.error)
         elif self._attempts.errors:
             error = final_error(self._attempts.errors, spent=plan.spent)
+        elif plan.wait_s is None:
+            unusable = "every replica of this model that supports the request is taken out; retry later"
+            error = UpstreamFailed(unusable, status=502, code="upstream_error")
         else:
             waiting = "every replica of this model is rate-limited by its provider; retry later"
             error = RateLimited(waiting, retry_after_s=plan.wait_s)

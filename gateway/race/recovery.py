@@ -279,7 +279,7 @@ class Recovery:
         """Choose the same replica again if it cut the stream; one that stalled would stall the client twice."""
         prefills, same = kind is RecoveryKind.CONTINUE, self._attempt.replica
         latest = next(attempt for attempt in reversed(attempts) if attempt.replica is same)
-        is_healthy = latest.outcome in (Outcome.CUT, *_NO_FAULT) and same.breaker.allows(now_s)
+        is_healthy = latest.outcome in (Outcome.CUT, *_NO_FAULT) and same.breaker.allows(now_s) and not same.out
         if latest.error == TimedOut.label or not is_healthy:
             return None
         is_able = not prefills or (same.prefills and same not in self._rejected_prefill)

@@ -121,7 +121,7 @@ class RetryPlan:
     ) -> SendTo | WaitUntil | GiveUp:
         """Choose by the order at the top of this file."""
         pools, tried = self._model.pools, [attempt.replica for attempt in attempts] if attempts else ()
-        if self._retry_same is not None:
+        if self._retry_same is not None and not self._retry_same[0].out:
             same, at_s = self._retry_same
             return WaitUntil(at_s) if now_s < at_s else SendTo(pools[self._index], same)
         if errors:

@@ -135,6 +135,10 @@ class Breaker:
         """Send nothing until then; never shortens a cool-down."""
         self.cooling_until_s = max(self.cooling_until_s, until_s)
 
+    def start_slowly(self, now_s: float) -> None:
+        """Start the slow start: the replica was out, so its caches may be cold."""
+        self.closed_s = now_s
+
     def end_cool_down(self) -> None:
         """Send again: a reload tests whether the provider still refuses."""
         self.cooling_until_s, self.limited = 0.0, 0.0
@@ -161,6 +165,8 @@ class Replica:
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine, whose concurrent streams slow each other down.
         source: base URL, model at the replica and definition of a first token: its learned state is valid for these.
+        in_flight: number of its attempts under way.
+        out: True while the operator has taken it out: it gets no new attempts.
         secrets: texts that its errors must not reveal: its key, and the values of headers sent to it.
     """
 
@@ -182,6 +188,7 @@ class Replica:
     source: str = ""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     in_flight: int = 0
+    out: bool = False
     breaker: Breaker = field(default_factory=Breaker)
 
     @property

@@ -51,12 +51,15 @@ def reachable(replicas: Sequence[Replica], tried: Collection[Replica], crossing:
 
 
 def usable(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
-    """Return the replicas whose breaker admits a primary or failover."""
+    """Return the replicas that are not taken out and whose breaker admits a primary or failover."""
     return [
         replica
         for replica in replicas
-        if ((breaker := replica.breaker).state is _CLOSED and now_s >= breaker.cooling_until_s)  # usual case
-        or breaker.allows(now_s)
+        if not replica.out
+        and (
+            ((breaker := replica.breaker).state is _CLOSED and now_s >= breaker.cooling_until_s)  # usual case
+            or breaker.allows(now_s)
+        )
     ]
 
 
@@ -68,9 +71,11 @@ def uncooled(replicas: Sequence[Replica], now_s: float) -> list[Replica]:
 def backups(
     replicas: Sequence[Replica], tried: Collection[Replica], now_s: float, crossing: Crossing = Crossing.NEVER
 ) -> list[Replica]:
-    """Return the replicas that a hedge may go to: untried, healthy, and within the boundaries."""
+    """Return the replicas that a hedge may go to: untried, not taken out, healthy, and within the boundaries."""
     allowed = replicas if crossing is Crossing.ALWAYS else inside(replicas, tried)
-    return [replica for replica in allowed if replica not in tried and replica.breaker.is_closed(now_s)]
+    return [
+        replica for replica in allowed if replica not in tried and not replica.out and replica.breaker.is_closed(now_s)
+    ]
 
 
 def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Sequence[Replica], float]:

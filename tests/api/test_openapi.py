@@ -32,7 +32,13 @@ GATEWAY = ROOT / "gateway"
 SCHEMAS = CONTRACT["components"]["schemas"]
 HEADERS = CONTRACT["components"]["headers"]
 RATES = {f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")}
-ADMIN_ONLY = {"config_refused", "forbidden", "too_many_subscribers"}  # docs/admin.md has them
+ADMIN_ONLY = {  # docs/errors.md has them
+    "config_refused",
+    "forbidden",
+    "last_replica",
+    "replica_not_found",
+    "too_many_subscribers",
+}
 
 
 def test_it_is_an_openapi_document() -> None:

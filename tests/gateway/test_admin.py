@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from sse_starlette.sse import AppStatus
 
-from gateway.admin import Admin
+from gateway.admin import Admin, Controls
 from gateway.errors import ReloadFailed
 from gateway.events import BreakerChanged, ConfigReloaded, HedgingSwitched
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
@@ -92,12 +92,18 @@ class AdminUnderTest:
     off: set[str] = field(default_factory=set)
     models: tuple[str, ...] = ("llama", "org/qwen")
     fault: str | None = None
+    switched: list[tuple[str, str | None, bool]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.state)
         self.usage = UsageTable(lambda: SINCE)
         self.admin = Admin(
-            self.metrics, self.state, self.describe, self.switch, self.usage.report, reload=self.reload, key=self.key
+            self.metrics,
+            self.state,
+            self.describe,
+            Controls(self.switch, self.switch_replica, self.reload),
+            self.usage.report,
+            key=self.key,
         )
 
     def state(self) -> Iterable[PoolState]:
@@ -110,6 +116,9 @@ class AdminUnderTest:
         for name in self.models if model is None else (model,):
             (self.off.discard if on else self.off.add)(name)
         self.admin.on_event(HedgingSwitched(0.0, model, on))
+
+    def switch_replica(self, replica: str, model: str | None, *, out: bool) -> None:
+        self.switched.append((replica, model, out))
 
     async def reload(self) -> ConfigReloaded:
         if self.fault is not None:
@@ -159,6 +168,8 @@ def test_models() -> None:
         "in_flight": 0,
         "breaker": "half_open",
         "samples": 0,
+        "out": False,
+        "backup_only": False,
         "suspect": True,
         "never_hedged": "billed",
         "takes_hedges": True,
@@ -279,7 +290,38 @@ def test_foreign_pages_cannot_switch() -> None:
     assert site.ask("POST", "/admin/hedging", off, own).status == 200
 
 
-GUARDED = ["/metrics", "/admin/usage", "/admin/models", "/admin/models/llama", "/admin/hedging"]
+def test_replicas_are_taken_out_and_in() -> None:
+    """The route passes name, model and direction on, and answers with the state of every replica."""
+    site = AdminUnderTest(models=("llama",))
+    state = {name: {"out": name == "c", "in_flight": count} for name, count in (("a", 3), ("b", 0), ("c", 1))}
+    assert site.ask("GET", "/admin/replicas").json == {"models": {"llama": state}}
+    assert site.ask("POST", "/admin/replicas", b'{"replica": "a", "out": true}').json == {"models": {"llama": state}}
+    assert site.ask("POST", "/admin/replicas", b'{"replica": "c", "out": false, "model": "llama"}').status == 200
+    assert site.switched == [("a", None, True), ("c", "llama", False)]
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        (b"a", (400, "invalid_json")),
+        (b'{"replica": "a"}', (422, "invalid_value")),
+        (b'{"out": true}', (422, "invalid_value")),
+        (b'{"replica": "a", "out": "yes"}', (422, "invalid_value")),
+        (b'{"replica": "a", "out": true, "models": ["llama"]}', (422, "invalid_value")),
+        (b'{"replica": "a", "out": true, "model": "gpt"}', (404, "model_not_found")),
+        (b'{"replica": "' + b"x" * 5000 + b'", "out": true}', (413, "request_too_large")),
+    ],
+)
+def test_a_bad_body_takes_nothing_out(body: bytes, refusal: tuple[int, str]) -> None:
+    """A body that is not exactly what the route takes changes nothing, nor does a foreign web page."""
+    site = AdminUnderTest()
+    assert site.refusal("POST", "/admin/replicas", body) == refusal
+    foreign = {"host": "127.0.0.1:8081", "origin": "https://example.com"}
+    assert site.refusal("POST", "/admin/replicas", b'{"replica": "a", "out": true}', foreign) == (403, "forbidden")
+    assert site.switched == []
+
+
+GUARDED = ["/admin/replicas", "/metrics", "/admin/usage", "/admin/models", "/admin/models/llama", "/admin/hedging"]
 
 
 @pytest.mark.parametrize("path", [*GUARDED, "/admin/events"])

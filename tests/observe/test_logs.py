@@ -27,6 +27,7 @@ from gateway.events import (
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
+    ReplicaSwitched,
     RequestEnded,
     RequestRejected,
 )
@@ -43,6 +44,7 @@ RARE: list[Event] = [
     AttemptFailed(1.0, "r-2", "llama", "a", Outcome.FAILED, "connect", None),
     BreakerChanged(1.0, "llama", "a", "open"),
     HedgingSwitched(1.0, None, on=False),
+    ReplicaSwitched(1.0, "llama", "a", out=True),
     ConfigReloaded(1.0, 1, 2, 0, "no"),
     LearnedRestored(1.0, "learned.json", 12.5, 1, 0),
     LearnedFileFailed(1.0, "learned.json", "the file is damaged"),
@@ -191,6 +193,7 @@ def test_rare_events() -> None:
         ("info", "request_rejected"),
         ("warning", "breaker_changed"),
         ("warning", "hedging_switched"),
+        ("warning", "replica_switched"),
         ("warning", "config_reloaded"),
         ("info", "learned_restored"),
         ("warning", "learned_file_failed"),

@@ -247,6 +247,7 @@ def test_gauges_show_the_current_state() -> None:
     assert scrape["ttft_gateway_hedging_on", {"gen_ai_request_model": "llama", "pool": "llama"}] == 1
     assert scrape.named("ttft_gateway_in_flight") == {"a": 3, "b": 0, "c": 1}
     assert scrape.named("ttft_gateway_breaker_state") == {"a": 0, "b": 1, "c": 2}
+    assert scrape.named("ttft_gateway_replica_out") == {"a": 0, "b": 0, "c": 1}
     assert scrape.named("ttft_gateway_suspect") == {"a": 0, "b": 1, "c": 0}
     assert scrape.named("ttft_gateway_hedge_delay_seconds") == {"a": 0.25}
     possible = [line for line in scrape.text.splitlines() if line.startswith("ttft_gateway_hedging_possible{")]

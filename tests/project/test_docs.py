@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from checkout import ROOT
 from contract_file import CONTRACT, errors, operations
-from gateway.admin import Admin
+from gateway.admin import Admin, Controls
 from gateway.config.loader import load
 from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded
@@ -38,7 +38,14 @@ SECRETS = {
         "TEAM_A_KEY",
     )
 }
-ADMIN_ERRORS = {("forbidden", 403), ("invalid_value", 422), ("too_many_subscribers", 429), ("config_refused", 422)}
+ADMIN_ERRORS = {
+    ("forbidden", 403),
+    ("replica_not_found", 404),
+    ("last_replica", 409),
+    ("invalid_value", 422),
+    ("config_refused", 422),
+    ("too_many_subscribers", 429),
+}
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -186,5 +193,14 @@ def _admin_app() -> FastAPI:
         """Read nothing."""
         raise ReloadFailed("there is nothing to read")
 
+    def switch_replica(replica: str, model: str | None, *, out: bool) -> None:
+        """Take nothing out."""
+
     metrics, usage = Metrics(lambda: ()), UsageTable()
-    return Admin(metrics, lambda: (), lambda _name, _quantiles: None, switch, usage.report, reload=reload).app
+    return Admin(
+        metrics,
+        lambda: (),
+        lambda _name, _quantiles: None,
+        Controls(switch, switch_replica, reload),
+        usage.report,
+    ).app

@@ -120,7 +120,7 @@ def pool(model: str, *, hedging_on: bool = True) -> PoolState:
     replicas = (
         ReplicaState("a", in_flight=3, breaker="closed", samples=100, hedge_delay_s=0.25, ttft_p50_s=0.1),
         ReplicaState("b", in_flight=0, breaker="half_open", suspect=True, never_hedged="billed"),
-        ReplicaState("c", in_flight=1, breaker="open"),
+        ReplicaState("c", in_flight=1, breaker="open", out=True),
     )
     limits = (
         LimitState("tokens", 60.0, 1_000.0, 400.0, observed=True, enforced=False, age_s=0.5),

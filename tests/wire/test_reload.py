@@ -15,7 +15,7 @@ from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
-from gateway.events import ConfigReloaded, Event
+from gateway.events import ConfigReloaded, Event, ReplicaSwitched
 from gateway.hedging.contract import RequestFacts
 from gateway_fixture import until
 from providers.simulated.profile import parse_profile
@@ -109,6 +109,29 @@ def test_a_change_of_routing_keeps_the_replica(tmp_path: Path) -> None:
                 picker = home.gateway._topology.models["m"].pools[0].picker
                 picks = {picker.pick(RequestFacts(), (), 0.0, rand / 10) for rand in range(10)}
                 assert (changed in picks) is not backup_only
+
+    run_real(main())
+
+
+@pytest.mark.parametrize("kept", ["ab", "a"])
+def test_a_replica_stays_out(tmp_path: Path, kept: str) -> None:
+    """A replica that is out stays out, with new settings, too; if the file has no other one left, it is taken in."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            home.gateway._switch_replica("a", None, out=True)
+            await home.gateway.reload()
+            assert [home.replica(name).out for name in "ab"] == [True, False]
+            urls = {name: home.urls[name] for name in kept}
+            rows = [
+                {"name": name, "kind": "simulated", "base_url": url, "headers": {"x": "new"}}
+                for name, url in urls.items()
+            ]
+            home.write(models=[{"name": "m", "replicas": rows}])
+            assert (await home.gateway.reload()).new == len(kept)
+            assert [home.replica(name).out for name in kept] == ([True, False] if kept == "ab" else [False])
+            changes = [event.out for event in home.events if isinstance(event, ReplicaSwitched)]
+            assert changes == ([True] if kept == "ab" else [True, False])
 
     run_real(main())
 
