@@ -206,7 +206,7 @@ class _Builder:
     def _replica(self, model: config.ModelSettings, replica: config.ReplicaSettings, kept: Affinity) -> Replica:
         """Return the replica of the previous topology if its settings are unchanged, except those of routing."""
         built = self._unchanged(model, replica) or self._new(model, replica, kept)
-        built.backup_only = replica.backup_only
+        built.backup_only, built.weight = replica.backup_only, replica.weight
         self._replicas[(model.name, replica.name)] = built
         return built
 
@@ -334,7 +334,7 @@ def _settings_of(
     """Return all settings that a replica depends on, except those of routing, which a reload changes in place."""
     bounds = (settings.timeouts.connect_s, settings.limits.event_max_bytes)
     quotas = [quota for quota in settings.quotas if quota.name == replica.quota]
-    unrouted = replica.model_copy(update={"backup_only": False})
+    unrouted = replica.model_copy(update={"backup_only": False, "weight": 1})
     return (unrouted, model.first_token, model.prices, model.drop_params, quotas, *bounds)
 
 

@@ -162,6 +162,8 @@ class ReplicaSettings(Section):
     """True if cancelling a request stops its bill; unset: the catalogue's fact about the kind."""
     allow_billed_hedges: Switch = False
     """Allow hedges although the provider bills cancelled requests, or may do so."""
+    weight: Count = Field(default=1, le=100)
+    """Share of first attempts, relative to the weights of the other replicas."""
     backup_only: Switch = False
     """Use the replica only for hedges and failovers."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])

@@ -164,6 +164,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "replica": replica.name,
         "quota": replica.quota,
         "boundary": replica.boundary,
+        "weight": replica.weight,
         "backup_only": replica.backup_only,
         "out": replica.out,
         "breaker": replica.breaker.state.value,

@@ -24,6 +24,7 @@ from gateway.routing.ring import Ring
 from gateway.routing.strategies import (
     Routing,
     backups,
+    is_weighted,
     least_in_flight,
     most_cached,
     ramped,
@@ -34,6 +35,7 @@ from gateway.routing.strategies import (
 _NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that another quota decides
 _SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above it an equally quick engine is picked
 _IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
+_WEIGHED_RATIO: Final = 1.5  # with weights, predictions within this ratio of the best one count as equal
 _BREAKS_S: Final = 600.0  # time after a broken answer in which complete ones are counted, too
 _UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary
 _UNSEEN_RATIO: Final = 1.5  # unless its prediction is over the best one by more than this ratio
@@ -77,6 +79,7 @@ class Picker:
         self._quotas = quotas
         self.loads = {replica: ReplicaLoad(Rejections(replica.breaker)) for replica in replicas}
         self.ring = Ring(self._replicas)
+        self._is_weighted = is_weighted(self._replicas)
         ordinary, reserve = ([each for each in replicas if each.backup_only is only] for only in (False, True))
         # rings for primaries and failovers, in order of preference
         self._tiers = tuple(Ring(tier, self.ring) for tier in (ordinary, reserve) if tier) if reserve else (self.ring,)
@@ -275,9 +278,19 @@ class Picker:
             expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].stalls.overdue_s(now_s)
             if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
                 return unseen
+        if self._is_weighted:
+            return self._weighed(candidates, predicted_s, _WEIGHED_RATIO * predicted_s[index], now_s, rand)
         if best.batches and best.in_flight >= _IN_FLIGHT_MIN:
             return self._least_busy(candidates, predicted_s, index, now_s, rand)
         return best
+
+    def _weighed(
+        self, candidates: Sequence[Replica], predicted_s: Sequence[float], near_s: float, now_s: float, rand: float
+    ) -> Replica:
+        """Return a replica by weight and load, of those with an expected TTFT of at most `near_s`."""
+        each_s = zip(candidates, predicted_s, strict=True)
+        near = [each for each, own_s in each_s if own_s + self.loads[each].stalls.overdue_s(now_s) <= near_s]
+        return least_in_flight(near or candidates, rand)
 
     def _least_busy(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], best: int, now_s: float, rand: float

@@ -162,6 +162,7 @@ class Replica:
         read_limits: reader of the rate limits in response headers; None if the provider sends none.
         counts_max_tokens: True if the provider charges a request's whole `max_tokens` to its rate limit in advance.
         prefills: True if the replica continues an answer from a given beginning.
+        weight: its share of primaries relative to the weights of the other replicas.
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine, whose concurrent streams slow each other down.
         source: base URL, model at the replica and definition of a first token: its learned state is valid for these.
@@ -183,6 +184,7 @@ class Replica:
     read_limits: LimitReader | None = None
     counts_max_tokens: bool = False
     prefills: bool = False
+    weight: int = 1
     backup_only: bool = False
     batches: bool = False
     source: str = ""

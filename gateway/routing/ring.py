@@ -1,10 +1,11 @@
 """Selects the replicas considered for one decision, so that a decision costs the same for ten and for hundreds. Pure.
 
-A small pool is considered whole. In a large pool, the decision starts with a group at a random position and takes the
-next group only if the first has no candidate: the best of eight random replicas is nearly as good as the best of all
-(Mitzenmacher, 2001), and many gateways do not send everything to the same replica at once. Groups follow a fixed
-shuffled order, because neighbours in the configured order may share a rack and its faults. The replica that last
-received a prompt's prefix is in the first group too; otherwise its prefix cache would not be found again.
+A small pool is considered whole, and so is one with different weights. In a large pool, the decision starts with a
+group at a random position and takes the next group only if the first has no candidate: the best of eight random
+replicas is nearly as good as the best of all (Mitzenmacher, 2001), and many gateways do not send everything to the same
+replica at once. Groups follow a fixed shuffled order, because neighbours in the configured order may share a rack and
+its faults. The replica that last received a prompt's prefix is in the first group too; otherwise its prefix cache would
+not be found again.
 
 Independent of the reason for which a replica is chosen.
 """
@@ -15,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from gateway.routing.replicas import Replica
-from gateway.routing.strategies import in_turn
+from gateway.routing.strategies import in_turn, is_weighted, turns
 
 WHOLE_MAX: Final = 16  # largest pool that is considered whole
 _GROUP: Final = 8
@@ -35,11 +36,15 @@ class Ring:
 
     def __init__(self, replicas: Sequence[Replica], whole: "Ring | None" = None) -> None:
         self.replicas = replicas
-        self._turn = 0  # index of the next replica in turn
+        self._turns = turns(replicas)
+        self._turn = 0  # index in it
         self._shuffled = sorted(replicas, key=lambda replica: zlib.crc32(replica.name.encode()))
         self._members = frozenset(replicas)
-        self.is_large = len(replicas) > WHOLE_MAX
         self._whole = self if whole is None else whole
+        # Random groups would distort the shares of weighted replicas.
+        self.is_large: bool = len(replicas) > WHOLE_MAX and (
+            not is_weighted(replicas) if whole is None else whole.is_large
+        )
         self._holders: OrderedDict[int, Replica] = OrderedDict()  # by prefix hash
 
     def random(self, rand: float, prefixes: Sequence[int] = ()) -> tuple[Iterator[Sequence[Replica]], float]:
@@ -59,11 +64,11 @@ class Ring:
 
     def in_turn(self) -> Iterator[Sequence[Replica]]:
         """Return groups like `random`, starting at the next replica in turn."""
-        return self._groups(self.replicas, self._turn, None) if self.is_large else iter((self.replicas,))
+        return self._groups(self._turns, self._turn, None) if self.is_large else iter((self.replicas,))
 
     def take_turn(self, candidates: Collection[Replica]) -> Replica:
         """Return the candidate whose turn it is; at least one is in the ring."""
-        replica, self._turn = in_turn(self.replicas, candidates, self._turn)
+        replica, self._turn = in_turn(self._turns, candidates, self._turn)
         return replica
 
     def sent(self, replica: Replica, prefixes: Sequence[int]) -> None:

@@ -12,7 +12,9 @@ from typing import Final
 from gateway.routing.replicas import BreakerState, Replica
 
 _CLOSED: Final = BreakerState.CLOSED
-_LOAD_BOUND: Final = 1.25  # times the mean in flight: limit for affinity (Mirrokni et al., bounded loads)
+_LOAD_BOUND: Final = (
+    1.25  # times a replica's share of the attempts in flight: limit for affinity (Mirrokni et al., bounded loads)
+)
 
 
 class Routing(enum.Enum):
@@ -97,8 +99,13 @@ def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Se
     return rest or candidates, (rand - share) / (1 - share)
 
 
+def is_weighted(replicas: Sequence[Replica]) -> bool:
+    """Return True if their weights differ."""
+    return len({replica.weight for replica in replicas}) > 1
+
+
 def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:
-    """Return the less busy of two random candidates; the first drawn on a tie.
+    """Return the less busy of two random candidates, for their weights; the first drawn on a tie.
 
     Args:
         candidates: at least one replica.
@@ -107,6 +114,10 @@ def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:
     n = len(candidates)
     if n == 1:
         return candidates[0]
+    if is_weighted(candidates):
+        a, rand = _drawn(candidates, rand)
+        b, _ = _drawn([replica for replica in candidates if replica is not a], rand)
+        return b if b.in_flight * a.weight < a.in_flight * b.weight else a
     pair = int(rand * n * (n - 1))  # one number draws an ordered pair of different candidates
     first, second = divmod(pair, n - 1)
     if second >= first:
@@ -115,31 +126,53 @@ def least_in_flight(candidates: Sequence[Replica], rand: float) -> Replica:
     return b if b.in_flight < a.in_flight else a
 
 
-def in_turn(replicas: Sequence[Replica], candidates: Collection[Replica], turn: int) -> tuple[Replica, int]:
-    """Return the next candidate in the pool's order.
+def _drawn(candidates: Sequence[Replica], rand: float) -> tuple[Replica, float]:
+    """Draw a candidate by its weight; return it, and a random number that is still uniform."""
+    position = rand * sum(replica.weight for replica in candidates)
+    for replica in candidates:
+        if position < replica.weight:
+            return replica, position / replica.weight
+        position -= replica.weight
+    return candidates[-1], rand  # rounding
+
+
+def turns(replicas: Sequence[Replica]) -> list[Replica]:
+    """Return the order of a round robin: each replica as often as its weight, evenly spread."""
+    places = [
+        ((turn + 0.5) / replica.weight, index)
+        for index, replica in enumerate(replicas)
+        for turn in range(replica.weight)
+    ]
+    return [replicas[index] for _, index in sorted(places)]
+
+
+def in_turn(order: Sequence[Replica], candidates: Collection[Replica], turn: int) -> tuple[Replica, int]:
+    """Return the next candidate in an order.
 
     Args:
-        replicas: all replicas of the pool.
+        order: all replicas of the pool, as `turns` gives them.
         candidates: at least one of them.
         turn: index of the replica whose turn it is.
 
     Returns:
         The replica, and the index of the next turn.
     """
-    n = len(replicas)
-    index = next(i % n for i in range(turn, turn + n) if replicas[i % n] in candidates)
-    return replicas[index], (index + 1) % n
+    n = len(order)
+    index = next(i % n for i in range(turn, turn + n) if order[i % n] in candidates)
+    return order[index], (index + 1) % n
 
 
 def most_cached(candidates: Sequence[Replica], cached: Mapping[Replica, int], rand: float) -> Replica:
-    """Return the replica with most of the prompt cached within 1.25 times the mean load; on a tie, the less busy.
+    """Return the replica with most of the prompt cached within 1.25 times its share of the load; in a tie the idlest.
 
     Args:
         candidates: at least one replica.
         cached: amount of the prompt that each replica is believed to have cached.
         rand: uniform random number in [0, 1).
     """
-    mean = (sum(replica.in_flight for replica in candidates) + 1) / len(candidates)
-    free = [replica for replica in candidates if replica.in_flight + 1 <= math.ceil(_LOAD_BOUND * mean)]
+    load, weights = sum(replica.in_flight for replica in candidates) + 1, sum(replica.weight for replica in candidates)
+    free = [
+        each for each in candidates if each.in_flight + 1 <= math.ceil(_LOAD_BOUND * (load * each.weight / weights))
+    ]
     most = max(cached[replica] for replica in free)
     return least_in_flight([replica for replica in free if cached[replica] == most], rand)

@@ -81,12 +81,12 @@ def call_sites(owner: object, name: str, function: FunctionType) -> list[object]
 
 
 class GatewayUnderTest:
-    """Routes over a pool of three replicas with a quota, two hedges allowed, and all emitted events."""
+    """Routes over a pool of three weighted replicas with a quota, two hedges allowed, and all emitted events."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup, routing: Routing) -> None:
         self.events: list[Event] = []
         ledgers = {"quota": Ledger([Limit(Resource.TOKENS, 1e9, 60.0)])}
-        replicas = [Replica(name, FlakyEndpoint(QUICK), "quota") for name in "abc"]
+        replicas = [Replica(name, FlakyEndpoint(QUICK), "quota", weight=n) for n, name in enumerate("abc", 1)]
         settings = default_hedging(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], default_timeouts())
         runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))

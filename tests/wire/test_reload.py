@@ -95,17 +95,17 @@ def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_change_of_routing_keeps_the_replica(tmp_path: Path) -> None:
-    """A replica that becomes backup-only, and an ordinary one again, keeps its learned state."""
+    """A replica keeps its learned state when its weight changes, or when it becomes backup-only and back again."""
 
     async def main() -> None:
         async with house(tmp_path) as home:
             changed = home.replica("b")
             for backup_only in (True, False):
                 rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in home.urls.items()]
-                models = [{"name": "m", "replicas": [rows[0], {**rows[1], "backup_only": backup_only}]}]
+                models = [{"name": "m", "replicas": [rows[0], {**rows[1], "weight": 3, "backup_only": backup_only}]}]
                 home.write(models=models, hedge={"routing": "round_robin"})
                 done = await home.gateway.reload()
-                assert (done.kept, done.new, home.replica("b") is changed) == (2, 0, True)
+                assert (done.kept, done.new, home.replica("b") is changed, changed.weight) == (2, 0, True, 3)
                 picker = home.gateway._topology.models["m"].pools[0].picker
                 picks = {picker.pick(RequestFacts(), (), 0.0, rand / 10) for rand in range(10)}
                 assert (changed in picks) is not backup_only
