@@ -88,8 +88,12 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         "tgi": Kind(own_engine=True, cancel_stops_billing=True),
         "ollama": Kind(own_engine=True, cancel_stops_billing=True),
         "llamacpp": Kind(own_engine=True, cancel_stops_billing=True),
+        "lmstudio": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, stores_responses=True),
+        "nim": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES),
         "simulated": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
         "cerebras": Kind(limits=RateLimitFormat(), counts_max_tokens=True),
+        "databricks": Kind(),
+        "deepinfra": Kind(cancel_stops_billing=True),
         "deepseek": Kind(cancel_stops_billing=True),
         "fireworks": Kind(cancel_stops_billing=True, limits=RateLimitFormat()),
         "gemini": Kind(cancel_stops_billing=False),
@@ -97,7 +101,11 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         "mistral": Kind(  # reports usage without the option and rejects the option
             cancel_stops_billing=False, supports_usage_option=False, limits=RateLimitFormat()
         ),
+        "nebius": Kind(cancel_stops_billing=False),
+        "novita": Kind(cancel_stops_billing=False),
         "openrouter": Kind(limits=RateLimitFormat(requests_window_s=None)),  # a minute's or a day's, with a 429 only
+        "perplexity": Kind(cancel_stops_billing=False, apis=frozenset({Api.CHAT})),
+        "sambanova": Kind(cancel_stops_billing=False, apis=frozenset({Api.CHAT, Api.EMBEDDINGS})),
         "together": Kind(cancel_stops_billing=True, limits=RateLimitFormat(requests_window_s=1.0, tokens_window_s=1.0)),
         "xai": Kind(cancel_stops_billing=True, apis=_WITH_RESPONSES, stores_responses=True, limits=RateLimitFormat()),
     }

@@ -14,7 +14,10 @@ from providers.catalog import CATALOG, Auth, Kind
 from providers.protocols import ProtocolOptions, protocols
 
 VECTORS = json.loads((DOCS / "first-token-vectors.json").read_text(encoding="utf-8"))
-NO_LIMITS = {"deepseek", "gemini", "llamacpp", "ollama", "sglang", "simulated", "tgi", "vllm"}
+NO_LIMITS = {
+    *("databricks", "deepinfra", "deepseek", "gemini", "nebius", "novita", "perplexity", "sambanova"),
+    *("llamacpp", "lmstudio", "nim", "ollama", "sglang", "simulated", "tgi", "vllm"),
+}
 WITH_LIMITS = {name for name, kind in CATALOG.items() if kind.limits is not None}
 HELD_BACK = (FrameKind.PREAMBLE, FrameKind.COMMENT, FrameKind.USAGE)
 _AUTH = {Auth.BEARER: "bearer", Auth.API_KEY: "`api-key`", Auth.X_API_KEY: "`x-api-key`"}
