@@ -131,6 +131,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
         malformed: malformed events skipped.
         beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
         recoveries: every attempt to continue its broken stream.
+        trace_id: id of the caller's trace; None without one.
     """
 
     at_s: float
@@ -157,6 +158,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     recoveries: tuple[RecoveryReport, ...] = ()
     queued_s: float = 0.0
     work_s: float | None = None
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class RequestRejected:
         status: status of the response; 499 if the client disconnected while queued.
         model: public model name; None if it was not identified yet.
         queued_s: time in the model's queue.
+        trace_id: id of the caller's trace; None without one.
     """
 
     at_s: float
@@ -177,6 +180,7 @@ class RequestRejected:
     code: str | None
     model: str | None = None
     queued_s: float = 0.0
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

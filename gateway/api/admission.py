@@ -354,7 +354,9 @@ class Permit:
     def _emit_rejected(self, status: int, code: str | None) -> None:
         caller = self._caller
         now_s, waited_s = self._runtime.loop.time(), self._waited_s()
-        event = RequestRejected(now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s)
+        event = RequestRejected(
+            now_s, caller.request_id, caller.key_name, status, code, self._model, waited_s, caller.trace_id
+        )
         self._runtime.emit(event)
 
     def _overloaded(self, reason: str) -> Overloaded:

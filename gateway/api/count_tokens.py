@@ -21,6 +21,7 @@ from gateway.api.routes import Serving, answer_error
 from gateway.errors import GatewayError, MethodNotAllowed
 from gateway.estimation.tokens import text_tokens
 from gateway.events import RequestRejected
+from gateway.inbound.identity import caller_ids
 from gateway.inbound.request import parse_count
 from gateway.race.context import Runtime
 from providers.base import Headers
@@ -53,7 +54,8 @@ class TokenCounts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        request_id = f"{self._prefix}{next(self._numbers):08x}"
+        given_id, trace_id = caller_ids(scope["headers"])
+        request_id = given_id or f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         serving, key_name = self.serving, None
         arrival: Arrival | None = None
@@ -69,8 +71,8 @@ class TokenCounts:
         except GatewayError as error:
             if entry is not None:
                 entry.reject(error.status)
-            code = error.code or error.kind
-            self._runtime.emit(RequestRejected(self._runtime.loop.time(), request_id, key_name, error.status, code))
+            now_s, code = self._runtime.loop.time(), error.code or error.kind
+            self._runtime.emit(RequestRejected(now_s, request_id, key_name, error.status, code, trace_id=trace_id))
             await answer_error(error, outbox, receive, request_id, self._api)
         except ClientDisconnected:
             pass

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.error_handlers import answer_errors
 from gateway.errors import UnknownModel
+from gateway.inbound.identity import caller_ids
 
 _SERVED = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
@@ -92,7 +93,7 @@ def _as_json(text: str) -> bytes:
 
 
 class _RequestIds:
-    """Gives every response an `x-request-id`, as the raced routes do; the id is not logged."""
+    """Gives every response an `x-request-id`, the caller's if it sent one; the id is not logged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -100,7 +101,8 @@ class _RequestIds:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-request-id", b"req_" + secrets.token_hex(10).encode())]
+                request_id = caller_ids(scope["headers"]).request_id or f"req_{secrets.token_hex(10)}"
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

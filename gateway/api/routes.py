@@ -11,6 +11,8 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from gateway.api.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
@@ -32,6 +34,7 @@ from gateway.estimation.tokens import text_tokens
 from gateway.events import RequestRejected
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
+from gateway.inbound.identity import caller_ids
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse
 from gateway.race.context import Caller, Model, Runtime
@@ -111,7 +114,8 @@ class RacedRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        request_id = f"{self._prefix}{next(self._numbers):08x}"
+        given_id, trace_id = caller_ids(scope["headers"])
+        request_id = given_id or f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
         api = self.paths[scope["path"]]
         serving, key_name = self.serving, None
@@ -132,12 +136,12 @@ class RacedRoutes:
             body = await arrival.receive(scope["headers"], receive)
             self._require_open()  # again: the shutdown may have begun while the body arrived
             arrived_s = self._runtime.loop.time()
-            caller = Caller(request_id, key_name, arrived_s)
+            caller = Caller(request_id, key_name, arrived_s, 0.0, trace_id, given_id is not None)
             race, permit = self._race(serving, api, body, scope["headers"], caller, outbox, entry)
         except GatewayError as error:
             if entry is not None:
                 entry.reject(error.status)
-            self._emit_rejected(request_id, key_name, error)
+            self._emit_rejected(request_id, key_name, trace_id, error)
             await answer_error(error, outbox, receive, request_id, self._apis[api])
         except ClientDisconnected:
             pass
@@ -194,6 +198,8 @@ class RacedRoutes:
         """Parse the body and build the race, and its permit if the request is limited; none of it waits."""
         inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
         call = inbound.call
+        if caller.gave_id:
+            call = replace(call, headers=(*call.headers, (b"x-request-id", caller.request_id.encode())))
         model = self._model(serving, caller.key_name, call)
         client: EventStream | JsonAnswer
         if call.streaming:
@@ -257,10 +263,9 @@ class RacedRoutes:
             coin=self._runtime.rand(),
         )
 
-    def _emit_rejected(self, request_id: str, key_name: str | None, error: GatewayError) -> None:
-        self._runtime.emit(
-            RequestRejected(self._runtime.loop.time(), request_id, key_name, error.status, error.code or error.kind)
-        )
+    def _emit_rejected(self, request_id: str, key_name: str | None, trace_id: str | None, error: GatewayError) -> None:
+        now_s, code = self._runtime.loop.time(), error.code or error.kind
+        self._runtime.emit(RequestRejected(now_s, request_id, key_name, error.status, code, trace_id=trace_id))
 
 
 async def answer_error(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:

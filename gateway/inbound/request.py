@@ -80,8 +80,8 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_
     """
     by_name = dict(headers)
     _check_content_headers(by_name)
-    wants_hedge = _on_off(by_name, b"x-ttft-hedge", default=True)
-    tells_usage = _on_off(by_name, b"x-ttft-usage", default=False)
+    wants_hedge = b"x-ttft-hedge" not in by_name or _is_on(by_name, b"x-ttft-hedge")
+    tells_usage = b"x-ttft-usage" in by_name and _is_on(by_name, b"x-ttft-usage")
     raws = _top_level(body)
     spans = _spans_compact(body, raws) or _spans(body, raws)
     fields = _fields(api, body, raws, bounds)
@@ -140,12 +140,9 @@ def _check_content_headers(by_name: dict[bytes, bytes]) -> None:
         raise inbound_syntax.content_encoding(coding)
 
 
-def _on_off(by_name: dict[bytes, bytes], name: bytes, *, default: bool) -> bool:
+def _is_on(by_name: dict[bytes, bytes], name: bytes) -> bool:
     """Read a header whose value is `on` or `off`."""
-    value = by_name.get(name)
-    if value is None:
-        return default
-    word = value.strip().lower()
+    word = by_name[name].strip().lower()
     if word not in (b"on", b"off"):
         raise inbound_syntax.switch_header(name.decode(), word)
     return word == b"on"

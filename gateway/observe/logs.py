@@ -125,6 +125,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     cost: dict[Disposition, float] = {}
     recoveries: list[RecoveryLine] = []
     queued_ms: float | None = None
+    trace_id: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -223,6 +224,7 @@ def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
         costs(attempt.charge for attempt in event.attempts),
         [_recovery_line(recovery) for recovery in event.recoveries],
         _ms(event.queued_s) if event.queued_s else None,
+        event.trace_id,
     )
 
 
@@ -262,6 +264,8 @@ def _request_text(line: RequestLine) -> str:
     if line.queued_ms is not None:
         parts.append(f"queued={line.queued_ms:g}ms")
     parts += [f"key={line.key}", f"id={line.request_id}"]
+    if line.trace_id is not None:
+        parts.append(f"trace={line.trace_id}")
     if line.error is not None:
         parts.append(f"error={line.error}")
     if line.denials:
@@ -318,8 +322,9 @@ def _fields(event: Event) -> dict[str, object]:
         del fields["queued_s"]
         if event.queued_s:
             fields["queued_ms"] = _ms(event.queued_s)
-        if event.model is None:
-            del fields["model"]
+        for name in ("model", "trace_id"):
+            if fields[name] is None:
+                del fields[name]
     return fields
 
 

@@ -160,13 +160,17 @@ class Caller(msgspec.Struct, gc=False):
     """The caller of a request, for events.
 
     Attributes:
-        request_id: the gateway's id of the request.
+        request_id: the caller's id of the request, else the gateway's.
         key_name: name of the caller's key.
         arrived_s: time at which the whole request had arrived.
         queued_s: time in the model's queue after that; 0 until the request leaves it.
+        trace_id: id of the caller's trace, None without one.
+        gave_id: True if `request_id` is the caller's.
     """
 
     request_id: str
     key_name: str
     arrived_s: float
     queued_s: float = 0.0
+    trace_id: str | None = None
+    gave_id: bool = False

@@ -159,6 +159,7 @@ def ended(
         denials=tuple(denials),
         denied_why=denied_why,
         queued_s=caller.queued_s,
+        trace_id=caller.trace_id,
         gateway_s=start_s - caller.arrived_s - caller.queued_s,
         ttft_s=None if content_s is None else content_s - caller.arrived_s,
         work_s=_timed_work_s(winner, caller.arrived_s),

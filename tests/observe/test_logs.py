@@ -1,5 +1,6 @@
 """Fields of a log line, one line each, written without waiting for a reader."""
 
+import dataclasses
 import os
 import re
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ from gateway.events import (
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line, wants_text
-from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REQUEST
+from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REJECTED, REQUEST
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 RARE: list[Event] = [
@@ -218,6 +219,16 @@ def test_the_line_of_lost_lines() -> None:
     """The number of lost lines is a line of its own, as JSON and as text."""
     assert msgspec.json.decode(loss_line(3, NOW, text=False))["lines"] == 3
     assert loss_line(3, NOW, text=True) == b"2026-03-01 12:30:15.250 warning lines_lost lines=3\n"
+
+
+def test_a_trace_id_is_in_every_line_of_its_request() -> None:
+    """The trace of the caller is in the line of a request and of a rejection, as JSON and as text."""
+    events = (replace(REQUEST, trace_id="ab" * 16), dataclasses.replace(REJECTED, trace_id="ab" * 16))
+    assert [line["trace_id"] for line in Lines().of(*events)] == ["ab" * 16] * 2
+    text = Lines(text=True)
+    for event in events:
+        text.log.on_event(event)
+    assert [b"ab" * 16 in line for line in text.written] == [True, True]
 
 
 AWKWARD = st.text() | st.text("\n\r\x00\x1b\x7f\x85\u2028\u2029\u202e\u061c\u2066ab\\")
