@@ -155,7 +155,7 @@ class _Builder:
         )
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
-        serving = Serving(models, _keyring(settings.keys), bodies, admission, counts, _limits(settings.limits))
+        serving = Serving(models, _keyring(settings.keys), bodies, admission, counts, _limits(settings))
         return Topology(
             settings,
             serving,
@@ -372,8 +372,10 @@ def timeouts(settings: config.TimeoutSettings) -> Timeouts:
     )
 
 
-def _limits(settings: config.LimitSettings) -> RequestLimits:
-    return RequestLimits(NumberLimits(n_max=settings.n_max, max_tokens_max=settings.max_tokens_max), _PASSED_HEADERS)
+def _limits(settings: config.Settings) -> RequestLimits:
+    limits = settings.limits
+    passed_headers = _PASSED_HEADERS.union(map(str.encode, settings.pass_headers))
+    return RequestLimits(NumberLimits(n_max=limits.n_max, max_tokens_max=limits.max_tokens_max), passed_headers)
 
 
 def _keyring(keys: Sequence[config.KeySettings]) -> Keyring:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pydantic_core import PydanticCustomError
 
 from gateway.config.document import Loc
-from gateway.config.settings import LimitSettings, Settings
+from gateway.config.settings import LimitSettings, Settings, headers_of_kind
 from gateway.config.values import Address, parse_address, parse_size
 
 _azure_deployment = re.compile(r"/openai/deployments/[^/]+/?$").search
@@ -60,6 +60,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *_hedging(data, models),
         *(finding for loc, replica in every_replica for finding in _connection(replica, loc)),
         *(finding for loc, replica in every_replica for finding in _azure(replica, loc)),
+        *_passed_headers(data, every_replica),
         *_prices([*models, *every_replica]),
         *_cost_budgets(data, models),
     ]
@@ -233,6 +234,19 @@ def _azure(replica: RawMapping, loc: Loc) -> Iterator[Finding]:
             "or in /openai/deployments/NAME (with `api_version: 2024-10-21`)"
         )
         yield (*loc, "base_url"), text
+
+
+def _passed_headers(data: RawMapping, every_replica: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
+    """A header that callers send must not meet one of the same name that the configuration or the kind sets."""
+    names = data.get("pass_headers")
+    for index, name in enumerate(names if isinstance(names, list) else ()):
+        for loc, replica in every_replica if isinstance(name, str) else ():
+            own = replica.get("headers")
+            configured = [str(each).lower() for each in own] if isinstance(own, dict) else []
+            if name.lower() in (*configured, *headers_of_kind(str(replica.get("kind")))):
+                text = f'found "{name}", but {path(loc)} has a value of its own for this header; remove one of the two'
+                yield ("pass_headers", index), text
+                break
 
 
 def _prices(priced: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:

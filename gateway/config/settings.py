@@ -26,6 +26,7 @@ from gateway.config.values import (
     Number,
     OptionalAddress,
     OptionalFile,
+    PassedHeader,
     ProxyUrl,
     Secret,
     Share,
@@ -58,6 +59,11 @@ def _kind(value: str) -> str:
 
 
 Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": sorted(CATALOG)})]
+
+
+def headers_of_kind(kind: str) -> list[str]:
+    """Return the names of the headers that every request to a kind has; none for an unknown kind."""
+    return [name.decode() for name, _ in CATALOG[kind].headers] if kind in CATALOG else []
 
 
 def _key_without_unit(field: str) -> str:
@@ -317,6 +323,8 @@ class Settings(Section):
     """Keys of callers."""
     allow_anonymous: Switch = False
     """Serve callers without a key."""
+    pass_headers: tuple[PassedHeader, ...] = Field(default=(), max_length=32, examples=["[x-tenant]"])
+    """Further headers of callers to pass to every replica."""
     models: tuple[ModelSettings, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
     """Models to serve."""
     hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])

@@ -1,13 +1,18 @@
 """The headers of a caller on their way: its ids in answer, log and upstream request, and the headers passed on."""
 
+import asyncio
 import json
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
+from gateway.config.values import PassedHeader
 from gateway.events import RequestEnded, RequestRejected
-from gateway_fixture import serving
+from gateway_fixture import fronting, serving
 from raw_http import ASK, answer, request_bytes
 from running import run_real
+from scripted_http import read_request
+from scripted_http import serving as scripted
 
 _TRACE = "0af7651916cd43dd8448eb211c80319c"
 _PARENT = f"00-{_TRACE}-b7ad6b7169203331-01"
@@ -58,3 +63,34 @@ def test_an_id_of_another_form_is_replaced() -> None:
             assert got.headers["x-upstream-request-id"].startswith("sim-")
 
     run_real(main())
+
+
+def test_named_headers_are_passed_to_the_replica() -> None:
+    """A replica receives the headers of `pass_headers`, in any case of letters, and no credential of the caller."""
+    received: list[bytes] = []
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append((await read_request(reader))[0])
+        writer.write(b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+    async def main() -> None:
+        keys = [{"name": "team", "key": "sk-of-the-caller"}]
+        headers = {"X-Tenant": "blue", "x-other": "1", "cookie": "c=1", "authorization": "Bearer sk-of-the-caller"}
+        async with scripted(replica) as server:
+            urls = {"a": f"http://127.0.0.1:{server.port}/v1"}
+            async with (
+                fronting(urls, kind="vllm", keys=keys, pass_headers=["x-tenant"]) as site,
+                answer(site.port, request_bytes(_WHOLE, headers=headers)) as got,
+            ):
+                assert got.status == 500
+        assert b"\r\nx-tenant: blue\r\n" in received[0]
+        assert not [name for name in (b"x-other", b"cookie", b"sk-of-the-caller") if name in received[0]]
+
+    run_real(main())
+
+
+@pytest.mark.parametrize("name", ["authorization", "Cookie", "x-goog-api-key", "x-auth-token", "proxy-authorization"])
+def test_no_credential_can_be_passed(name: str) -> None:
+    """The configuration rejects names of headers that carry credentials."""
+    with pytest.raises(ValidationError):
+        TypeAdapter(PassedHeader).validate_python(name)
