@@ -186,7 +186,8 @@ class Gateway:
     def _models_of(self, request: Request) -> list[str]:
         keyring = self._topology.serving.keyring
         key_name = keyring.name(request.scope["headers"])
-        return [name for name in self._topology.models if keyring.may_use(key_name, name)]
+        models = [model for model in self._topology.settings.models if keyring.may_use(key_name, model.name)]
+        return [name for model in models for name in (model.name, *model.aliases)]
 
     def _states(self) -> Iterator[PoolState | None]:
         now_s = self._runtime.loop.time()

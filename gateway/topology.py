@@ -155,7 +155,8 @@ class _Builder:
         )
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
-        serving = Serving(models, _keyring(settings.keys), bodies, admission, counts, _limits(settings))
+        named = models | {alias: models[each.name] for each in settings.models for alias in each.aliases}
+        serving = Serving(named, _keyring(settings), bodies, admission, counts, _limits(settings))
         return Topology(
             settings,
             serving,
@@ -375,12 +376,21 @@ def timeouts(settings: config.TimeoutSettings) -> Timeouts:
 def _limits(settings: config.Settings) -> RequestLimits:
     limits = settings.limits
     passed_headers = _PASSED_HEADERS.union(map(str.encode, settings.pass_headers))
-    return RequestLimits(NumberLimits(n_max=limits.n_max, max_tokens_max=limits.max_tokens_max), passed_headers)
+    bounds = NumberLimits(n_max=limits.n_max, max_tokens_max=limits.max_tokens_max)
+    return RequestLimits(bounds, passed_headers, settings.default_model)
 
 
-def _keyring(keys: Sequence[config.KeySettings]) -> Keyring:
-    names = {key.key.get_secret_value(): key.name for key in keys}
-    return Keyring(names, {key.name: frozenset(key.models) for key in keys if key.models is not None})
+def _keyring(settings: config.Settings) -> Keyring:
+    names = {key.key.get_secret_value(): key.name for key in settings.keys}
+    aliases = {model.name: model.aliases for model in settings.models}
+    return Keyring(
+        names,
+        {
+            key.name: frozenset(name for model in key.models for name in (model, *aliases[model]))
+            for key in settings.keys
+            if key.models is not None
+        },
+    )
 
 
 def _key_limiters(keys: Sequence[config.KeySettings], *, counts_only: bool = False) -> dict[str, KeyLimiter]:

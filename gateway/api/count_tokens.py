@@ -87,8 +87,6 @@ class TokenCounts:
                 arrival.close()
 
     def _count(self, serving: Serving, key_name: str, body: bytes, headers: Headers) -> int:
-        name, prompt = parse_count(body, headers)
-        model = serving.models.get(name)
-        if model is None or not serving.keyring.may_use(key_name, name):
-            raise serving.keyring.model_error(key_name, name, serving.models)
+        name, prompt = parse_count(body, headers, serving.limits.default_model)
+        model = serving.model(key_name, name)
         return max(1, round(model.scale.tokens(text_tokens(prompt))))

@@ -53,10 +53,12 @@ class RequestLimits:
     Attributes:
         bounds: limits on numbers in a body.
         passed_headers: names of client headers to pass on.
+        default_model: name of the model of requests without a known one; None if those are errors.
     """
 
     bounds: NumberLimits
     passed_headers: frozenset[bytes]
+    default_model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Serving:
     """The objects built from the settings that serve requests.
 
     Attributes:
-        models: models by public name.
+        models: models by public name and by alias.
         keyring: API keys and the models they may use.
         bodies: receives request bodies.
         admission: gives permits to requests.
@@ -78,6 +80,20 @@ class Serving:
     admission: Admission
     counts: Admission
     limits: RequestLimits
+
+    def model(self, key_name: str, requested: str) -> Model:
+        """Return the requested model, or the default one.
+
+        Raises:
+            UnknownModel: there is no such model.
+            ModelNotAllowed: the key may not use it.
+        """
+        model = self.models.get(requested)
+        if model is None and self.limits.default_model is not None:
+            model = self.models[self.limits.default_model]
+        if model is None or not self.keyring.may_use(key_name, model.name):
+            raise self.keyring.model_error(key_name, requested, self.models)
+        return model
 
 
 class RacedRoutes:
@@ -196,11 +212,14 @@ class RacedRoutes:
         entry: Entry | None,
     ) -> tuple[Race, Permit | None]:
         """Parse the body and build the race, and its permit if the request is limited; none of it waits."""
-        inbound = parse(api, body, headers, serving.limits.bounds, serving.limits.passed_headers)
+        limits = serving.limits
+        inbound = parse(api, body, headers, limits.bounds, limits.passed_headers, limits.default_model)
         call = inbound.call
+        model = self._model(serving, caller.key_name, call)
+        if call.model != model.name:
+            call = replace(call, model=model.name)
         if caller.gave_id:
             call = replace(call, headers=(*call.headers, (b"x-request-id", caller.request_id.encode())))
-        model = self._model(serving, caller.key_name, call)
         client: EventStream | JsonAnswer
         if call.streaming:
             stream = TellingStream if inbound.tells_usage else EventStream
@@ -216,9 +235,7 @@ class RacedRoutes:
 
     def _model(self, serving: Serving, key_name: str, call: Call) -> Model:
         """Return the requested model, if the key may use it and it supports this API."""
-        model = serving.models.get(call.model)
-        if model is None or not serving.keyring.may_use(key_name, model.name):
-            raise serving.keyring.model_error(key_name, call.model, serving.models)
+        model = serving.model(key_name, call.model)
         if call.api not in model.apis:
             supported = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
             raise UnsupportedApi(f"model {call.model!r} is not supported at /v1/{call.api.value}; use {supported}")

@@ -46,6 +46,8 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *_repeated_secrets(entries(data, (), "keys")),
         *_unknown_models(entries(data, (), "keys"), models),
         *_repeated_names("model", models),
+        *_aliases(models),
+        *_default_model(data.get("default_model"), models),
         *(
             finding
             for loc, model in models
@@ -90,13 +92,44 @@ def _repeated_secrets(keys: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
 
 
 def _unknown_models(keys: list[tuple[Loc, RawMapping]], models: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
-    known = sorted({name for _, entry in models if isinstance(name := entry.get("name"), str)})
     for loc, entry in keys:
         allowed = entry.get("models")
         for index, name in enumerate(allowed if isinstance(allowed, list) else ()):
-            if isinstance(name, str) and name not in known:
-                near = get_close_matches(name, known, n=1) or known[:20]
-                yield (*loc, "models", index), f'found "{name}", but no model has this name; write {", ".join(near)}'
+            if isinstance(name, str):
+                yield from _unknown_model(name, (*loc, "models", index), models)
+
+
+def _unknown_model(name: str, at: Loc, models: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
+    known = sorted({each for _, entry in models if isinstance(each := entry.get("name"), str)})
+    if name in known:
+        return
+    owners = [str(entry.get("name")) for loc, entry in models if name in dict(_aliases_of(entry, loc)).values()]
+    if owners:
+        yield at, f'found "{name}", but this is an alias; write {owners[0]}'
+    else:
+        near = get_close_matches(name, known, n=1) or known[:20]
+        yield at, f'found "{name}", but no model has this name; write {", ".join(near)}'
+
+
+def _aliases_of(model: RawMapping, loc: Loc) -> list[tuple[Loc, str]]:
+    """Return the aliases of a model, each with its path."""
+    given = model.get("aliases")
+    named = enumerate(given) if isinstance(given, list) else ()
+    return [((*loc, "aliases", index), alias) for index, alias in named if isinstance(alias, str)]
+
+
+def _aliases(models: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
+    """A name must lead to one model."""
+    seen = {name: loc for loc, model in models if isinstance(name := model.get("name"), str)}
+    for loc, model in models:
+        for at, alias in _aliases_of(model, loc):
+            if seen.setdefault(alias, at) != at:
+                yield at, f'found "{alias}", but {path(seen[alias])} already has this name; write another one'
+
+
+def _default_model(name: object, models: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
+    if isinstance(name, str):
+        yield from _unknown_model(name, ("default_model",), models)
 
 
 def _body_limits(data: RawMapping) -> Iterator[Finding]:

@@ -233,6 +233,8 @@ class ModelSettings(Section):
 
     name: Name = Field(examples=["llama-70b"])
     """Public name, as callers write it in `model`."""
+    aliases: tuple[Name, ...] = Field(default=(), max_length=100, examples=["[gpt-4o, claude-sonnet-4-5]"])
+    """Further public names of the model; unique among all names and aliases."""
     replicas: Replicas = Field(min_length=1, examples=["[{name: a, kind: vllm, base_url: http://10.0.0.1:8000/v1}]"])
     """Interchangeable endpoints; requests are spread over them and hedged between them."""
     fallbacks: tuple[FallbackSettings, ...] = Field(default=(), examples=["[{replicas: [...]}]"])
@@ -327,6 +329,8 @@ class Settings(Section):
     """Further headers of callers to pass to every replica."""
     models: tuple[ModelSettings, ...] = Field(min_length=1, examples=["[{name: llama-70b, replicas: [...]}]"])
     """Models to serve."""
+    default_model: Name | None = Field(default=None, examples=["llama-70b"])
+    """Model of requests whose `model` is missing or unknown; unset: such requests are errors."""
     hedge: HedgeSettings = Field(default=HedgeSettings(), examples=["{policy: off}"])
     """Hedging of every model, except where its own `hedge` differs."""
     timeouts: TimeoutSettings = Field(default=TimeoutSettings(), examples=["{ttft_failover: 10s}"])

@@ -67,13 +67,21 @@ _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFi
 }
 
 
-def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_headers: frozenset[bytes]) -> Inbound:
+def parse(
+    api: Api,
+    body: bytes,
+    headers: Headers,
+    bounds: NumberLimits,
+    passed_headers: frozenset[bytes],
+    default_model: str | None = None,
+) -> Inbound:
     """Parse one request.
 
     Args:
         headers: request headers, names in lower case.
         bounds: limits on numbers in the body.
         passed_headers: names of client headers to pass on.
+        default_model: model of a request without `model`; None: such a request is invalid.
 
     Raises:
         BadRequest: the request is invalid; the message has what was found, where, and what to send instead.
@@ -83,6 +91,9 @@ def parse(api: Api, body: bytes, headers: Headers, bounds: NumberLimits, passed_
     wants_hedge = b"x-ttft-hedge" not in by_name or _is_on(by_name, b"x-ttft-hedge")
     tells_usage = b"x-ttft-usage" in by_name and _is_on(by_name, b"x-ttft-usage")
     raws = _top_level(body)
+    if default_model is not None and "model" not in raws:
+        body = _with_model(body, raws, default_model)
+        raws = _read_top(body)
     spans = _spans_compact(body, raws) or _spans(body, raws)
     fields = _fields(api, body, raws, bounds)
     call = Call(
@@ -113,19 +124,30 @@ def _passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, byt
     return tuple((name, value.strip(b" \t")) for name, value in headers if name in names)
 
 
-def parse_count(body: bytes, headers: Headers) -> tuple[str, bytes]:
+def parse_count(body: bytes, headers: Headers, default_model: str | None = None) -> tuple[str, bytes]:
     """Parse a request of the Messages API to count tokens; return its model and its prompt.
+
+    Args:
+        default_model: as in `parse`.
 
     Raises:
         BadRequest: as in `parse`.
     """
     _check_content_headers(dict(headers))
     raws = _top_level(body)
+    if default_model is not None and "model" not in raws:
+        body = _with_model(body, raws, default_model)
     try:
         model = inbound_messages.read_count(body, raws)
     except RecursionError:
         raise inbound_syntax.too_deep() from None
     return model, b"".join(bytes(raws[key]) for key in inbound_messages.PROMPT if key in raws)
+
+
+def _with_model(body: bytes, raws: RawFields, model: str) -> bytes:
+    """Return the body with a `model`, which it does not have."""
+    at = body.index(b"{") + 1
+    return b'%b"model":%b%b%b' % (body[:at], _encode(model), b"," if raws else b"", body[at:])
 
 
 def _check_content_headers(by_name: dict[bytes, bytes]) -> None:
