@@ -31,13 +31,22 @@ from gateway.limits.budget import RetryBudget
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import LedgerRegistry
-from gateway.limits.prices import Prices
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
-from gateway.upstreams import UpstreamClient, WarmPool, client_to, endpoint_at, native_apis, origin_of, secrets_of
+from gateway.upstreams import (
+    UpstreamClient,
+    WarmPool,
+    client_to,
+    edits_of,
+    endpoint_at,
+    native_apis,
+    origin_of,
+    prices_of,
+    secrets_of,
+)
 from gateway.version import gateway_version
 from providers.base import Api, FirstToken, Resource
 from providers.catalog import CATALOG, Kind
@@ -247,7 +256,7 @@ class _Builder:
             billing_unknown=stops is None,
             read_limits=None if kind.limits is None else kind.limits.read,
             counts_max_tokens=kind.counts_max_tokens,
-            prices=_prices(replica.prices or model.prices),
+            prices=prices_of(replica.prices or model.prices),
             apis=frozenset(supported),
             prefills=kind.prefills,
             batches=kind.own_engine,
@@ -293,7 +302,8 @@ class _Builder:
             first_token=model.first_token,
             on_response_id=partial(kept.learn, replica=replica.name),
             on_dropped=dropped if model.drop_params else None,
-            max_tokens=replica.max_tokens_default,
+            max_tokens=int(min(replica.max_tokens_default, replica.body.max.get("max_tokens", math.inf))),
+            edits=edits_of(replica),
             wall_s=lambda: datetime.now(UTC).timestamp(),
         )
 
@@ -316,16 +326,6 @@ def hedge_parameters(
         crossing=crossing,
         hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
         first_token=first_token,
-    )
-
-
-def _prices(settings: config.PriceSettings | None) -> Prices | None:
-    if settings is None:
-        return None
-    return Prices(
-        settings.prompt,
-        settings.prompt if settings.cached_prompt is None else settings.cached_prompt,
-        settings.completion,
     )
 
 

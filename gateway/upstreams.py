@@ -9,9 +9,12 @@ from urllib.parse import unquote, urlsplit
 
 from gateway.config import settings as config
 from gateway.config.tls import TlsFiles, tls_context
+from gateway.limits.prices import Prices
 from gateway.version import gateway_version
 from providers.base import Api, Burst, Headers, HttpClient, WireProtocol
 from providers.catalog import CATALOG, Auth
+from providers.openai.edits import BodyEdits
+from providers.tolerant_json import dumps
 from providers.transport.http1 import WireClient
 from providers.transport.httpx_client import HttpxClient
 from providers.transport.origin import Origin
@@ -100,6 +103,22 @@ def native_apis(replica: config.ReplicaSettings) -> frozenset[Api]:
     apis = CATALOG[replica.kind].apis
     # Azure serves the Responses API below /openai/v1 only.
     return apis - {Api.RESPONSES} if replica.kind == "azure" and "/deployments/" in replica.base_url else apis
+
+
+def edits_of(replica: config.ReplicaSettings) -> BodyEdits | None:
+    """Return the changes to the bodies sent to a replica, None for none."""
+    settings = replica.body
+    if not settings.set and not settings.max:
+        return None
+    return BodyEdits({key: dumps(value) for key, value in settings.set.items()}, settings.max)
+
+
+def prices_of(settings: config.PriceSettings | None) -> Prices | None:
+    """Convert settings of prices."""
+    if settings is None:
+        return None
+    cached = settings.prompt if settings.cached_prompt is None else settings.cached_prompt
+    return Prices(settings.prompt, cached, settings.completion)
 
 
 def secrets_of(replica: config.ReplicaSettings) -> tuple[str, ...]:

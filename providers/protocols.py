@@ -13,6 +13,7 @@ from providers.base import Api, FirstToken, WireProtocol
 from providers.catalog import Kind
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
+from providers.openai.edits import BodyEdits, EditedProtocol
 from providers.openai.embeddings import OpenAIEmbeddings
 from providers.responses.events import OnResponseId
 from providers.responses.protocol import OpenAIResponses
@@ -33,6 +34,7 @@ class ProtocolOptions:
         on_response_id: receives the id of every answer of the Responses API, None to ignore them.
         on_dropped: receives the names of fields that a translation dropped; None: such a request is rejected.
         max_tokens: the bound on an answer if the client sends none and the upstream's API requires one.
+        edits: changes to the bodies of generating APIs, None for none.
         wall_s: the wall time, for the dates of answers from an upstream whose API has none.
     """
 
@@ -40,6 +42,7 @@ class ProtocolOptions:
     on_response_id: OnResponseId | None = None
     on_dropped: OnDropped | None = None
     max_tokens: int = MAX_TOKENS
+    edits: BodyEdits | None = None
     wall_s: Callable[[], float] = lambda: 0.0
 
 
@@ -52,6 +55,7 @@ _NATIVE: Final[Mapping[Api, Callable[[Kind, ProtocolOptions], WireProtocol]]] = 
     Api.MESSAGES: lambda _, options: AnthropicMessages(first_token=options.first_token, max_tokens=options.max_tokens),
     Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),
 }
+_EDITED: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 _TRANSLATIONS: Final[tuple[Callable[[Kind, ProtocolOptions], Translation], ...]] = (
     lambda _, __: ResponsesToChat(),
     lambda _, options: ChatToMessages(options.wall_s),
@@ -68,7 +72,7 @@ def protocols(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> di
         native: the upstream's native APIs.
         options: the configuration of the replica.
     """
-    found = {api: _NATIVE[api](kind, options) for api in Api if api in native and api in _NATIVE}
+    found = {api: _native(api, kind, options) for api in Api if api in native and api in _NATIVE}
     translations = [make(kind, options) for make in _TRANSLATIONS]
     while True:
         reached = frozenset(found)
@@ -79,6 +83,11 @@ def protocols(kind: Kind, native: Iterable[Api], options: ProtocolOptions) -> di
                 )
         if reached == frozenset(found):
             return found
+
+
+def _native(api: Api, kind: Kind, options: ProtocolOptions) -> WireProtocol:
+    protocol = _NATIVE[api](kind, options)
+    return protocol if options.edits is None or api not in _EDITED else EditedProtocol(protocol, options.edits)
 
 
 def _dialect(kind: Kind) -> Dialect:

@@ -63,6 +63,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *(finding for loc, replica in every_replica for finding in _connection(replica, loc)),
         *(finding for loc, replica in every_replica for finding in _azure(replica, loc)),
         *_passed_headers(data, every_replica),
+        *(finding for loc, replica in every_replica for finding in _body(replica, loc)),
         *_prices([*models, *every_replica]),
         *_cost_budgets(data, models),
     ]
@@ -280,6 +281,14 @@ def _passed_headers(data: RawMapping, every_replica: list[tuple[Loc, RawMapping]
                 text = f'found "{name}", but {path(loc)} has a value of its own for this header; remove one of the two'
                 yield ("pass_headers", index), text
                 break
+
+
+def _body(replica: RawMapping, loc: Loc) -> Iterator[Finding]:
+    body = replica.get("body")
+    given, most = (body.get("set"), body.get("max")) if isinstance(body, dict) else (None, None)
+    if isinstance(given, dict) and isinstance(most, dict):
+        for key in (key for key in most if key in given):
+            yield (*loc, "body", "max", key), f'found "{key}", but `set` has a value for it; remove one of the two'
 
 
 def _prices(priced: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:

@@ -13,20 +13,18 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, PassedHeader
 from gateway.config.values import (
     Address,
     BaseUrl,
     Count,
     Delay,
     Duration,
-    HeaderName,
-    HeaderValue,
     ListenAddress,
     Name,
     Number,
     OptionalAddress,
     OptionalFile,
-    PassedHeader,
     ProxyUrl,
     Secret,
     Share,
@@ -131,6 +129,15 @@ class ConnectionSettings(Section):
     """Private key of `cert_file`, without a password; unset: the key is in `cert_file`."""
 
 
+class BodySettings(Section):
+    """Changes to the bodies sent to a replica, at their top level and in the form of the replica's own API."""
+
+    set: Mapping[BodyField, AnyJson] = Field(default={}, max_length=50, examples=["{service_tier: flex}"])
+    """Values to send, instead of the caller's or in addition to them."""
+    max: Mapping[BodyField, Number] = Field(default={}, max_length=50, examples=["{max_tokens: 4096}"])
+    """Largest numbers to send; larger ones are lowered, absent ones stay absent."""
+
+
 class ReplicaSettings(Section):
     """An endpoint that serves a model. With `api_key_file`, `api_key` is the file's content."""
 
@@ -174,6 +181,8 @@ class ReplicaSettings(Section):
     """Use the replica only for hedges and failovers."""
     headers: Mapping[HeaderName, HeaderValue] = Field(default={}, examples=["{x-team: search}"])
     """Headers added to each request to the replica."""
+    body: BodySettings = Field(default=BodySettings(), examples=["{max: {max_tokens: 4096}}"])
+    """Values set or capped in each request to the replica that generates text."""
 
     @property
     def stops_billing(self) -> bool | None:

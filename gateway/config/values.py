@@ -24,39 +24,6 @@ _SHARE = re.compile(rf"({_NUMBER})%")
 _BARE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _API_PATHS = ("/chat/completions", "/completions", "/responses", "/messages", "/embeddings", "/models")
 _UNIX = "http+unix://%2Frun%2Fvllm.sock/v1"
-_OWN_HEADERS = frozenset(
-    [
-        "host",
-        "connection",
-        "content-length",
-        "content-type",
-        "transfer-encoding",
-        "accept",
-        "accept-encoding",
-        "authorization",
-    ]
-)
-
-_HOP_BY_HOP = frozenset(  # of one connection, or set by the gateway for the body that it sends
-    [
-        "accept",
-        "accept-encoding",
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "keep-alive",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-request-id",
-    ]
-)
-_CREDENTIAL = re.compile(r"(^|[-_])(auth|authorization|cookie2?|key|passw(or)?d|proxy|secret|token)($|[-_])|api-?key")
 
 
 def invalid_value(what: str, write: str = "") -> PydanticCustomError:
@@ -167,32 +134,6 @@ def secret_fault(text: str) -> str | None:
 def _secret(value: SecretStr) -> SecretStr:
     if fault := secret_fault(value.get_secret_value()):
         raise invalid_value(fault)
-    return value
-
-
-def _header_name(value: str) -> str:
-    name = value.lower()
-    if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise invalid_value("it is not a valid name of an HTTP header")
-    if name in _OWN_HEADERS:
-        raise invalid_value("the gateway sets this header itself (write a key in api_key)")
-    return name
-
-
-def _passed_header(value: str) -> str:
-    name = value.lower()
-    if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
-        raise invalid_value("it is not a valid name of an HTTP header")
-    if name in _HOP_BY_HOP:
-        raise invalid_value("the gateway sets this header itself, or it belongs to one connection; remove it")
-    if _CREDENTIAL.search(name):
-        raise invalid_value("this header may carry a caller's credentials, which no replica must receive; remove it")
-    return name
-
-
-def _header_value(value: SecretStr) -> SecretStr:
-    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value.get_secret_value()):
-        raise invalid_value("a header value must be visible ASCII on one line")
     return value
 
 
@@ -351,10 +292,6 @@ Name = Annotated[str, AfterValidator(_name)]
 Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _: "****", return_type=str)]
 ProxyUrl = Annotated[SecretStr, AfterValidator(_proxy_url), PlainSerializer(lambda _: "****", return_type=str)]
 """URL of an HTTP proxy; secret, because it may contain a password."""
-HeaderName = Annotated[str, AfterValidator(_header_name)]
-PassedHeader = Annotated[str, AfterValidator(_passed_header)]
-"""Name of a client header that replicas may receive, in lower case."""
-HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), PlainSerializer(lambda _: "****", return_type=str)]
 
 _ADDRESS_SCHEMA = _text(r".+:[0-9]+", "127.0.0.1:8080", "0.0.0.0:8080")
 ListenAddress = Annotated[

@@ -6,7 +6,7 @@ import json
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.config.values import PassedHeader
+from gateway.config.request_values import PassedHeader
 from gateway.events import RequestEnded, RequestRejected
 from gateway_fixture import fronting, serving
 from raw_http import ASK, answer, request_bytes
