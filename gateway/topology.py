@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyReader
-from gateway.api.routes import RequestLimits, Serving
+from gateway.api.routes import AttemptLimits, RequestLimits, Serving
 from gateway.config import settings as config
 from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
@@ -33,6 +33,7 @@ from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import LedgerRegistry
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
+from gateway.race.retry_plan import TRIES_MAX
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
@@ -165,7 +166,8 @@ class _Builder:
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
         named = models | {alias: models[each.name] for each in settings.models for alias in each.aliases}
-        serving = Serving(named, _keyring(settings), bodies, admission, counts, _limits(settings))
+        limits, attempts = _limits(settings), _attempt_limits(settings.keys)
+        serving = Serving(named, _keyring(settings), bodies, admission, counts, limits, attempts)
         return Topology(
             settings,
             serving,
@@ -391,6 +393,11 @@ def _keyring(settings: config.Settings) -> Keyring:
             if key.models is not None
         },
     )
+
+
+def _attempt_limits(keys: Sequence[config.KeySettings]) -> dict[str, AttemptLimits]:
+    limits = {key.name: AttemptLimits(key.hedge and key.attempts_max > 1, key.attempts_max) for key in keys}
+    return {name: given for name, given in limits.items() if given != AttemptLimits(hedge=True, attempts_max=TRIES_MAX)}
 
 
 def _key_limiters(keys: Sequence[config.KeySettings], *, counts_only: bool = False) -> dict[str, KeyLimiter]:

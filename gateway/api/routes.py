@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -62,6 +62,19 @@ class RequestLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """Limits on the upstream attempts for one key's requests.
+
+    Attributes:
+        hedge: True if requests may be hedged.
+        attempts_max: largest number of attempts of a request, hedges and failed ones included.
+    """
+
+    hedge: bool
+    attempts_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """The objects built from the settings that serve requests.
 
@@ -72,6 +85,7 @@ class Serving:
         admission: gives permits to requests.
         counts: the same for requests that only count tokens, whose limits are separate, as at Anthropic.
         limits: limits on client requests.
+        attempts: limits on attempts by name of the key, for keys that have some.
     """
 
     models: Mapping[str, Model]
@@ -80,6 +94,7 @@ class Serving:
     admission: Admission
     counts: Admission
     limits: RequestLimits
+    attempts: Mapping[str, AttemptLimits] = field(default_factory=dict)
 
     def model(self, key_name: str, requested: str) -> Model:
         """Return the requested model, or the default one.
@@ -227,7 +242,7 @@ class RacedRoutes:
         else:
             answer = TellingAnswer if inbound.tells_usage else JsonAnswer
             client = answer(outbox, caller.request_id, self._apis[api], call)
-        facts = self._facts(inbound, model)
+        facts = self._facts(inbound, model, serving.attempts, caller.key_name)
         permit = self._admit(serving.admission, caller, model, call, facts, entry)
         race = Race(model, call, facts, client, caller, self._runtime if permit is None else permit.runtime)
         outbox.race = race
@@ -257,7 +272,9 @@ class RacedRoutes:
             self._runtime.report("admission", error)
             return None
 
-    def _facts(self, inbound: Inbound, model: Model) -> RequestFacts:
+    def _facts(
+        self, inbound: Inbound, model: Model, attempts: Mapping[str, AttemptLimits], key_name: str
+    ) -> RequestFacts:
         """Build the facts that policies get about a request; without the prompt's size if an estimate fails."""
         prompt, text, tokens = inbound.prompt, None, 0.0
         prefixes: tuple[int, ...] = ()
@@ -266,18 +283,24 @@ class RacedRoutes:
             tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
         except Exception as error:  # a bug in an estimate must not fail the request
             self._runtime.report("estimates", error)
+        hedge_off = Denial.OFF if inbound.stored and model.keeps else inbound.hedge_off
+        attempts_max = None
+        if key_name in attempts:
+            attempts_max = attempts[key_name].attempts_max
+            hedge_off = hedge_off or (None if attempts[key_name].hedge else Denial.KEY)
         return RequestFacts(
             prompt_tokens=tokens,
             prompt_bytes=len(prompt),
             prefixes=prefixes,
             text=text,
             answer_tokens=inbound.call.max_tokens,
-            hedge_off=Denial.OFF if inbound.stored and model.keeps else inbound.hedge_off,
+            hedge_off=hedge_off,
             deadline_s=inbound.deadline_s,
             timed=inbound.call.timed,
             api=inbound.call.api,
             pinned=None if inbound.previous_id is None else model.replica(model.kept.replica_of(inbound.previous_id)),
             coin=self._runtime.rand(),
+            attempts_max=attempts_max,
         )
 
     def _emit_rejected(self, request_id: str, key_name: str | None, trace_id: str | None, error: GatewayError) -> None:

@@ -101,6 +101,10 @@ class KeySettings(Section):
     """Tokens per minute, of prompts and answers together; unset: no limit."""
     concurrency: Count | None = None
     """Concurrent requests, queued ones included; unset: no limit."""
+    hedge: Switch = True
+    """Hedge the key's late requests."""
+    attempts_max: Count = Field(default=4, le=4, examples=["1"])
+    """Maximum number of upstream attempts of a request, hedges and failed ones included."""
 
 
 class PriceSettings(Section):

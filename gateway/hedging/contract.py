@@ -32,6 +32,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
         api: API that a replica must serve; None for any replica.
         pinned: replica that holds the state this request continues from, tried first; None for any replica.
         coin: random number in [0, 1) that selects the late requests which the budget can afford to hedge early.
+        attempts_max: largest number of upstream attempts that the caller's key allows; None for the usual one.
     """
 
     prompt_tokens: float = 0.0
@@ -45,6 +46,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
     api: Api | None = None
     pinned: Replica | None = None
     coin: float = 0.0
+    attempts_max: int | None = None
 
 
 class Forecast(msgspec.Struct):

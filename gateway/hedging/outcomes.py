@@ -35,7 +35,8 @@ class Denial(enum.Enum):
     BUDGET = "budget"
     QUOTA = "quota"
     LOW_GAIN = "low_gain"
-    OFF = "off"  # hedging is off for this request, model or key, or everywhere
+    OFF = "off"  # hedging is off for this request or model, or everywhere
+    KEY = "key"  # the caller's key allows no second attempt
     NO_REPLICA = "no_replica"  # no other replica may be tried at the moment
     ONE_REPLICA = "one_replica"  # no other replica is configured in the pool and boundary
     BILLED = "billed"  # every other replica bills cancelled requests

@@ -17,6 +17,7 @@ from gateway.routing.strategies import Crossing
 
 EXPLANATIONS: Final[Mapping[Denial, str]] = {
     Denial.OFF: "hedging is switched off",
+    Denial.KEY: "hedging is off for its key",
     Denial.ONE_REPLICA: "no other replica is configured in its pool and boundary",
     Denial.BILLED: "every other replica bills cancelled requests",
     Denial.BILLING_UNKNOWN: "every other replica bills cancelled requests, or may",

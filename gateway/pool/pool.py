@@ -183,6 +183,8 @@ class Pool:
         rand: float,
     ) -> Hedge | Denied:
         """Decide on a hedge for a late attempt; a returned hedge is already paid for."""
+        if facts.hedge_off is not None:
+            return Denied(facts.hedge_off, math.inf, EXPLANATIONS[facts.hedge_off])
         if self.waits_for_hidden(asking):
             return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
         if not self.hedging_on:

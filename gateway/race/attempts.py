@@ -122,8 +122,8 @@ class Attempts:
         late.deadlines.hedge_s = math.inf
         if self.hedges >= pool.max_hedges:
             return None
-        limit = attempt_limit(self.sent, now_s)
-        if limit is not None:
+        limit = attempt_limit(self.sent, self._facts, now_s)
+        if limit is not None and self._facts.hedge_off is None:  # else the pool reports why
             late.deadlines.hedge_s = limit.until_s if isinstance(limit, WaitUntil) else math.inf
             return None
         tried, live = [other.replica for other in self.sent], self.live
@@ -234,7 +234,7 @@ class Attempts:
     def _any_replica(self) -> SendTo | GiveUp:
         """Choose any replica, when the retry plan has raised."""
         tried = [attempt.replica for attempt in self.sent]
-        for pool in self._model.pools if len(tried) < TRIES_MAX else ():
+        for pool in self._model.pools if len(tried) < (self._facts.attempts_max or TRIES_MAX) else ():
             replica = self._pick(pool, tried, ignore_breakers=False)
             if replica is not None:
                 return SendTo(pool, replica)
@@ -271,7 +271,8 @@ class Attempts:
             message = "the request could not be translated for this upstream"
             failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
-        if recovery_call is None and self._facts.hedge_off is None and self.hedges < pool.max_hedges:
+        hedge_off = self._facts.hedge_off  # a key's denial is reported if the request is late
+        if recovery_call is None and hedge_off in (None, Denial.KEY) and self.hedges < pool.max_hedges:
             deadlines.hedge_after(runtime.safely("plan", pool.delay_s, math.inf, attempt, self._facts))
         return attempt
 

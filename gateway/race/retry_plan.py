@@ -92,7 +92,7 @@ class RetryPlan:
             errors: errors of the failed attempts, in order.
             rand: returns random numbers that spread waits.
         """
-        limit = attempt_limit(attempts, now_s) if attempts else None
+        limit = attempt_limit(attempts, self._facts, now_s) if attempts else None
         step = limit or self._choose(pick, attempts, errors, now_s, rand)
         if isinstance(step, SendTo):
             is_unclear = bool(errors) and classify(errors[-1]).outcome is Outcome.UNCLEAR_4XX
@@ -114,7 +114,7 @@ class RetryPlan:
             attempts: all attempts so far.
             choose: chooses the replica, None if there is none.
         """
-        return attempt_limit(attempts, now_s) or choose() or GiveUp()
+        return attempt_limit(attempts, self._facts, now_s) or choose() or GiveUp()
 
     def _choose(
         self, pick: Pick, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand
@@ -194,11 +194,18 @@ class RetryPlan:
         return None
 
 
-def attempt_limit(attempts: Sequence[Attempt], now_s: float) -> WaitUntil | GiveUp | None:
-    """Return the limit that forbids another attempt or backup now, None if there is none."""
+def attempt_limit(attempts: Sequence[Attempt], facts: RequestFacts, now_s: float) -> WaitUntil | GiveUp | None:
+    """Return the limit that forbids another attempt or backup now, None if there is none.
+
+    A replica that rejects the request mode has not begun the request, so a key's own limit does not count it.
+    """
     sent = _sent(attempts)
     if len(sent) >= TRIES_MAX:
         return GiveUp()
+    if facts.attempts_max is not None:
+        begun = sum(attempt.error != RequestModeRejected.label for attempt in sent)
+        if begun >= facts.attempts_max:
+            return GiveUp()
     if len(sent) >= TRIES_IN_BURST and now_s < (free_at_s := sent[-TRIES_IN_BURST].start_s + BURST_S):
         return WaitUntil(free_at_s)
     return None

@@ -145,3 +145,25 @@ def test_a_request_marked_so_is_never_sent_twice() -> None:
             return sent
 
     assert run_real(main()) == [1, 1, 2]
+
+
+def test_a_key_may_forbid_a_second_attempt() -> None:
+    """A late request of a key without hedges, or with one attempt, reaches one replica; one of another key two."""
+
+    async def main() -> list[tuple[str, str | None]]:
+        replica = {"ttft": "200ms", "tokens": 2}
+        keys = [
+            {"name": "free", "key": "sk-0"},
+            {"name": "calm", "key": "sk-1", "hedge": False},
+            {"name": "once", "key": "sk-2", "attempts_max": 1},
+        ]
+        async with serving({"a": replica, "b": replica}, hedge=_AT_ONCE, keys=keys) as site:
+            sent = []
+            for key in ("sk-0", "sk-1", "sk-2"):
+                payload = request_bytes(json.dumps(ASK).encode(), headers={"authorization": f"Bearer {key}"})
+                async with answer(site.port, payload) as got:
+                    await got.body()
+                sent.append((got.headers["x-ttft-attempts"], got.headers.get("x-ttft-denied")))
+            return sent
+
+    assert run_real(main()) == [("2", None), ("1", "key"), ("1", "key")]
