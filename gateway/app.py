@@ -14,6 +14,7 @@ from fastapi import Request
 
 from gateway.admin import Admin, Controls
 from gateway.api.asgi import Application, Receive, Scope, Send
+from gateway.api.azure_paths import deployment_of
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
@@ -179,6 +180,8 @@ class Gateway:
             return self._routes(scope, receive, send)
         if scope["type"] == "http" and scope["path"] == COUNT_PATH:
             return self._counts(scope, receive, send)
+        if scope["type"] == "http" and deployment_of(scope["path"]) is not None:
+            return self._routes(scope, receive, send)
         return self._plain(scope, receive, send)
 
     # callables of the plain routes, the metrics and the admin application

@@ -55,7 +55,9 @@ class Keyring:
 
 
 def _key(headers: Headers) -> bytes:
-    """Return the key from OpenAI's header or, without a bearer token, from Anthropic's; empty if there is none."""
+    """Return the key from OpenAI's header or, without a bearer token, from Anthropic's or Azure's; empty for none."""
     by_name = dict(headers)
     scheme, _, key = by_name.get(b"authorization", b"").partition(b" ")
-    return key.strip() if scheme.lower() == b"bearer" else by_name.get(b"x-api-key", b"").strip()
+    if scheme.lower() == b"bearer":
+        return key.strip()
+    return (by_name.get(b"x-api-key") or by_name.get(b"api-key", b"")).strip()

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from gateway.api.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
+from gateway.api.azure_paths import deployment_of
 from gateway.api.body_reader import Arrival, BodyReader, ClientDisconnected
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
@@ -121,7 +122,7 @@ class RacedRoutes:
 
     Attributes:
         serving: the settings in force; a request keeps those it started with.
-        paths: the API by path.
+        paths: the API by path; Azure's paths are not among them.
         active: requests that run or wait for a permit.
         refusing: True while the gateway shuts down for good.
     """
@@ -148,7 +149,13 @@ class RacedRoutes:
         given_id, trace_id = caller_ids(scope["headers"])
         request_id = given_id or f"{self._prefix}{next(self._numbers):08x}"
         outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
-        api = self.paths[scope["path"]]
+        path, deployment = scope["path"], None
+        if path in self.paths:
+            api = self.paths[path]
+        else:
+            named = deployment_of(path)
+            assert named is not None
+            api, deployment = named
         serving, key_name = self.serving, None
         arrival: Arrival | None = None
         entry: Entry | None = None
@@ -168,7 +175,7 @@ class RacedRoutes:
             self._require_open()  # again: the shutdown may have begun while the body arrived
             arrived_s = self._runtime.loop.time()
             caller = Caller(request_id, key_name, arrived_s, 0.0, trace_id, given_id is not None)
-            race, permit = self._race(serving, api, body, scope["headers"], caller, outbox, entry)
+            race, permit = self._race(serving, api, body, scope["headers"], caller, outbox, entry, deployment)
         except GatewayError as error:
             if entry is not None:
                 entry.reject(error.status)
@@ -225,12 +232,14 @@ class RacedRoutes:
         caller: Caller,
         outbox: Outbox,
         entry: Entry | None,
+        deployment: str | None,
     ) -> tuple[Race, Permit | None]:
         """Parse the body and build the race, and its permit if the request is limited; none of it waits."""
         limits = serving.limits
-        inbound = parse(api, body, headers, limits.bounds, limits.passed_headers, limits.default_model)
+        default_model = deployment or limits.default_model
+        inbound = parse(api, body, headers, limits.bounds, limits.passed_headers, default_model)
         call = inbound.call
-        model = self._model(serving, caller.key_name, call)
+        model = self._model(serving, caller.key_name, deployment or call.model, api)
         if call.model != model.name:
             call = replace(call, model=model.name)
         if caller.gave_id:
@@ -248,12 +257,12 @@ class RacedRoutes:
         outbox.race = race
         return race, permit
 
-    def _model(self, serving: Serving, key_name: str, call: Call) -> Model:
+    def _model(self, serving: Serving, key_name: str, requested: str, api: Api) -> Model:
         """Return the requested model, if the key may use it and it supports this API."""
-        model = serving.model(key_name, call.model)
-        if call.api not in model.apis:
-            supported = ", ".join(f"/v1/{api.value}" for api in self._apis if api in model.apis)
-            raise UnsupportedApi(f"model {call.model!r} is not supported at /v1/{call.api.value}; use {supported}")
+        model = serving.model(key_name, requested)
+        if api not in model.apis:
+            supported = ", ".join(f"/v1/{each.value}" for each in self._apis if each in model.apis)
+            raise UnsupportedApi(f"model {requested!r} is not supported at /v1/{api.value}; use {supported}")
         return model
 
     def _admit(

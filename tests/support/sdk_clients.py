@@ -20,6 +20,19 @@ def async_client(url: str, *, key: str = "none", retries: int = 0) -> openai.Asy
     return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=retries, http_client=http)
 
 
+def azure_client(endpoint: str, *, key: str = "none", deployment: str | None = None) -> openai.AsyncAzureOpenAI:
+    """The client for Azure: of a deployment, or of the one that each call names."""
+    http = openai.DefaultAsyncHttpxClient(trust_env=False)
+    return openai.AsyncAzureOpenAI(
+        azure_endpoint=endpoint,
+        azure_deployment=deployment,
+        api_version="2024-10-21",
+        api_key=key,
+        max_retries=0,
+        http_client=http,
+    )
+
+
 def words_of(chunks: Iterable[ChatCompletionChunk]) -> list[str]:
     """The texts that a stream's events carry."""
     return [choice.delta.content for chunk in chunks for choice in chunk.choices if choice.delta.content]
