@@ -272,5 +272,8 @@ def client_apis() -> dict[Api, ClientApi]:
         Api.COMPLETIONS: ClientApi(OpenAICompletions().assembler),
         Api.RESPONSES: ClientApi(OpenAIResponses().assembler, ResponsesTerminator),
         Api.EMBEDDINGS: ClientApi(None),
+        Api.RERANK: ClientApi(None),
+        Api.MODERATIONS: ClientApi(None),
+        Api.TOKENIZE: ClientApi(None),
         Api.MESSAGES: ClientApi(lambda _: MessageAssembler(), MessagesTerminator, messages_error_body, PING),
     }

@@ -36,6 +36,13 @@ class Api(FastEnum):
     RESPONSES = "responses"
     MESSAGES = "messages"
     EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    MODERATIONS = "moderations"
+    TOKENIZE = "tokenize"
+
+
+PASSED_THROUGH = frozenset({Api.RERANK, Api.MODERATIONS, Api.TOKENIZE})
+"""APIs whose answers are whole, come soon, and are no sample of how fast an upstream starts."""
 
 
 class FrameKind(enum.Enum):

@@ -23,6 +23,7 @@ class Auth(enum.Enum):
 
 _COMPATIBLE = frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS})
 _WITH_RESPONSES = _COMPATIBLE | {Api.RESPONSES}
+_ENGINE = frozenset({Api.RERANK, Api.TOKENIZE})  # served by vLLM, SGLang and llama-server beside OpenAI's API
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
     {
         "openai": Kind(
             cancel_stops_billing=True,
-            apis=_WITH_RESPONSES,
+            apis=_WITH_RESPONSES | {Api.MODERATIONS},
             stores_responses=True,
             limits=RateLimitFormat(),
             counts_max_tokens=True,
@@ -83,14 +84,19 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
             headers=((b"anthropic-version", b"2023-06-01"),),
         ),
         "compatible": Kind(limits=RateLimitFormat()),  # any other server with OpenAI's API
-        "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
-        "sglang": Kind(own_engine=True, cancel_stops_billing=True, prefills=True),
+        "vllm": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES | _ENGINE, prefills=True),
+        "sglang": Kind(own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE, prefills=True),
         "tgi": Kind(own_engine=True, cancel_stops_billing=True),
         "ollama": Kind(own_engine=True, cancel_stops_billing=True),
-        "llamacpp": Kind(own_engine=True, cancel_stops_billing=True),
+        "llamacpp": Kind(own_engine=True, cancel_stops_billing=True, apis=_COMPATIBLE | _ENGINE),
         "lmstudio": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, stores_responses=True),
         "nim": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES),
-        "simulated": Kind(own_engine=True, cancel_stops_billing=True, apis=_WITH_RESPONSES, prefills=True),
+        "simulated": Kind(
+            own_engine=True,
+            cancel_stops_billing=True,
+            apis=_WITH_RESPONSES | _ENGINE | {Api.MODERATIONS},
+            prefills=True,
+        ),
         "cerebras": Kind(limits=RateLimitFormat(), counts_max_tokens=True),
         "databricks": Kind(),
         "deepinfra": Kind(cancel_stops_billing=True),
@@ -99,7 +105,10 @@ CATALOG: Mapping[str, Kind] = MappingProxyType(
         "gemini": Kind(cancel_stops_billing=False),
         "groq": Kind(cancel_stops_billing=False, limits=RateLimitFormat(requests_window_s=86_400.0)),
         "mistral": Kind(  # reports usage without the option and rejects the option
-            cancel_stops_billing=False, supports_usage_option=False, limits=RateLimitFormat()
+            cancel_stops_billing=False,
+            supports_usage_option=False,
+            apis=_COMPATIBLE | {Api.MODERATIONS},
+            limits=RateLimitFormat(),
         ),
         "nebius": Kind(cancel_stops_billing=False),
         "novita": Kind(cancel_stops_billing=False),

@@ -15,6 +15,7 @@ from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.openai.edits import BodyEdits, EditedProtocol
 from providers.openai.embeddings import OpenAIEmbeddings
+from providers.openai.whole import WholeAnswers
 from providers.responses.events import OnResponseId
 from providers.responses.protocol import OpenAIResponses
 from providers.translation.base import OnDropped, TranslatedProtocol, Translation
@@ -54,6 +55,9 @@ _NATIVE: Final[Mapping[Api, Callable[[Kind, ProtocolOptions], WireProtocol]]] = 
     ),
     Api.MESSAGES: lambda _, options: AnthropicMessages(first_token=options.first_token, max_tokens=options.max_tokens),
     Api.EMBEDDINGS: lambda _, __: OpenAIEmbeddings(),
+    Api.RERANK: lambda _, __: WholeAnswers(),
+    Api.MODERATIONS: lambda _, __: WholeAnswers(),
+    Api.TOKENIZE: lambda _, __: WholeAnswers(),
 }
 _EDITED: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
 _TRANSLATIONS: Final[tuple[Callable[[Kind, ProtocolOptions], Translation], ...]] = (

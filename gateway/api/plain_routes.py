@@ -21,6 +21,7 @@ from gateway.inbound.identity import caller_ids
 
 _SERVED = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
+    "POST /v1/rerank, POST /v1/moderations, POST /v1/tokenize, "
     "GET /v1/models, GET /v1/models/{model}; see /docs for all routes"
 )
 

@@ -43,6 +43,7 @@ from gateway.race.race import Race
 from providers.base import Api, Call, Headers
 
 _DISCARD_S = 2.0  # a rejected body is read and dropped for this long, so that the sender gets the response
+_ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # vLLM's further paths
 _DISCARD_BYTES_MAX = 32 * 1024 * 1024
 _CLIENT_GONE = 499  # the status in logs of a client that disconnected
 
@@ -122,7 +123,7 @@ class RacedRoutes:
 
     Attributes:
         serving: the settings in force; a request keeps those it started with.
-        paths: the API by path; Azure's paths are not among them.
+        paths: the API by path, without Azure's paths.
         active: requests that run or wait for a permit.
         refusing: True while the gateway shuts down for good.
     """
@@ -136,7 +137,7 @@ class RacedRoutes:
     ) -> None:
         self.serving = serving
         self._apis = apis
-        self.paths = {f"/v1/{api.value}": api for api in apis}
+        self.paths = {f"/v1/{api.value}": api for api in apis} | _ENGINE_PATHS
         self._runtime = runtime
         self._tasks = tasks
         self._prefix = "req_" + secrets.token_hex(6)

@@ -42,7 +42,9 @@ BudgetUnitName = Literal["tokens", "cost"]
 Recovery = Literal["off", "auto", "replay", "continue"]
 CrossBoundary = Literal["never", "failover", "always"]
 
-ApiName = Literal["chat/completions", "completions", "responses", "messages", "embeddings"]
+ApiName = Literal[
+    "chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "moderations", "tokenize"
+]
 
 AuthName = Literal["bearer", "api-key", "x-api-key"]
 AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}

@@ -22,7 +22,17 @@ _DURATION = re.compile(rf"({_NUMBER})(ms|s|m|h)")
 _SIZE = re.compile(r"([0-9]{1,12})(B|[kMG]B|[KMG]iB)")
 _SHARE = re.compile(rf"({_NUMBER})%")
 _BARE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
-_API_PATHS = ("/chat/completions", "/completions", "/responses", "/messages", "/embeddings", "/models")
+_API_PATHS = (
+    "/chat/completions",
+    "/completions",
+    "/responses",
+    "/messages",
+    "/embeddings",
+    "/rerank",
+    "/moderations",
+    "/tokenize",
+    "/models",
+)
 _UNIX = "http+unix://%2Frun%2Fvllm.sock/v1"
 
 

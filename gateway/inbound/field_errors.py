@@ -38,7 +38,12 @@ def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, 
         return too_deep()
 
 
-def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int]) -> Iterator[BadRequest]:
+def wrong_model(raws: Mapping[str, msgspec.Raw]) -> BadRequest:
+    """Build the error for a body whose `model` is missing or invalid."""
+    return next(_model(raws), BadRequest("`model` is invalid; write a model name", param="model"))
+
+
+def _model(raws: Mapping[str, msgspec.Raw]) -> Iterator[BadRequest]:
     model = _value(raws, "model")
     if model is None:
         yield _missing("model", raws, "a model name from GET /v1/models")
@@ -46,6 +51,10 @@ def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str
         yield _wrong_type("model", model, "a model name as a string")
     elif not model:
         yield BadRequest("`model` is empty; write a model name", param="model", code="empty_string")
+
+
+def _wrong_fields(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, int]) -> Iterator[BadRequest]:
+    yield from _model(raws)
     yield from _PROMPTS[api](raws)
     if api is not Api.EMBEDDINGS:
         yield from _stream(raws)

@@ -21,6 +21,7 @@ from gateway.inbound import embeddings as inbound_embeddings
 from gateway.inbound import messages as inbound_messages
 from gateway.inbound import responses as inbound_responses
 from gateway.inbound import syntax_errors as inbound_syntax
+from gateway.inbound import whole as inbound_whole
 from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields
 from providers.base import Api, Call, Headers
 
@@ -63,6 +64,9 @@ _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFi
     Api.COMPLETIONS: inbound_chat.read_completions,
     Api.RESPONSES: inbound_responses.read,
     Api.EMBEDDINGS: inbound_embeddings.read,
+    Api.RERANK: inbound_whole.read,
+    Api.MODERATIONS: inbound_whole.read,
+    Api.TOKENIZE: inbound_whole.read,
     Api.MESSAGES: inbound_messages.read,
 }
 

@@ -32,6 +32,9 @@ _OPERATIONS = {  # OpenTelemetry's names
     Api.RESPONSES: "chat",
     Api.MESSAGES: "chat",
     Api.EMBEDDINGS: "embeddings",
+    Api.RERANK: "rerank",
+    Api.MODERATIONS: "moderations",
+    Api.TOKENIZE: "tokenize",
 }
 _OTHER = "_OTHER"  # OpenTelemetry's name for an error outside of the closed set
 _CODES_MAX = 64  # the gateway has fewer; bounds the labels if a code ever contains a client's input

@@ -24,7 +24,7 @@ from gateway.race.recovery import Recovery
 from gateway.race.report import beyond_boundary, why_started
 from gateway.race.retry_plan import TRIES_MAX, GiveUp, RetryPlan, SendTo, WaitUntil, attempt_limit
 from gateway.routing.replicas import BreakerState, Replica
-from providers.base import Call
+from providers.base import PASSED_THROUGH, Call
 from providers.errors import Unsupported, UpstreamError
 
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two hedge decisions about one attempt, whatever the settings
@@ -279,7 +279,7 @@ class Attempts:
     def _deadlines(self, prompt_tokens: float, *, is_alone: bool) -> AttemptDeadlines:
         """Return an attempt's deadlines; `is_alone`: a recovery, which fails instead of being joined by another one."""
         start_s = self._runtime.loop.time()
-        if not self._call.timed:
+        if not self._call.timed and self._call.api not in PASSED_THROUGH:
             return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
         timeouts, deadline_s = self._model.timeouts, self._facts.deadline_s
         timeout_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens

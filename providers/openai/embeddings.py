@@ -16,7 +16,7 @@ from providers.openai.events import usage_of
 from providers.openai.request import build
 from providers.tolerant_json import loads
 
-_NOT_SERVED = frozenset({403, 404, 405, 501})
+NOT_SERVED = frozenset({403, 404, 405, 501})
 
 
 class _Answer(msgspec.Struct, gc=False):
@@ -60,7 +60,7 @@ class OpenAIEmbeddings:
     def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
         """See `WireProtocol.error`."""
         failed = bad_status(status, headers, body)
-        if status in _NOT_SERVED:
+        if status in NOT_SERVED:
             return Unsupported(f"embeddings are not supported by the upstream's model: {failed.message}")
         return failed
 

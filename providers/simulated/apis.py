@@ -17,7 +17,7 @@ from providers.simulated.request import RequestError
 from providers.tolerant_json import dumps, loads
 from providers.translation.responses_to_chat.translation import ResponsesToChat
 
-SERVED_APIS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS)
+SERVED_APIS = tuple(Api)
 DIMENSIONS, DIMENSIONS_MAX = 8, 4096
 
 _RESPONSES = ResponsesToChat()
@@ -43,6 +43,10 @@ def to_chat_request(api: Api, body: bytes) -> tuple[Api, bytes]:
         if not values.get("input"):
             raise RequestError("input is missing; send a text or a list", "input")
         return Api.COMPLETIONS, dumps({"model": values.get("model"), "prompt": values["input"], "max_tokens": 1})
+    if api in _INPUTS:
+        values = _fields(body)
+        prompt = dumps([values.get(name) for name in _INPUTS[api]]).decode()
+        return Api.COMPLETIONS, dumps({"model": values.get("model"), "prompt": prompt, "max_tokens": 1})
     return api, body
 
 
@@ -69,7 +73,8 @@ def from_chat_document(api: Api, body: bytes, events: Sequence[Event], whole: Fr
         for _, frame in from_chat_events(api, body, events):
             assembler.add(frame.raw)
         return Frame(FrameKind.CONTENT, assembler.body(), whole.usage)
-    return Frame(FrameKind.CONTENT, _embeddings(_fields(body), whole), whole.usage) if api is Api.EMBEDDINGS else whole
+    write = _DOCUMENTS.get(api)
+    return whole if write is None else Frame(FrameKind.CONTENT, write(_fields(body), whole), whole.usage)
 
 
 def _embeddings(fields: dict[str, object], whole: Frame) -> bytes:
@@ -88,6 +93,46 @@ def _embeddings(fields: dict[str, object], whole: Frame) -> bytes:
     tokens = whole.usage.prompt_tokens if whole.usage is not None else 0
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return dumps({"object": "list", "data": data, "model": fields.get("model"), "usage": usage})
+
+
+def _rerank(fields: dict[str, object], whole: Frame) -> bytes:
+    documents = fields.get("documents")
+    texts = documents if isinstance(documents, list) else [documents]
+    scores = [zlib.crc32(dumps([fields.get("query"), text])) / 2**32 for text in texts]
+    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
+    results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
+    return dumps({"model": fields.get("model"), "results": results, "usage": {"total_tokens": _prompt_tokens(whole)}})
+
+
+def _moderation(fields: dict[str, object], _whole: Frame) -> bytes:
+    inputs = fields.get("input")
+    count = len(inputs) if isinstance(inputs, list) else 1
+    verdict = {"flagged": False, "categories": {"violence": False}, "category_scores": {"violence": 0.01}}
+    return dumps(
+        {
+            "id": "modr-1",
+            "model": fields.get("model"),
+            "results": [verdict] * count,
+        }
+    )
+
+
+def _tokens(_fields: dict[str, object], whole: Frame) -> bytes:
+    count = _prompt_tokens(whole)
+    return dumps({"count": count, "max_model_len": 32_768, "tokens": list(range(count))})
+
+
+def _prompt_tokens(whole: Frame) -> int:
+    return 0 if whole.usage is None else whole.usage.prompt_tokens or 0
+
+
+_INPUTS = {Api.RERANK: ("query", "documents"), Api.MODERATIONS: ("input",), Api.TOKENIZE: ("prompt",)}
+_DOCUMENTS = {
+    Api.EMBEDDINGS: _embeddings,
+    Api.RERANK: _rerank,
+    Api.MODERATIONS: _moderation,
+    Api.TOKENIZE: _tokens,
+}
 
 
 def _call(body: bytes) -> Call:

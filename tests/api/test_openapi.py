@@ -24,6 +24,7 @@ from gateway.inbound import field_errors as inbound_fields
 from gateway.inbound import messages as inbound_messages
 from gateway.inbound import request as inbound
 from gateway.inbound import responses as inbound_responses
+from gateway.inbound import whole as inbound_whole
 from gateway.race import report
 from gateway.race.retry_plan import TRIES_MAX
 
@@ -176,5 +177,6 @@ def test_fields_that_are_read() -> None:
     assert set(inbound_messages._Fields.__struct_fields__) == counted | {"max_tokens"}
     assert SCHEMAS["MessageRequest"]["properties"].keys() == {"max_tokens"}
     alone = {"ResponsesRequest": inbound_responses._Responses, "EmbeddingsRequest": inbound_embeddings._Embeddings}
+    alone["WholeRequest"] = inbound_whole._Whole
     for schema, each in alone.items():
         assert set(each.__struct_fields__) == SCHEMAS[schema]["properties"].keys()

@@ -1,0 +1,49 @@
+"""The wire protocol of APIs whose answers are passed through as they are: rerank, moderations, tokenize.
+
+A 200 is an answer if it is a JSON object or array without an error; its fields differ between servers. A server
+without the path, or whose model has no such API, is reported as unsupported rather than as failed. Sans-I/O.
+"""
+
+from collections.abc import Mapping
+
+from providers.base import Api, Call, Frame, FrameKind, Headers
+from providers.errors import Unsupported, UpstreamError
+from providers.openai.embeddings import NOT_SERVED, WholeReader
+from providers.openai.errors import Problem, bad_status, problem_of
+from providers.openai.events import usage_of
+from providers.openai.request import build
+from providers.tolerant_json import loads
+
+
+class WholeAnswers:
+    """The `providers.base.WireProtocol` of one such API."""
+
+    def path(self, api: Api) -> str:
+        """See `WireProtocol.path`."""
+        return "/" + api.value
+
+    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+        """See `WireProtocol.build`; there is no stream."""
+        assert not stream
+        return build(call, model, stream=False, ask_usage=False)
+
+    def reader(self, _call: Call) -> WholeReader:
+        """See `WireProtocol.reader`."""
+        return WholeReader()
+
+    def whole(self, _call: Call, body: bytes) -> Frame:
+        """See `WireProtocol.whole`."""
+        answer = loads(body)
+        if answer and isinstance(answer, list):
+            return Frame(FrameKind.CONTENT, body)
+        if answer and isinstance(answer, Mapping) and not answer.get("error"):
+            return Frame(FrameKind.CONTENT, body, usage_of(answer.get("usage")))
+        problem = problem_of(answer) or Problem("the upstream answered 200 with neither an answer nor an error")
+        return Frame(FrameKind.ERROR, b"", None, problem.frame())
+
+    def error(self, status: int, headers: Headers, body: bytes) -> UpstreamError:
+        """See `WireProtocol.error`."""
+        failed = bad_status(status, headers, body)
+        if status in NOT_SERVED:
+            return Unsupported(f"this API is not supported by the upstream's model: {failed.message}")
+        return failed
