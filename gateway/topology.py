@@ -15,16 +15,15 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from gateway.api.admission import Admission, ModelQueue
-from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyReader
-from gateway.api.routes import AttemptLimits, RequestLimits, Serving
+from gateway.api.routes import Serving
+from gateway.callers import attempt_limits, keyring, request_limits
 from gateway.config import settings as config
 from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
-from gateway.inbound.parsed import NumberLimits
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.budget import RetryBudget
@@ -33,7 +32,6 @@ from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import LedgerRegistry
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
-from gateway.race.retry_plan import TRIES_MAX
 from gateway.routing.affinity import Affinity
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
@@ -57,7 +55,6 @@ from providers.transport.origin import Origin
 
 _GAIN_MIN_PROVIDER = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
 _GAIN_MIN_ENGINE = 5.0  # more on own engines, where a backup slows others down (docs/evaluation/hedging.md, W5)
-_PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
 _PARAMS_MAX = 16  # dropped parameters that are reported for one request
 _PARAM_CHARS_MAX = 100
 _VERSION = gateway_version()  # reads a file, so not on the loop
@@ -166,8 +163,8 @@ class _Builder:
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
         named = models | {alias: models[each.name] for each in settings.models for alias in each.aliases}
-        limits, attempts = _limits(settings), _attempt_limits(settings.keys)
-        serving = Serving(named, _keyring(settings), bodies, admission, counts, limits, attempts)
+        limits, attempts = request_limits(settings), attempt_limits(settings.keys)
+        serving = Serving(named, keyring(settings), bodies, admission, counts, limits, attempts)
         return Topology(
             settings,
             serving,
@@ -373,31 +370,6 @@ def timeouts(settings: config.TimeoutSettings) -> Timeouts:
         keepalive_interval_s=settings.keepalive_interval_s,
         retry_after_s_max=settings.retry_after_max_s,
     )
-
-
-def _limits(settings: config.Settings) -> RequestLimits:
-    limits = settings.limits
-    passed_headers = _PASSED_HEADERS.union(map(str.encode, settings.pass_headers))
-    bounds = NumberLimits(n_max=limits.n_max, max_tokens_max=limits.max_tokens_max)
-    return RequestLimits(bounds, passed_headers, settings.default_model)
-
-
-def _keyring(settings: config.Settings) -> Keyring:
-    names = {key.key.get_secret_value(): key.name for key in settings.keys}
-    aliases = {model.name: model.aliases for model in settings.models}
-    return Keyring(
-        names,
-        {
-            key.name: frozenset(name for model in key.models for name in (model, *aliases[model]))
-            for key in settings.keys
-            if key.models is not None
-        },
-    )
-
-
-def _attempt_limits(keys: Sequence[config.KeySettings]) -> dict[str, AttemptLimits]:
-    limits = {key.name: AttemptLimits(key.hedge and key.attempts_max > 1, key.attempts_max) for key in keys}
-    return {name: given for name, given in limits.items() if given != AttemptLimits(hedge=True, attempts_max=TRIES_MAX)}
 
 
 def _key_limiters(keys: Sequence[config.KeySettings], *, counts_only: bool = False) -> dict[str, KeyLimiter]:

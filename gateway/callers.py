@@ -1,0 +1,42 @@
+"""Converts the settings that concern callers: keys, limits on requests and on attempts, headers to pass on. Pure.
+
+Part of the composition root, used by topology.py.
+"""
+
+from collections.abc import Sequence
+
+from gateway.api.auth import Keyring
+from gateway.api.routes import AttemptLimits, RequestLimits
+from gateway.config import settings as config
+from gateway.inbound.parsed import NumberLimits
+from gateway.race.retry_plan import TRIES_MAX
+
+_PASSED_HEADERS = frozenset({b"anthropic-beta", b"openai-beta", b"traceparent", b"tracestate"})
+
+
+def request_limits(settings: config.Settings) -> RequestLimits:
+    """Return the limits on requests and the headers to pass on."""
+    limits = settings.limits
+    passed_headers = _PASSED_HEADERS.union(map(str.encode, settings.pass_headers))
+    bounds = NumberLimits(n_max=limits.n_max, max_tokens_max=limits.max_tokens_max)
+    return RequestLimits(bounds, passed_headers, settings.default_model)
+
+
+def keyring(settings: config.Settings) -> Keyring:
+    """Return the keys; a key for a model may use its aliases, too."""
+    names = {key.key.get_secret_value(): key.name for key in settings.keys}
+    aliases = {model.name: model.aliases for model in settings.models}
+    return Keyring(
+        names,
+        {
+            key.name: frozenset(name for model in key.models for name in (model, *aliases[model]))
+            for key in settings.keys
+            if key.models is not None
+        },
+    )
+
+
+def attempt_limits(keys: Sequence[config.KeySettings]) -> dict[str, AttemptLimits]:
+    """Return the limits on attempts by name of the key, for keys that have some."""
+    limits = {key.name: AttemptLimits(key.hedge and key.attempts_max > 1, key.attempts_max) for key in keys}
+    return {name: given for name, given in limits.items() if given != AttemptLimits(hedge=True, attempts_max=TRIES_MAX)}
