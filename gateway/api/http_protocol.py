@@ -28,7 +28,7 @@ HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header
 HEAD_S_MAX = 10.0
 PIPELINED_MAX = 16  # requests sent in advance; each costs kilobytes, and one read may bring thousands
 _BODIES = (b"content-length", b"transfer-encoding")
-_SINGLE = (b"host", b"authorization", b"x-api-key")
+_SINGLE = (b"host", b"authorization", b"x-api-key", b"api-key")
 UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long is disconnected
 
 

@@ -70,6 +70,7 @@ REFUSED: dict[str, bytes] = {
     "two hosts": _POST + b"Host: y\r\n" + _LENGTH + b"\r\n" + _BODY,
     "two keys": _POST + b"authorization: Bearer a\r\nAuthorization: Bearer b\r\n" + _LENGTH + b"\r\n" + _BODY,
     "two equal keys": _POST + b"x-api-key: a\r\nx-api-key: a\r\n" + _LENGTH + b"\r\n" + _BODY,
+    "two keys as Azure's clients send them": _POST + b"api-key: a\r\napi-key: b\r\n" + _LENGTH + b"\r\n" + _BODY,
 }
 SERVED: dict[str, tuple[bytes, list[int]]] = {
     "no length and no chunks": (_POST + b"\r\n", [400]),
