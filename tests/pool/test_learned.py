@@ -15,6 +15,7 @@ from gateway.pool.learned import AGE_S_MAX, LearnedPool, learned_pool, restore_p
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from pooled import send
+from providers.base import Api
 from scripted import Scripted
 
 FACTS = RequestFacts(prompt_tokens=1_000.0)
@@ -188,3 +189,39 @@ def test_the_factors_of_a_tokenizer_are_kept() -> None:
     with pytest.raises(ValueError, match="sums"):
         after.restore(msgspec.convert({"reports": 9, "fit": SUMS}, TokenScaleState))
     assert after.tokens(text) == pytest.approx(before.tokens(text), rel=0.01)
+
+
+def working() -> Pool:
+    """A pool whose replicas show signs of work before reasoning that is not shown."""
+    pool = fleet()
+    for _ in range(20):
+        for name in SOURCES:
+            pool.first_token.add_sign(name, Api.RESPONSES, 0.2)
+        pool.first_token.add_answer(hidden=True)
+    for number in range(40):
+        attempt = send(pool, number % 2, SAVED_S - 60.0 + number, RequestFacts(api=Api.RESPONSES))
+        attempt.headers_s = attempt.start_s + 0.05
+        assert pool.on_work(attempt, Api.RESPONSES, attempt.start_s + 0.2)
+    return pool
+
+
+def test_the_choice_of_the_first_token_is_kept() -> None:
+    """The learned times are those of the event that is timed after the restart, too."""
+    before, after = working(), fleet()
+    assert before.first_token.by_work("a", Api.RESPONSES)
+    assert restore_pool(after, saved(before), ELAPSED_S, STARTED_S)
+    assert after.first_token.by_work("a", Api.RESPONSES)
+    assert after.has_hidden_reasoning
+    assert after.learning.ttft["a"].event_count(STARTED_S) == 20
+
+
+def test_times_of_another_event_are_not_kept() -> None:
+    """Signs of work were timed because of a replica that is gone: content is timed now, and its times are unknown."""
+    before, after = working(), fleet()
+    learned = saved(before)
+    gone = [signs for signs in learned.first_token.signs if signs.replica == "x"]
+    choice = msgspec.structs.replace(learned.first_token, signs=gone)
+    assert restore_pool(after, msgspec.structs.replace(learned, first_token=choice), ELAPSED_S, STARTED_S)
+    assert not after.first_token.by_work("a", Api.RESPONSES)
+    assert after.learning.ttft["a"].event_count(STARTED_S) == 0
+    assert after.learning.restored_age_s is None
