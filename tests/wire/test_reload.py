@@ -156,7 +156,12 @@ def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [({"listen": "127.0.0.1:1"}, "listen changed"), ({"models": []}, "models"), ({"nonsense": 1}, "nonsense")],
+    [
+        ({"listen": "127.0.0.1:1"}, "listen changed"),
+        ({"learned_file": "x"}, "learned_file changed"),
+        ({"models": []}, "models"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
 )
 def test_a_bad_configuration_is_refused(tmp_path: Path, change: dict[str, Any], why: str) -> None:
     """The old configuration remains in force; the response and the log contain the error."""
