@@ -23,6 +23,7 @@ from fastapi import Depends, FastAPI, Request, Response, params
 from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.connections import admit
 from gateway.api.error_handlers import answer_errors
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
 from gateway.events import ConfigReloaded, Event
@@ -182,10 +183,12 @@ class Admin:
 
     async def _check_key(self, request: Request) -> None:
         if self._key is None:
+            admit(request.scope, known=False)
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
             raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
+        admit(request.scope, known=True)
 
     async def _metrics(self) -> Response:
         return Response(await self._render(), media_type=CONTENT_TYPE)

@@ -7,13 +7,14 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
+import anyio.to_thread
 from fastapi import Request
 
 from gateway.admin import Admin, Controls
-from gateway.api.asgi import Application, Receive, Scope, Send
+from gateway.api.asgi import Application, Message, Receive, Scope, Send
 from gateway.api.azure_paths import deployment_of
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
@@ -26,7 +27,7 @@ from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
 from gateway.config.errors import ConfigError
 from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
-from gateway.events import ConfigReloaded, Event, HedgingSwitched, Listener, ReplicaSwitched
+from gateway.events import AcceptingChanged, ConfigReloaded, Event, HedgingSwitched, Listener, ReplicaSwitched
 from gateway.learned_file import LearnedFile
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.logs import RequestLog, loss_line, wants_text
@@ -45,6 +46,15 @@ from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 
 _FIXED = ("listen", "admin_listen", "learned_file")  # sockets are bound once, and the file is read once
+_TRACEBACK_S = 60.0  # between tracebacks of the event loop: a failure in a callback may repeat with every event
+_HEALTH: Scope = {
+    "type": "http",
+    "method": "GET",
+    "path": "/healthz",
+    "root_path": "",
+    "query_string": b"",
+    "headers": [],
+}
 _VERSION = gateway_version()  # reads a file, so not on the loop
 
 Reread = Callable[[], config.Settings]
@@ -79,6 +89,7 @@ class Gateway:
         self._reread = reread
         self._tune = tune
         self._reloading = asyncio.Lock()
+        self._next_traceback_s = 0.0
         self._hub = Hub()
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
@@ -108,6 +119,13 @@ class Gateway:
         self.application: Application = self._application
         self.admin: Application = self._admin.app
 
+    async def warm_up(self) -> None:
+        """Load all that the framework loads at its first request, when no file may be left to open."""
+        for application in (self._plain, self._admin.app):
+            await application(_HEALTH, _no_body, _ignore)
+        await anyio.to_thread.run_sync(int)  # the framework's way to a thread
+        await asyncio.to_thread(int)
+
     @property
     def active(self) -> int:
         """Number of running requests."""
@@ -124,6 +142,23 @@ class Gateway:
         """Close idle connections, and flush the log."""
         self._topology.close()
         self._writer.close()
+
+    def on_accepting(self, address: str, error: OSError | None) -> None:
+        """Report that accepting connections fails, or with None that it works again."""
+        reason = None if error is None else error.strerror or type(error).__name__
+        self._hub.emit(AcceptingChanged(self._runtime.loop.time(), address, error is None, reason))
+
+    def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
+        """Report an exception that only the event loop received (an exception handler of asyncio).
+
+        The first traceback of each minute is logged; the metric counts all.
+        """
+        error = context.get("exception")
+        self._runtime.report("event_loop", error if isinstance(error, Exception) else RuntimeError())
+        if loop.time() >= self._next_traceback_s:
+            self._next_traceback_s = loop.time() + _TRACEBACK_S
+            given = error if isinstance(error, BaseException) else None
+            logging.getLogger(__name__).error("the event loop reported: %s", context.get("message"), exc_info=given)
 
     def keep_warm(self) -> None:
         """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
@@ -239,6 +274,14 @@ class Gateway:
                 if replica.name in names and replica.out is not out:
                     pool.switch(replica, now_s, out=out)
                     self._hub.emit(ReplicaSwitched(now_s, model.name, replica.name, out))
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _ignore(_: Message) -> None:
+    pass
 
 
 class Hub:

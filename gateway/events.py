@@ -308,6 +308,22 @@ class ComponentFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptingChanged:
+    """Accepting client connections began to fail, or works again.
+
+    Attributes:
+        address: address that the gateway listens on.
+        accepting: False while accepting fails.
+        error: reason of the failure; None if accepting works again.
+    """
+
+    at_s: float
+    address: str
+    accepting: bool
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ParamsDropped:
     """A request was sent without these fields, which the replica's API does not support (`drop_params`)."""
 
@@ -330,6 +346,7 @@ Event = (
     | LearnedRestored
     | LearnedFileFailed
     | ComponentFailed
+    | AcceptingChanged
     | ParamsDropped
 )
 

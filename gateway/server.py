@@ -11,6 +11,8 @@ Owns sockets and signals; the object graph belongs to app.py. Units: seconds.
 import asyncio
 import contextlib
 import gc
+import math
+import resource
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -18,7 +20,9 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from gateway.api.acceptor import Acceptor
 from gateway.api.asgi import Application
+from gateway.api.connections import WaitingConnections
 from gateway.api.http_protocol import BoundedHttpProtocol
 from gateway.app import Gateway, Reread
 from gateway.config.settings import Settings
@@ -31,6 +35,7 @@ DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish
 _LAST_S = 0.3  # for the remaining connections when everything ends at once; uvicorn polls ten times a second
 _SWEEP_S = 1.0
 _BACKLOG = 4096
+_CLOSED_FOR_FILES = 16  # waiting connections that are closed when no file is left for a new one
 _UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel; the default is megabytes if a client does not read
 _YOUNG_MAX = 20_000  # new objects before a garbage collection; requests create no cycles
 _KEEP_ALIVE_S = 75  # idle client connections; longer than a load balancer's 60 s, so that it closes first
@@ -41,19 +46,61 @@ class ListenError(Exception):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling, which this module replaces.
+    """uvicorn without its signal handling and its accepting of connections, which this package replaces.
+
+    Args:
+        waiting: connections without an admitted request, of all servers.
+        on_accepting: receives the server's address and an error when accepting begins to fail, None when it works.
 
     Attributes:
-        accepting: set when connections are accepted.
+        prepared: set when `accept` may be called.
+        acceptor: accepts the connections; exists once `prepared` is set.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    acceptor: Acceptor
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        waiting: WaitingConnections,
+        on_accepting: Callable[[str, OSError | None], None],
+    ) -> None:
         super().__init__(config)
-        self.accepting = asyncio.Event()
+        self._waiting = waiting
+        self._on_accepting = on_accepting
+        self.prepared = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.accepting.set()
+        [sock] = sockets or []
+        address = str(_name(sock))
+        self.servers = []
+        self.acceptor = Acceptor(
+            sock,
+            self._protocol,
+            self._waiting.accepted_max,
+            lambda: self._waiting.make_room(_CLOSED_FOR_FILES),
+            lambda error: self._on_accepting(address, error),
+        )
+        self.started = True
+        self.prepared.set()
+
+    def _protocol(self) -> BoundedHttpProtocol:
+        return BoundedHttpProtocol(
+            self.config, self.server_state, self.lifespan.state, asyncio.get_running_loop(), self._waiting
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.acceptor.close()
+        await super().shutdown(sockets)
+
+    def check(self) -> None:
+        """Close connections that are late, and those above the bounds; must be called every second."""
+        now_s = asyncio.get_running_loop().time()
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, BoundedHttpProtocol):
+                connection.check(now_s)
+        self._waiting.trim()
+        self.acceptor.check()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -91,7 +138,8 @@ async def run(
     """Serve until a signal stops the gateway.
 
     Args:
-        on_ready: called once when requests are accepted and signals are handled.
+        on_ready: called once when clients can connect and signals are handled, just before the first connection is
+            accepted: no file is read after that, because the open files may then all be in use.
         meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
         reread: reads the settings again for a reload; None if there is no file.
         tune: see `gateway.topology.Tune`.
@@ -106,15 +154,19 @@ async def run(
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(settings, tasks, reread, tune)
             await gateway.learned.restore()
-            servers = [_server(gateway.application), _server(gateway.admin)][: len(sockets)]
+            asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
+            servers = _servers(gateway)[: len(sockets)]
             running = [tasks.create_task(server.serve([sock])) for server, sock in zip(servers, sockets, strict=True)]
             sweeping = tasks.create_task(_sweep(servers, gateway))
             keeping = tasks.create_task(gateway.learned.keep())
             for server in servers:
-                await server.accepting.wait()
+                await server.prepared.wait()
+            await gateway.warm_up()
             _freeze_startup_objects()
             with _signals() as signals, _reload_on_sighup(gateway, tasks):
                 on_ready(addresses)
+                for server in servers:
+                    server.acceptor.start()
                 background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
                 if background is not None:
@@ -184,14 +236,21 @@ async def _sweep(servers: Sequence[_Server], gateway: Gateway) -> None:
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(_SWEEP_S)
-        gateway.keep_warm()
-        for connection in [each for server in servers for each in server.server_state.connections]:
-            if isinstance(connection, BoundedHttpProtocol):
-                connection.check(loop.time())
+        loop.call_soon(gateway.keep_warm)  # not called here: an exception would end the process
+        for server in servers:
+            loop.call_soon(server.check)
 
 
-def _server(application: Application) -> _Server:
-    config = uvicorn.Config(
+def _servers(gateway: Gateway) -> list[_Server]:
+    """Return the servers of the public and of the admin address."""
+    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    waiting = WaitingConnections(math.inf if files_max == resource.RLIM_INFINITY else files_max)
+    applications = (gateway.application, gateway.admin)
+    return [_Server(_config(application), waiting, gateway.on_accepting) for application in applications]
+
+
+def _config(application: Application) -> uvicorn.Config:
+    return uvicorn.Config(
         application,
         http=BoundedHttpProtocol,
         interface="asgi3",
@@ -203,9 +262,7 @@ def _server(application: Application) -> _Server:
         date_header=True,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        backlog=_BACKLOG,
     )
-    return _Server(config)
 
 
 async def _bind(address: Address) -> socket.socket:

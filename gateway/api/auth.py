@@ -13,11 +13,15 @@ class Keyring:
     Args:
         keys: names by key; if empty, every caller is "anonymous".
         allowed: usable models by key name; a key that is not in it may use all models.
+
+    Attributes:
+        has_keys: True if callers need a key.
     """
 
     def __init__(self, keys: Mapping[str, str], allowed: Mapping[str, Collection[str]]) -> None:
         self._names = {hashlib.sha256(key.encode()).digest(): name for key, name in keys.items()}
         self._allowed = allowed
+        self.has_keys = bool(keys)
 
     def name(self, headers: Headers) -> str:
         """Return the name of the caller's key.
@@ -25,7 +29,7 @@ class Keyring:
         Raises:
             Unauthorized: the request has no key or an unknown one.
         """
-        if not self._names:
+        if not self.has_keys:
             return "anonymous"
         key = _key(headers)
         if not key:

@@ -14,6 +14,7 @@ import msgspec
 from gateway.api.admission import Entry
 from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.body_reader import Arrival, ClientDisconnected
+from gateway.api.connections import admit
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import respond, serve
@@ -64,6 +65,7 @@ class TokenCounts:
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"method {scope['method']} is not supported at {PATH}; use POST", allow="POST")
             key_name = serving.keyring.name(scope["headers"])
+            admit(scope, known=serving.keyring.has_keys)
             entry = serving.counts.enter(key_name)
             arrival = serving.bodies.open(key_name)
             body = await arrival.receive(scope["headers"], receive)

@@ -18,6 +18,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from gateway.api.connections import SCOPE_KEY, ClientConnection, WaitingConnections
 from gateway.errors import BadRequest, GatewayError
 from providers.base import Headers
 
@@ -54,14 +55,19 @@ class _Rejected(Exception):  # httptools catches it
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One client connection."""
 
+    scope: Any  # that of ASGI, with the key SCOPE_KEY
+
     def __init__(
         self,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        waiting: WaitingConnections | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._waiting = WaitingConnections() if waiting is None else waiting
+        self._connection: ClientConnection  # from connection_made on
         self.logger = _LOG
         self._head_bytes = 0
         self._data = b""  # what is being read
@@ -73,6 +79,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._last_response: bytes | None = None  # the last response, sent after pending ones; if set, input is ignored
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
         self._idle_since_s: float | None = None  # None before the first request and while one is served
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        self._connection = ClientConnection(self._waiting, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._connection.closed()
 
     def data_received(self, data: bytes) -> None:
         if self._last_response is not None:
@@ -99,6 +114,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._idle_since_s = None
         self.head_since_s = self.loop.time()
         super().on_message_begin()
+        self.scope[SCOPE_KEY] = self._connection
 
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
@@ -137,6 +153,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
             self._idle_since_s = self.loop.time()
+            self._connection.wait()
         self._send_last_response()
 
     def send_400_response(self, msg: str) -> None:

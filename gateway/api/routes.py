@@ -18,6 +18,7 @@ from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
 from gateway.api.azure_paths import deployment_of
 from gateway.api.body_reader import Arrival, BodyReader, ClientDisconnected
+from gateway.api.connections import admit
 from gateway.api.dialects.base import ClientApi
 from gateway.api.outbox import Outbox
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
@@ -170,6 +171,8 @@ class RacedRoutes:
                 )
             self._require_open()
             key_name = serving.keyring.name(scope["headers"])
+            if serving.keyring.has_keys:
+                admit(scope, known=True)
             entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
             arrival = serving.bodies.open(key_name)
             body = await arrival.receive(scope["headers"], receive)
@@ -177,6 +180,8 @@ class RacedRoutes:
             arrived_s = self._runtime.loop.time()
             caller = Caller(request_id, key_name, arrived_s, 0.0, trace_id, given_id is not None)
             race, permit = self._race(serving, api, body, scope["headers"], caller, outbox, entry, deployment)
+            if not serving.keyring.has_keys:
+                admit(scope, known=False)
         except GatewayError as error:
             if entry is not None:
                 entry.reject(error.status)

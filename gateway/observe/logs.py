@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from gateway.events import (
+    AcceptingChanged,
     AttemptFailed,
     AttemptReport,
     BreakerChanged,
@@ -59,6 +60,7 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     LearnedRestored: ("learned_restored", "info"),
     LearnedFileFailed: ("learned_file_failed", "warning"),
     ComponentFailed: ("component_failed", "error"),
+    AcceptingChanged: ("accepting_changed", "warning"),
 }
 _IN_REQUEST_LINE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from checkout import ROOT
 from gateway.events import (
+    AcceptingChanged,
     AttemptFailed,
     BreakerChanged,
     ComponentFailed,
@@ -50,6 +51,7 @@ RARE: list[Event] = [
     LearnedRestored(1.0, "learned.json", 12.5, 1, 0),
     LearnedFileFailed(1.0, "learned.json", "the file is damaged"),
     ComponentFailed(1.0, "plan", "ValueError"),
+    AcceptingChanged(1.0, "127.0.0.1:8080", accepting=False, error="Too many open files"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
 ]
 DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
@@ -199,6 +201,7 @@ def test_rare_events() -> None:
         ("info", "learned_restored"),
         ("warning", "learned_file_failed"),
         ("error", "component_failed"),
+        ("warning", "accepting_changed"),
         ("warning", "params_dropped"),
     ]
 

@@ -164,10 +164,11 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks, lambda: load(file, {}))
         with await serve._bind(settings.listen) as sock:
-            server = serve._server(gateway.application)
+            server = serve._servers(gateway)[0]
             running = tasks.create_task(server.serve([sock]))
             sweeping = tasks.create_task(serve._sweep([server], gateway))
-            await server.accepting.wait()
+            await server.prepared.wait()
+            server.acceptor.start()
             site = Site(serve._name(sock).port, gateway=gateway)
             gateway._hub.listeners.append(site.events.append)
             try:
