@@ -1,7 +1,7 @@
 """The admin application: metrics, state, switches for hedging and for replicas, reloads, and a feed of events.
 
 Owns these routes and their access control. State and actions come from callables, so that the routes do not depend on
-the object graph. With an admin key, every route except /healthz requires it.
+the object graph. With an admin key, every route except /healthz requires it; without one, a known host.
 
 The only importer of sse-starlette, which has two side effects: the import wraps uvicorn's `Server.handle_exit`, and
 the first stream starts a task that checks twice a second, as long as the loop runs, for the end of the server. Both
@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.connections import admit
 from gateway.api.error_handlers import answer_errors
+from gateway.api.hosts import HostCheck
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
 from gateway.events import ConfigReloaded, Event
 from gateway.observe.feed import Feed, Subscription
@@ -131,10 +132,11 @@ class Admin:
         controls: actions of the POST routes.
         usage: source of GET /admin/usage.
         admission: source of the state of queues, key limits and body memory.
-        key: key required as `Authorization: Bearer ...`; None for no key.
 
     Attributes:
         app: ASGI application, for its own address.
+        key: key required as `Authorization: Bearer ...`; None for no key.
+        hosts: checks the hosts of requests if there is no key.
     """
 
     def __init__(
@@ -146,7 +148,6 @@ class Admin:
         usage: UsageSource,
         *,
         admission: AdmissionSource = AdmissionState,
-        key: str | None = None,
     ) -> None:
         self._render = metrics.render
         self._state = state
@@ -154,7 +155,8 @@ class Admin:
         self._describe = describe
         self._controls = controls
         self._report_usage = usage
-        self._key = key
+        self.key: str | None = None
+        self.hosts = HostCheck()
         self._feed = Feed()
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         app.add_api_route("/healthz", _healthz)
@@ -182,11 +184,12 @@ class Admin:
         self._feed.close()
 
     async def _check_key(self, request: Request) -> None:
-        if self._key is None:
+        if self.key is None:
+            self.hosts.check(request.scope["headers"])
             admit(request.scope, known=False)
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.key.encode()):
             raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
         admit(request.scope, known=True)
 

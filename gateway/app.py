@@ -22,6 +22,7 @@ from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.messages import PING, MessagesTerminator
 from gateway.api.dialects.messages import error_body as messages_error_body
 from gateway.api.dialects.responses import ResponsesTerminator
+from gateway.api.hosts import HostCheck
 from gateway.api.plain_routes import plain_app
 from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
@@ -106,6 +107,7 @@ class Gateway:
         )
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
+        self._set_admin_access(settings)
         self._writer = LineWriter(
             out, lambda lines: loss_line(lines, datetime.now(UTC), text=text), _report_unwritable_log
         )
@@ -205,9 +207,14 @@ class Gateway:
             if all(replica.out for pool in model.pools for replica in pool.replicas):  # the file has removed the rest
                 self._take(model, [replica.name for pool in model.pools for replica in pool.replicas], out=False)
         self._routes.serving = self._counts.serving = topology.serving
+        self._set_admin_access(settings)
         old.close(keep=topology)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
         return ConfigReloaded(self._runtime.loop.time(), len(topology.models), kept, len(topology.replicas) - kept)
+
+    def _set_admin_access(self, settings: config.Settings) -> None:
+        self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
+        self._admin.hosts = HostCheck(settings.own_hosts)
 
     def _application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Choose the application; not a coroutine, which every step of the application would pass through."""

@@ -6,6 +6,7 @@ Part of the composition root, used by topology.py.
 from collections.abc import Sequence
 
 from gateway.api.auth import Keyring
+from gateway.api.hosts import HostCheck
 from gateway.api.routes import AttemptLimits, RequestLimits
 from gateway.config import settings as config
 from gateway.inbound.parsed import NumberLimits
@@ -33,6 +34,7 @@ def keyring(settings: config.Settings) -> Keyring:
             for key in settings.keys
             if key.models is not None
         },
+        HostCheck(settings.own_hosts),
     )
 
 

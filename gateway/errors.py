@@ -14,6 +14,7 @@
     +-- Unauthorized          401  no API key, or an unknown one
     +-- Forbidden             403
     |   +-- ModelNotAllowed   403  the key may not use this model
+    +-- UnknownHost           421  an address without a key got a request for another name
     +-- RateLimited           429  every upstream is rate-limited
     +-- RequestTimeout        408  the request body did not arrive in time
     +-- OverKeyLimit          429  the key is at one of its limits
@@ -157,6 +158,14 @@ class Forbidden(GatewayError):
     status = 403
     kind = "permission_error"
     code = "forbidden"
+
+
+class UnknownHost(GatewayError):
+    """The request's `Host` is no name of the gateway."""
+
+    status = 421
+    kind = "invalid_request_error"
+    code = "unknown_host"
 
 
 class RateLimited(GatewayError):

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Collection, Mapping
 
+from gateway.api.hosts import HostCheck
 from gateway.errors import GatewayError, ModelNotAllowed, Unauthorized, UnknownModel
 from providers.base import Headers
 
@@ -13,14 +14,18 @@ class Keyring:
     Args:
         keys: names by key; if empty, every caller is "anonymous".
         allowed: usable models by key name; a key that is not in it may use all models.
+        hosts: checks the hosts of callers without a key.
 
     Attributes:
         has_keys: True if callers need a key.
     """
 
-    def __init__(self, keys: Mapping[str, str], allowed: Mapping[str, Collection[str]]) -> None:
+    def __init__(
+        self, keys: Mapping[str, str], allowed: Mapping[str, Collection[str]], hosts: HostCheck | None = None
+    ) -> None:
         self._names = {hashlib.sha256(key.encode()).digest(): name for key, name in keys.items()}
         self._allowed = allowed
+        self._hosts = HostCheck() if hosts is None else hosts
         self.has_keys = bool(keys)
 
     def name(self, headers: Headers) -> str:
@@ -28,8 +33,10 @@ class Keyring:
 
         Raises:
             Unauthorized: the request has no key or an unknown one.
+            UnknownHost: no keys are configured, and the host is unknown.
         """
         if not self.has_keys:
+            self._hosts.check(headers)
             return "anonymous"
         key = _key(headers)
         if not key:

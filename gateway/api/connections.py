@@ -93,12 +93,13 @@ class ClientConnection:
         self.admit(known=False)
 
 
-def admit(scope: Scope, *, known: bool) -> None:
+def admit(scope: Scope, *, known: bool, applies: bool = True) -> None:
     """Protect the connection of a request until the end of its response.
 
     Args:
         known: True if the request has a valid key.
+        applies: False to leave the connection as it is.
     """
-    connection: ClientConnection | None = scope.get(SCOPE_KEY)
+    connection: ClientConnection | None = scope.get(SCOPE_KEY) if applies else None
     if connection is not None:
         connection.admit(known=known)

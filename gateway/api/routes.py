@@ -171,8 +171,7 @@ class RacedRoutes:
                 )
             self._require_open()
             key_name = serving.keyring.name(scope["headers"])
-            if serving.keyring.has_keys:
-                admit(scope, known=True)
+            admit(scope, known=True, applies=serving.keyring.has_keys)
             entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
             arrival = serving.bodies.open(key_name)
             body = await arrival.receive(scope["headers"], receive)
@@ -180,8 +179,7 @@ class RacedRoutes:
             arrived_s = self._runtime.loop.time()
             caller = Caller(request_id, key_name, arrived_s, 0.0, trace_id, given_id is not None)
             race, permit = self._race(serving, api, body, scope["headers"], caller, outbox, entry, deployment)
-            if not serving.keyring.has_keys:
-                admit(scope, known=False)
+            admit(scope, known=False, applies=not serving.keyring.has_keys)
         except GatewayError as error:
             if entry is not None:
                 entry.reject(error.status)

@@ -87,9 +87,11 @@ def cautions(settings: Settings) -> Iterator[str]:
     if not settings.keys:
         clients = "on this machine" if settings.listen.loopback else f"that can reach {settings.listen}"
         yield f"no keys are configured; every client {clients} has access"
-    if settings.admin_listen is not None and not settings.admin_listen.loopback:
-        admin = settings.admin_listen
-        yield f"admin_listen {admin} is public; every client that can reach it can read usage and switch hedging off"
+    if settings.admin_listen is not None and not settings.admin_listen.loopback and settings.admin_key is None:
+        yield (
+            f"admin_listen {settings.admin_listen} is public and has no key; every client that can reach it can read "
+            "usage and switch hedging off; set admin_key"
+        )
     for model in settings.models:
         if "queue" in model.model_fields_set and model.concurrency is None:
             yield f"model {model.name} has a queue but no concurrency; requests are never queued"

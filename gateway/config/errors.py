@@ -15,7 +15,7 @@ from gateway.config.renamed import CHANGED_VALUES, RENAMED_KEYS
 from gateway.config.settings import Section, sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
-_SECRET = frozenset({"key", "api_key", "proxy", "headers"})
+_SECRET = frozenset({"key", "admin_key", "api_key", "proxy", "headers"})
 _MAY_HOLD_SECRET = re.compile("[@?#]")  # the user, query or fragment of a URL
 
 _WORDS = {  # pydantic's type of error -> problem, correction

@@ -186,7 +186,7 @@ def _secret_entries(data: RawMapping) -> list[tuple[Loc, RawMapping, str]]:
     """Return each mapping that can name a secret file, with the setting that the file replaces."""
     every_replica = (replica for loc, model in entries(data, (), "models") for replica in replicas(model, loc))
     keys = ((loc, entry, "key") for loc, entry in entries(data, (), "keys"))
-    return [*keys, *((loc, entry, "api_key") for loc, entry in every_replica)]
+    return [((), data, "admin_key"), *keys, *((loc, entry, "api_key") for loc, entry in every_replica)]
 
 
 def _take_secrets(data: RawMapping, folder: Path) -> list[Finding]:

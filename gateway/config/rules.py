@@ -43,7 +43,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
     every_replica = [replica for loc, model in models for replica in replicas(model, loc)]
     return [
         *_repeated_names("key", entries(data, (), "keys")),
-        *_repeated_secrets(entries(data, (), "keys")),
+        *_repeated_secrets([((), {"key": data.get("admin_key")}), *entries(data, (), "keys")]),
         *_unknown_models(entries(data, (), "keys"), models),
         *_repeated_names("model", models),
         *_aliases(models),
@@ -86,9 +86,10 @@ def _repeated_secrets(keys: list[tuple[Loc, RawMapping]]) -> Iterator[Finding]:
         key = entry.get("key")
         if isinstance(key, str) and seen.setdefault(key, loc) != loc:
             field = "key_file" if "key_file" in entry else "key"
+            other = path(seen[key]) or "admin_key"
             yield (
                 (*loc, field),
-                f"this secret is the same as that of {path(seen[key])}; use a different secret, or remove one key",
+                f"this secret is the same as that of {other}; use a different secret, or remove one key",
             )
 
 

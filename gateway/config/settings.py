@@ -20,6 +20,7 @@ from gateway.config.values import (
     Count,
     Delay,
     Duration,
+    HostName,
     ListenAddress,
     Name,
     Number,
@@ -336,6 +337,12 @@ class Settings(Section):
     """Address of the public API."""
     admin_listen: OptionalAddress = Address("127.0.0.1", 8081)
     """Address of metrics and admin routes, or `off`."""
+    admin_key: Secret | None = Field(default=None, examples=["${ADMIN_KEY}"])
+    """Key of the admin address, sent as `Authorization: Bearer ...`; unset: none."""
+    admin_key_file: str | None = None
+    """File with the key, instead of `admin_key`; relative to the configuration file."""
+    hosts: tuple[HostName, ...] = Field(default=(), examples=["[gateway.internal]"])
+    """Names, without port, under which clients reach an address that has no key; IP addresses always work."""
     keys: tuple[KeySettings, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
     """Keys of callers."""
     allow_anonymous: Switch = False
@@ -358,6 +365,12 @@ class Settings(Section):
     """File that keeps learned latencies over restarts, or `off`; relative to the configuration file."""
     drain_timeout_s: Duration = 30.0
     """Maximum time for running requests to finish after a stop signal."""
+
+    @property
+    def own_hosts(self) -> tuple[str, ...]:
+        """`hosts`, and the hosts of the addresses to listen on."""
+        addresses = (self.listen, self.admin_listen)
+        return (*self.hosts, *(address.host for address in addresses if address is not None))
 
     def hedge_of(self, model: ModelSettings) -> HedgeSettings:
         """Return the hedging settings in force for a model: its own where set, else the top-level ones."""

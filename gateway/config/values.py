@@ -147,6 +147,14 @@ def _secret(value: SecretStr) -> SecretStr:
     return value
 
 
+def _host_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*", value):
+        raise invalid_value(
+            "it is not the name of a host", "the name without scheme and port, such as gateway.internal"
+        )
+    return value
+
+
 class Address(NamedTuple):
     """Address to listen on: a host or IP address, and a port (0: any free port)."""
 
@@ -302,6 +310,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _: "****", return_type=str)]
 ProxyUrl = Annotated[SecretStr, AfterValidator(_proxy_url), PlainSerializer(lambda _: "****", return_type=str)]
 """URL of an HTTP proxy; secret, because it may contain a password."""
+HostName = Annotated[str, AfterValidator(_host_name)]
 
 _ADDRESS_SCHEMA = _text(r".+:[0-9]+", "127.0.0.1:8080", "0.0.0.0:8080")
 ListenAddress = Annotated[

@@ -80,7 +80,11 @@ async def framing(_scale: Scale) -> list[Row]:
     """Keys in trailers, and headers that two servers could read differently."""
     body = _chat()
     post = f"POST {CHAT} HTTP/1.1\r\ncontent-type: application/json\r\nconnection: close\r\n".encode()
-    host, key, length = b"host: x\r\n", b"authorization: Bearer sk-other\r\n", b"content-length: %d\r\n" % len(body)
+    host, key, length = (
+        b"host: localhost\r\n",
+        b"authorization: Bearer sk-other\r\n",
+        b"content-length: %d\r\n" % len(body),
+    )
     chunks = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
     hostile = b"authorization: Bearer sk-hostile\r\n"
     attacks = {

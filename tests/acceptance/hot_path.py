@@ -223,7 +223,7 @@ async def _ask(gateway: Gateway, model: str) -> None:
             if not message.get("more_body"):
                 over.set()
 
-    headers = [(b"host", b"x"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
     await gateway.application(scope, receive, send)
     assert sent[-1].endswith(b"data: [DONE]\n\n") or sent[-2].endswith(b"data: [DONE]\n\n"), sent

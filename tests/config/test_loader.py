@@ -174,6 +174,17 @@ def test_secrets_come_from_variables_and_files(folder: Path) -> None:
     assert api_key.get_secret_value() == "k-second"
 
 
+@pytest.mark.parametrize("line", ["admin_key: ${KEY}", "admin_key_file: good.key"])
+def test_the_admin_key_has_the_same_sources(folder: Path, line: str) -> None:
+    """The key of the admin address comes from a variable or a file, and is masked."""
+    settings = loaded(folder, f"{line}\n{MODELS}")
+    assert settings.admin_key is not None
+    secret = settings.admin_key.get_secret_value()
+    assert secret == ("k-1" if "KEY" in line else "k-file")
+    assert secret not in masked(settings) + repr(settings)
+    assert ("admin_key: '****'" in masked(settings)) == ("KEY" in line)
+
+
 def test_a_key_file_is_read_again_by_the_next_load(tmp_path: Path) -> None:
     """A changed key file is seen by a reload."""
     for secret in ("old", "new"):
@@ -195,6 +206,8 @@ def test_no_message_shows_a_secret(tmp_path_factory: pytest.TempPathFactory, sec
     shown = [masked(good), repr(good), str(good)]
     for wrong in (
         f"keys: [{quoted}]\n" + MODELS,
+        f"admin_key: [{quoted}]\n" + MODELS,
+        f"admin_key: '{secret} x'\n" + MODELS,
         f"keys: {quoted}\n" + MODELS,
         f"keys: [{{name: a, key: {quoted}}}, {{name: b, key: {quoted}}}]\n" + MODELS,
         f"keys: [{{name: a, kei: {quoted}}}]\n" + MODELS,

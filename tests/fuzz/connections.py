@@ -20,9 +20,9 @@ from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 WORDS: Final = (
     b"GET / HTTP/1.1\r\n",
-    b"POST /a HTTP/1.1\r\nhost: x\r\n",
+    b"POST /a HTTP/1.1\r\nhost: localhost\r\n",
     b"HTTP/1.0\r\n",
-    b"host: x\r\n",
+    b"host: localhost\r\n",
     b"content-length: 5\r\n",
     b"content-length: +5\r\n",
     b"content-length: 0x5\r\n",

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from sse_starlette.sse import AppStatus
 
 from gateway.admin import Admin, Controls
+from gateway.api.hosts import HostCheck
 from gateway.errors import ReloadFailed
 from gateway.events import BreakerChanged, ConfigReloaded, HedgingSwitched
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
@@ -103,8 +104,8 @@ class AdminUnderTest:
             self.describe,
             Controls(self.switch, self.switch_replica, self.reload),
             self.usage.report,
-            key=self.key,
         )
+        self.admin.key = self.key
 
     def state(self) -> Iterable[PoolState]:
         return [pool(model, hedging_on=model not in self.off) for model in self.models]
@@ -333,6 +334,27 @@ def test_key_is_required(path: str, given: str | None) -> None:
     assert site.refusal("GET", path, headers=headers) == (401, "invalid_api_key")
     assert site.ask("GET", path, headers=headers).headers["www-authenticate"] == "Bearer"
     assert site.ask("GET", "/healthz").json == {"status": "ok"}
+
+
+@pytest.mark.parametrize("path", [*GUARDED, "/admin/events"])
+def test_without_a_key_the_host_must_be_known(path: str) -> None:
+    """A name that only a web page knows (DNS rebinding) gets a 421 everywhere, also with a matching origin."""
+    site = AdminUnderTest()
+    page = {"host": "evil.example:8081", "origin": "http://evil.example:8081"}
+    assert site.refusal("GET", path, headers=page) == (421, "unknown_host")
+    assert site.refusal("POST", "/admin/hedging", b'{"on": false}', page) == (421, "unknown_host")
+    assert site.off == set()
+    assert site.ask("GET", "/healthz", headers=page).json == {"status": "ok"}
+
+
+def test_a_configured_host_and_a_key() -> None:
+    """A configured name is served; with a key any name is, because a web page has no key."""
+    site = AdminUnderTest()
+    site.admin.hosts = HostCheck(["gateway.internal"])
+    assert site.ask("GET", "/admin/hedging", headers={"host": "gateway.internal:8081"}).status == 200
+    site = AdminUnderTest(key="secret")
+    headers = {"host": "any.example", "authorization": "Bearer secret"}
+    assert site.ask("GET", "/admin/hedging", headers=headers).status == 200
 
 
 @pytest.mark.parametrize("path", GUARDED)

@@ -92,7 +92,12 @@ def request_bytes(
     body: bytes, path: str = CHAT, method: str = "POST", headers: Mapping[str, str] | None = None
 ) -> bytes:
     """A request as it goes over the wire."""
-    fields = {"host": "test", "content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    fields = {
+        "host": "localhost",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **(headers or {}),
+    }
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
 

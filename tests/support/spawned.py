@@ -88,7 +88,7 @@ def request(model: str, tokens: int | None = None) -> bytes:
     """A streaming request, for so many tokens if told so."""
     bound = b"" if tokens is None else b'"max_tokens":%d,' % tokens
     body = b'{"model":"%s","stream":true,%b"messages":[{"role":"user","content":"x"}]}' % (model.encode(), bound)
-    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    return b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
 
 
 async def stream(

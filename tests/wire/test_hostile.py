@@ -19,11 +19,11 @@ from running import run_real
 from unread_scenarios import UNREAD_BYTES_MAX, unread
 
 _BODY = json.dumps({**ASK, "stream": False}).encode()
-_POST = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n".encode()
+_POST = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n".encode()
 _LENGTH = b"content-length: %d\r\n" % len(_BODY)
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(_BODY), _BODY)
-_NEXT = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"  # what is smuggled
+_NEXT = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"  # what is smuggled
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) \w+")
 _ANSWER_MAX = 8_000  # bytes
 
@@ -51,22 +51,22 @@ REFUSED: dict[str, bytes] = {
     "chunks with bare LF": _POST + _CHUNKED + b"\r\n" + _CHUNKS.replace(b"\r\n", b"\n"),
     "an endless chunk extension": _POST + _CHUNKED + b"\r\n5;" + b"x" * 1_000_000,
     "a NUL in a header": _POST + b"x-a: b\0c\r\n" + _LENGTH + b"\r\n" + _BODY,
-    "a NUL in the target": b"GET /healthz\0 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a NUL in the target": b"GET /healthz\0 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "a header without a name": _POST + b": x\r\n" + _LENGTH + b"\r\n" + _BODY,
     "a header without a colon": _POST + b"nonsense\r\n" + _LENGTH + b"\r\n" + _BODY,
-    "a target in two words": b"GET /healthz /x HTTP/1.1\r\nhost: x\r\n\r\n",
-    "a huge request line": b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
-    "a huge method": b"X" * 200_000 + b" / HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a target in two words": b"GET /healthz /x HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a huge request line": b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a huge method": b"X" * 200_000 + b" / HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "a header bomb": _POST + b"x-bomb: " + b"x" * 1_000_000 + b"\r\n\r\n",
     "many headers": _POST + b"".join(b"x-%d: y\r\n" % number for number in range(50_000)) + b"\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12\4\0\0\0\0\0",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),
-    "a tunnel": b"CONNECT elsewhere:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a tunnel": b"CONNECT elsewhere:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "HTTP/0.9": b"GET /\r\n\r\n",
-    "HTTP/3.7": b"GET / HTTP/3.7\r\nhost: x\r\n\r\n",
+    "HTTP/3.7": b"GET / HTTP/3.7\r\nhost: localhost\r\n\r\n",
     "another protocol": b"SSH-2.0-OpenSSH_9.9\r\n",
     "NULs": b"\0" * 1000,
-    "no host": _POST.replace(b"host: x\r\n", b"") + _LENGTH + b"\r\n" + _BODY,
+    "no host": _POST.replace(b"host: localhost\r\n", b"") + _LENGTH + b"\r\n" + _BODY,
     "two hosts": _POST + b"Host: y\r\n" + _LENGTH + b"\r\n" + _BODY,
     "two keys": _POST + b"authorization: Bearer a\r\nAuthorization: Bearer b\r\n" + _LENGTH + b"\r\n" + _BODY,
     "two equal keys": _POST + b"x-api-key: a\r\nx-api-key: a\r\n" + _LENGTH + b"\r\n" + _BODY,
@@ -74,20 +74,23 @@ REFUSED: dict[str, bytes] = {
 }
 SERVED: dict[str, tuple[bytes, list[int]]] = {
     "no length and no chunks": (_POST + b"\r\n", [400]),
-    "an absolute target": (b"GET http://elsewhere/healthz HTTP/1.1\r\nhost: x\r\n\r\n", [200]),
+    "an absolute target": (b"GET http://elsewhere/healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", [200]),
     "HTTP/1.0": (b"GET /healthz HTTP/1.0\r\n\r\n", [200]),
     "HTTP/1.0, a header twice": (b"GET /healthz HTTP/1.0\r\nx-a: b\r\nx-a: b\r\n\r\n", [200]),
-    "no host, then a request": (_NEXT.replace(b"host: x\r\n", b"") + _NEXT, [400]),
+    "no host, then a request": (_NEXT.replace(b"host: localhost\r\n", b"") + _NEXT, [400]),
     "both kinds of key": (_POST + b"authorization: Bearer a\r\nx-api-key: b\r\n" + _LENGTH + b"\r\n" + _BODY, [200]),
     "HTTP/1.0 with a body": (_POST.replace(b"1.1", b"1.0") + _LENGTH + b"\r\n" + _BODY, [200]),
     "chunk extensions": (
         _POST + _CHUNKED + b'\r\n%x;a=b;c="d"\r\n%b\r\n0\r\nx-t: 1\r\n\r\n' % (len(_BODY), _BODY),
         [200],
     ),
-    "a change of protocol": (b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", [200]),
+    "a change of protocol": (
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        [200],
+    ),
     "a body that looks like a request": (_POST + b"content-length: %d\r\n\r\n" % len(_NEXT) + _NEXT, [400]),
     "a body where none belongs": (
-        b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello" + _NEXT,
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\nhello" + _NEXT,
         [200, 200],
     ),
     "requests in a row": (_NEXT * 10, [200] * 10),

@@ -28,7 +28,7 @@ async def status(port: int, key: str) -> bytes:
     """The status line of a streaming request with that key."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = b'{"model":"demo","stream":true,"max_tokens":1,"messages":[{"role":"user","content":"x"}]}'
-    head = f"host: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"host: localhost\r\nauthorization: Bearer {key}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\n" + head.encode() + body)
     return (await rest(reader, writer)).partition(b"\r\n")[0]
 

@@ -21,7 +21,7 @@ from spawned import WAIT_S, refuses, request, rest, serving, spawn, started, str
 async def answers(port: int, path: str, status: int) -> bool:
     """Return True if a GET gets this status."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % path.encode())
+    writer.write(b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode())
     async with asyncio.timeout(WAIT_S):
         answer = await reader.read()
     writer.close()
