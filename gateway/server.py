@@ -93,6 +93,13 @@ class _Server(uvicorn.Server):
         self.acceptor.close()
         await super().shutdown(sockets)
 
+    def drain(self) -> None:
+        """End each connection after its next response, which announces it."""
+        self._waiting.draining = True
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, BoundedHttpProtocol):
+                connection.drain()
+
     def check(self) -> None:
         """Close connections that are late, and those above the bounds; must be called every second."""
         now_s = asyncio.get_running_loop().time()
@@ -193,6 +200,7 @@ async def _drain(
 ) -> int:
     """Stop accepting, then wait for running requests; return the number of those ended with an error."""
     gateway.draining = True
+    server.drain()
     if patient:
         await asyncio.sleep(READINESS_LEAD_S)
     server.should_exit = True  # uvicorn closes idle connections, and ends after the last response

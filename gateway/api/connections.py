@@ -32,6 +32,7 @@ class WaitingConnections:
             key is checked, and must not be closed for connections that were accepted meanwhile.
         unknown: connections of callers that have not sent a valid key.
         known: connections of other callers.
+        draining: True while the gateway stops: each response then ends its connection.
     """
 
     def __init__(self, files_max: float = math.inf) -> None:
@@ -40,6 +41,7 @@ class WaitingConnections:
         self.accepted_max = 1 + self._unknown_max // 10
         self.unknown: dict[ClientConnection, asyncio.Transport] = {}
         self.known: dict[ClientConnection, asyncio.Transport] = {}
+        self.draining = False
 
     def trim(self) -> None:
         """Close the oldest connections above the bounds."""

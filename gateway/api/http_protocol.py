@@ -11,7 +11,7 @@ import logging
 import struct
 import sys
 import termios
-from typing import Any
+from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
@@ -50,6 +50,16 @@ class SlowHeaders(BadRequest):
 
 class _Rejected(Exception):  # httptools catches it
     """Stops the parser at a request that is rejected."""
+
+
+class _AnyLength(int):
+    """The length of a body that ends with the connection: no body is longer, and nothing remains of it."""
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __sub__(self, other: int) -> "_AnyLength":
+        return self
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -116,6 +126,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[SCOPE_KEY] = self._connection
 
+    def on_message_complete(self) -> None:
+        if self.headers and _field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
+            self._rejection = _too_large()
+            raise _Rejected
+        super().on_message_complete()
+
+    def drain(self) -> None:
+        """Close the connection after the request under way, and announce that in its response if it has not begun."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_started:
+            cycle.keep_alive = False
+
+    def eof_received(self) -> None:
+        """Return True, to keep the connection for the response, if the client has only stopped to send.
+
+        An end of file of a client that requested an answer of a model is a disconnect: the two look the same, and the
+        upstream request of a client that is gone would be billed. A proxy in front of the gateway does the same.
+        """
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or cycle.scope["method"] == "POST":
+            return None
+        cycle.keep_alive = False
+        return cast("None", True)  # asyncio's protocols may return True; the type of uvicorn's does not allow it
+
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
         super().on_body(body)
@@ -124,7 +158,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         read_bytes = self._head_bytes + self._read_bytes  # the head, and perhaps more
         self._head_bytes = self._bytes_since_body = 0
         if read_bytes > HEAD_BYTES_MAX:
-            head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            head_bytes = len(self.url) + _field_bytes(self.headers)
             if head_bytes > HEAD_BYTES_MAX:
                 self._rejection = _too_large()
                 raise _Rejected  # httptools stops, and uvicorn calls send_400_response
@@ -132,13 +166,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
             self._rejection = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
             raise _Rejected
+        version = self.parser.get_http_version()
         by_name = dict(self.headers)
+        if version not in ("1.1", "1.0") or by_name.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has a transfer coding other than chunked"
+            self._rejection = BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http")
+            raise _Rejected
         if len(by_name) != len(self.headers) or b"host" not in by_name:
-            self._rejection = _ambiguous(self.headers, needs_host=self.parser.get_http_version() != "1.0")
+            self._rejection = _ambiguous(self.headers, needs_host=version != "1.0")
             if self._rejection is not None:
                 raise _Rejected
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
         super().on_headers_complete()
+        if version == "1.0":
+            self.cycle.chunked_encoding = False  # HTTP/1.0 has no chunks: the end of the connection ends the body
+            self.cycle.expected_content_length = _AnyLength()
+        if self._waiting.draining:
+            self.cycle.keep_alive = False
         self.headers = []  # trailers go here and are dropped: as headers they would evade the checks of a proxy
         if len(self.pipeline) > PIPELINED_MAX:
             message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
@@ -223,6 +267,11 @@ def _ambiguous(headers: Headers, *, needs_host: bool) -> BadRequest | None:
     if needs_host and b"host" not in names:
         return BadRequest("header `host` is missing; send it", param="host", code="invalid_http")
     return None
+
+
+def _field_bytes(fields: list[tuple[bytes, bytes]]) -> int:
+    """Return the size of headers or trailers, with the four bytes around each name and value."""
+    return sum(len(name) + len(value) + 4 for name, value in fields)
 
 
 def _too_large() -> HeadersTooLarge:

@@ -8,6 +8,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.api.asgi import Receive, Scope, Send
+from gateway.api.connections import WaitingConnections
 from gateway.api.http_protocol import HEAD_BYTES_MAX, HEAD_S_MAX, PIPELINED_MAX, UNREAD_S_MAX, BoundedHttpProtocol
 from running import run_virtual
 
@@ -240,4 +241,93 @@ def test_a_body_is_never_taken_for_a_request(*, split: bool) -> None:
     assert transport.written.startswith(b"HTTP/1.1 400 ")
     assert b"remove the `Upgrade` header" in transport.written
     assert b"/2ok" not in transport.written
+    assert transport.closed
+
+
+async def _flushing(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer in two pieces, without a length, some time later."""
+    await asyncio.sleep(1)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"one", "more_body": True})
+    await send({"type": "http.response.body", "body": b"two"})
+
+
+def _exchange(*steps: bytes | str) -> tuple[_Transport, list[object]]:
+    """A connection to `_flushing`: bytes are received, names of methods are called; also returns their results."""
+
+    async def main() -> tuple[_Transport, list[object]]:
+        config = uvicorn.Config(_flushing, lifespan="off", ws="none", log_config=None, interface="asgi3")
+        config.load()
+        waiting = WaitingConnections()
+        protocol = BoundedHttpProtocol(config, ServerState(), {}, asyncio.get_running_loop(), waiting)
+        transport = _Transport()
+        protocol.connection_made(transport)
+        results: list[object] = []
+        for step in steps:
+            if isinstance(step, bytes):
+                protocol.data_received(step)
+            elif step == "draining":
+                waiting.draining = True
+            else:
+                results.append(getattr(protocol, step)())
+            await asyncio.sleep(0)
+        await asyncio.sleep(5)
+        protocol.connection_lost(None)
+        return transport, results
+
+    return run_virtual(main())
+
+
+def test_http_1_0_gets_no_chunks() -> None:
+    """HTTP/1.0 has no chunks: a body without a length ends with its connection."""
+    transport, _ = _exchange(b"GET / HTTP/1.0\r\n\r\n")
+    assert transport.written == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nonetwo"
+    assert transport.closed
+
+
+@pytest.mark.parametrize("steps", [("draining", _GET % 1), (_GET % 1, "drain")], ids=["before", "under way"])
+def test_a_response_announces_the_end_of_its_connection_while_draining(steps: tuple[str | bytes, ...]) -> None:
+    """A client must not send its next request on a connection that is about to be closed."""
+    transport, _ = _exchange(*steps)
+    assert b"\r\nconnection: close\r\n" in transport.written
+    assert transport.closed
+
+
+@pytest.mark.parametrize(("request_", "stays"), [(_GET % 1, True), (_HEAD, False), (b"GET /", False)])
+def test_a_client_that_stops_sending_after_its_request(request_: bytes, *, stays: bool) -> None:
+    """An end of file after a GET leaves the connection open for the response; after a POST it is a disconnect."""
+    transport, results = _exchange(request_, "eof_received")
+    assert results == [True if stays else None]
+    if stays:
+        assert transport.written.endswith(b"\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+        assert b"\r\nconnection: close\r\n" in transport.written
+        assert transport.closed
+
+
+_MANY = b"".join(b"%05d:v\r\n" % number for number in range(HEAD_BYTES_MAX // 8))
+TOO_LARGE = {
+    "small headers": b"GET / HTTP/1.1\r\nhost: x\r\n" + _MANY + b"\r\n",
+    "small trailers": _HEAD + b"3\r\nabc\r\n0\r\n" + _MANY + b"\r\n",
+}
+NOT_SUPPORTED = {
+    "two codings": b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "a coding": b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\n\r\n0\r\n\r\n",
+    "an old version": b"GET / HTTP/0.9\r\n\r\n",
+    "no version": b"GET /\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("request_", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_the_bound_of_a_head_holds_within_one_read(request_: bytes) -> None:
+    """Many short headers or trailers in one read of less than 256 kB are counted with what separates them."""
+    transport, _ = _exchange(request_)
+    assert b"HTTP/1.1 431 " in transport.written
+    assert transport.closed
+
+
+@pytest.mark.parametrize("request_", NOT_SUPPORTED.values(), ids=NOT_SUPPORTED)
+def test_other_versions_and_codings_are_refused(request_: bytes) -> None:
+    """A body in a coding that the gateway does not decode, or another version of HTTP, gets a 400."""
+    transport, _ = _exchange(request_)
+    assert transport.written.startswith(b"HTTP/1.1 400 ")
     assert transport.closed
