@@ -145,6 +145,10 @@ class Gateway:
         self._topology.close()
         self._writer.close()
 
+    def client_idle_s(self) -> float:
+        """Return the time after which an idle client connection is closed."""
+        return self._topology.settings.timeouts.client_idle_s
+
     def on_accepting(self, address: str, error: OSError | None) -> None:
         """Report that accepting connections fails, or with None that it works again."""
         reason = None if error is None else error.strerror or type(error).__name__

@@ -38,7 +38,6 @@ _BACKLOG = 4096
 _CLOSED_FOR_FILES = 16  # waiting connections that are closed when no file is left for a new one
 _UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel; the default is megabytes if a client does not read
 _YOUNG_MAX = 20_000  # new objects before a garbage collection; requests create no cycles
-_KEEP_ALIVE_S = 75  # idle client connections; longer than a load balancer's 60 s, so that it closes first
 
 
 class ListenError(Exception):
@@ -50,6 +49,7 @@ class _Server(uvicorn.Server):
 
     Args:
         waiting: connections without an admitted request, of all servers.
+        idle_s_max: returns the time after which an idle connection is closed; a reload may change it.
         on_accepting: receives the server's address and an error when accepting begins to fail, None when it works.
 
     Attributes:
@@ -64,10 +64,12 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         waiting: WaitingConnections,
         on_accepting: Callable[[str, OSError | None], None],
+        idle_s_max: Callable[[], float],
     ) -> None:
         super().__init__(config)
         self._waiting = waiting
         self._on_accepting = on_accepting
+        self._idle_s_max = idle_s_max
         self.prepared = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -103,6 +105,7 @@ class _Server(uvicorn.Server):
     def check(self) -> None:
         """Close connections that are late, and those above the bounds; must be called every second."""
         now_s = asyncio.get_running_loop().time()
+        self._waiting.idle_s_max = self._idle_s_max()
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, BoundedHttpProtocol):
                 connection.check(now_s)
@@ -254,7 +257,7 @@ def _servers(gateway: Gateway) -> list[_Server]:
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     waiting = WaitingConnections(math.inf if files_max == resource.RLIM_INFINITY else files_max)
     applications = (gateway.application, gateway.admin)
-    return [_Server(_config(application), waiting, gateway.on_accepting) for application in applications]
+    return [_Server(_config(each), waiting, gateway.on_accepting, gateway.client_idle_s) for each in applications]
 
 
 def _config(application: Application) -> uvicorn.Config:
@@ -269,7 +272,6 @@ def _config(application: Application) -> uvicorn.Config:
         server_header=False,
         date_header=True,
         proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
     )
 
 

@@ -3,7 +3,7 @@
 A connection costs its client next to nothing and the gateway an open file, so connections without a key could use all
 files. There is a bound for callers that have not sent a valid key and one for others; above it, the gateway closes the
 connection that has waited longest. A connection with an admitted request is not here and is never closed for room.
-No units.
+Units: seconds.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from gateway.api.asgi import Scope
 
 _UNKNOWN_MAX = 4_096  # at any limit of open files; a connection that waits takes about 10 kB
 _KNOWN_MAX = 16_384
+_IDLE_S_MAX = 75.0  # without a setting
 
 SCOPE_KEY: Final = "ttft_gateway.connection"
 """Key of the request's `ClientConnection` in the ASGI scope."""
@@ -32,6 +33,7 @@ class WaitingConnections:
             key is checked, and must not be closed for connections that were accepted meanwhile.
         unknown: connections of callers that have not sent a valid key.
         known: connections of other callers.
+        idle_s_max: time after which an idle connection is closed.
         draining: True while the gateway stops: each response then ends its connection.
     """
 
@@ -41,6 +43,7 @@ class WaitingConnections:
         self.accepted_max = 1 + self._unknown_max // 10
         self.unknown: dict[ClientConnection, asyncio.Transport] = {}
         self.known: dict[ClientConnection, asyncio.Transport] = {}
+        self.idle_s_max = _IDLE_S_MAX
         self.draining = False
 
     def trim(self) -> None:

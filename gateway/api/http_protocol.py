@@ -237,7 +237,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         elif now_s > self._last_read_s + UNREAD_S_MAX:
             self.transport.abort()
         self._unread_bytes = unread
-        if self._idle_since_s is not None and now_s > self._idle_since_s + self.timeout_keep_alive:
+        if self._idle_since_s is not None and now_s > self._idle_since_s + self._waiting.idle_s_max:
             self.timeout_keep_alive_handler()
         if self.head_since_s is not None and now_s > self.head_since_s + HEAD_S_MAX and not self.transport.is_closing():
             self._rejection = SlowHeaders(

@@ -300,6 +300,8 @@ class TimeoutSettings(Section):
     """Longest Retry-After of a replica that is waited out before a fallback is used."""
     request_body_s: Duration = 30.0
     """Timeout of a client's request body."""
+    client_idle_s: Duration = 75.0
+    """Time after which a client's idle connection is closed."""
 
 
 class LimitSettings(Section):

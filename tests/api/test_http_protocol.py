@@ -115,14 +115,16 @@ def test_a_connection_is_idle_only_while_nothing_is_asked() -> None:
         config = uvicorn.Config(_slow, lifespan="off", ws="none", log_config=None, interface="asgi3")
         config.load()
         loop = asyncio.get_running_loop()
-        protocol = BoundedHttpProtocol(config, ServerState(), {}, loop)
+        waiting = WaitingConnections()
+        waiting.idle_s_max = 20.0
+        protocol = BoundedHttpProtocol(config, ServerState(), {}, loop, waiting)
         transport = _Transport()
         protocol.connection_made(transport)
         protocol.data_received(_GET % 1 + b"GET /2 HT")
         await asyncio.sleep(_SLOW_S + 1)
         protocol.data_received(b"TP/1.1\r\nhost: x\r\n\r\n")
         closed = []
-        for seconds in (_SLOW_S - 1, 2, config.timeout_keep_alive):
+        for seconds in (_SLOW_S - 1, 2, waiting.idle_s_max):
             await asyncio.sleep(seconds)
             protocol.check(loop.time())
             closed.append(transport.closed)
