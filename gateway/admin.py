@@ -159,9 +159,11 @@ class Admin:
         self.hosts = HostCheck()
         self._feed = Feed()
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-        app.add_api_route("/healthz", _healthz)
+        app.add_api_route("/healthz", _healthz, methods=["GET", "HEAD"])
         guarded = [Depends(self._check_key)]
-        app.add_api_route("/metrics", self._metrics, dependencies=guarded)  # scrapers may add any query parameters
+        app.add_api_route(
+            "/metrics", self._metrics, methods=["GET", "HEAD"], dependencies=guarded
+        )  # scrapers may add any query parameters
         plain, quantiles, used = ([*guarded, _only_parameters(*names)] for names in ((), ("q",), ("key", "model")))
         app.add_api_route("/admin/models", self._models, dependencies=plain)
         app.add_api_route("/admin/models/{name:path}", self._model, dependencies=quantiles)

@@ -25,6 +25,8 @@ _SERVED = (
     "GET /v1/models, GET /v1/models/{model}; see /docs for all routes"
 )
 
+_READ = ["GET", "HEAD"]
+
 
 @cache
 def contract() -> str:
@@ -51,11 +53,11 @@ def plain_app(
     def entry(name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": created, "owned_by": "ttft-gateway"}
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=_READ)
     async def list_models(request: Request) -> JSONResponse:
         return JSONResponse({"object": "list", "data": [entry(name) for name in models_of(request)]})
 
-    @app.get("/v1/models/{model:path}")
+    @app.api_route("/v1/models/{model:path}", methods=_READ)
     async def get_model(request: Request, model: str) -> JSONResponse:
         models = models_of(request)
         if model not in models:
@@ -63,23 +65,28 @@ def plain_app(
             raise UnknownModel(f"model {model[:80]!r} does not exist; use one of: {known}", param="model")
         return JSONResponse(entry(model))
 
-    @app.get("/healthz")
+    @app.api_route("/healthz", methods=_READ)
     async def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz")
+    @app.api_route("/readyz", methods=_READ)
     async def readyz() -> JSONResponse:
         return JSONResponse({"status": "ready"}) if ready() else JSONResponse({"status": "draining"}, 503)
 
-    @app.get("/openapi.json")
+    @app.options("/")
+    async def check() -> Response:
+        """Answer HAProxy's default health check."""
+        return Response(status_code=204 if ready() else 503, headers={"allow": "OPTIONS"})
+
+    @app.api_route("/openapi.json", methods=_READ)
     def openapi_json() -> Response:  # not async, hence on a thread: reading the YAML takes 0.1 s, the first time
         return Response(_as_json(text), media_type="application/json")
 
-    @app.get("/openapi.yaml")
+    @app.api_route("/openapi.yaml", methods=_READ)
     async def openapi_yaml() -> PlainTextResponse:
         return PlainTextResponse(text, media_type="application/yaml")
 
-    @app.get("/docs")
+    @app.api_route("/docs", methods=_READ)
     async def docs() -> HTMLResponse:
         return get_swagger_ui_html(openapi_url="openapi.json", title="ttft-gateway", swagger_favicon_url="data:,")
 

@@ -59,10 +59,12 @@ def test_what_is_not_used_is_not_there() -> None:
 
 
 def test_routes() -> None:
-    """The app has exactly the paths and methods of the contract."""
+    """The app has exactly the paths and methods of the contract, HEAD for each GET, and the check of HAProxy."""
     app = plain_app(lambda _: ["m"], 0, lambda: True, "0")
     routes = [route for route in app.routes if isinstance(route, Route)]
     plain = {(route.path.replace(":path}", "}"), method) for route in routes for method in route.methods or ()}
+    assert {(path, "HEAD") for path, method in plain if method == "GET"} < plain
+    plain = {(path, method) for path, method in plain if method != "HEAD"} - {("/", "OPTIONS")}
     raced = {(path, "POST") for path in (*PATHS, COUNT_PATH)}
     assert plain | raced == {(path, method) for path, method, _ in operations()}
 

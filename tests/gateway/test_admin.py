@@ -373,7 +373,7 @@ def test_unknown_routes_and_methods() -> None:
     assert site.refusal("GET", "/admin/models/") == (404, "model_not_found")
     assert site.refusal("GET", "/docs") == (404, "unknown_url")
     assert site.refusal("DELETE", "/metrics") == (405, "method_not_allowed")
-    assert site.ask("DELETE", "/metrics").headers["allow"] == "GET"
+    assert site.ask("DELETE", "/metrics").headers["allow"] == "GET, HEAD"
 
 
 def test_bug_is_reported_without_its_text() -> None:

@@ -66,7 +66,7 @@ CASES = {
     ),
     "too large": Case(request_bytes(_GOOD + b" " * _BODY_MAX), 413, "request_too_large"),
     "an unknown route": Case(request_bytes(_GOOD, "/v1/images"), 404, "unknown_url"),
-    "no route at all": Case(request_bytes(_GOOD, "/"), 404, "unknown_url"),
+    "no route at all": Case(request_bytes(_GOOD, "/v1"), 404, "unknown_url"),
     "a wrong method": Case(request_bytes(b"", method="GET"), 405, "method_not_allowed"),
     "a wrong method elsewhere": Case(request_bytes(_GOOD, "/v1/models"), 405, "method_not_allowed"),
     "a header bomb": Case(request_bytes(_GOOD, headers={"x-bomb": "x" * 100_000}), 431, "headers_too_large"),
@@ -307,5 +307,28 @@ def test_a_connection_cut_in_the_head_is_no_request() -> None:
                 assert (await head(reader, writer, 0.0)).status == 400
             writer.close()
             await writer.wait_closed()
+
+    run_real(main())
+
+
+HEALTH_CHECKS = {
+    b"OPTIONS / HTTP/1.0\r\n\r\n": b"HTTP/1.1 204 ",  # HAProxy's default
+    b"HEAD /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n": b"HTTP/1.1 200 ",
+    b"HEAD /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n": b"HTTP/1.1 200 ",
+}
+
+
+def test_health_checks_without_a_body() -> None:
+    """The default checks of load balancers pass: HEAD, and OPTIONS over HTTP/1.0 without a host."""
+
+    async def main() -> None:
+        async with serving({"a": {"ttft": "1ms"}}) as site:
+            for request, status in HEALTH_CHECKS.items():
+                reader, writer = await connect(site.port)
+                writer.write(request)
+                answer_bytes = await reader.read()
+                writer.transport.abort()
+                assert answer_bytes.startswith(status)
+                assert answer_bytes.endswith(b"\r\n\r\n")
 
     run_real(main())
