@@ -33,6 +33,7 @@ from gateway.learned_file import LearnedFile
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
+from gateway.observe.process import ProcessValues
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
@@ -96,7 +97,8 @@ class Gateway:
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
         self.learned = LearnedFile(settings.learned_file, lambda: self._topology.models, self._runtime)
         usage = UsageTable()
-        self._metrics = Metrics(self._states, self._admission_state)
+        process = ProcessValues(_VERSION, lambda: self._writer.lost)
+        self._metrics = Metrics(self._states, self._admission_state, process)
         self._admin = Admin(
             self._metrics,
             self._states,

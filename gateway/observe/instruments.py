@@ -190,6 +190,9 @@ class Instruments:
         billed = (*attempt, "disposition")
         self.billed = _counter("ttft_gateway_billed_tokens", "Tokens that are, or may be, billed", *billed, "token")
         self.cost = _counter("ttft_gateway_cost", "Cost of the billed tokens, on replicas with prices", *billed)
+        self.key_requests = _counter("ttft_gateway_key_requests", "Requests by key", "key", "status_class")
+        self.reloads = _counter("ttft_gateway_config_reloads", "Reloads of the configuration", "result")
+        self.accept_stops = _counter("ttft_gateway_accept_stops", "Times that accepting connections began to fail")
         self.component_failures = _counter(
             "ttft_gateway_component_failures", "Exceptions in components, which were bypassed", "component"
         )

@@ -7,13 +7,14 @@ Units: seconds; the help text of a gauge names its unit.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from gateway.observe.instruments import MODEL, REPLICA, Instruments, Line
+from gateway.observe.process import ProcessValue
 from gateway.observe.quotas import COOLING, LEFT, cooling_lines, left_lines
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import (
@@ -67,13 +68,20 @@ class Metrics:
     Args:
         state: source of the pools' state, read at each scrape.
         admission: source of the admission state, read at each scrape.
+        process: source of the values of the process, read at each scrape.
 
     Attributes:
         on_event: counts one event (a `gateway.events.Listener`).
     """
 
-    def __init__(self, state: StateSource, admission: AdmissionSource = AdmissionState) -> None:
+    def __init__(
+        self,
+        state: StateSource,
+        admission: AdmissionSource = AdmissionState,
+        process: Callable[[], Iterable[ProcessValue]] = tuple,
+    ) -> None:
         self._state = state
+        self._process = process
         self._admission = admission
         self._instruments = Instruments()
         self.on_event = Recorder(self._instruments).on_event
@@ -114,6 +122,9 @@ class Metrics:
         yield from _sliced(
             name, "Bytes of buffered request bodies", "gauge", iter([(name, {}, float(admission.body_bytes))])
         )
+        for name, text, kind, value, labels in self._process():
+            sample = f"{name}_total" if kind == "counter" else name
+            yield from _sliced(name, text, kind, iter([(sample, dict(labels), float(value))]))
 
 
 def _pool_lines(name: str, read: Callable[[PoolState], float], pools: list[PoolState]) -> Iterator[Line]:

@@ -11,8 +11,10 @@ from functools import cache
 
 from gateway.errors import GatewayError
 from gateway.events import (
+    AcceptingChanged,
     AttemptReport,
     ComponentFailed,
+    ConfigReloaded,
     Event,
     HedgeFired,
     RequestEnded,
@@ -38,6 +40,7 @@ _OPERATIONS = {  # OpenTelemetry's names
 }
 _OTHER = "_OTHER"  # OpenTelemetry's name for an error outside of the closed set
 _CODES_MAX = 64  # the gateway has fewer; bounds the labels if a code ever contains a client's input
+_KEY_SERIES_MAX = 1_000  # names and classes of status; requests of further keys count as _OTHER
 _RAISED_CODES = (  # codes set where an error is raised; the rest are in the error classes
     "client_gone",
     "upstream_cut",
@@ -65,6 +68,7 @@ class Recorder:
         self._instruments = instruments
         self._models: dict[tuple[str, Api], _ModelSeries] = {}
         self._codes: set[str | None] = set()
+        self._keys: dict[tuple[str, int], Counter] = {}
 
     def on_event(self, event: Event) -> None:
         """Count one event (a `gateway.events.Listener`)."""
@@ -74,6 +78,7 @@ class Recorder:
             if series is None:
                 series = self._models[key] = _ModelSeries(self._instruments, event.model, _OPERATIONS[event.api])
             series.record(event)
+            self._count_key(event.key_name, event.status)
         elif isinstance(event, HedgeFired):
             self._instruments.hedges_fired.at(event.model).value += 1
         elif isinstance(event, RequestRejected):
@@ -81,10 +86,25 @@ class Recorder:
                 self._codes.add(event.code)
             code = event.code if event.code in self._codes else _OTHER
             self._instruments.rejected.at(code or "").value += 1
+            if event.key_name is not None:
+                self._count_key(event.key_name, event.status)
             if event.queued_s and event.model is not None:
                 self._instruments.queue.at(event.model).observe(event.queued_s)
         elif isinstance(event, ComponentFailed):
             self._instruments.component_failures.at(event.component).value += 1
+        elif isinstance(event, ConfigReloaded):
+            self._instruments.reloads.at("applied" if event.error is None else "rejected").value += 1
+        elif isinstance(event, AcceptingChanged) and not event.accepting:
+            self._instruments.accept_stops.at().value += 1
+
+    def _count_key(self, key_name: str, status: int) -> None:
+        series = self._keys.get((key_name, status // 100))
+        if series is None:
+            name = key_name if len(self._keys) < _KEY_SERIES_MAX else _OTHER
+            series = self._instruments.key_requests.at(name, f"{status // 100}xx")
+            if name is key_name:
+                self._keys[(key_name, status // 100)] = series
+        series.value += 1
 
 
 @dataclass(frozen=True, slots=True)

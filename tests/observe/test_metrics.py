@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from checkout import DOCS
 from gateway.events import (
+    AcceptingChanged,
     ComponentFailed,
+    ConfigReloaded,
     Event,
     HedgeFired,
     RecoveryKind,
@@ -28,6 +30,7 @@ from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe import metrics as metrics_module
 from gateway.observe.instruments import Histogram, Instruments
 from gateway.observe.metrics import Metrics
+from gateway.observe.process import ProcessValues
 from gateway.observe.recorder import Recorder
 from providers.base import Api, Usage
 from running import run_virtual
@@ -239,6 +242,35 @@ def test_component_failures() -> None:
     }
 
 
+def test_reloads_and_stops_of_accepting() -> None:
+    """A rejected reload, which SIGHUP reports to nobody, is counted, as is the start of a failure to accept."""
+    stopped = AcceptingChanged(0.0, "127.0.0.1:8080", accepting=False, error="Too many open files")
+    works = AcceptingChanged(9.0, "127.0.0.1:8080", accepting=True)
+    scrape = Scrape(ConfigReloaded(0.0, 1, 2, 0), ConfigReloaded(0.0, 1, 2, 0, "no"), stopped, works)
+    assert scrape.named("ttft_gateway_config_reloads_total") == {"applied": 1, "rejected": 1}
+    assert scrape["ttft_gateway_accept_stops_total", {}] == 1
+
+
+def test_requests_by_key_are_bounded() -> None:
+    """Requests count by key and class of status, rejected ones too; keys above the bound share one name."""
+    refused = [RequestRejected(0.0, "r", f"key-{number}", 429, "rate_limit_exceeded") for number in range(1_100)]
+    scrape = Scrape(REQUEST, RequestRejected(0.0, "r", None, 401, "invalid_api_key"), *refused)
+    counts = {labels: value for (name, labels), value in scrape.samples.items() if "key_requests_total" in name}
+    assert counts[frozenset({("key", REQUEST.key_name), ("status_class", "2xx")})] == 1
+    assert counts[frozenset({("key", "_OTHER"), ("status_class", "4xx")})] == 101
+    assert len(counts) == 1_001
+
+
+def test_values_of_the_process() -> None:
+    """The version, the lost lines and the usual values of a process are in the scrape."""
+    values = ProcessValues("1.2.3", lambda: 7)
+    text = run_virtual(Metrics(list, process=values).render()).decode()
+    assert re.search(r'^ttft_gateway_build_info\{.*version="1.2.3".*\} 1.0$', text, re.MULTILINE)
+    assert "\nttft_gateway_log_lines_lost_total 7.0\n" in text
+    assert re.search(r"^process_cpu_seconds_total [0-9.]+$", text, re.MULTILINE)
+    assert re.search(r"^process_max_fds [0-9.e+]+$", text, re.MULTILINE)
+
+
 def test_gauges_show_the_current_state() -> None:
     """Gauges are read from the state at scrape time; unknown values of a replica are omitted."""
     scrape = Scrape(models=["llama"])
@@ -355,7 +387,9 @@ def test_every_metric_is_documented() -> None:
         family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
         for family in Instruments().families()
     }
-    for piece in Metrics(list, lambda: ADMISSION)._slices([pool("llama")]):
-        if piece.type == "gauge":
-            exported[piece.name] = ("gauge", set(piece.samples[0].labels))
+    values = ProcessValues("1.2.3", lambda: 7)
+    for piece in Metrics(list, lambda: ADMISSION, values)._slices([pool("llama")]):
+        if piece.samples:
+            name = piece.name + ("_total" if piece.type == "counter" else "")
+            exported.setdefault(name, (piece.type, set(piece.samples[0].labels)))
     assert documented == exported

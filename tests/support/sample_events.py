@@ -3,8 +3,10 @@
 from msgspec.structs import replace
 
 from gateway.events import (
+    AcceptingChanged,
     AttemptReport,
     ComponentFailed,
+    ConfigReloaded,
     Event,
     HedgeFired,
     RecoveryKind,
@@ -105,6 +107,8 @@ EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at lea
     REJECTED,
     HedgeFired(0.0, "r-1", "llama", "a", "b", 0.25),
     ComponentFailed(0.0, "plan", "ValueError"),
+    ConfigReloaded(0.0, 1, 2, 0, "line 3 is wrong"),
+    AcceptingChanged(0.0, "127.0.0.1:8080", accepting=False, error="Too many open files"),
 )
 
 ADMISSION = AdmissionState(
