@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -127,7 +127,7 @@ def _shown_name(replica: ReplicaSettings) -> str:
 async def _warn_of_unreachable(settings: Settings) -> None:
     """Connect to each replica once, and warn of those that are unreachable."""
     replicas = {
-        (urlsplit(replica.base_url).hostname, urlsplit(replica.base_url).port): (model, replica)
+        urlsplit(replica.base_url).netloc: (model, replica)
         for model in settings.models
         for pool in pools(model)
         for replica in pool
@@ -157,7 +157,10 @@ async def _connect_fault(base_url: str) -> str | None:
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
     try:
         async with asyncio.timeout(_CONNECT_S_MAX):
-            transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
+            if url.scheme == "http+unix":
+                transport, _ = await loop.create_unix_connection(asyncio.Protocol, unquote(url.netloc))
+            else:
+                transport, _ = await loop.create_connection(asyncio.Protocol, host, port)
     except TimeoutError:
         return f"no connection within {_CONNECT_S_MAX:g} s"
     except OSError as error:

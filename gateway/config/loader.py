@@ -6,6 +6,7 @@ configuration file. Rules are in rules.py and settings.py, the wording of pydant
 """
 
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -22,6 +23,7 @@ from gateway.config.values import secret_fault, with_v1
 
 _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
+_PROBLEMS_MAX = 100  # reported at a time; a file of another program may have as many as lines
 _OPTIONS = (  # correction for a file -> correction for a command line
     (re.compile("add `keys: [^`]*`"), "write `keys` in a configuration file"),
     (re.compile("`allow_anonymous: true`"), "`--allow-anonymous`"),
@@ -148,6 +150,17 @@ def _read(file: Path, bytes_max: int) -> str:
     return text
 
 
+def _read_secret(file: Path) -> str:
+    """Return the content of a secret file, which must not be a pipe: nothing may ever write into it."""
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):
+        mode = stat.S_IFREG  # the reason comes from reading
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise _Unreadable("the path is a pipe, a socket or a device; name a regular file")
+    return _read(file, _SECRET_BYTES_MAX).strip()
+
+
 def _add_defaults(data: object, defaults: Mapping[str, object]) -> None:
     if isinstance(data, dict):
         for key, value in defaults.items():
@@ -171,7 +184,7 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        for detail in error.errors(include_url=False)[:_PROBLEMS_MAX]:
             if detail["type"] != "too_short" or not detail["input"]:  # otherwise an item is at fault
                 findings.append(finding(detail, document.references.get(detail["loc"])))
     if isinstance(data, dict):
@@ -179,7 +192,7 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
     first: dict[Loc, str] = {}
     for loc, message in findings:
         first.setdefault(loc, message)
-    return settings, list(first.items())
+    return settings, list(first.items())[:_PROBLEMS_MAX]
 
 
 def _secret_entries(data: RawMapping) -> list[tuple[Loc, RawMapping, str]]:
@@ -198,7 +211,7 @@ def _take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
             continue
         fault = f"`{field}` is set as well; remove one of the two" if field in entry else None
         try:
-            secret = _read(folder / name, _SECRET_BYTES_MAX).strip()
+            secret = _read_secret(folder / name)
             fault = fault or secret_fault(secret)
         except _Unreadable as error:
             secret, fault = "", fault or f"{error} (paths are relative to the configuration file)"

@@ -9,6 +9,7 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are cou
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -380,6 +381,7 @@ class Settings(Section):
         return self.hedge.model_copy(update=own)
 
 
+@cache
 def sections() -> dict[tuple[str, ...], type[Section]]:
     """Return every mapping in the file by its path without indices; `()` is the file itself."""
     found: dict[tuple[str, ...], type[Section]] = {}

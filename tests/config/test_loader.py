@@ -1,6 +1,7 @@
 """The configuration file as a whole: values that are loaded, and the place of each typical mistake."""
 
 import contextlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import ErrorDetails
 
-from gateway.config.errors import ConfigError, ConfigProblem
+from gateway.config import loader
+from gateway.config.document import Loc
+from gateway.config.errors import ConfigError, ConfigProblem, finding
 from gateway.config.loader import from_replicas, load, masked
 from gateway.config.settings import Settings, sections
 from sentences import Sentences
@@ -338,3 +342,24 @@ def test_data_of_any_shape_is_a_config_error(tmp_path_factory: pytest.TempPathFa
         load(file, {})
     assert caught.value.problems
     assert all(re.search(r":\d+:\d+: .{10,}", str(problem)) for problem in caught.value.problems)
+
+
+def test_a_pipe_as_a_key_file_is_a_mistake(folder: Path) -> None:
+    """A key file that is a pipe, into which nothing may ever write, is reported instead of read."""
+    os.mkfifo(folder / "pipe.key")
+    with pytest.raises(ConfigError, match="the path is a pipe, a socket or a device; name a regular file"):
+        loaded(folder, MODELS + "keys: [{name: a, key_file: pipe.key}]")
+
+
+def test_problems_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of unknown settings, 100 are explained; the others cost nothing more than parsing."""
+    explained: list[object] = []
+
+    def explain(error: ErrorDetails, reference: str | None) -> tuple[Loc, str]:
+        explained.append(error)
+        return finding(error, reference)
+
+    monkeypatch.setattr(loader, "finding", explain)
+    with pytest.raises(ConfigError) as caught:
+        loaded(folder, MODELS + "".join(f"unknown_{number}: 1\n" for number in range(1_000)))
+    assert (len(caught.value.problems), len(explained)) == (100, 100)

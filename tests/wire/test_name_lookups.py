@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -17,6 +18,7 @@ from gateway.cli import event_loop
 from gateway.cli.event_loop import GatewayLoop
 from gateway.cli.serve import _warn_of_unreachable
 from gateway.config.loader import load
+from gateway.config.settings import Settings
 from http_clients import CLIENTS
 from providers.errors import ConnectError
 from providers.transport.origin import Origin
@@ -288,3 +290,19 @@ async def _failure(loop: asyncio.AbstractEventLoop, name: str) -> str | None:
     except OSError as error:
         return error.strerror
     return None
+
+
+def test_a_unix_socket_that_works_is_no_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At start, a replica at a unix socket is connected to, and is named only if that fails."""
+
+    async def main() -> None:
+        bases = {name: f"http+unix://{quote(str(tmp_path / name), safe='')}/v1" for name in ("Works.sock", "none.sock")}
+        replicas = [{"name": name, "kind": "vllm", "base_url": base} for name, base in bases.items()]
+        settings = Settings.model_validate({"models": [{"name": "m", "replicas": replicas}]})
+        async with await asyncio.start_unix_server(lambda _, writer: writer.close(), tmp_path / "Works.sock"):
+            await _warn_of_unreachable(settings)
+
+    run_real(main())
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert "replica none.sock of m" in warning
+    assert "No such file or directory" in warning
