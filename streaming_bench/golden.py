@@ -45,12 +45,12 @@ def write_golden(folder: Path) -> list[str]:
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             changes.append(f"lab/{name} has changed")
         file.write_text(text, encoding="utf-8", newline="\n")
-    for name in names("W"):
-        file, rows = folder / f"{name.lower()}.json", golden_rows(name)
+    for name in map(str.lower, names("W")):
+        file, rows = folder / f"{name}.json", golden_rows(name)
         old = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         file.write_text(json.dumps(rows, indent=1) + "\n")
         changes += [
-            f"{name.lower()} {policy}: {_compared(old.get(policy), rows.get(policy))}"
+            f"{name} {policy}: {_compared(old.get(policy), rows.get(policy))}"
             for policy in dict.fromkeys((*old, *rows))
             if old.get(policy) != rows.get(policy)
         ]
