@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, Prompts, RawFields, prompt_count, without_effect
+from gateway.inbound.parsed import AnyArray, NumberLimits, ParsedFields, Prompts, RawFields, without_effect
 from providers.base import Api
 
 
@@ -23,7 +23,7 @@ class Tool(msgspec.Struct, gc=False):
 
 class _Message(msgspec.Struct, gc=False):
     role: str
-    content: str | list[msgspec.Raw] | None = None
+    content: str | AnyArray | None = None
 
 
 class _Fields(msgspec.Struct, gc=False):
@@ -57,20 +57,9 @@ class _Fields(msgspec.Struct, gc=False):
 class _Chat(_Fields, gc=False):
     messages: list[_Message] | None = None
 
-    def prompts(self) -> int:
-        """Return the number of prompts: 1, or 0 if there are no messages or too many."""
-        return 1 if self.messages and len(self.messages) <= inbound_fields.MESSAGES_MAX else 0
-
 
 class _Completions(_Fields, gc=False):
     prompt: str | Prompts | None = None
-
-    def prompts(self) -> int:
-        """Return the number of prompts, 0 for none, too many, or texts mixed with token numbers."""
-        if isinstance(self.prompt, list):
-            count = prompt_count(self.prompt)
-            return count if count <= inbound_fields.PROMPTS_MAX else 0
-        return 0 if self.prompt is None else 1
 
 
 _decode_chat = msgspec.json.Decoder(_Chat).decode
@@ -105,7 +94,9 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     reason = "its fields are inconsistent"
     try:
         fields = _decode_chat(body)
-        if fields.is_within(bounds) and fields.prompts():
+        inbound_fields.check_length("messages", fields.messages, inbound_fields.MESSAGES_MAX)
+        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
+        if fields.is_within(bounds) and fields.messages:
             return _parsed(fields, 1, "messages", raws)
     except msgspec.ValidationError as error:
         reason = str(error)
@@ -121,7 +112,8 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     reason = "its fields are inconsistent"
     try:
         fields = _decode_completions(body)
-        prompts = fields.prompts()
+        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
+        prompts = inbound_fields.count_prompts("prompt", fields.prompt, raws)
         if fields.is_within(bounds) and prompts:
             return _parsed(fields, prompts, "prompt", raws)
     except msgspec.ValidationError as error:
@@ -130,6 +122,8 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
 
 
 def _parsed(fields: _Fields, prompts: int, prompt: str, raws: RawFields) -> ParsedFields:
+    if fields.stream_options is not None:
+        inbound_fields.check_size("stream_options", raws)
     plain, tokens = _RARE.isdisjoint(raws), fields.max_completion_tokens or fields.max_tokens
     return ParsedFields(
         model=fields.model or "",

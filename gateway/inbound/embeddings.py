@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, Prompts, RawFields, prompt_count
+from gateway.inbound.parsed import NumberLimits, ParsedFields, Prompts, RawFields
 from providers.base import Api
 
 
@@ -25,13 +25,9 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
-        if fields.model and fields.input and fields.stream is not True and _is_uniform(fields.input):
+        is_uniform = fields.input and inbound_fields.count_prompts("input", fields.input, raws)
+        if fields.model and is_uniform and fields.stream is not True:
             return ParsedFields(model=fields.model, streaming=False, prompt=("input",), assemble=False)
     except msgspec.ValidationError as error:
         reason = str(error)
     raise inbound_fields.wrong_field(Api.EMBEDDINGS, raws, {}, reason)
-
-
-def _is_uniform(value: str | Prompts) -> bool:
-    """Return True for one text or one list of tokens, or at most `PROMPTS_MAX` of either, unmixed."""
-    return isinstance(value, str) or 1 <= prompt_count(value) <= inbound_fields.PROMPTS_MAX

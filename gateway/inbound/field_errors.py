@@ -1,26 +1,31 @@
 """Builds the error for a request's invalid fields: what was found, where, and what to write instead. Pure.
 
-Used only after `gateway.inbound.request` has rejected a request, so it may be slow: it decodes each field again and
-checks it piece by piece. A message shows at most some 60 characters of the client's data; codes are OpenAI's where
-OpenAI has one. No units.
+Used after `gateway.inbound.request` has rejected a request: it decodes each field again and checks it piece by piece.
+Of a field over `DECODED_MAX` only the beginning is decoded, and the typed decoder's own error has the path: a rejected
+request must not hold the event loop for longer than a good one. A message shows at most some 60 characters of the
+client's data; codes are OpenAI's where OpenAI has one. Units: bytes.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
 import msgspec
 
 from gateway.errors import BadRequest
+from gateway.inbound.parsed import AnyArray, Prompts, Tokens, prompt_count
 from gateway.inbound.syntax_errors import cut, too_deep
 from providers.base import Api
 
 MESSAGES_MAX: Final = 100_000
+TOOLS_MAX: Final = 10_000  # OpenAI accepts 128
 PROMPTS_MAX: Final = 2_048  # prompts of one completions call; each gets its own answer
 
 _STRING_MAX: Final = 60  # characters that are escaped for a message, before it is cut
 _DIGITS_MAX: Final = 99  # longer numbers are cut: they are over every limit anyway
+DECODED_MAX: Final = 64 * 1024  # bytes of a field that are decoded for a message
 _MESSAGE: Final = '{"role": "user", "content": "..."}'
 
 
@@ -30,12 +35,70 @@ def wrong_field(api: Api, raws: Mapping[str, msgspec.Raw], maxima: Mapping[str, 
     Args:
         raws: the values of the top level.
         maxima: largest allowed value of each whole number.
-        reason: reason for the message if no invalid field is found here.
+        reason: the typed decoder's error, for the message if no invalid field is found here.
     """
     try:
-        return next(_wrong_fields(api, raws, maxima), BadRequest(f"the body is invalid: {reason}"))
+        return next(_wrong_fields(api, raws, maxima), None) or _decoder_error(reason)
     except RecursionError:
         return too_deep()
+
+
+def check_length(name: str, items: Sequence[object] | None, maximum: int) -> None:
+    """Check the number of items of an array that has been decoded.
+
+    Raises:
+        BadRequest: there are more than `maximum`.
+    """
+    if items is not None and len(items) > maximum:
+        raise _too_long(name, len(items), maximum)
+
+
+def check_size(name: str, raws: Mapping[str, msgspec.Raw]) -> None:
+    """Check the size of a field that is decoded again for each upstream request.
+
+    Raises:
+        BadRequest: it is over `DECODED_MAX`.
+    """
+    size = len(raws.get(name, b""))
+    if size > DECODED_MAX:
+        raise BadRequest(f"`{name}` is {size} bytes; send at most {DECODED_MAX}", param=name, code="invalid_value")
+
+
+def count_prompts(name: str, prompt: str | Prompts | None, raws: Mapping[str, msgspec.Raw]) -> int:
+    """Return the number of prompts, 0 for none or for items of several types.
+
+    Args:
+        name: key of the prompt.
+        prompt: a text, or a decoded array of texts, of token numbers, or of arrays that may be token numbers.
+        raws: the values of the top level.
+
+    Raises:
+        BadRequest: there are more than `PROMPTS_MAX`.
+        msgspec.ValidationError: an array has an item that is no token number.
+    """
+    if prompt is None or isinstance(prompt, str):
+        return 0 if prompt is None else 1
+    if len(prompt) > PROMPTS_MAX:
+        raw = bytes(raws[name])
+        if raw.count(b"[") > 1 or b'"' in raw:  # an array of numbers has neither
+            raise _too_long(name, len(prompt), PROMPTS_MAX)
+    elif set(map(type, prompt)) == {AnyArray}:
+        return prompt_count(_decode_token_arrays(raws[name]))
+    return prompt_count(prompt)
+
+
+def _decoder_error(reason: str) -> BadRequest:
+    """Build the error from that of the typed decoder."""
+    if found := _WRONG_TYPE.match(reason):
+        expected = " or ".join(_WORD.get(word, word) for word in found[1].split(" | "))
+        return _found("invalid_type", found[3], f"is {_WORD.get(found[2], found[2])}; write {expected}")
+    if found := _NO_FIELD.match(reason):
+        return _found("missing_required_parameter", f"{found[2]}.{found[1]}", "is missing; write it")
+    return BadRequest(f"the body is invalid: {reason}")
+
+
+def _found(code: str, path: str, rest: str) -> BadRequest:
+    return BadRequest(f"`{path}` {rest}", param=path, code=code)
 
 
 def wrong_model(raws: Mapping[str, msgspec.Raw]) -> BadRequest:
@@ -229,12 +292,16 @@ def _item_kind(item: object) -> type:
 
 
 def _length(name: str, items: list[object], maximum: int, minimum: str) -> Iterator[BadRequest]:
+    if isinstance(items, _LargeArray):
+        return
     if not items:
         yield BadRequest(f"`{name}` is an empty array; write {minimum}", param=name, code="empty_array")
     elif len(items) > maximum:
-        yield BadRequest(
-            f"`{name}` has {len(items)} items; send at most {maximum}", param=name, code="array_above_max_length"
-        )
+        yield _too_long(name, len(items), maximum)
+
+
+def _too_long(name: str, count: int, maximum: int) -> BadRequest:
+    return BadRequest(f"`{name}` has {count} items; send at most {maximum}", param=name, code="array_above_max_length")
 
 
 def _missing(name: str, raws: Mapping[str, msgspec.Raw], expected: str) -> BadRequest:
@@ -261,7 +328,28 @@ def _wrong_literal(name: str, value: object, expected: str) -> BadRequest:
 def _value(raws: Mapping[str, msgspec.Raw], name: str) -> object:
     """Decode a field with the standard library, which accepts any number; None if it is absent or null."""
     raw = raws.get(name)
-    return None if raw is None else json.loads(bytes(raw), parse_int=lambda digits: int(digits[:_DIGITS_MAX]))
+    if raw is None:
+        return None
+    if len(raw) > DECODED_MAX:
+        return _beginning(bytes(memoryview(raw)[:_SHOWN_BYTES]))
+    return json.loads(bytes(raw), parse_int=lambda digits: int(digits[:_DIGITS_MAX]))
+
+
+def _beginning(raw: bytes) -> object:
+    """Return a value of the type of a large value, from its first bytes; an array or an object has no items."""
+    if raw.startswith(b"{"):
+        return {}
+    if raw.startswith(b"["):
+        return _LargeArray()
+    if raw.startswith(b'"'):
+        whole = _WHOLE_CHARACTERS.match(raw)
+        return json.loads(f'"{whole[1].decode(errors="ignore")}"') if whole else ""
+    digits = _DIGITS.match(raw)
+    return int(digits[0]) if digits else 0
+
+
+class _LargeArray(list[object]):
+    """An array that is too large to be decoded for a message; the typed decoder's error names its invalid item."""
 
 
 def _shown(value: object) -> str:
@@ -275,6 +363,20 @@ def _shown(value: object) -> str:
     return cut(json.dumps(value))
 
 
+_SHOWN_BYTES: Final = 12 * _STRING_MAX  # a character is at most two escapes of six bytes
+_WHOLE_CHARACTERS: Final = re.compile(rb'"((?:[^"\\]|\\u[dD][89abAB]..\\u....|\\u(?![dD][89a-fA-F])....|\\[^u])*)')
+_DIGITS: Final = re.compile(rb"-?\d{1,%d}" % _DIGITS_MAX)
+_WRONG_TYPE: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)` - at `\$\.?([^`]+)`\Z")
+_NO_FIELD: Final = re.compile(r"Object missing required field `([^`]+)` - at `\$\.?([^`]+)`\Z")
+_WORD: Final = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+}
+_decode_token_arrays: Final = msgspec.json.Decoder(list[Tokens]).decode
 _ITEM: Final = {"prompt": "prompt", "input": "text"}
 _PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[BadRequest]]]] = {
     Api.CHAT: _messages,

@@ -6,13 +6,13 @@ import msgspec
 
 from gateway.errors import BadRequest
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, without_effect
+from gateway.inbound.parsed import AnyArray, NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
 
 
 class _Message(msgspec.Struct, gc=False):
     role: str
-    content: str | list[msgspec.Raw]
+    content: str | AnyArray
 
 
 class _Tool(msgspec.Struct, gc=False):
@@ -44,6 +44,8 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
+        inbound_fields.check_length("messages", fields.messages, inbound_fields.MESSAGES_MAX)
+        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         if fields.max_tokens is None and fields.model and fields.messages:
             raise BadRequest(
                 "`max_tokens` is missing; write the maximum number of tokens of the answer",
@@ -66,7 +68,8 @@ def read_count(body: bytes, raws: RawFields) -> str:
     reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
-        if fields.model and fields.messages and len(fields.messages) <= inbound_fields.MESSAGES_MAX:
+        inbound_fields.check_length("messages", fields.messages, inbound_fields.MESSAGES_MAX)
+        if fields.model and fields.messages:
             return fields.model
     except msgspec.ValidationError as error:
         reason = str(error)
@@ -78,7 +81,7 @@ def _within(fields: _Fields, bounds: NumberLimits) -> bool:
     return (
         bool(fields.model)
         and fields.messages is not None
-        and 1 <= len(fields.messages) <= inbound_fields.MESSAGES_MAX
+        and len(fields.messages) >= 1
         and 0 <= (fields.max_tokens or 0) <= bounds.max_tokens_max
         and (fields.max_tokens or 0) % 1 == 0
     )

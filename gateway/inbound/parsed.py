@@ -1,5 +1,8 @@
 """The fields read from a request body of any API, and the limits on its numbers. Pure.
 
+`AnyArray` and `AnyObject` decode any JSON array or object without building its items, so that a typed decode costs the
+same whatever a client puts there.
+
 A whole number may be written with a fraction of zero: 16.0 is an integer of JSON Schema, and some clients write all
 numbers that way. The body is passed on as it is. Units: tokens.
 """
@@ -14,12 +17,21 @@ import msgspec
 RawFields = dict[str, msgspec.Raw]
 """The values of a body's top level, by key."""
 
-Tokens = list[int | float]
-Prompts = list[str | int | float | Tokens]
-"""The items of a list of prompts: texts, the tokens of one prompt, or lists of tokens."""
-
 _NUMBERS: Final = frozenset({int, float})
 _NO_EFFECT: Final = frozenset({b"null", b"false", b'["text"]'})
+
+
+class AnyArray(msgspec.Struct, array_like=True, gc=False):
+    """Any array; its items are checked to be JSON, and skipped."""
+
+
+class AnyObject(msgspec.Struct, gc=False):
+    """Any object; its values are checked to be JSON, and skipped."""
+
+
+Tokens = list[int | float]
+Prompts = list[str | int | float | AnyArray]
+"""The items of a list of prompts: texts, the tokens of one prompt, or arrays, perhaps of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,7 @@ class ParsedFields(msgspec.Struct, frozen=True, gc=False):
     previous_id: str | None = None
 
 
-def prompt_count(items: Prompts) -> int:
+def prompt_count(items: Prompts | list[Tokens]) -> int:
     """Return the number of prompts in a list; 0 if it is empty or mixed, or a token is not whole."""
     kinds = set(map(type, items))
     if kinds <= _NUMBERS:

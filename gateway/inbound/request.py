@@ -8,6 +8,7 @@ the upstream unchanged. `gateway.inbound.syntax_errors` and `gateway.inbound.fie
 Independent of configured models and API keys. Units: bytes, seconds, tokens.
 """
 
+import enum
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -53,6 +54,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     tells_usage: bool = False
 
 
+_COLONS_MAX: Final = 2_000  # in a body whose keys are not counted before they are decoded; a key needs one
 _read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
@@ -191,6 +193,8 @@ def _top_level(body: bytes) -> RawFields:
     try:
         if not body.isascii():
             body.decode()  # the decoder does not check the encoding of values that it skips
+        if body.count(b":") > _COLONS_MAX:
+            _check_keys(body)
         raws = _read_top(body)
     except UnicodeDecodeError as error:
         raise inbound_syntax.not_utf8(body, error.start) from None
@@ -201,8 +205,39 @@ def _top_level(body: bytes) -> RawFields:
     except RecursionError:
         raise inbound_syntax.too_deep() from None
     if len(raws) > KEYS_MAX:
-        raise inbound_syntax.too_many_keys(len(raws), KEYS_MAX)
+        raise inbound_syntax.too_many_keys(KEYS_MAX)
     return raws
+
+
+class _TopKey(enum.Enum):
+    """Any key of the top level, for a decode that only counts keys and stops early."""
+
+    ANY = ""
+
+    @classmethod
+    def _missing_(cls, _value: object) -> "_TopKey | None":
+        _keys_left.pop()  # raises after the last one, which ends the decode
+        return cls.ANY
+
+
+_keys_left: list[None] = []
+_count_keys = msgspec.json.Decoder(dict[_TopKey, msgspec.Raw]).decode
+
+
+def _check_keys(body: bytes) -> None:
+    """Reject a body with too many keys at its top level before all of them are decoded.
+
+    `_read_top` builds an object for each key, which takes 40 ms for each MB of a body that is nothing but keys.
+
+    Raises:
+        BadRequest: there are too many.
+    """
+    _keys_left[:] = [None] * KEYS_MAX
+    try:
+        _count_keys(body)
+    except msgspec.ValidationError:
+        if not _keys_left:
+            raise inbound_syntax.too_many_keys(KEYS_MAX) from None
 
 
 def _fields(api: Api, body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:

@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.inbound import field_errors as inbound_fields
 from gateway.inbound.chat import Tool
-from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields, without_effect
+from gateway.inbound.parsed import AnyObject, NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
 
 
@@ -21,7 +21,7 @@ class _Responses(msgspec.Struct, gc=False):
     model: str | None = None
     input: str | list[Tool] | None = None  # only the type of an item is read, as of a tool
     instructions: str | None = None
-    prompt: dict[str, msgspec.Raw] | None = None
+    prompt: AnyObject | None = None
     stream: bool | None = None
     max_output_tokens: int | float | None = None
     tools: list[Tool] | None = None
@@ -47,6 +47,9 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
+        if not isinstance(fields.input, str):
+            inbound_fields.check_length("input", fields.input, inbound_fields.MESSAGES_MAX)
+        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         if _within(fields, bounds):
             return _parsed(fields, raws)
     except msgspec.ValidationError as error:
@@ -59,7 +62,7 @@ def _within(fields: _Responses, bounds: NumberLimits) -> bool:
     return (
         bool(fields.model)
         and (items is not None or fields.prompt is not None)
-        and (not isinstance(items, list) or 1 <= len(items) <= inbound_fields.MESSAGES_MAX)
+        and (not isinstance(items, list) or len(items) >= 1)
         and (tokens is None or (1 <= tokens <= bounds.max_tokens_max and tokens % 1 == 0))
         and fields.background is not True
     )

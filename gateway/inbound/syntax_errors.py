@@ -25,6 +25,7 @@ _AFTER_COMMA: Final = re.compile(r",\s*\Z")
 _HALF_CHARACTER: Final = re.compile(
     rb"(?<!\\)(?:\\\\)*+(\\u[dD](?:[89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u[dD])[c-fC-F]..))"
 )
+_HALF_BYTES_MAX: Final = 32  # from the decoder's offset back to the half: at most two escapes and what follows
 _ADVICE: Final = (
     (r"'", "write keys and strings in double quotes"),
     (r"(?i:true|false)\Z", "write true or false in lower case"),
@@ -94,10 +95,11 @@ def not_object(body: bytes) -> BadRequest:
     return BadRequest(f"the body is {value}{hint}; send one JSON object, like {_EXAMPLE}", code="invalid_type")
 
 
-def too_many_keys(count: int, maximum: int) -> BadRequest:
+def too_many_keys(maximum: int) -> BadRequest:
     """Build the error for a body with too many keys at its top level."""
     return BadRequest(
-        f"the body has {count} keys at its top level; send at most {maximum}", code="object_above_max_properties"
+        f"the body has over {maximum} keys at its top level; send at most {maximum}",
+        code="object_above_max_properties",
     )
 
 
@@ -118,7 +120,7 @@ def not_json(body: bytes, error: str) -> BadRequest:
     """
     if not body.strip():
         return BadRequest(f"the body is empty; send one JSON object, like {_EXAMPLE}", code="invalid_json")
-    if half := _HALF_CHARACTER.search(body):
+    if half := _half_character(body, error):
         offset = half.start(1)
         return _syntax(
             f"{_position(body, offset)}: unpaired surrogate escape `{half[1].decode()}`; send both halves of the pair"
@@ -136,6 +138,18 @@ def not_json(body: bytes, error: str) -> BadRequest:
     found = word[0] if word else ""
     shown = f": found `{found}`" if found.isprintable() else ""
     return _syntax(f"{_position(body, offset)}{shown}; {_advice(body[:offset].decode(errors='replace'), found, error)}")
+
+
+def _half_character(body: bytes, error: str) -> re.Match[bytes] | None:
+    """Return the unpaired surrogate that the decoder has found: just before its offset, or at the end of the body.
+
+    A search of the whole body would take longer than its decoding.
+    """
+    located = _BYTE.search(error)
+    end = len(body) if located is None else int(located[1])
+    if located is not None and "surrogate" not in error and "escape" not in error:
+        return None
+    return _HALF_CHARACTER.search(body, max(0, end - _HALF_BYTES_MAX))
 
 
 def _advice(before: str, found: str, error: str) -> str:

@@ -15,6 +15,7 @@ from providers.errors import Unsupported
 from providers.simulated.render import Event
 from providers.simulated.request import RequestError
 from providers.tolerant_json import dumps, loads
+from providers.translation.responses_to_chat.stream import ResponseEventsFromChat
 from providers.translation.responses_to_chat.translation import ResponsesToChat
 
 SERVED_APIS = tuple(Api)
@@ -54,7 +55,7 @@ def from_chat_events(api: Api, body: bytes, events: Sequence[Event]) -> list[Eve
     """Translate the events of a stream to the client's API."""
     if api is not Api.RESPONSES:
         return list(events)
-    translator = _RESPONSES.translator(_call(body))
+    translator = ResponseEventsFromChat(_fields(body))
     translated = [(tick, msgspec.structs.replace(frame, raw=translator.read(frame.raw))) for tick, frame in events]
     return [(tick, frame) for tick, frame in translated if frame.raw]
 

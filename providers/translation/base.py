@@ -9,6 +9,7 @@ The rule: complete or rejected. A request field is translated, or `Unsupported` 
 configuration allows that, and the drop is reported. Nothing is changed silently.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -21,6 +22,9 @@ from providers.sse import events_of
 from providers.tolerant_json import dumps
 
 _BEGINNINGS: Final = (FrameKind.WORK, FrameKind.PREAMBLE)
+_VALUES_MIN: Final = 15_000  # values of a small body: 30 ms
+_BYTES_PER_VALUE: Final = 64  # of a large body: an agent's messages have 100 to 1,000
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 OnDropped = Callable[[Sequence[str]], None]
 """Receives the names of the fields of a request that were dropped because the upstream does not support them."""
@@ -99,6 +103,7 @@ class TranslatedProtocol:
 
     def build(self, call: Call, model: str, *, stream: bool) -> bytes:
         """See `WireProtocol.build`."""
+        _check_values(call.body)
         request = self._translation.request(call)
         if request.unsupported:
             if self._on_dropped is None:
@@ -177,6 +182,27 @@ class _TranslatingReader:
             return b""  # the gateway writes the client's error event
         read = self._translator.read
         return b"".join(read(event) for event in events_of(frame.raw))
+
+
+def _check_values(body: bytes) -> None:
+    """Reject a request with too many values, each of which takes some 2 us to translate.
+
+    A count of punctuation is an upper bound, and enough for nearly all requests; of others the strings are removed.
+
+    Raises:
+        Unsupported: there are more values than a body of this size may have.
+    """
+    most = _VALUES_MIN + len(body) // _BYTES_PER_VALUE
+    if _values(body) > most and _values(_STRING.sub(b"", body, 2 * most)) > most:
+        raise Unsupported(
+            f"the request has over {most} values, too many to be translated for the model's upstream API; "
+            "send fewer, or send it to a model that supports the API of the request",
+            code="array_above_max_length",
+        )
+
+
+def _values(body: bytes) -> int:
+    return body.count(b",") + body.count(b"{") + body.count(b"[")
 
 
 def _translated_call(call: Call, api: Api, fields: Mapping[str, object]) -> Call:

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from attack_bodies import framing, limits
+from attack_bodies import framing, limits, shapes
 from attack_rows import FULL, SHORT, Part, Row
 
-PARTS: Final[Mapping[str, Part]] = {"limits": limits, "framing": framing}
+PARTS: Final[Mapping[str, Part]] = {"limits": limits, "framing": framing, "shapes": shapes}
 _PART_S: Final = 300.0  # longest time of one part
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 from attack_rows import Row, Scale
 from gateway_fixture import Site, serving
+from hostile_bodies import SHAPES
 from raw_http import ASK, CHAT, answer, connect, head, request_bytes
 
 _KEYS = [
@@ -16,6 +17,9 @@ _KEYS = [
     {"name": "other", "key": "sk-other"},
 ]
 _WAIT_S = 30.0
+_AFTER_S = 0.02  # for the answer to a request that was held up
+_HELD_MS_MAX = 20
+_SERVER_ERROR = 500
 
 
 def _as(key: str, body: bytes, **headers: str) -> bytes:
@@ -45,6 +49,44 @@ async def _others(site: Site, requests: int, body_bytes: int) -> Counter[int]:
 
 def _chat(**fields: object) -> bytes:
     return json.dumps({**ASK, "stream": False, **fields}).encode()
+
+
+class _Probe:
+    """Another client, which sends one small request after the other.
+
+    Attributes:
+        longest_s: longest time of one of them.
+    """
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    @contextlib.asynccontextmanager
+    async def running(self, site: Site) -> AsyncIterator[None]:
+        """Send requests while inside."""
+        reader, writer = await connect(site.port)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                probing = tasks.create_task(self._ask(reader, writer))
+                yield
+                await asyncio.sleep(_AFTER_S)
+                probing.cancel()
+        finally:
+            await _closed(writer)
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            await reader.readuntil(b"}")
+            self.longest_s = max(self.longest_s, loop.time() - began_s)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 async def limits(scale: Scale) -> list[Row]:
@@ -100,4 +142,25 @@ async def framing(_scale: Scale) -> list[Row]:
         for what, (payload, status) in attacks.items():
             async with asyncio.timeout(_WAIT_S), answer(site.port, payload) as got:
                 rows.append(Row(what, str(status), str(got.status), got.status == status))
+    return rows
+
+
+async def shapes(scale: Scale) -> list[Row]:
+    """Bodies that are expensive to read: the longest wait of another client while one of them is read."""
+    rows = []
+    async with _gateway() as site:
+        for what, (api, _, make) in SHAPES.items():
+            body = make(scale.body_bytes)
+            payload = request_bytes(body, f"/v1/{api.value}", headers={"authorization": "Bearer sk-hostile"})
+            held_s, statuses = _WAIT_S, Counter[int]()
+            for _ in range(1 if scale.short else 3):
+                probe = _Probe()
+                async with asyncio.timeout(_WAIT_S), probe.running(site), answer(site.port, payload) as got:
+                    statuses[got.status] += 1
+                    await got.body()
+                held_s = min(held_s, probe.longest_s)
+            each_ms = 1000 * held_s / (len(body) / 1e6)
+            fine = not any(status >= _SERVER_ERROR for status in statuses) and (scale.short or each_ms <= _HELD_MS_MAX)
+            measured = f"{each_ms:.1f} ms/MB of {len(body) / 1e6:.1f} MB, status {min(statuses)}"
+            rows.append(Row(what, f"<= {_HELD_MS_MAX} ms/MB", measured, fine))
     return rows

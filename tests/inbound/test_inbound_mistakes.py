@@ -134,7 +134,11 @@ FIELDS: dict[str, tuple[str, str | None, str | None]] = {  # body -> param, code
     "tools an object": (chat('"tools":{}'), "tools", "invalid_type"),
     "a tool a string": (chat('"tools":["search"]'), "tools[0]", "invalid_type"),
     "a tool's type null": (chat('"tools":[{"type":null},{"type":0}]'), "tools[1].type", "invalid_type"),
-    "a role twice in one message": ('{"model":"m","messages":[{"role":1,"role":"user"}]}', None, None),
+    "a role twice in one message": (
+        '{"model":"m","messages":[{"role":1,"role":"user"}]}',
+        "messages[0].role",
+        "invalid_type",
+    ),
 }
 
 

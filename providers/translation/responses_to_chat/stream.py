@@ -34,6 +34,7 @@ _ECHOED: Final[Mapping[str, object]] = {  # fields of the request that the answe
     "truncation": "disabled",
     "user": None,
 }
+READ_FIELDS: Final = frozenset({"model", *_ECHOED})  # fields of the request that the events use
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _REASONING: Final = ("reasoning_content", "reasoning")
 _PART: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}  # part type -> its field

@@ -5,7 +5,7 @@ from providers.responses.assembler import ResponseAssembler
 from providers.tolerant_json import loads
 from providers.translation.base import TranslatedRequest
 from providers.translation.responses_to_chat.request import request_of
-from providers.translation.responses_to_chat.stream import ResponseEventsFromChat
+from providers.translation.responses_to_chat.stream import READ_FIELDS, ResponseEventsFromChat
 
 
 class ResponsesToChat:
@@ -21,8 +21,8 @@ class ResponsesToChat:
 
     def translator(self, call: Call) -> ResponseEventsFromChat:
         """See `Translation.translator`."""
-        body = loads(call.body)
-        return ResponseEventsFromChat(body if isinstance(body, dict) else {})
+        spans = {key: span for key, span in call.spans.items() if key in READ_FIELDS}  # not the prompt, which is large
+        return ResponseEventsFromChat({key: loads(call.body[start:end]) for key, (start, end) in spans.items()})
 
     def assembler(self, _call: Call) -> ResponseAssembler:
         """See `Translation.assembler`."""

@@ -158,3 +158,25 @@ def test_every_kind_serves_chat(kind: str) -> None:
     """Chat completions can be served by every kind of upstream."""
     row = CATALOG[kind]
     assert Api.CHAT in protocols(row, row.apis, ProtocolOptions())
+
+
+@pytest.mark.parametrize(
+    ("messages", "fits"),
+    [
+        ([{"role": "user", "content": '{"a": [1, 2], "b": {}},"\\' * 100_000}], True),
+        ([{"role": "user", "content": "a"}] * 4_000, True),
+        ([{"role": "user", "content": "a"}] * 30_000, False),
+        ([{"role": "user", "content": [{}] * 30_000}], False),
+    ],
+    ids=["a text of punctuation", "thousands of messages", "messages", "parts"],
+)
+def test_a_request_of_very_many_values_is_not_translated(messages: list[object], *, fits: bool) -> None:
+    """The values of a request are counted before they are built; punctuation within texts does not count."""
+    built = protocols(CATALOG["anthropic"], (Api.MESSAGES,), ProtocolOptions(wall_s=lambda: 0.0))[Api.CHAT]
+    call = call_of({"model": "m", "messages": messages, "max_tokens": 5}, Api.CHAT)
+    if fits:
+        assert built.build(call, "n", stream=True)
+    else:
+        with pytest.raises(Unsupported, match="too many to be translated") as error:
+            built.build(call, "n", stream=True)
+        assert (error.value.status, error.value.code) == (400, "array_above_max_length")
