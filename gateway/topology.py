@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -32,7 +31,7 @@ from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import LedgerRegistry
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, RecoveryMode, Runtime, Timeouts
-from gateway.routing.affinity import Affinity
+from gateway.routing.affinity import Affinity, Kept
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Crossing, Routing
 from gateway.upstreams import (
@@ -139,6 +138,8 @@ class _Builder:
         self._runtime = runtime
         self._previous = previous
         self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers)
+        models = () if previous is None else previous.models.values()
+        self._kept = next((model.kept for model in models), None) or Affinity()  # one for all models
         self._clients: dict[Origin, UpstreamClient] = {}
         self._warm_pools: list[WarmPool] = []
         self._replicas: dict[tuple[str, str], Replica] = {}
@@ -186,7 +187,7 @@ class _Builder:
             hedge = self._tune(hedge)
         old = None if self._previous is None else self._previous.models.get(model.name)
         groups = [model.replicas, *(fallback.replicas for fallback in model.fallbacks)]
-        pools, kept = [], Affinity() if old is None else old.kept
+        pools, kept = [], self._kept
         for number, replicas in enumerate(groups):
             name = model.name if number == 0 else f"{model.name}/fallback-{number}"
             made = [self._replica(model, replica, kept) for replica in replicas]
@@ -297,9 +298,12 @@ class _Builder:
             shortened = tuple(param[:_PARAM_CHARS_MAX] for param in params[:_PARAMS_MAX])
             runtime.emit(ParamsDropped(runtime.loop.time(), model.name, replica.name, shortened))
 
+        def learn(owner: str, answer_id: str) -> None:
+            kept.learn(answer_id, Kept(owner, model.name, replica.name))
+
         return ProtocolOptions(
             first_token=model.first_token,
-            on_response_id=partial(kept.learn, replica=replica.name),
+            on_response_id=learn,
             on_dropped=dropped if model.drop_params else None,
             max_tokens=int(min(replica.max_tokens_default, replica.body.max.get("max_tokens", math.inf))),
             edits=edits_of(replica),

@@ -145,6 +145,7 @@ class Call(msgspec.Struct, frozen=True):
         repeatable: sending the call twice has no effect beyond generating twice: the provider stores nothing and runs
             no tool.
         options: `stream_options` may be sent; False for a server that has rejected it.
+        owner: name of the caller's API key, to which a stored answer belongs.
     """
 
     api: Api
@@ -160,6 +161,7 @@ class Call(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
     repeatable: bool = True
     options: bool = True
+    owner: str = ""
 
     @property
     def timed(self) -> bool:

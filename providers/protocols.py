@@ -32,7 +32,7 @@ class ProtocolOptions:
 
     Attributes:
         first_token: with "answer", reasoning does not count as content.
-        on_response_id: receives the id of every answer of the Responses API, None to ignore them.
+        on_response_id: receives the owner and the id of every answer of the Responses API, None to ignore them.
         on_dropped: receives the names of fields that a translation dropped; None: such a request is rejected.
         max_tokens: the bound on an answer if the client sends none and the upstream's API requires one.
         edits: changes to the bodies of generating APIs, None for none.

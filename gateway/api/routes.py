@@ -30,6 +30,7 @@ from gateway.errors import (
     ShuttingDown,
     UnsupportedApi,
     UnsupportedUpgrade,
+    UpstreamFailed,
 )
 from gateway.estimation.prefixes import prefix_hashes
 from gateway.estimation.tokens import text_tokens
@@ -41,6 +42,8 @@ from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
+from gateway.routing.affinity import ID_CHARS_MAX
+from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Headers
 
 _DISCARD_S = 2.0  # a rejected body is read and dropped for this long, so that the sender gets the response
@@ -255,7 +258,11 @@ class RacedRoutes:
         else:
             answer = TellingAnswer if inbound.tells_usage else JsonAnswer
             client = answer(outbox, caller.request_id, self._apis[api], call)
-        facts = self._facts(inbound, model, serving.attempts, caller.key_name)
+        if api is Api.RESPONSES:
+            call = replace(call, owner=caller.key_name)
+        previous_id = inbound.previous_id
+        pinned = None if previous_id is None else self._pinned(previous_id, model, caller.key_name)
+        facts = self._facts(inbound, model, serving.attempts.get(caller.key_name), pinned)
         permit = self._admit(serving.admission, caller, model, call, facts, entry)
         race = Race(model, call, facts, client, caller, self._runtime if permit is None else permit.runtime)
         outbox.race = race
@@ -285,8 +292,28 @@ class RacedRoutes:
             self._runtime.report("admission", error)
             return None
 
+    def _pinned(self, previous_id: str, model: Model, key_name: str) -> Replica | None:
+        """Return the replica that has the stored answer to continue, None if it is unknown.
+
+        Raises:
+            UpstreamFailed: the answer belongs to another key, or the id is too long to be one; the error is that of
+                OpenAI for an unknown id.
+        """
+        kept = model.kept.find(previous_id)
+        if kept is None and len(previous_id) <= ID_CHARS_MAX:
+            return None
+        if kept is None or kept.key_name != key_name:
+            raise UpstreamFailed(
+                f"Previous response with id {previous_id[:ID_CHARS_MAX]!r} not found.",
+                status=404,
+                kind="invalid_request_error",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        return model.replica(kept.replica) if kept.model == model.name else None
+
     def _facts(
-        self, inbound: Inbound, model: Model, attempts: Mapping[str, AttemptLimits], key_name: str
+        self, inbound: Inbound, model: Model, attempts: AttemptLimits | None, pinned: Replica | None
     ) -> RequestFacts:
         """Build the facts that policies get about a request; without the prompt's size if an estimate fails."""
         prompt, text, tokens = inbound.prompt, None, 0.0
@@ -298,9 +325,9 @@ class RacedRoutes:
             self._runtime.report("estimates", error)
         hedge_off = Denial.OFF if inbound.stored and model.keeps else inbound.hedge_off
         attempts_max = None
-        if key_name in attempts:
-            attempts_max = attempts[key_name].attempts_max
-            hedge_off = hedge_off or (None if attempts[key_name].hedge else Denial.KEY)
+        if attempts is not None:
+            attempts_max = attempts.attempts_max
+            hedge_off = hedge_off or (None if attempts.hedge else Denial.KEY)
         return RequestFacts(
             prompt_tokens=tokens,
             prompt_bytes=len(prompt),
@@ -311,7 +338,7 @@ class RacedRoutes:
             deadline_s=inbound.deadline_s,
             timed=inbound.call.timed,
             api=inbound.call.api,
-            pinned=None if inbound.previous_id is None else model.replica(model.kept.replica_of(inbound.previous_id)),
+            pinned=pinned,
             coin=self._runtime.rand(),
             attempts_max=attempts_max,
         )

@@ -95,7 +95,8 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     try:
         fields = _decode_chat(body)
         inbound_fields.check_length("messages", fields.messages, inbound_fields.MESSAGES_MAX)
-        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
+        if fields.tools is not None:
+            inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         if fields.is_within(bounds) and fields.messages:
             return _parsed(fields, 1, "messages", raws)
     except msgspec.ValidationError as error:
@@ -112,7 +113,8 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     reason = "its fields are inconsistent"
     try:
         fields = _decode_completions(body)
-        inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
+        if fields.tools is not None:
+            inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         prompts = inbound_fields.count_prompts("prompt", fields.prompt, raws)
         if fields.is_within(bounds) and prompts:
             return _parsed(fields, prompts, "prompt", raws)

@@ -74,7 +74,7 @@ class Model:
         timeouts: time limits of its requests.
         scale: scale of its tokenizer, learned from reported usage.
         retries: budget for attempts after failures.
-        kept: the replica that stores an answer, by the answer's id.
+        kept: the stored answers of all models.
         keeps: True if a replica stores answers of the Responses API by default.
         apis: client APIs that at least one of its replicas supports.
         recovery: reaction to broken streams.

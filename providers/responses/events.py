@@ -20,7 +20,9 @@ from providers.responses.writer import events_of_answer
 from providers.sse import data_of, forwardable
 from providers.tolerant_json import as_count, loads
 
-OnResponseId = Callable[[str], None]
+OnResponseId = Callable[[str, str], None]
+"""Receives the owner of a call (`Call.owner`) and the id of its response."""
+
 """Receives the id of every response."""
 
 _REASONING: Final = ("response.reasoning",)
@@ -46,20 +48,24 @@ class ResponsesReader:
 
     Args:
         first_token: with "answer", reasoning does not count as content.
-        on_response_id: receives the response's id, None to ignore it.
+        on_response_id: receives the owner and the response's id, None to ignore them.
+        owner: see `providers.base.Call`.
 
     Attributes:
         complete, closed: see `EventReader`.
     """
 
-    __slots__ = ("_content_seen", "_ignored", "_on_response_id", "_reasoning_seen", "closed", "complete")
+    __slots__ = ("_content_seen", "_ignored", "_on_response_id", "_owner", "_reasoning_seen", "closed", "complete")
 
-    def __init__(self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
+    def __init__(
+        self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None, owner: str = ""
+    ) -> None:
         self.complete = self.closed = False
         self._content_seen = False
         self._reasoning_seen = False  # an event has shown reasoning
         self._ignored = _REASONING if first_token == "answer" else ()
         self._on_response_id = on_response_id
+        self._owner = owner
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
@@ -113,7 +119,7 @@ class ResponsesReader:
             problem = problem_of(loads(data)) or Problem(None)
             return Frame(FrameKind.ERROR, raw, None, problem.frame())
         if kind == "response.created" and self._on_response_id is not None and isinstance(event.response, dict):
-            self._on_response_id(str(event.response.get("id")))
+            self._on_response_id(self._owner, str(event.response.get("id")))
         if not self._content_seen and self._is_generated(event):
             self._content_seen = True
             return Frame(_CONTENT, raw)

@@ -19,7 +19,8 @@ class OpenAIResponses:
 
     Args:
         first_token: with "answer", reasoning does not count as content.
-        on_response_id: receives the id of every response, so that requests that continue it reach the same replica.
+        on_response_id: receives the owner and the id of every response, so that the owner's requests that continue it
+            reach the same replica.
     """
 
     def __init__(self, *, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None) -> None:
@@ -34,9 +35,9 @@ class OpenAIResponses:
         """See `WireProtocol.build`."""
         return build(call, model, stream=stream, ask_usage=False)
 
-    def reader(self, _call: Call) -> ResponsesReader:
+    def reader(self, call: Call) -> ResponsesReader:
         """See `WireProtocol.reader`."""
-        return ResponsesReader(self._first_token, self._on_response_id)
+        return ResponsesReader(self._first_token, self._on_response_id, call.owner)
 
     def assembler(self, _call: Call) -> ResponseAssembler:
         """See `WireProtocol.assembler`."""

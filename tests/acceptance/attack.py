@@ -10,10 +10,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from attack_bodies import framing, limits, shapes
+from attack_bodies import answers, framing, limits, shapes
 from attack_rows import FULL, SHORT, Part, Row
 
-PARTS: Final[Mapping[str, Part]] = {"limits": limits, "framing": framing, "shapes": shapes}
+PARTS: Final[Mapping[str, Part]] = {
+    "limits": limits,
+    "framing": framing,
+    "shapes": shapes,
+    "answers": answers,
+}
 _PART_S: Final = 300.0  # longest time of one part
 
 

@@ -164,3 +164,24 @@ async def shapes(scale: Scale) -> list[Row]:
             measured = f"{each_ms:.1f} ms/MB of {len(body) / 1e6:.1f} MB, status {min(statuses)}"
             rows.append(Row(what, f"<= {_HELD_MS_MAX} ms/MB", measured, fine))
     return rows
+
+
+async def answers(_scale: Scale) -> list[Row]:
+    """A stored answer of one key, continued with another one."""
+    path = "/v1/responses"
+    rows = []
+    async with _gateway() as site, asyncio.timeout(_WAIT_S):
+
+        async def asked(key: str, **fields: object) -> tuple[int, str]:
+            body = json.dumps({"model": "m", "input": "hello", **fields}).encode()
+            payload = request_bytes(body, path, headers={"authorization": f"Bearer sk-{key}"})
+            async with answer(site.port, payload) as got:
+                return got.status, json.loads(await got.body()).get("id", "")
+
+        _, kept = await asked("other", store=True)
+        for key, status in (("hostile", 404), ("other", 200)):
+            got, _ = await asked(key, previous_response_id=kept)
+            rows.append(Row(f"an answer of key other, with key {key}", str(status), str(got), got == status))
+        got, _ = await asked("hostile", previous_response_id="r" * 1_000_000)
+        rows.append(Row("an id of 1 MB", "404", str(got), got == 404))
+    return rows

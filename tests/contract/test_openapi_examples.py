@@ -116,6 +116,9 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "model_not_found 403": chat()._replace(headers={"authorization": f"Bearer {NARROW}"}),
     "rate_limit_exceeded": chat(model="absent")._replace(headers={"authorization": f"Bearer {NARROW}"}),
     "unsupported_parameter": Asked({"model": "chat-only", "input": "Hello", "store": True}, "/v1/responses"),
+    "previous_response_not_found": Asked(
+        {"model": MODEL, "input": "Hello", "previous_response_id": "r" * 300}, "/v1/responses"
+    ),
     "unknown_url": Asked({}, "/v1/images"),
     "method_not_allowed": Asked(method="GET"),
     "unsupported_upgrade": Asked(None, "/v1/responses", "GET", {"connection": "upgrade", "upgrade": "websocket"}),

@@ -209,6 +209,33 @@ def test_what_goes_on_with_an_answer_goes_to_its_replica() -> None:
     run_real(main())
 
 
+def test_a_stored_answer_belongs_to_its_key() -> None:
+    """Another key, with any model, gets OpenAI's 404 for an unknown id, and no replica gets the request."""
+
+    async def main() -> None:
+        keys = [{"name": name, "key": f"sk-{name}"} for name in "ab"]
+        async with (
+            serving({"a": REPLICA, "b": REPLICA}, keys=keys, models=2) as site,
+            async_client(site.url) as client,
+        ):
+            own, other = client.with_options(api_key="sk-a"), client.with_options(api_key="sk-b")
+            first = await own.responses.create(model="m0", input="hello", store=True)
+            for model in ("m0", "m1"):
+                reached = site.reached
+                with pytest.raises(openai.NotFoundError) as error:
+                    await other.responses.create(model=model, input="and?", previous_response_id=first.id)
+                assert (error.value.param, error.value.code) == ("previous_response_id", "previous_response_not_found")
+                assert site.reached == reached
+            with pytest.raises(openai.NotFoundError) as error:
+                await own.responses.create(model="m0", input="and?", previous_response_id="r" * 1_000_000)
+            assert len(error.value.message) < 500
+            for asking, answer_id in ((own, first.id), (other, "resp_unknown")):
+                again = await asking.responses.create(model="m0", input="and?", previous_response_id=answer_id)
+                assert again.status == "completed"
+
+    run_real(main())
+
+
 def test_what_a_provider_keeps_unasked_is_not_hedged() -> None:
     """At kinds that keep answers, saying nothing of `store` is asking to keep: only `store: false` is hedged."""
 
