@@ -248,7 +248,7 @@ class WireProtocol(Protocol):
     def path(self, api: Api) -> str:
         """The path below the base URL."""
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> "Body":
         """Build the request body for a replica that calls the model `model`; `stream` overrides the client's choice.
 
         Raises:
@@ -329,6 +329,10 @@ class Recoverer(Protocol):
         """Make an empty transcript for the answer to a call."""
 
 
+Body = bytes | tuple[bytes | memoryview, ...]
+"""The body of a request to an upstream: a large one in pieces, most of which are views of the client's own bytes."""
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """One HTTP/1.1 request, ready to be written.
 
@@ -338,7 +342,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """
 
     head: bytes
-    body: bytes
+    body: Body
 
     def __repr__(self) -> str:
         return "Request(...)"  # head carries the replica's key, body the prompt

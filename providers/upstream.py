@@ -102,7 +102,8 @@ class HttpEndpoint:
         head = self._heads[call.api]
         if call.headers:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
-        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[mode.stream], len(body))
+        size = sum(map(len, body)) if type(body) is tuple else len(body)
+        head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[mode.stream], size)
         stream = _HttpStream(protocol, call, self._bounds, sink, mode, self._support, self._burst)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream

@@ -10,7 +10,7 @@ from providers.anthropic.assembler import MessageAssembler
 from providers.anthropic.errors import error_of
 from providers.anthropic.events import MessageReader
 from providers.anthropic.usage import Counts
-from providers.base import Api, Call, FirstToken, Frame, FrameKind
+from providers.base import Api, Body, Call, FirstToken, Frame, FrameKind
 from providers.json_fields import dict_or_empty
 from providers.openai.request import build
 from providers.tolerant_json import dumps, loads
@@ -34,7 +34,7 @@ class AnthropicMessages:
         """See `WireProtocol.path`."""
         return "/messages"
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`."""
         return build(_bounded(call, self._max_tokens), model, stream=stream, ask_usage=False)
 

@@ -7,7 +7,7 @@ events, errors and the rest of assembling. Independent of HTTP, keys and provide
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from providers.base import Api, Call, FirstToken, Frame
+from providers.base import Api, Body, Call, FirstToken, Frame
 from providers.openai.assembler import ChunkAssembler, Parts, Values, choice_fields, chunks_of, gather, joined, latest
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, whole_body
@@ -33,7 +33,7 @@ class OpenAIChat:
         """See `WireProtocol.path`."""
         return "/" + api.value
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`."""
         return build(call, model, stream=stream, ask_usage=self._ask_usage)
 

@@ -6,7 +6,7 @@ HTTP, keys and providers. Sans-I/O.
 
 from collections.abc import Iterable, Mapping
 
-from providers.base import Api, Call, Frame
+from providers.base import Api, Body, Call, Frame
 from providers.openai.assembler import ChunkAssembler, Parts, choice_fields, chunks_of, joined
 from providers.openai.errors import bad_status
 from providers.openai.events import ChunkReader, whole_body
@@ -27,7 +27,7 @@ class OpenAICompletions:
         """See `WireProtocol.path`."""
         return "/" + api.value
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`."""
         return build(call, model, stream=stream, ask_usage=self._ask_usage)
 

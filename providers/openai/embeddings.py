@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from providers.base import Api, Call, Frame, FrameKind, Headers
+from providers.base import Api, Body, Call, Frame, FrameKind, Headers
 from providers.errors import ErrorFrame, Unsupported, UpstreamError
 from providers.openai.errors import Problem, bad_status, problem_of
 from providers.openai.events import usage_of
@@ -35,7 +35,7 @@ class OpenAIEmbeddings:
         """See `WireProtocol.path`."""
         return "/" + api.value
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`; there is no stream of embeddings."""
         assert not stream
         return build(call, model, stream=False, ask_usage=False)

@@ -8,15 +8,16 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from providers.base import Call
+from providers.base import Body, Call
 from providers.tolerant_json import dumps
 
+_COPIED_MAX = 256 * 1024  # bytes of a body that is copied for each upstream request
 _ASK_USAGE = b'{"include_usage":true}'
 _encode = msgspec.json.Encoder().encode
 _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 
 
-def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> bytes:
+def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> Body:
     """Build the body to send.
 
     Args:
@@ -104,14 +105,24 @@ def _usage_asked(call: Call) -> bytes:
     return _encode({**options, "include_usage": True})
 
 
-def _replaced(call: Call, values: dict[str, bytes]) -> bytes:
-    """Return the body with these values in their spans; absent keys follow the opening brace."""
-    body, spans = call.body, call.spans
+def _replaced(call: Call, values: dict[str, bytes]) -> Body:
+    """Return the body with these values in their spans; absent keys follow the opening brace.
+
+    Of a large body the client's bytes are not copied: many requests with images would need all their memory twice.
+    """
+    spans = call.spans
+    is_large = len(call.body) > _COPIED_MAX
+    body: bytes | memoryview = memoryview(call.body) if is_large else call.body
     absent = b",".join(b'"%s":%s' % (key.encode(), value) for key, value in values.items() if key not in spans)
-    pieces = [body[: call.insert_at], absent, b"," if absent and spans else b""]
+    pieces: list[bytes | memoryview] = [body[: call.insert_at], absent, b"," if absent and spans else b""]
     at = call.insert_at
     for start, end, value in sorted((*spans[key], value) for key, value in values.items() if key in spans):
         pieces += (body[at:start], value)
         at = end
     pieces.append(body[at:])
-    return b"".join(pieces)
+    return tuple(pieces) if is_large else b"".join(pieces)
+
+
+def in_one_piece(body: Body) -> bytes:
+    """Return the whole body."""
+    return body if isinstance(body, bytes) else b"".join(body)

@@ -4,7 +4,7 @@ Token counts come with every answer without an option, and the last event of a s
 answer. A server without the path is reported as unsupported rather than as failed. Sans-I/O.
 """
 
-from providers.base import Api, Call, FirstToken, Frame, Headers
+from providers.base import Api, Body, Call, FirstToken, Frame, Headers
 from providers.errors import Unsupported, UpstreamError
 from providers.openai.errors import bad_status
 from providers.openai.request import build
@@ -31,7 +31,7 @@ class OpenAIResponses:
         """See `WireProtocol.path`."""
         return "/" + api.value
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`."""
         return build(call, model, stream=stream, ask_usage=False)
 

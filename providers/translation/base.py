@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from providers.base import Api, Assembler, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
+from providers.base import Api, Assembler, Body, Call, EventReader, Frame, FrameKind, Headers, WireProtocol
 from providers.errors import Unsupported, UpstreamError
 from providers.openai.request import written
 from providers.sse import events_of
@@ -101,7 +101,7 @@ class TranslatedProtocol:
         """See `WireProtocol.path`."""
         return self._inner.path(self._translation.upstream_api)
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`."""
         _check_values(call.body)
         request = self._translation.request(call)

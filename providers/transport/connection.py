@@ -6,6 +6,7 @@ Pools and addresses belong to its owner, which is called when a connection opens
 
 import asyncio
 import socket
+from collections.abc import Iterable, Iterator
 from typing import Protocol, cast
 
 import httptools
@@ -15,6 +16,7 @@ from providers.errors import ConnectionCut, ProtocolError, UpstreamError
 
 HEADERS_BYTES_MAX = 64 * 1024  # above the bounds of nginx and Node
 _UNREAD_BYTES_MAX = 256 * 1024  # receive buffer of a socket; Linux doubles it, and uses up to 6 MB by default
+_WRITTEN_BYTES = 256 * 1024  # of a large request, at a time
 _FRAMING = (b"content-length", b"transfer-encoding")
 _NO_BODY = (b"content-length", b"0")
 _BODILESS = (204, 304)
@@ -118,10 +120,12 @@ class Connection(asyncio.Protocol):
         "_loose_bytes",
         "_owner",
         "_parser",
+        "_paused",
         "_pieces",
         "_read_bytes",
         "_status",
         "_surplus",
+        "_unsent",
         "_until_eof",
         "_whole",
         "closing",
@@ -146,6 +150,8 @@ class Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self.fresh_until_s = 0.0  # set by the owner: after this time the connection is not used again
         self.stale_until_s = 0.0  # set by the owner: a close before this time happened before the exchange began
+        self._paused = False  # the transport buffers enough of a large request
+        self._unsent: Iterator[memoryview] | None = None  # the rest of it, None if there is none
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # httptools calls this for every chunk: a C function is cheaper
         self._reset()
@@ -169,7 +175,22 @@ class Connection(asyncio.Protocol):
         self._exchange = exchange
         exchange.connection = self
         self._reset()
-        self.transport.write(exchange.request.head + exchange.request.body)
+        request = exchange.request
+        if isinstance(request.body, bytes):
+            self.transport.write(request.head + request.body)
+        else:  # piece by piece, or the transport would copy what the kernel does not take
+            self._unsent = _slices(request.body)
+            self.transport.write(request.head)
+            self._send()
+
+    def _send(self) -> None:
+        """Write more of a large request, as much as the transport takes."""
+        while self._unsent is not None and not self._paused:
+            piece = next(self._unsent, None)
+            if piece is None:
+                self._unsent = None
+            else:
+                self.transport.write(piece)
 
     def close(self) -> None:
         """Close without an exchange."""
@@ -178,7 +199,7 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """Close at once, without draining: the exchange was aborted."""
-        self._exchange = None
+        self._exchange = self._unsent = None
         self.closing = True
         self.transport.abort()
 
@@ -220,11 +241,19 @@ class Connection(asyncio.Protocol):
         if self.complete:
             self._finish()
 
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send()
+
     def eof_received(self) -> bool:
         return False  # asyncio then closes this side too
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closing = True
+        self._unsent = None
         self._owner.lost(self)
         exchange, self._exchange = self._exchange, None
         if exchange is None:
@@ -282,7 +311,9 @@ class Connection(asyncio.Protocol):
     def _finish(self) -> None:
         """End a complete response: keep the connection if possible, then call the sink."""
         exchange, self._exchange = self._exchange, None
-        if self.transport.get_write_buffer_size():  # an early response: the server may never read the whole request
+        if (
+            self._unsent is not None or self.transport.get_write_buffer_size()
+        ):  # an early response: the server may never read the whole request
             self.drop()
         elif self._surplus or self.closing or not self._keep:
             self.close()
@@ -299,9 +330,18 @@ class Connection(asyncio.Protocol):
             return
         exchange, self._exchange = self._exchange, None
         self.closing = True
+        self._unsent = None
         self.transport.abort()
         if exchange is not None:
             exchange.over(error)
+
+
+def _slices(body: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+    """Yield a body in pieces that a transport may copy."""
+    for piece in body:
+        view = memoryview(piece)
+        for start in range(0, len(view), _WRITTEN_BYTES):
+            yield view[start : start + _WRITTEN_BYTES]
 
 
 def _size(headers: Headers) -> int:

@@ -163,7 +163,8 @@ class HttpxClient:
         method, target, _ = first.split(b" ")
         headers = [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
         url = httpcore.URL(scheme=self._scheme, host=self._host, port=self._origin.port, target=target)
-        return httpcore.Request(method, url, headers=headers, content=request.body)
+        body = request.body if isinstance(request.body, bytes) else b"".join(request.body)
+        return httpcore.Request(method, url, headers=headers, content=body)
 
     def _new_connection(self) -> "_PooledConnection":
         if self._open >= self._origin.connections_max:

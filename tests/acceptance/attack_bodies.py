@@ -27,7 +27,8 @@ def _as(key: str, body: bytes, **headers: str) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def _gateway() -> AsyncIterator[Site]:
+async def attacked_gateway() -> AsyncIterator[Site]:
+    """A gateway with three keys: one without limits, one at its limits, and one of another client."""
     async with serving({"a": {"ttft": "1ms", "tokens": 1}}, process=True, keys=_KEYS) as site:
         yield site
 
@@ -89,10 +90,10 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def limits(scale: Scale) -> list[Row]:
+async def limits(scale: Scale, site: Site) -> list[Row]:
     """Bodies that are announced, or begun and never finished, by a key without limits and one with all of them."""
     rows = []
-    async with _gateway() as site, contextlib.AsyncExitStack() as opened:
+    async with contextlib.AsyncExitStack() as opened:
         opened.push_async_callback(asyncio.sleep, 0)  # after the aborts, which close in the next turn of the loop
         for what, key, sent in (
             ("bodies announced", "hostile", 1),
@@ -118,7 +119,7 @@ async def limits(scale: Scale) -> list[Row]:
     return rows
 
 
-async def framing(_scale: Scale) -> list[Row]:
+async def framing(_scale: Scale, site: Site) -> list[Row]:
     """Keys in trailers, and headers that two servers could read differently."""
     body = _chat()
     post = f"POST {CHAT} HTTP/1.1\r\ncontent-type: application/json\r\nconnection: close\r\n".encode()
@@ -138,39 +139,37 @@ async def framing(_scale: Scale) -> list[Row]:
         "none of these": (post + host + key + length + b"\r\n" + body, 200),
     }
     rows = []
-    async with _gateway() as site:
-        for what, (payload, status) in attacks.items():
-            async with asyncio.timeout(_WAIT_S), answer(site.port, payload) as got:
-                rows.append(Row(what, str(status), str(got.status), got.status == status))
+    for what, (payload, status) in attacks.items():
+        async with asyncio.timeout(_WAIT_S), answer(site.port, payload) as got:
+            rows.append(Row(what, str(status), str(got.status), got.status == status))
     return rows
 
 
-async def shapes(scale: Scale) -> list[Row]:
+async def shapes(scale: Scale, site: Site) -> list[Row]:
     """Bodies that are expensive to read: the longest wait of another client while one of them is read."""
     rows = []
-    async with _gateway() as site:
-        for what, (api, _, make) in SHAPES.items():
-            body = make(scale.body_bytes)
-            payload = request_bytes(body, f"/v1/{api.value}", headers={"authorization": "Bearer sk-hostile"})
-            held_s, statuses = _WAIT_S, Counter[int]()
-            for _ in range(1 if scale.short else 3):
-                probe = _Probe()
-                async with asyncio.timeout(_WAIT_S), probe.running(site), answer(site.port, payload) as got:
-                    statuses[got.status] += 1
-                    await got.body()
-                held_s = min(held_s, probe.longest_s)
-            each_ms = 1000 * held_s / (len(body) / 1e6)
-            fine = not any(status >= _SERVER_ERROR for status in statuses) and (scale.short or each_ms <= _HELD_MS_MAX)
-            measured = f"{each_ms:.1f} ms/MB of {len(body) / 1e6:.1f} MB, status {min(statuses)}"
-            rows.append(Row(what, f"<= {_HELD_MS_MAX} ms/MB", measured, fine))
+    for what, (api, _, make) in SHAPES.items():
+        body = make(scale.body_bytes)
+        payload = request_bytes(body, f"/v1/{api.value}", headers={"authorization": "Bearer sk-hostile"})
+        held_s, statuses = _WAIT_S, Counter[int]()
+        for _ in range(1 if scale.short else 3):
+            probe = _Probe()
+            async with asyncio.timeout(_WAIT_S), probe.running(site), answer(site.port, payload) as got:
+                statuses[got.status] += 1
+                await got.body()
+            held_s = min(held_s, probe.longest_s)
+        each_ms = 1000 * held_s / (len(body) / 1e6)
+        fine = not any(status >= _SERVER_ERROR for status in statuses) and (scale.short or each_ms <= _HELD_MS_MAX)
+        measured = f"{each_ms:.1f} ms/MB of {len(body) / 1e6:.1f} MB, status {min(statuses)}"
+        rows.append(Row(what, f"<= {_HELD_MS_MAX} ms/MB", measured, fine))
     return rows
 
 
-async def answers(_scale: Scale) -> list[Row]:
+async def answers(_scale: Scale, site: Site) -> list[Row]:
     """A stored answer of one key, continued with another one."""
     path = "/v1/responses"
     rows = []
-    async with _gateway() as site, asyncio.timeout(_WAIT_S):
+    async with asyncio.timeout(_WAIT_S):
 
         async def asked(key: str, **fields: object) -> tuple[int, str]:
             body = json.dumps({"model": "m", "input": "hello", **fields}).encode()

@@ -13,7 +13,7 @@ from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api, Call
 from providers.errors import Unsupported
-from providers.openai.request import build, edited
+from providers.openai.request import build, edited, in_one_piece
 
 WORDS: Final = (
     b'"model":"m",',
@@ -59,11 +59,11 @@ def check(data: bytes) -> None:
     for key, (start, end) in call.spans.items():
         assert dict(given)[key] == _read_value(body[start:end])
     for stream, ask_usage in ((True, True), (True, False), (False, False)):
-        _replaced(given, _read(build(call, 'up"é', stream=stream, ask_usage=ask_usage)))
+        _replaced(given, _read(in_one_piece(build(call, 'up"é', stream=stream, ask_usage=ask_usage))))
     _edited(call, given)
     for protocol in WAYS[api]:
         with suppress(Unsupported):
-            json.loads(protocol.build(call, "up", stream=api is not Api.EMBEDDINGS))
+            json.loads(in_one_piece(protocol.build(call, "up", stream=api is not Api.EMBEDDINGS)))
 
 
 def _parsed(api: Api, body: bytes) -> Call | None:

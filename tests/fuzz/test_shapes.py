@@ -20,6 +20,7 @@ from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api
 from providers.errors import Unsupported
+from providers.openai.request import in_one_piece
 
 Place = tuple[str | int, ...]
 
@@ -49,7 +50,7 @@ def test_any_request_is_sent_or_refused_in_words(api: Api) -> None:
                 call = parse(api, json.dumps(changed).encode(), (), _BOUNDS, frozenset()).call
                 for protocol in answers.WAYS[api]:
                     with suppress(Unsupported):
-                        json.loads(protocol.build(call, "up", stream=api is not Api.EMBEDDINGS))
+                        json.loads(in_one_piece(protocol.build(call, "up", stream=api is not Api.EMBEDDINGS)))
             except BadRequest:
                 continue
             except Exception as error:

@@ -15,7 +15,7 @@ from checkout import ROOT
 from gateway.cli.environment import read_environment
 from gateway.cli.parser import parse
 from gateway.config.loader import load
-from gateway.config.settings import Settings
+from gateway.config.settings import LimitSettings, Settings
 from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S
 from providers.simulated.profile import KEYS
 
@@ -117,3 +117,11 @@ def check_ports(settings: Settings, ports: list[int]) -> None:
 def grace_s(settings: Settings) -> float:
     """How long the gateway may take to end."""
     return READINESS_LEAD_S + settings.drain_timeout_s + DRAIN_ERROR_FLUSH_S
+
+
+def test_the_memory_limit_follows_from_the_setting() -> None:
+    """The pod's limit holds the process, and the bodies that the configuration allows, translated."""
+    limit = re.fullmatch(r"(\d+)Mi", CONTAINER["resources"]["limits"]["memory"])
+    assert limit is not None
+    bodies = LimitSettings().buffered_bodies_max_bytes / 2**20
+    assert 170 + 2.3 * bodies <= int(limit[1]) <= 180 + 2.3 * bodies

@@ -8,6 +8,7 @@ from openai_calls import call_of
 from providers.base import Api, Frame, FrameKind, Usage
 from providers.errors import BadStatus, Unsupported
 from providers.openai.embeddings import OpenAIEmbeddings
+from providers.openai.request import in_one_piece
 
 CALL = call_of({"model": "m", "input": ["a"], "encoding_format": "base64"}, Api.EMBEDDINGS)
 
@@ -15,7 +16,7 @@ CALL = call_of({"model": "m", "input": ["a"], "encoding_format": "base64"}, Api.
 def test_only_the_model_is_replaced() -> None:
     """All other bytes of the caller's body reach the upstream unchanged."""
     built = OpenAIEmbeddings().build(CALL, "up", stream=False)
-    assert json.loads(built) == {"model": "up", "input": ["a"], "encoding_format": "base64"}
+    assert json.loads(in_one_piece(built)) == {"model": "up", "input": ["a"], "encoding_format": "base64"}
 
 
 @pytest.mark.parametrize("vector", ["[0.1,-2e-05]", '"AAAAPw=="'])

@@ -10,6 +10,7 @@ from openai_calls import call_of
 from providers.base import Api
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
+from providers.openai.request import in_one_piece
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -73,7 +74,9 @@ def test_usage_is_not_requested_from_servers_that_reject_the_option() -> None:
 
 def test_a_model_name_is_escaped() -> None:
     """Any model name reaches the upstream as a JSON string."""
-    assert json.loads(OpenAIChat().build(call_of(b'{"model":"m"}'), 'a"\\é\n', stream=False)) == {"model": 'a"\\é\n'}
+    assert json.loads(in_one_piece(OpenAIChat().build(call_of(b'{"model":"m"}'), 'a"\\é\n', stream=False))) == {
+        "model": 'a"\\é\n'
+    }
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
@@ -81,7 +84,7 @@ def test_completions_are_built_alike(api: Api) -> None:
     """Both protocols replace the same values, and have the path of their API."""
     protocol = OpenAIChat() if api is Api.CHAT else OpenAICompletions()
     call = call_of({"model": "m", "prompt": "é"}, api)
-    built = json.loads(protocol.build(call, "up", stream=True))
+    built = json.loads(in_one_piece(protocol.build(call, "up", stream=True)))
     assert built == {"stream": True, "stream_options": {"include_usage": True}, "model": "up", "prompt": "é"}
     assert protocol.path(api) == f"/{api.value}"
 
@@ -94,7 +97,7 @@ def test_completions_are_built_alike(api: Api) -> None:
 def test_nothing_else_changes(*, rest: dict[str, object], stream: bool, options: dict[str, object]) -> None:
     """Of any body, only `model`, `stream` and `stream_options` differ upstream."""
     body = {**rest, "model": "m", "stream": stream, "stream_options": options}
-    built = json.loads(OpenAIChat().build(call_of(body), "up", stream=True))
+    built = json.loads(in_one_piece(OpenAIChat().build(call_of(body), "up", stream=True)))
     assert built == {**body, "model": "up", "stream": True, "stream_options": {**options, "include_usage": True}}
 
 
@@ -102,6 +105,22 @@ def test_nothing_else_changes(*, rest: dict[str, object], stream: bool, options:
 def test_streams_and_options_are_not_sent_to_servers_that_reject_them(others: dict[str, object], stream: bool) -> None:
     """Asked as a whole, a streaming call has no word of streaming; without options, none of them; all else stays."""
     asked = {**others, "model": "m", "stream": True, "stream_options": {"include_usage": True}}
-    built = json.loads(OpenAIChat().build(call_of(asked, options=False), "up", stream=stream))
+    built = json.loads(in_one_piece(OpenAIChat().build(call_of(asked, options=False), "up", stream=stream)))
     kept = {key: value for key, value in others.items() if key not in ("stream", "stream_options")}
     assert built == {**kept, "model": "up", **({"stream": True} if stream else {})}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_large_body_is_not_copied(*, stream: bool) -> None:
+    """All but the replaced values of a large body are views of the client's bytes, in the form of a small request."""
+    texts = "x", "x" * 1_000_000
+    bodies = [
+        b'{"model":"m", "stream":true,"messages":[{"role":"user","content":"%b"}]}' % text.encode() for text in texts
+    ]
+    small, large = [OpenAIChat().build(call_of(body), "upstream", stream=stream) for body in bodies]
+    assert isinstance(small, bytes)
+    assert in_one_piece(large) == small.replace(b'"x"', b'"%b"' % texts[1].encode())
+    if stream:
+        assert isinstance(large, tuple)
+        assert sum(len(piece) for piece in large if not isinstance(piece, memoryview)) < 100
+        assert all(piece.obj is bodies[1] for piece in large if isinstance(piece, memoryview))

@@ -1,6 +1,7 @@
 """The short form of `scripts/attack`: all its rows hold, and a row that does not is a failure."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -8,11 +9,11 @@ import attack
 from attack_rows import Row, Scale
 
 
-@pytest.mark.parametrize("part", attack.PARTS)
-def test_every_row_holds(part: str) -> None:
+def test_every_row_holds() -> None:
     """No hostile client reaches what it should not, or has another client refused."""
-    rows = asyncio.run(attack.attacked([part], short=True))
-    assert [row for row in rows[part] if not row.holds] == []
+    parts = [part for part in attack.PARTS if part != "memory" or sys.platform == "linux"]  # read from /proc
+    rows = asyncio.run(attack.attacked(parts, short=True))
+    assert [row for row in rows if not row.holds] == []
 
 
 def test_a_row_that_falls_short_is_exit_code_1(
@@ -23,7 +24,8 @@ def test_a_row_that_falls_short_is_exit_code_1(
     async def part(_scale: Scale) -> list[Row]:
         return [Row("one", "0", "0", holds=True), Row("two", "0", "3", holds=False)]
 
-    monkeypatch.setattr(attack, "PARTS", {"part": part})
+    monkeypatch.setattr(attack, "_ALONE", {"part": part})
+    monkeypatch.setattr(attack, "PARTS", ("part",))
     assert attack.main(["part", "--short"]) == 1
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["ok", "one"], ["FAIL", "two"]]
     with pytest.raises(SystemExit):

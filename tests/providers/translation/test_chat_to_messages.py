@@ -8,6 +8,7 @@ import pytest
 from anthropic_calls import CHAT_TO_MESSAGES, USER
 from openai_calls import call_of
 from providers.errors import Unsupported
+from providers.openai.request import in_one_piece
 from providers.translation.chat_to_messages.request import request_of
 
 FUNCTION = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}
@@ -280,10 +281,10 @@ def test_fields_that_cannot_be_dropped_are_rejected(param: str) -> None:
 def test_the_body_that_is_sent() -> None:
     """A request carries the replica's model name, a bound on its tokens, and `stream` as asked."""
     call = call_of({"model": "m", "messages": [USER]})
-    streamed = json.loads(CHAT_TO_MESSAGES.build(call, "claude-opus-5", stream=True))
+    streamed = json.loads(in_one_piece(CHAT_TO_MESSAGES.build(call, "claude-opus-5", stream=True)))
     assert streamed == {"model": "claude-opus-5", "max_tokens": 32000, "stream": True, "messages": [USER]}
     bounded = call_of({"model": "m", "messages": [USER], "max_tokens": 7, "stream": True})
-    assert json.loads(CHAT_TO_MESSAGES.build(bounded, "x", stream=False)) == {
+    assert json.loads(in_one_piece(CHAT_TO_MESSAGES.build(bounded, "x", stream=False))) == {
         "model": "x",
         "max_tokens": 7,
         "messages": [USER],

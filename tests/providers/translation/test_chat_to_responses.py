@@ -9,6 +9,7 @@ from openai_calls import call_of
 from providers.base import Api, Frame, FrameKind, Usage, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
+from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 from providers.responses.writer import EventWriter, events_of_answer
 from providers.sse import data_of, events_of
@@ -26,7 +27,7 @@ def protocol() -> WireProtocol:
 def built(**fields: Any) -> dict[str, Any]:
     """The body sent to the upstream."""
     call = call_of({"model": "m", "messages": [USER], **fields})
-    made: dict[str, Any] = json.loads(protocol().build(call, "up", stream=True))
+    made: dict[str, Any] = json.loads(in_one_piece(protocol().build(call, "up", stream=True)))
     return made
 
 

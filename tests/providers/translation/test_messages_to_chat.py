@@ -7,6 +7,7 @@ import pytest
 
 from anthropic_calls import ENGINE, MESSAGES_TO_CHAT, USER, messages_call
 from providers.errors import Unsupported
+from providers.openai.request import in_one_piece
 from providers.translation.messages_to_chat.request import Dialect, request_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -257,7 +258,7 @@ def test_dialects() -> None:
 
 def test_the_body_that_is_sent() -> None:
     """A request carries the replica's model name, `stream` as asked, and asks for token counts."""
-    body = json.loads(MESSAGES_TO_CHAT.build(messages_call(stream=True), "served", stream=True))
+    body = json.loads(in_one_piece(MESSAGES_TO_CHAT.build(messages_call(stream=True), "served", stream=True)))
     expected = {
         "model": "served",
         "stream": True,

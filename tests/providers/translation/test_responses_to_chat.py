@@ -12,6 +12,7 @@ from providers.base import Api, FrameKind, WireProtocol
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
+from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 from providers.responses.assembler import ResponseAssembler
 from providers.responses.protocol import OpenAIResponses
@@ -29,7 +30,7 @@ def protocol(*, drop: list[tuple[str, ...]] | None = None) -> WireProtocol:
 def built(**fields: Any) -> dict[str, Any]:
     """The body sent to the upstream."""
     made: dict[str, Any] = json.loads(
-        protocol().build(call_of({"model": "m", **fields}, Api.RESPONSES), "up", stream=True)
+        in_one_piece(protocol().build(call_of({"model": "m", **fields}, Api.RESPONSES), "up", stream=True))
     )
     return made
 
@@ -247,7 +248,7 @@ def test_unsupported_fields_are_rejected_or_dropped(param: str) -> None:
         protocol().build(call, "up", stream=True)
     assert rejected.value.param == param
     dropped: list[tuple[str, ...]] = []
-    made = json.loads(protocol(drop=dropped).build(call, "up", stream=False))
+    made = json.loads(in_one_piece(protocol(drop=dropped).build(call, "up", stream=False)))
     assert (dropped, made) == ([(param,)], {"messages": [USER], "model": "up"})
 
 

@@ -9,6 +9,7 @@ from providers.base import Api, Call, Frame, FrameKind, Usage
 from providers.catalog import CATALOG
 from providers.errors import Unsupported
 from providers.openai.chat import OpenAIChat
+from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 from providers.sse import events_of
 from providers.translation.base import TranslatedProtocol, TranslatedRequest, unsupported_fields
@@ -71,7 +72,7 @@ def test_a_request_is_translated() -> None:
     """The upstream gets the translated fields, its own model name, and is asked for a stream with usage."""
     dropped: list[object] = []
     protocol = TranslatedProtocol(Shouting(), OpenAIChat(), dropped.append)
-    built = json.loads(protocol.build(CALL, "up", stream=True))
+    built = json.loads(in_one_piece(protocol.build(CALL, "up", stream=True)))
     assert built == {
         "messages": [{"role": "user", "content": "hi"}],
         "model": "up",
@@ -145,7 +146,9 @@ class Twice(Shouting):
 def test_translations_compose() -> None:
     """A translated protocol can be translated again, event by event."""
     protocol = TranslatedProtocol(Twice(), TranslatedProtocol(Shouting(), OpenAIChat()))
-    assert json.loads(protocol.build(CALL, "up", stream=True))["messages"] == [{"role": "user", "content": "hi"}]
+    assert json.loads(in_one_piece(protocol.build(CALL, "up", stream=True)))["messages"] == [
+        {"role": "user", "content": "hi"}
+    ]
     reader = protocol.reader(CALL)
     assert reader.read(HELLO).raw == b"data: note\n\ndata: 12\n\ndata: note\n\ndata: 11\n\n"
     assert reader.read(STOP).kind is FrameKind.FINISH
