@@ -16,7 +16,7 @@ from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, Spend
 from providers.base import RateLimit
 
 _KEPT_SHARE: Final = 0.6  # of a bucket: reserved for primaries
-_KEPT_SHARE_AFTER_429: Final = 0.8  # the same after a 429, which shows that the mirror was wrong
+_KEPT_SHARE_AFTER_429: Final = 0.95  # the same after a 429: other clients use the quota, and may do so again
 _LIMITED_S: Final = 300.0
 _KEPT_SHARE_LONG_WINDOW: Final = 0.1  # the same for windows over a minute: most of a day's quota is there to be used
 _ESTIMATED_S_MIN: Final = 1.0  # minimum cool-down after a 429 without Retry-After
@@ -106,8 +106,8 @@ class Ledger:
         if self.cooling_s(now_s) > 0:
             return False
         limited = now_s < self._limited_s + _LIMITED_S
-        if limited and not self._buckets:
-            return False  # nothing is known of this quota but a 429
+        if limited and not any(bucket.is_observed for bucket in self._buckets):
+            return False  # others use the quota, and no response shows how much of it
         kept_share = _KEPT_SHARE_AFTER_429 if limited else _KEPT_SHARE
         return all(
             bucket.left(now_s) - bucket.cost(spend)

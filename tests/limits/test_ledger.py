@@ -151,17 +151,18 @@ def test_every_bucket_must_have_room() -> None:
 
 
 def test_after_a_429_hedges_keep_their_distance() -> None:
-    """For 5 minutes 80 % are left; a Retry-After cools everything down until it is over."""
-    ledger = Ledger([TPM])
+    """For 5 minutes 95 % of the limits in responses are left; a Retry-After cools down until it is over."""
+    ledger = Ledger()
+    answered(ledger, stated(30_000.0), 0.0)
     ledger.rate_limited(ledger.reserve(tokens(0), 0.0), 0.0, retry_after_s=2.0)
     assert ledger.cooling_s(0.5) == pytest.approx(1.5)
     assert ledger.refuses(tokens(1), 1.9)
     assert ledger.wait_s(tokens(1), 1.5) == 0.5
     assert not ledger.room_for_hedge(tokens(1), 1.9)
     assert not ledger.refuses(tokens(1), 2.0)
-    assert ledger.room_for_hedge(tokens(12_000), 60.0)
-    assert not ledger.room_for_hedge(tokens(12_001), 299.0)
-    assert ledger.room_for_hedge(tokens(12_001), 300.0)
+    assert ledger.room_for_hedge(tokens(3_000), 60.0)
+    assert not ledger.room_for_hedge(tokens(3_001), 299.0)
+    assert ledger.room_for_hedge(tokens(3_001), 300.0)
 
 
 def test_a_429_empties_short_buckets() -> None:
@@ -176,11 +177,12 @@ def test_a_429_empties_short_buckets() -> None:
 
 
 def test_a_429_is_all_that_may_be_known() -> None:
-    """Without known limits, a 429 stops hedges for 5 minutes."""
-    ledger = Ledger()
-    ledger.rate_limited(ledger.reserve(tokens(1), 0.0), 0.0)
-    assert not ledger.room_for_hedge(tokens(1), 299.0)
-    assert ledger.room_for_hedge(tokens(1), 300.0)
+    """Without limits in responses, a 429 stops hedges for 5 minutes: others use the quota, by an unknown amount."""
+    for configured in ((), (TPM,)):
+        ledger = Ledger(configured)
+        ledger.rate_limited(ledger.reserve(tokens(1), 0.0), 0.0)
+        assert not ledger.room_for_hedge(tokens(1), 299.0)
+        assert ledger.room_for_hedge(tokens(1), 300.0)
 
 
 def test_a_429_without_a_time_and_without_limits_does_not_cool_down() -> None:
