@@ -22,7 +22,7 @@ _LEVEL_STEP: Final = 0.1
 _LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
 _BATCH_MEDIAN_MIN: Final = 10  # samples of a replica in one batch: their median is less noisy and faster
 _BATCH_MEDIAN_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _BATCH_MEDIAN_MIN  # as far as that many single steps
-_LEVEL_FADE_S: Final = 30.0  # time constant with which a level without samples decays to 1
+_MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
@@ -53,7 +53,11 @@ class PredictorState(msgspec.Struct, frozen=True):
 
 
 class Predictor:
-    """Predicts the TTFT of one pool's replicas by their names; a replica exists from its first sample on."""
+    """Predicts the TTFT of one pool's replicas by their names; a replica exists from its first sample on.
+
+    Attributes:
+        memory_s: time constant with which a level without samples decays to 1.
+    """
 
     __slots__ = (
         "_coefficients",
@@ -66,6 +70,7 @@ class Predictor:
         "_samples",
         "_scales",
         "_unfitted",
+        "memory_s",
     )
 
     def __init__(self) -> None:
@@ -79,6 +84,7 @@ class Predictor:
         self._scales: dict[str, float] = {}  # the levels as factors
         self._median: float | None = None  # of the factors; None until needed
         self._folded_s = -math.inf
+        self.memory_s = _MEMORY_S
 
     @staticmethod
     def restored(state: PredictorState, elapsed_s: float, now_s: float) -> "Predictor":
@@ -163,7 +169,7 @@ class Predictor:
     def fold(self, now_s: float) -> None:
         """Decay the levels to now_s and process the appended samples; `predict` calls this when it is due."""
         if now_s > self._folded_s:
-            fade = math.exp((self._folded_s - now_s) / _LEVEL_FADE_S)
+            fade = math.exp((self._folded_s - now_s) / self.memory_s)
             for replica in self._levels:
                 self._levels[replica] *= fade
             self._folded_s = now_s

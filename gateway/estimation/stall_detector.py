@@ -14,7 +14,6 @@ from typing import Final
 _LATE_PREDICTIONS: Final = 3.0  # two consecutive at 1.5 fired a thousand times per run on healthy fleets
 _LATE_MIN_S: Final = 1.0
 _LATE_MAX: Final = 3  # consecutive late attempts without a first content between them
-_PROBE_EVERY_S: Final = 5.0
 _OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
 
 
@@ -61,11 +60,11 @@ class StallDetector:
                 late += self._answered_s < late_s <= now_s
         return late >= _LATE_MAX
 
-    def take_probe(self, now_s: float) -> bool:
-        """Return True if a suspect replica may get a primary now; the next probe may follow in 5 s."""
-        if now_s < self._probe_s:
+    def take_probe(self, now_s: float, every_s: float) -> bool:
+        """Return True if a suspect replica may get a primary now; the next probe may follow after `every_s`."""
+        if now_s < self._probe_s + every_s:
             return False
-        self._probe_s = now_s + _PROBE_EVERY_S
+        self._probe_s = now_s
         return True
 
     def overdue_s(self, now_s: float) -> float:

@@ -95,6 +95,18 @@ class Survival:
         mass = self.mass[first_late:]
         return float(self._saved(remaining) @ mass / mass.sum()) * backup_s
 
+    def remaining_s(self, *, predicted_s: float, waited_s: float) -> float:
+        """Return E[x * predicted - waited | x > waited / predicted]: the time that an attempt still had to wait.
+
+        As in `gain_s`, a wait beyond the largest observation is expected to last as long again.
+        """
+        waited = waited_s / predicted_s
+        if waited >= self.observed_max:
+            return waited_s
+        first_late = int(self.points.searchsorted(waited, "right"))
+        mass = self.mass[first_late:]
+        return float(self.points[first_late:] @ mass / mass.sum()) * predicted_s - waited_s
+
     def _saved(self, remaining: Floats) -> Floats:
         """Return E[(t - y)+] for each t."""
         index = self.points.searchsorted(remaining, "right")

@@ -10,6 +10,7 @@ Units: requests, tokens, money in the configuration's currency; now_s in seconds
 import enum
 from typing import Final
 
+from gateway.hedging.calibration import Expectation
 from gateway.hedging.contract import HedgeTickets
 from gateway.limits.budget import CreditBudget
 from gateway.limits.prices import Prices
@@ -79,12 +80,16 @@ class HedgeBudget:
         """Return True if both budgets can pay for a hedge."""
         return self.requests.affords(now_s) and self.cost.affords(now_s, cost)
 
-    def reserve(self, cost: float, now_s: float) -> HedgeTickets:
-        """Take the credits of a hedge that `affords` has approved."""
+    def affords_prompt(self, tokens: float, now_s: float) -> bool:
+        """Return True if both budgets can pay for a hedge with a prompt of this length; prices are ignored."""
+        return self.affords(tokens if self.unit is BudgetUnit.TOKENS else 0.0, now_s)
+
+    def reserve(self, cost: float, now_s: float, expected: Expectation | None = None) -> HedgeTickets:
+        """Take the credits of a hedge that `affords` has approved; `expected` is for the calibration of the gate."""
         request_ticket, cost_ticket = self.requests.reserve(now_s), self.cost.reserve(now_s, cost)
         assert request_ticket is not None
         assert cost_ticket is not None
-        return HedgeTickets(request_ticket, cost_ticket)
+        return HedgeTickets(request_ticket, cost_ticket, expected)
 
     def settle(self, tickets: HedgeTickets) -> None:
         """Charge the reserved credits of a hedge that was sent."""

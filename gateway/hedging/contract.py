@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.estimation.tokens import TextTokens
+from gateway.hedging.calibration import Expectation
 from gateway.hedging.charges import Chargeable
 from gateway.hedging.outcomes import Denial
 from gateway.limits.budget import Ticket
@@ -80,10 +81,15 @@ class Forecast(msgspec.Struct):
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):
-    """Credits taken for one hedge."""
+    """Credits taken for one hedge.
+
+    Attributes:
+        expected: expected outcome; None if no gain was computed.
+    """
 
     request: Ticket
     cost: Ticket
+    expected: Expectation | None = None
 
 
 class AttemptView(Chargeable, Protocol):

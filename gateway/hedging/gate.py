@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from gateway.estimation.survival import Survival
+from gateway.hedging.calibration import NO_CORRECTION, Correction, Expectation
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Plan
 
@@ -52,11 +53,16 @@ class Allow(Generic[Replica]):
 
     Attributes:
         replica: target of the backup.
-        gain_s: expected saving; None if the policy does not compute one.
+        expected: expected outcome, before the correction; None if the policy does not compute a gain.
     """
 
     replica: Replica
-    gain_s: float | None
+    expected: Expectation | None
+
+    @property
+    def gain_s(self) -> float | None:
+        """Expected saving."""
+        return None if self.expected is None else self.expected.gain_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ def decide(
     plan: Plan | None,
     has_credit: bool,
     delay_s_min: float,
+    correction: Correction = NO_CORRECTION,
 ) -> Allow[Replica] | Deny:
     """Decide on one backup for a request.
 
@@ -93,22 +100,25 @@ def decide(
         plan: the policy's plan; None if there is none yet, in which case gains are not computed.
         has_credit: True if the budgets can pay for the hedge.
         delay_s_min: hedge_delay_min, the shortest time between two decisions.
+        correction: outcome of recent hedges.
     """
     recheck_s = max(delay_s_min, _RETRY_WAITED * asking.waited_s)
     gain_s = None
     if plan is not None and plan.curve is not None:
         gain_s = min(_gain_s(plan.curve, attempt, candidate) for attempt in (asking, *others))
         overhead_s = min(_OVERHEAD_S, _OVERHEAD_BACKUPS * candidate.predicted_s)
-        asked_s = overhead_s + candidate.gain_min * candidate.predicted_s
-        if gain_s < asked_s:
-            return Deny(Denial.LOW_GAIN, recheck_s, gain_s, asked_s)
+        asked_s = overhead_s + candidate.gain_min * correction.cost * candidate.predicted_s
+        if correction.gain * gain_s < asked_s:
+            return Deny(Denial.LOW_GAIN, recheck_s, correction.gain * gain_s, asked_s)
     if not candidate.has_room:
         return Deny(Denial.QUOTA, recheck_s, gain_s)
     if not has_credit:
         late_s = plan.late_s(asking.predicted_s) if plan is not None else 0.0
         next_s = late_s - asking.waited_s if asking.waited_s < late_s else asking.waited_s
         return Deny(Denial.BUDGET, max(delay_s_min, next_s), gain_s)
-    return Allow(candidate.replica, gain_s)
+    if gain_s is None:
+        return Allow(candidate.replica, None)
+    return Allow(candidate.replica, Expectation(asking.predicted_s, asking.waited_s, candidate.predicted_s, gain_s))
 
 
 def _gain_s(curve: Survival, attempt: WaitingAttempt, candidate: Candidate[Replica]) -> float:

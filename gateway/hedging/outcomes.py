@@ -6,8 +6,12 @@ against a replica. Pure data; `Outcome.value` is the metric and log label.
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from providers.base import FastEnum
+
+_ANSWERING_EVENTS: Final = 8
+_ANSWERING_S: Final = 1.0  # since the last one
 
 
 class Outcome(FastEnum):
@@ -102,3 +106,8 @@ OUTCOME_EFFECTS: dict[Outcome, OutcomeEffect] = {
     Outcome.MODEL_REFUSAL: OutcomeEffect(Sample.NONE, BreakerSignal.NONE, Bill.SETTLE),
     Outcome.CUT: OutcomeEffect(Sample.NONE, BreakerSignal.FAILURE, Bill.SETTLE),
 }
+
+
+def was_answering(events: int, silent_s: float) -> bool:
+    """Return True if an attempt without an end brought events until now: a client that disconnects had its answer."""
+    return events >= _ANSWERING_EVENTS and silent_s < _ANSWERING_S

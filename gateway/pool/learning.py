@@ -13,6 +13,7 @@ import msgspec
 from gateway.estimation.predictor import Predictor, PredictorState
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window, WindowState
+from gateway.hedging.calibration import Calibration, Expectation, Guard
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
 
@@ -64,6 +65,8 @@ class Learning:
         self.ttft = {name: Window() for name in replicas}
         self.ttfb = {name: Window() for name in replicas}
         self.second_hedges = SecondHedges()
+        self.calibration = Calibration()
+        self.rescues = Guard()  # hedges without an expected gain: most are of requests at suspect replicas
         self.answer_tokens = _ANSWER_TOKENS  # p90 of recent answers
         self._answers = Window()
         self._answers_due_s = -math.inf
@@ -79,6 +82,7 @@ class Learning:
         self.predictor, self.ratios, self.second_hedges = old.predictor, old.ratios, old.second_hedges
         self.answer_tokens, self._answers, self._contents = old.answer_tokens, old._answers, old._contents
         self.restored_age_s = old.restored_age_s
+        self.calibration, self.rescues = old.calibration, old.rescues
         self.ttft |= {name: old.ttft[name] for name in stay}
         self.ttfb |= {name: old.ttfb[name] for name in stay}
         for name in set(old.ttft) - set(stay):
@@ -152,6 +156,16 @@ class Learning:
         if predicted_s is not None:
             self._samples += 1
             self.ratios.add_censored(waited_s / predicted_s, now_s)
+
+    def add_hedge(self, expected: Expectation | None, ran_s: float, *, won: bool) -> None:
+        """Add a hedge that ran until first content; None: no gain was computed."""
+        plan = self._plans.get("")
+        if expected is None:
+            self.rescues.add(won=won)
+        elif not won:
+            self.calibration.add_lost(expected, ran_s)
+        elif plan is not None and plan.curve is not None:
+            self.calibration.add_won(expected, plan.curve, ran_s)
 
     def add_answer(self, tokens: int, now_s: float) -> None:
         """Add the length of an answer."""

@@ -7,7 +7,7 @@ Units: seconds of the loop's clock, tokens; `rand` is uniform in [0, 1).
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,7 +37,14 @@ _SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above
 _IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
 _WEIGHED_RATIO: Final = 1.5  # with weights, predictions within this ratio of the best one count as equal
 _BREAKS_S: Final = 600.0  # time after a broken answer in which complete ones are counted, too
-_UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary
+_UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary; longer, ...
+_UNSEEN_REQUESTS: Final = 12.0  # ... if an equal share of the traffic has not brought it this number of requests
+_PROBE_S: Final = 5.0  # time between two primaries of a suspect replica; longer, ...
+_PROBE_REQUESTS: Final = 50.0  # ... if the pool has not had this number of requests: 2 % of them are enough
+_PROBE_UNPAID: Final = 3.0  # times as long without a probe that could be hedged
+_MEMORY_S: Final = 30.0  # time for which levels are remembered; longer, ...
+_MEMORY_REQUESTS: Final = 75.0  # ... until an equal share of the traffic has brought a replica this number of requests
+_GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
 _UNSEEN_RATIO: Final = 1.5  # unless its prediction is over the best one by more than this ratio
 
 
@@ -65,24 +72,36 @@ class ReplicaLoad:
 class Picker:
     """Picks among the replicas of one pool.
 
+    Args:
+        can_hedge: returns True if a request that is sent now could be hedged at once, or never.
+
     Attributes:
         loads: loads by replica; the pool updates them.
         ring: selects the candidates of a large pool.
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], settings: HedgeParameters, learning: Learning, quotas: Quotas
+        self,
+        replicas: Sequence[Replica],
+        settings: HedgeParameters,
+        learning: Learning,
+        quotas: Quotas,
+        can_hedge: Callable[[RequestFacts, float], bool],
     ) -> None:
         self._replicas = tuple(replicas)
         self._settings = settings
         self._learning = learning
         self._quotas = quotas
+        self._can_hedge = can_hedge
         self.loads = {replica: ReplicaLoad(Rejections(replica.breaker)) for replica in replicas}
         self.ring = Ring(self._replicas)
         self._is_weighted = is_weighted(self._replicas)
         ordinary, reserve = ([each for each in replicas if each.backup_only is only] for only in (False, True))
         # rings for primaries and failovers, in order of preference
         self._tiers = tuple(Ring(tier, self.ring) for tier in (ordinary, reserve) if tier) if reserve else (self.ring,)
+        self._request_s = math.inf  # time of the last request
+        self._unseen_s, self._probe_every_s = _UNSEEN_S, _PROBE_S
+        self._gap_s = 0.0  # mean time between two requests
         self._breaking_until_s = -math.inf  # end of the time in which answers are counted because one broke
         self._ramping_until_s = -math.inf  # end of the slow start of the last replica that came back
         self._common_apis = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs of every replica
@@ -90,10 +109,21 @@ class Picker:
     def adopt_state(self, old: "Picker") -> list[Replica]:
         """Take over the state of another picker and return the replicas that stay; running attempts share the loads."""
         stay = [replica for replica in self._replicas if replica in old.loads]
+        self._request_s, self._gap_s = old._request_s, old._gap_s
         self.loads |= {replica: old.loads[replica] for replica in stay}
         self._ramping_until_s = old._ramping_until_s
         self._breaking_until_s = old._breaking_until_s
         return stay
+
+    def on_request(self, now_s: float) -> None:
+        """Count a request: with little traffic, what was learned is remembered for longer."""
+        if now_s > self._request_s:
+            self._gap_s += _GAP_WEIGHT * (now_s - self._request_s - self._gap_s)
+            share_s = len(self._replicas) * self._gap_s
+            self._unseen_s = max(_UNSEEN_S, _UNSEEN_REQUESTS * share_s)
+            self._probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * self._gap_s)
+            self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
+        self._request_s = now_s
 
     def on_recovered(self, now_s: float) -> None:
         """Start the slow start after a breaker has closed: its replica's share of primaries grows step by step."""
@@ -223,12 +253,14 @@ class Picker:
     def _answers(self, candidates: Sequence[Replica], now_s: float) -> bool:
         """Return True if one of them is not suspect, or due for a probe."""
         stalls = [self.loads[replica].stalls for replica in candidates]
-        return any(not each.is_suspect(now_s) for each in stalls) or any(each.take_probe(now_s) for each in stalls)
+        return any(not each.is_suspect(now_s) for each in stalls) or any(
+            each.take_probe(now_s, self._probe_every_s) for each in stalls
+        )
 
     def _takes_hedge(self, replica: Replica, now_s: float) -> bool:
         """Return True if it is not suspect; a suspect backup-only replica gets no primary, so its probe is a hedge."""
         stalls = self.loads[replica].stalls
-        return not stalls.is_suspect(now_s) or (replica.backup_only and stalls.take_probe(now_s))
+        return not stalls.is_suspect(now_s) or (replica.backup_only and stalls.take_probe(now_s, self._probe_every_s))
 
     def _pick_usable(
         self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
@@ -238,8 +270,11 @@ class Picker:
         loads = self.loads
         suspects = [replica for replica in candidates if loads[replica].stalls.is_suspect(now_s)]
         if 0 < len(suspects) < len(candidates):
+            every_s = self._probe_every_s
+            if not self._can_hedge(facts, now_s):  # a probe is hedged at once
+                every_s *= _PROBE_UNPAID
             for replica in suspects:
-                if loads[replica].stalls.take_probe(now_s):
+                if loads[replica].stalls.take_probe(now_s, every_s):
                     return replica
             candidates = [replica for replica in candidates if replica not in suspects]
         if self._quotas.of:
@@ -269,7 +304,7 @@ class Picker:
         for replica in candidates:
             if loads[replica].used_s < loads[unseen].used_s:
                 unseen = replica
-        is_due = loads[unseen].used_s <= now_s - _UNSEEN_S
+        is_due = loads[unseen].used_s <= now_s - self._unseen_s
         predicted_s = self._predictions(facts, candidates, now_s)
         if predicted_s is None:
             return unseen if is_due else least_in_flight(candidates, rand)

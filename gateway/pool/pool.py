@@ -19,9 +19,9 @@ from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, RequestFacts
 from gateway.hedging.explanations import why_hedged, why_low_gain, why_no_quota
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
-from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample
+from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample, was_answering
 from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import FirstEvent, Plan, Policy
+from gateway.hedging.plan import FirstEvent, Policy
 from gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
 from gateway.limits.ledger import Ledger
 from gateway.pool.learning import Learning
@@ -32,8 +32,6 @@ from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Api, RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
-_ANSWERING_EVENTS: Final = 8  # and ...
-_ANSWERING_S: Final = 1.0  # ... since the last one: a client that disconnects then had an intact answer
 
 
 class Pool:
@@ -64,7 +62,7 @@ class Pool:
         self.first_token = FirstTokenChoice(settings.first_token)
         self.learning = Learning([replica.name for replica in replicas], settings)
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
-        self.picker = Picker(self.replicas, settings, self.learning, self.quotas)
+        self.picker = Picker(self.replicas, settings, self.learning, self.quotas, self._can_hedge)
         self._loads = self.picker.loads
         off = settings.policy is Policy.OFF or settings.budget <= 0
         self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
@@ -149,6 +147,8 @@ class Pool:
         if facts.prefixes:
             load.memory.remember(facts.prefixes, now_s)
             self.picker.ring.sent(replica, facts.prefixes)
+        if is_first:
+            self.picker.on_request(now_s)
         if is_first and hedgeable:
             self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
 
@@ -189,17 +189,16 @@ class Pool:
             return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
-        excluded = tried
+        late, waited_s, excluded = asking.replica, now_s - asking.start_s, tried
         if self.has_hidden_reasoning:  # a backup without signs of work could win only after its reasoning
             by_work = self.first_token.by_work
             excluded = [*tried, *(each for each in self.replicas if not by_work(each.name, facts.api))]
-        replica = self.picker.backup(facts, asking.replica, excluded, now_s, rand)
-        waited_s = now_s - asking.start_s
+        replica = self.picker.backup(facts, late, excluded, now_s, rand)
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
-            reason = self._never_hedged[asking.replica.name] or Denial.NO_REPLICA
+            reason = self._never_hedged[late.name] or Denial.NO_REPLICA
             return Denied(reason, again_s, EXPLANATIONS[reason])
-        cost = self._hedge_cost(facts, asking.replica, replica, now_s)
+        cost = self._hedge_cost(facts, late, replica, now_s)
         predicted_s = self.picker.predict(facts, replica, now_s)
         decision = gate.decide(
             Candidate(
@@ -212,15 +211,16 @@ class Pool:
             others=[
                 WaitingAttempt(self._predicted(other), now_s - other.start_s) for other in live if other is not asking
             ],
-            plan=self._gating_plan(asking, now_s),
+            plan=None if self._rescues(late, facts, now_s) else self.learning.plan(late.name, now_s),
             has_credit=self.budget.affords(cost, now_s),
             delay_s_min=self.settings.hedge_delay_min_s,
+            correction=self.learning.calibration.of(facts.coin),
         )
         if isinstance(decision, Deny):
             return Denied(decision.reason, decision.again_after_s, self._why_denied(decision, replica, cost, now_s))
-        tickets = self.budget.reserve(cost, now_s)
+        tickets = self.budget.reserve(cost, now_s, decision.expected)
         self.learning.second_hedges.count(second=len(tried) > 1)
-        return Hedge(replica, tickets, why_hedged(asking.replica.name, waited_s, predicted_s, decision.gain_s))
+        return Hedge(replica, tickets, why_hedged(late.name, waited_s, predicted_s, decision.gain_s))
 
     # events of an attempt
 
@@ -275,7 +275,7 @@ class Pool:
             self._settle(attempt, attempt.forecast, effects.bill, now_s)
             self._earn_spent(attempt, attempt.forecast, outcome, now_s)
             if attempt.content_s is None and attempt.first_token_s is None:
-                self._unanswered(attempt, attempt.forecast, effects.sample, now_s)
+                self._unanswered(attempt, attempt.forecast, outcome, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state
         if effects.breaker is BreakerSignal.SUCCESS:
             self.picker.on_answer(replica, now_s, broken=False)
@@ -285,7 +285,7 @@ class Pool:
             self.picker.on_answer(replica, now_s, broken=True)
         if effects.breaker is BreakerSignal.FAILURE:
             breaker.on_failure(now_s, broken=is_broken)
-        elif outcome is Outcome.CLIENT_GONE and _was_answering(attempt, now_s):
+        elif outcome is Outcome.CLIENT_GONE and was_answering(attempt.events, now_s - attempt.last_s):
             breaker.on_success(now_s)
         elif effects.breaker is BreakerSignal.TRIP:
             breaker.trip(now_s)
@@ -331,8 +331,6 @@ class Pool:
         """Return the prompt tokens of its attempts without first content."""
         return self._loads[replica].pending
 
-    # inside
-
     def _why_denied(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         if denied.gain_s is not None and denied.asked_s is not None:
             return why_low_gain(replica.name, denied.gain_s, denied.asked_s)
@@ -351,12 +349,11 @@ class Pool:
         name, ttft_s, load = attempt.replica.name, now_s - attempt.start_s, self._loads[attempt.replica]
         load.pending = max(0.0, load.pending - forecast.uncached)
         load.stalls.first_content(forecast.number, now_s)
+        if forecast.tickets is not None:
+            self.learning.add_hedge(forecast.tickets.expected, ttft_s, won=True)
         if self._is_sample(forecast):
             self.learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)
             self.learning.add_content(name, ttft_s, forecast.ttft_s, now_s)
-
-    def _gating_plan(self, asking: AttemptView, now_s: float) -> Plan | None:
-        return self.learning.plan(asking.replica.name, now_s)
 
     def _predicted(self, attempt: AttemptView) -> float:
         if attempt.forecast is None or attempt.forecast.ttft_s is None:
@@ -370,6 +367,14 @@ class Pool:
     def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
         uncached = self.picker.uncached(facts, backup, now_s)
         return self.budget.hedge_cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
+
+    def _rescues(self, late: Replica, facts: RequestFacts, now_s: float) -> bool:
+        return self.picker.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
+
+    def _can_hedge(self, facts: RequestFacts, now_s: float) -> bool:
+        """Return True if a request could be hedged at once, or never."""
+        is_off = facts.hedge_off is not None or not self.hedging_on or self.max_hedges == 0
+        return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)
 
     def _earn_spent(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Earn credits for the cost of an answer that was sent, whole or in part, from any attempt."""
@@ -389,18 +394,15 @@ class Pool:
                 self.learning.restart()
         self.quotas.close(attempt, bill, now_s)
 
-    def _unanswered(self, attempt: AttemptView, forecast: Forecast, sample: Sample, now_s: float) -> None:
+    def _unanswered(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Learn from an attempt that ended without first content."""
         load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
+        if outcome is Outcome.LOST and forecast.tickets is not None:
+            self.learning.add_hedge(forecast.tickets.expected, waited_s, won=False)
         load.pending = max(0.0, load.pending - forecast.uncached)
-        if sample is Sample.CENSORED and self._is_sample(forecast):
+        if OUTCOME_EFFECTS[outcome].sample is Sample.CENSORED and self._is_sample(forecast):
             load.stalls.given_up(forecast.number, now_s)
             self.learning.predictor.add_late(name, waited_s, forecast.uncached, forecast.pending, now_s)
             self.learning.add_given_up(name, waited_s, forecast.ttft_s, now_s)
         else:
             load.stalls.failed(forecast.number)
-
-
-def _was_answering(attempt: AttemptView, now_s: float) -> bool:
-    """Return True if an attempt without an end brought events until now."""
-    return attempt.events >= _ANSWERING_EVENTS and now_s < attempt.last_s + _ANSWERING_S

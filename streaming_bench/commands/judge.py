@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from streaming_bench import arguments, progress
 from streaming_bench.errors import BenchError
-from streaming_bench.report.grid import Grid, percent, short
+from streaming_bench.report.grid import percent, short
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.scenario import load, names, with_requests
 from streaming_bench.simulation.wanted import judge
@@ -18,6 +18,7 @@ _HEADS: Final = (
     *("workload", "off: p50", "p99 ms", "hedging: p50", "p95", "p99", "p99.9 ms"),
     *("p99", "worst", "mean", "worst", "hedges", "won", "429s", "off"),
 )
+_CELL: Final = 6  # narrowest column
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,20 +39,26 @@ def run(args: argparse.Namespace) -> None:
     """
     workloads = names("U") if args.workload is None else args.workload.split(",")
     seeds = tuple(range(args.seed_first, args.seed_first + args.seeds))
-    cells: list[Sequence[str]] = []
     failed: list[str] = []
+    widths = [max(map(len, workloads)), *(max(len(head), _CELL) for head in _HEADS[1:])]
+    _print(_HEADS, widths)
     for name in workloads:
         scenario = load(name)
         if args.requests is not None:
             scenario = with_requests(scenario, args.requests)
         rows = compare(scenario, ComparisonPlan(("adaptive", "off"), seeds), progress.bar())["rows"]
         assert isinstance(rows, list)
-        cells.append(_cells(name, *rows))
+        _print(_cells(name, *rows), widths)
         missed = [check for check in judge(rows, scenario.wanted) if not check.holds]
         failed += [f"{name}: {check.bound} does not hold: {check.measured}" for check in missed]
-    print("\n".join(Grid(_HEADS, cells).lines()))
     if failed:
         raise BenchError("\n".join(("hedging does harm or falls short", *failed)))
+
+
+def _print(cells: Sequence[str], widths: Sequence[int]) -> None:
+    """Print one line at once: all workloads take some time."""
+    first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    print("  ".join((first.lstrip().ljust(widths[0]), *others)), flush=True)
 
 
 def _cells(name: str, hedging: Mapping[str, Any], off: Mapping[str, Any]) -> Sequence[str]:

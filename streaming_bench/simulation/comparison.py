@@ -163,7 +163,7 @@ def _subsets(scenario: Scenario) -> Sequence[Subset]:
         spans = [Subset(span.name, span.start_s, span.end_s, late_s=late_s) for span in scenario.spans]
         if scenario.short_tokens is not None:
             spans.append(Subset("short prompts", tokens_max=scenario.short_tokens))
-        return [Subset(late_s=late_s), *spans]
+        return [Subset(start_s=scenario.judged_after_s, late_s=late_s), *spans]
     start_s, end_s = serving.brown_out.start_s, serving.brown_out.end_s + serving.settle_s
     without = ((start_s, end_s),)
     return [

@@ -73,7 +73,7 @@ def make_pool(name: str, replicas: Sequence[Replica], settings: PolicySettings, 
 class _LibraryTickets(HedgeTickets, frozen=True):
     """Tickets of a backup of the library, with the start of its request."""
 
-    start_s: float
+    start_s: float = 0.0
 
 
 class LibraryPool(Pool):
@@ -121,7 +121,7 @@ class LibraryPool(Pool):
             return Denied(Denial.BUDGET, math.inf, "the bucket is empty")
         self._bucket -= 1
         backup = self.replicas[int(rand * len(self.replicas))]
-        return Hedge(backup, _LibraryTickets(Ticket(1.0), Ticket(0.0), asking.start_s), "")
+        return Hedge(backup, _LibraryTickets(Ticket(1.0), Ticket(0.0), start_s=asking.start_s), "")
 
     def on_content(self, attempt: AttemptView, now_s: float) -> None:
         """Record a winner's latency since the start of its request."""

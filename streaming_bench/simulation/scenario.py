@@ -217,6 +217,7 @@ class Scenario(Section, frozen=True):
         clients: impatient clients; None for clients that wait.
         restart_every_s: time after which the gateway restarts and has learned nothing; None for never.
         timeouts: True for the gateway's default timeouts; False for none, so that only hedging helps.
+        judged_after_s: time from the start for which requests are not counted: hedging learns whether it works.
         short_tokens: bound below which prompts of `law` also have a table of their own; None for none.
         wanted: bounds that `judge` checks beside those of every workload.
         hedge_delay_min_s: the gateway's setting; None for its default.
@@ -238,6 +239,7 @@ class Scenario(Section, frozen=True):
     clients: Clients | None = None
     restart_every_s: Duration | None = None
     timeouts: bool = False
+    judged_after_s: Duration = Duration(0.0)
     short_tokens: Positive | None = None
     wanted: Bounds = Bounds()
     hedge_delay_min_s: Duration | None = None

@@ -87,10 +87,10 @@ def test_an_unknown_prediction_is_never_late() -> None:
     assert waits.overdue_s(1e9) == 0.0
 
 
-def test_one_probe_per_five_seconds() -> None:
-    """A suspect gets a primary at once, then one every 5 s."""
+def test_probes_keep_their_distance() -> None:
+    """A suspect gets a primary at once, then one after each interval; a longer interval counts from the last one."""
     waits = StallDetector()
-    assert [waits.take_probe(now_s) for now_s in (10.0, 10.1, 14.9, 15.0, 15.1, 30.0)] == [
+    assert [waits.take_probe(now_s, 5.0) for now_s in (10.0, 10.1, 14.9, 15.0, 15.1, 30.0)] == [
         True,
         False,
         False,
@@ -98,6 +98,8 @@ def test_one_probe_per_five_seconds() -> None:
         False,
         True,
     ]
+    assert not waits.take_probe(49.9, 20.0)
+    assert waits.take_probe(50.0, 20.0)
 
 
 def test_overdue_is_the_most_overdue() -> None:

@@ -139,6 +139,19 @@ def test_the_gain_now_is_conditional_on_the_wait(
     assert actual == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+@given(few, st.floats(0.01, 10.0), st.floats(0.0, 50.0))
+def test_the_remaining_wait_is_conditional_too(values: list[Sample], predicted_s: float, waited_s: float) -> None:
+    """An attempt still has to wait E[x*pred - waited | x > waited/pred]; beyond all observations as long again."""
+    curve = curve_of(values)
+    late = (curve.points > waited_s / predicted_s).astype(float)
+    if waited_s / predicted_s >= curve.observed_max:
+        expected = waited_s
+    else:
+        expected = float((curve.mass * late) @ (curve.points * predicted_s - waited_s) / (curve.mass @ late))
+    actual = curve.remaining_s(predicted_s=predicted_s, waited_s=waited_s)
+    assert actual == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
 @given(samples, st.floats(0.001, 0.999))
 def test_a_quantile_is_the_first_time_that_few_enough_outlast(values: list[Sample], q: float) -> None:
     """At most 1-q wait longer than the quantile, more outlast anything shorter; unknown where S ends above 1-q."""

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
+from gateway.hedging.calibration import NO_CORRECTION, NOT_NOW, Correction
 from gateway.hedging.gate import Allow, Candidate, Deny, WaitingAttempt, decide
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Plan, Policy, plan_fixed
@@ -33,6 +34,7 @@ def ask(
     has_credit: bool = True,
     plan: Plan | None = PLAN,
     others: tuple[WaitingAttempt, ...] = (),
+    correction: Correction = NO_CORRECTION,
 ) -> Allow[str] | Deny:
     """Ask the gate for one decision; the defaults favour a hedge."""
     return decide(
@@ -42,6 +44,7 @@ def ask(
         plan=plan,
         has_credit=has_credit,
         delay_s_min=0.02,
+        correction=correction,
     )
 
 
@@ -143,3 +146,16 @@ def test_decisions_are_pure_and_never_spin(
     assert first == second
     if isinstance(first, Deny):
         assert first.again_after_s >= 0.02
+
+
+@pytest.mark.parametrize(
+    ("correction", "required_s"), [(Correction(gain=0.04), 0.3), (Correction(cost=30.0), 7.55), (NOT_NOW, 0.3)]
+)
+def test_what_recent_hedges_saved_and_cost_corrects_the_decision(correction: Correction, required_s: float) -> None:
+    """A gain of 7 s is denied if hedges save a 25th of it, or if backups take thirty times their prediction."""
+    decision = ask(correction=correction)
+    assert isinstance(decision, Deny)
+    assert decision.reason is Denial.LOW_GAIN
+    assert decision.asked_s == pytest.approx(required_s)
+    assert decision.gain_s == pytest.approx(correction.gain * 7.02, rel=0.02)
+    assert isinstance(ask(correction=Correction(gain=0.5, cost=2.0)), Allow)

@@ -1,9 +1,11 @@
 """Predicted routing picks the quickest replica, unless it is over its share."""
 
+import math
+
 import pytest
 
-from gateway.hedging.contract import RequestFacts
-from gateway.hedging.outcomes import Outcome
+from gateway.hedging.contract import Denied, Hedge, RequestFacts
+from gateway.hedging.outcomes import Denial, Outcome
 from gateway.pool.pool import Pool
 from pooled import pool, send
 
@@ -71,3 +73,67 @@ def test_a_burst_is_shared() -> None:
         assert replica is not None
         send(fleet, fleet.replicas.index(replica), NOW_S)
     assert max(replica.in_flight for replica in fleet.replicas) <= 11
+
+
+def traffic(gap_s: float, requests: int = 400) -> tuple[Pool, float]:
+    """Three replicas that answered requests this far apart, in turn, and the time after them; the first one is slow."""
+    fleet = pool(None, None, None)
+    for n in range(requests):
+        brought(fleet, n % 3, n * gap_s, 0.6 if n % 3 == 0 else 0.2)
+    return fleet, requests * gap_s
+
+
+@pytest.mark.parametrize(("gap_s", "remembered_s"), [(0.01, 30.0), (10.0, 2_250.0)])
+def test_with_little_traffic_a_slow_replica_is_remembered_for_longer(gap_s: float, remembered_s: float) -> None:
+    """A level fades within 30 s, or within the time of 75 requests at each replica."""
+    fleet, now_s = traffic(gap_s)
+    fleet.learning.predictor.fold(now_s)
+    before = fleet.learning.predictor.levels["a"]
+    fleet.learning.predictor.fold(now_s + remembered_s)
+    assert before > 1.2
+    assert fleet.learning.predictor.levels["a"] == pytest.approx(before ** (1 / math.e), rel=0.02)
+
+
+@pytest.mark.parametrize(("gap_s", "probes"), [(0.05, 10), (1.0, 1)])
+def test_a_suspect_gets_a_share_of_the_requests(gap_s: float, probes: int) -> None:
+    """A replica that does not answer gets one primary in 5 s, or one in 50 requests if that is longer."""
+    fleet, now_s = traffic(gap_s)
+    for _ in range(3):
+        attempt = send(fleet, 0, now_s)
+        fleet.on_end(attempt, Outcome.LOST, now_s + 10.0, None)
+    start_s, count = now_s + 11.0, 0
+    for n in range(int(50 / gap_s)):
+        replica = fleet.picker.pick(RequestFacts(prompt_tokens=1.0), (), start_s + n * gap_s, 0.5)
+        count += replica is fleet.replicas[0]
+    assert fleet.picker.is_suspect(fleet.replicas[0], start_s)
+    assert count == probes
+
+
+def test_a_probe_can_be_hedged() -> None:
+    """While the budget has no credit for a hedge, a suspect waits three times as long for its next primary."""
+    fleet, now_s = traffic(0.05)
+    for _ in range(3):
+        fleet.on_end(send(fleet, 0, now_s), Outcome.LOST, now_s + 10.0, None)
+    fleet.budget.requests.reserve(now_s + 10.0, 1e-6)
+    start_s, dear = now_s + 11.0, RequestFacts(prompt_tokens=1e9)
+    first = fleet.picker.pick(dear, (), start_s, 0.5)
+    assert first is fleet.replicas[0]
+    assert [
+        fleet.picker.pick(facts, (), start_s + after_s, 0.5) is first
+        for facts, after_s in ((dear, 5.1), (FACTS, 5.1), (dear, 10.2), (dear, 20.2))
+    ] == [False, True, False, True]
+
+
+def test_a_probe_of_a_suspect_is_hedged_without_a_gain() -> None:
+    """A request at a replica that does not answer is hedged at once, although it has hardly waited."""
+    fleet, now_s = traffic(0.05)
+    for _ in range(3):
+        fleet.on_end(send(fleet, 0, now_s), Outcome.LOST, now_s + 10.0, None)
+    probe, other = (send(fleet, index, now_s + 11.0) for index in (0, 1))
+    assert fleet.delay_s(probe, FACTS) == fleet.settings.hedge_delay_min_s
+    decided = [
+        fleet.decide(FACTS, attempt, (attempt,), (attempt.replica,), now_s + 11.02, 0.5) for attempt in (probe, other)
+    ]
+    assert isinstance(decided[0], Hedge)
+    assert isinstance(decided[1], Denied)
+    assert decided[1].reason is Denial.LOW_GAIN

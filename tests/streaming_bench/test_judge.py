@@ -59,3 +59,8 @@ def test_the_command_prints_a_table_and_fails(tmp_path: Path, capsys: pytest.Cap
     )
     assert main([*arguments, "--workload", str(path)]) == 1
     assert "hedges <= 0% does not hold: " in capsys.readouterr().err
+
+
+def test_cheap_workloads_hold_their_bounds() -> None:
+    """A small form of what runs each night: two replicas, and little traffic with a slow or a dead replica."""
+    assert main(["judge", "--workload", "U2,U10,U10/dead", "--seeds", "1", "--requests", "500"]) == 0
