@@ -226,7 +226,7 @@ class HedgeSettings(Section):
     """Quantile of recent TTFTs after which policy `quantile` sends a backup."""
     hedge_delay_min_s: Delay = 0.020
     """Minimum delay before a backup."""
-    cold_start_delay_s: Delay = 10.0
+    cold_start_delay_s: Delay = 2.0
     """Delay before a backup until enough requests have been measured."""
     gain_min: Number | None = None
     """Minimum expected saving of a hedge, as a multiple of the backup's expected TTFT; unset: 0.25, own engines 5."""

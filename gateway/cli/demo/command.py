@@ -97,7 +97,7 @@ def demo_settings(
         {"name": name, "kind": "simulated", "base_url": f"http://127.0.0.1:{replica_port}/v1"}
         for name, replica_port in zip(REPLICAS, replica_ports, strict=True)
     ]
-    hedge = {"cold_start_delay": "400ms"}  # the default of 10 s would prevent hedges until 20 requests have ended
+    hedge = {"cold_start_delay": "400ms"}  # with the default of 2 s nothing is hedged until 20 requests have ended
     return Settings.model_validate(
         {
             **environment.settings,
