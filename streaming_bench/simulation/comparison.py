@@ -120,8 +120,12 @@ class SeedSamples:
             settings: settings of the policies; None for those of the plan.
         """
         settings = settings or policy_settings(self._scenario, self._plan)
+        scenario = self._scenario
         conditions = Conditions(
-            self._scenario.clients, self._scenario.restart_every_s or math.inf, self._scenario.timeouts
+            clients=scenario.clients,
+            restart_every_s=scenario.restart_every_s or math.inf,
+            restart_keeps=scenario.restart_keeps,
+            timeouts=scenario.timeouts,
         )
         return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
 

@@ -21,6 +21,7 @@ from gateway.errors import GatewayError
 from gateway.events import AttemptReport, ComponentFailed, Event, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Plan
+from gateway.pool.learned import learned_pool, restore_pool
 from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
@@ -110,12 +111,14 @@ class Conditions:
 
     Attributes:
         clients: impatient clients; None for clients that wait.
-        restart_every_s: time after which the gateway restarts and has learned nothing.
+        restart_every_s: time after which the gateway restarts.
+        restart_keeps: True if what was learned survives a restart.
         timeouts: True for the gateway's default timeouts.
     """
 
     clients: Clients | None = None
     restart_every_s: float = math.inf
+    restart_keeps: bool = False
     timeouts: bool = False
 
 
@@ -267,7 +270,10 @@ class _Simulation:
         now_s, client = self._loop.time(), _NullClient()
         if now_s >= self._restart_s:
             self._restart_s += self._conditions.restart_every_s
+            old = self.pool
             self._restart()
+            if self._conditions.restart_keeps:
+                _keep(old, self.pool, now_s)
         caller = Caller(str(request), "", now_s)
         race = Race(self._model, call_of(request), self._facts[request], client, caller, self._runtime)
         if self._clients is not None:
@@ -301,6 +307,13 @@ class _Simulation:
             self._finished.set()
         elif self._arrivals.arrivals_s is None and self._next < len(self._facts):
             self._loop.call_soon(self._start)
+
+
+def _keep(old: Pool, new: Pool, now_s: float) -> None:
+    """Give a pool what another one has learned, as a file would keep it."""
+    for learned in learned_pool(old, now_s):
+        if learned is not None:
+            restore_pool(new, learned, 0.0, now_s)
 
 
 def _leave(race: Race, client: _NullClient) -> None:

@@ -215,7 +215,8 @@ class Scenario(Section, frozen=True):
         serving: language-model servers.
         law: replicas whose TTFT is a law of prompt, replica and time.
         clients: impatient clients; None for clients that wait.
-        restart_every_s: time after which the gateway restarts and has learned nothing; None for never.
+        restart_every_s: time after which the gateway restarts; None for never.
+        restart_keeps: True if what was learned survives a restart, as with a `learned_file`.
         timeouts: True for the gateway's default timeouts; False for none, so that only hedging helps.
         judged_after_s: time from the start for which requests are not counted: hedging learns whether it works.
         short_tokens: bound below which prompts of `law` also have a table of their own; None for none.
@@ -238,6 +239,7 @@ class Scenario(Section, frozen=True):
     law: TtftLaw | None = None
     clients: Clients | None = None
     restart_every_s: Duration | None = None
+    restart_keeps: bool = False
     timeouts: bool = False
     judged_after_s: Duration = Duration(0.0)
     short_tokens: Positive | None = None
