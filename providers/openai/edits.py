@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from providers.base import Api, Call, EventReader, Frame, Headers, WireProtocol
+from providers.base import Api, Body, Call, EventReader, Frame, Headers, WireProtocol
 from providers.errors import UpstreamError
 from providers.openai.request import edited
 from providers.tolerant_json import dumps
@@ -75,7 +75,7 @@ class EditedProtocol:
         """See `WireProtocol.path`."""
         return self._inner.path(api)
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`."""
         return self._inner.build(self._edits.apply(call), model, stream=stream)
 

@@ -6,7 +6,7 @@ without the path, or whose model has no such API, is reported as unsupported rat
 
 from collections.abc import Mapping
 
-from providers.base import Api, Call, Frame, FrameKind, Headers
+from providers.base import Api, Body, Call, Frame, FrameKind, Headers
 from providers.errors import Unsupported, UpstreamError
 from providers.openai.embeddings import NOT_SERVED, WholeReader
 from providers.openai.errors import Problem, bad_status, problem_of
@@ -22,7 +22,7 @@ class WholeAnswers:
         """See `WireProtocol.path`."""
         return "/" + api.value
 
-    def build(self, call: Call, model: str, *, stream: bool) -> bytes:
+    def build(self, call: Call, model: str, *, stream: bool) -> Body:
         """See `WireProtocol.build`; there is no stream."""
         assert not stream
         return build(call, model, stream=False, ask_usage=False)

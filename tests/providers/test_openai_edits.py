@@ -8,6 +8,7 @@ from openai_calls import call_of
 from providers.base import Api
 from providers.catalog import CATALOG
 from providers.openai.edits import BodyEdits
+from providers.openai.request import in_one_piece
 from providers.protocols import ProtocolOptions, protocols
 
 _EDITS = BodyEdits({"service_tier": b'"flex"'}, {"max_tokens": 100.0, "temperature": 0.5})
@@ -62,7 +63,7 @@ def test_a_body_that_needs_no_change_is_untouched(body: str) -> None:
 def test_every_generating_api_is_edited_once(kind: str, api: Api, body: str, name: str) -> None:
     """Native and translated bodies are edited in the form of the upstream's own API."""
     served = protocols(CATALOG[kind], CATALOG[kind].apis, ProtocolOptions(edits=_EDITS))
-    sent = json.loads(served[api].build(call_of(body.encode(), api), "up", stream=True))
+    sent = json.loads(in_one_piece(served[api].build(call_of(body.encode(), api), "up", stream=True)))
     assert (sent[name], sent["service_tier"], sent["model"]) == (100, "flex", "up")
 
 
@@ -70,4 +71,5 @@ def test_embeddings_are_not_edited() -> None:
     """An embeddings body has none of these fields and is sent without them."""
     served = protocols(CATALOG["vllm"], CATALOG["vllm"].apis, ProtocolOptions(edits=_EDITS))
     call = call_of(b'{"model":"m","input":"hi"}', Api.EMBEDDINGS)
-    assert json.loads(served[Api.EMBEDDINGS].build(call, "up", stream=False)) == {"model": "up", "input": "hi"}
+    sent = in_one_piece(served[Api.EMBEDDINGS].build(call, "up", stream=False))
+    assert json.loads(sent) == {"model": "up", "input": "hi"}
