@@ -21,6 +21,7 @@ from gateway.cli.hedging import hedging_summary, is_hedged
 from gateway.cli.kinds import UNKNOWN, detect_kinds
 from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end
+from gateway.cli.stderr import stderr_off_loop
 from gateway.cli.terminal import bold, fail, warn
 from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.loader import from_replicas, load
@@ -46,7 +47,8 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     except ConfigError as error:
         return report_problems(error)
     if arguments.model is not None and arguments.kind is None:
-        settings = detect_kinds(settings)
+        with stderr_off_loop():
+            settings = detect_kinds(settings)
 
     def on_ready(addresses: Addresses) -> None:
         for line in _introduction(settings, addresses, environment.key_in(settings)):
