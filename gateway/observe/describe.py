@@ -10,6 +10,7 @@ from typing import Any
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Window
 from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Plan
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.budget import CreditBudget
@@ -94,12 +95,23 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         never_hedged=_never_hedged(pool, replica),
         takes_hedges=replica.hedgeable,
         cancel_stops_billing=replica.cancel_stops_billing,
-        hedge_delay_s=pool.usual_delay_s(replica, now_s),
+        hedge_delay_s=usual_delay_s(pool, replica, now_s),
         ttfb_p50_s=ttfb.quantile(0.5, now_s),
         ttfb_p99_s=ttfb.quantile(0.99, now_s),
         ttft_p50_s=ttft.quantile(0.5, now_s),
         ttft_p99_s=ttft.quantile(0.99, now_s),
     )
+
+
+def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
+    """Return the hedge delay of a request with an empty prompt; None if there is no plan or it never hedges."""
+    plan = pool.learning.last_plan(replica.name)
+    if plan is None or pool.never_hedged(replica) is not None or not math.isfinite(plan.delay):
+        return None
+    predicted_s = pool.picker.predict(RequestFacts(), replica, now_s)
+    if predicted_s is None:
+        return None
+    return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=pool.settings.hedge_delay_min_s)
 
 
 def _never_hedged(pool: Pool, replica: Replica) -> str | None:
@@ -158,7 +170,7 @@ def _describe_plan(plan: Plan | None) -> dict[str, object] | None:
 
 
 def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Sequence[float]) -> dict[str, object]:
-    delay_s, learning = pool.usual_delay_s(replica, now_s), pool.learning
+    delay_s, learning = usual_delay_s(pool, replica, now_s), pool.learning
     ttft = learning.ttft[replica.name]
     return {
         "replica": replica.name,

@@ -92,6 +92,7 @@ class Learning:
         """Forget every TTFT: another event is timed as the first token from now on."""
         self.predictor, self.ratios = Predictor(), Window()
         self.ttft = {name: Window() for name in self.ttft}
+        self.calibration, self.rescues = Calibration(), Guard()
         self._contents = self._samples = 0
         self._early_renewal = math.inf
         self._plans.clear()

@@ -310,17 +310,7 @@ class Pool:
         self.picker.on_recovered(now_s)
         return replica.breaker.state
 
-    # for display
-
-    def usual_delay_s(self, replica: Replica, now_s: float) -> float | None:
-        """Return the hedge delay of a request with an empty prompt; None if there is no plan or it never hedges."""
-        plan = self.learning.last_plan(replica.name)
-        if plan is None or self.never_hedged(replica) is not None or not math.isfinite(plan.delay):
-            return None
-        predicted_s = self.picker.predict(RequestFacts(), replica, now_s)
-        if predicted_s is None:
-            return None
-        return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=self.settings.hedge_delay_min_s)
+    # inside, and values for others
 
     def answer_tokens(self, facts: RequestFacts) -> float:
         """Return the expected length of the answer: the p90 of recent ones, at most the request's own limit."""

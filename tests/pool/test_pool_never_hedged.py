@@ -6,6 +6,7 @@ from defaults import default_hedging
 from gateway.hedging.contract import Denied, RequestFacts
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.plan import Policy
+from gateway.observe.describe import usual_delay_s
 from gateway.pool.pool import Pool
 from gateway.routing.replicas import Replica
 from pooled import Seen
@@ -46,7 +47,7 @@ def test_what_the_configuration_rules_out_has_its_own_reason(billing: list[bool 
     pool = built(*billing)
     assert pool.never_hedged(pool.replicas[0]) is expected
     assert denial(pool, 0) is expected
-    assert pool.usual_delay_s(pool.replicas[0], 0.0) is None
+    assert usual_delay_s(pool, pool.replicas[0], 0.0) is None
 
 
 def test_no_replica_is_for_what_may_be_tried_later() -> None:
