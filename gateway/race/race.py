@@ -130,7 +130,8 @@ class Race:
 
     def on_content(self, attempt: Attempt) -> None:
         """First content: this attempt wins, the others are cancelled now."""
-        self._attempts.close_others(attempt)
+        if len(self._attempts.sent) > 1:
+            self._attempts.close_others(attempt)
         self._attempts.first_content(attempt)
         self._win(Trigger.FIRST_CONTENT, attempt)
 
