@@ -32,9 +32,9 @@ def test_the_queue_in_front_of_a_thought_is_hedged() -> None:
 
 
 def test_an_echoed_sign_decides_nothing() -> None:
-    """The same with signs that come with the headers: hedged is only the first minute, and no hedge wins."""
+    """The same with signs that come with the headers: hedged is only the first minute, when one may win."""
     runs = _runs("T1/echo")
     (p99_s, hedges, won, _), (off_s, *_) = runs["adaptive"], runs["off"]
     assert p99_s == pytest.approx(off_s, rel=0.01)
-    assert won == 0
+    assert won <= 1  # sent after cold_start_delay, before the first answer
     assert hedges <= 0.02 * 2_000
