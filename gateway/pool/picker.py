@@ -187,15 +187,26 @@ class Picker:
     # a backup
 
     def backup(
-        self, facts: RequestFacts, asking: Replica, tried: Collection[Replica], now_s: float, rand: float
+        self,
+        facts: RequestFacts,
+        asking: Replica,
+        tried: Collection[Replica],
+        now_s: float,
+        rand: float,
+        barred: Collection[Replica] = (),
     ) -> Replica | None:
-        """Pick a replica for a hedge: lowest predicted TTFT of the healthy ones, another quota in a near tie."""
+        """Pick a replica for a hedge: lowest predicted TTFT of the healthy ones, another quota in a near tie.
+
+        Args:
+            tried: replicas that the request was sent to; their boundaries are those of the backup.
+            barred: other replicas that may not be picked.
+        """
         groups, rand = self.ring.random(rand, facts.prefixes)
         healthy = (
             [
                 replica
                 for replica in backups(self._able(facts, group), tried, now_s, self._settings.crossing)
-                if replica.hedgeable and self._takes_hedge(replica, now_s)
+                if replica.hedgeable and replica not in barred and self._takes_hedge(replica, now_s)
             ]
             for group in groups
         )

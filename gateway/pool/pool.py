@@ -103,8 +103,12 @@ class Pool:
     def never_hedged(self, replica: Replica) -> Denial | None:
         """Return the reason for which requests sent to a replica are not hedged, however late; None if some can be."""
         configured = self._never_hedged[replica.name]
-        is_hidden = self.has_hidden_reasoning and not self.first_token.is_sometimes_by_work(replica.name)
-        return Denial.HIDDEN_REASONING if configured is None and is_hidden else configured
+        if configured is not None or not self.has_hidden_reasoning:
+            return configured
+        others = (each for each in self.replicas if each is not replica)
+        is_by_work = self.first_token.is_sometimes_by_work
+        is_possible = is_by_work(replica.name) and any(is_by_work(each.name) for each in others)
+        return None if is_possible else Denial.HIDDEN_REASONING
 
     # before an attempt
 
@@ -189,14 +193,14 @@ class Pool:
             return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
-        late, waited_s, excluded = asking.replica, now_s - asking.start_s, tried
+        late, waited_s = asking.replica, now_s - asking.start_s
+        barred: Collection[Replica] = ()
         if self.has_hidden_reasoning:  # a backup without signs of work could win only after its reasoning
-            by_work = self.first_token.by_work
-            excluded = [*tried, *(each for each in self.replicas if not by_work(each.name, facts.api))]
-        replica = self.picker.backup(facts, late, excluded, now_s, rand)
+            barred = {each for each in self.replicas if not self.first_token.by_work(each.name, facts.api)}
+        replica = self.picker.backup(facts, late, tried, now_s, rand, barred)
         if replica is None:
             again_s = max(self.settings.hedge_delay_min_s, waited_s)
-            reason = self._never_hedged[late.name] or Denial.NO_REPLICA
+            reason = self.never_hedged(late) or Denial.NO_REPLICA
             return Denied(reason, again_s, EXPLANATIONS[reason])
         cost = self._hedge_cost(facts, late, replica, now_s)
         predicted_s = self.picker.predict(facts, replica, now_s)

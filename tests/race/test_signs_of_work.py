@@ -50,6 +50,17 @@ def learned(after_headers_s: float = 0.3) -> Callable[[list[Pool]], None]:
     return prepare
 
 
+def echoes(replica: str) -> Callable[[list[Pool]], None]:
+    """Prepare pools of which one replica sends its signs with its headers."""
+
+    def prepare(pools: list[Pool]) -> None:
+        learned()(pools)
+        for _ in range(40):
+            pools[0].first_token.add_sign(replica, None, 0.0)
+
+    return prepare
+
+
 def test_the_queue_is_hedged_and_the_thought_is_not() -> None:
     """The backup begins to work first, and wins; nothing is started in the minute of its thought."""
     result = run_race(Scripted(thinks(5.0)), Scripted(thinks(0.2)), prepare=learned())
@@ -82,15 +93,29 @@ def test_an_echoed_sign_decides_nothing() -> None:
 
 def test_a_backup_goes_only_where_signs_are_informative() -> None:
     """A replica without informative signs could win only after its whole reasoning."""
+    replicas = Scripted(thinks(5.0)), Scripted(thinks(0.0)), Scripted(thinks(0.2))
+    result = run_race(*replicas, prepare=echoes("b"))
+    assert [attempt.replica for attempt in result.report.attempts] == ["a", "c"]
+
+
+def test_a_backup_stays_within_the_boundary_of_its_request() -> None:
+    """A replica without informative signs is excluded; its boundary is not one that the request was sent into."""
 
     def prepare(pools: list[Pool]) -> None:
-        learned()(pools)
-        for _ in range(40):
-            pools[0].first_token.add_sign("b", None, 0.0)
+        echoes("b")(pools)
+        for replica, boundary in zip(pools[0].replicas, ("eu", "us", "us"), strict=True):
+            replica.boundary = boundary
 
-    replicas = Scripted(thinks(5.0)), Scripted(thinks(0.0)), Scripted(thinks(0.2))
-    result = run_race(*replicas, prepare=prepare)
-    assert [attempt.replica for attempt in result.report.attempts] == ["a", "c"]
+    result = run_race(Scripted(thinks(5.0)), Scripted(thinks(0.0)), Scripted(thinks(0.2)), prepare=prepare)
+    assert [attempt.replica for attempt in result.report.attempts] == ["a"]
+
+
+def test_one_replica_with_signs_is_not_hedged_for_a_named_reason() -> None:
+    """No other replica could win with a sign: the denial and the reason shown beforehand are the same."""
+    result = run_race(Scripted(thinks(5.0)), Scripted(thinks(0.0)), prepare=echoes("b"))
+    assert result.report.denials == (Denial.HIDDEN_REASONING,)
+    (pool,) = result.pools
+    assert pool.never_hedged(pool.replicas[0]) is Denial.HIDDEN_REASONING
 
 
 def test_a_failure_after_the_sign_is_invisible_to_the_client() -> None:
