@@ -7,7 +7,7 @@ request has left the queue: such a sign shows no more than the headers. The time
 Units: seconds.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -19,6 +19,7 @@ _SIGNS_MIN: Final = 3  # signs before they are trusted
 _SEEN_MAX: Final = 20  # recent signs, or answers, that a share covers
 _TRUSTED_SHARE: Final = 0.5
 _DISTRUSTED_SHARE: Final = 0.25  # lower, so that a share near the limit does not switch to and fro
+_APIS: Final = (None, *Api)
 _HIDDEN_SHARE_MAX: Final = 0.2  # share of recent answers with hidden reasoning above which a pool hides its reasoning
 
 
@@ -106,14 +107,19 @@ class FirstTokenChoice:
 
     def is_sometimes_by_work(self, replica: str) -> bool:
         """Return True if `by_work` is true of one of a replica's APIs."""
-        return any(self.by_work(name, api) for name, api in self.signs if name == replica)
+        return self.times_work and any(signs.informative for _, signs in self.signs_of(replica))
+
+    def signs_of(self, replica: str) -> Iterator[tuple[Api | None, Signs]]:
+        """Yield the APIs in which a replica has shown signs of work, with the signs."""
+        for api in _APIS:
+            if (signs := self.signs.get((replica, api))) is not None:
+                yield api, signs
 
     def add_sign(self, replica: str, api: Api | None, after_headers_s: float) -> bool:
         """Add the first sign of an attempt; return True if `times_work` has changed."""
         signs = self.signs.setdefault((replica, api), Signs())
-        was_informative = signs.informative
-        signs.add(after_headers_s)
-        return signs.informative is not was_informative and self._choose()
+        signs.add(after_headers_s)  # shared with the choice that a reload has replaced, which may have changed them
+        return signs.informative is not self.times_work and self._choose()
 
     def add_answer(self, *, hidden: bool) -> bool:
         """Add a complete answer with reported usage; return True if `times_work` has changed.

@@ -189,8 +189,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
                 "after_headers_share": round(signs.apart_share, 3),
                 "informative": signs.informative,
             }
-            for (name, api), signs in pool.first_token.signs.items()
-            if name == replica.name
+            for api, signs in pool.first_token.signs_of(replica.name)
         },
         "takes_hedges": replica.hedgeable,
         "cancel_stops_billing": replica.cancel_stops_billing,

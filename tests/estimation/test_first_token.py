@@ -84,3 +84,13 @@ def test_a_reload_keeps_what_was_found_out(setting: FirstToken, *, by_work: bool
     assert new.adopt_state(old, ["a"]) is not by_work
     assert new.by_work("a", RESPONSES) is by_work
     assert not new.by_work("b", RESPONSES)
+
+
+def test_a_reload_with_attempts_under_way_loses_no_change() -> None:
+    """The replaced choice still adds the signs of its attempts to the shared ones; the new choice takes note."""
+    old, new = _choice("any", after_s=APART_S, hidden=True), FirstTokenChoice("any")
+    new.adopt_state(old, ["a"])
+    for _ in range(40):
+        old.add_sign("a", RESPONSES, TOGETHER_S)
+    assert new.add_sign("a", RESPONSES, TOGETHER_S)
+    assert not new.times_work
