@@ -116,7 +116,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
         usage: token counts in this event, None if it has none.
         error: set if and only if kind is ERROR.
         events: number of upstream events in this frame; more than one only for a run of content events.
-        source: the upstream's own event if it has no bytes for the client but may begin a block of output; else empty.
+        source: the upstream's own event if it was translated and may begin a block of output; else empty.
     """
 
     kind: FrameKind

@@ -74,14 +74,14 @@ class Attempt:
     """
 
     __slots__ = (
+        "_begun",
+        "_begun_s",
         "_finished",
         "_forward",
         "_generated",
         "_held",
         "_held_bytes",
         "_loop",
-        "_other",
-        "_other_s",
         "_race",
         "_stream",
         "content_s",
@@ -149,7 +149,7 @@ class Attempt:
         self._stream: Stream | None = None
         self._forward: Callable[[bytes], None] | None = None
         self._generated, self.generated_s = b"", 0.0  # last event with output, and when it was received
-        self._other, self._other_s = b"", 0.0  # last event without: it may begin a block, or be a ping
+        self._begun, self._begun_s = b"", 0.0  # last event without output that begins a block of it
         self._held: list[bytes] = []
         self._held_bytes = 0
 
@@ -176,7 +176,7 @@ class Attempt:
             self._stream.resume()
 
     def stall(self, timeouts: Timeouts, now_s: float) -> TimedOut | None:
-        """Return the winner's failure if it has been silent for too long, else None."""
+        """Return the failure of an attempt that has shown output or work and is silent for too long, else None."""
         if now_s < self.generated_s + timeouts.stall_s:
             return None
         due_s, phase = self._stall_due(timeouts)
@@ -193,11 +193,12 @@ class Attempt:
     def _stall_due(self, timeouts: Timeouts) -> tuple[float, Phase]:
         """Return the loop time at which the silence is a stall, and its phase, which is read only after `stall_s`.
 
-        Only generated output ends a silence; while the model thinks, any event does.
+        Only generated output, or the start of a block of it, ends a silence; while the model thinks, any event does.
         """
-        since_s, phase = self.generated_s, phase_of(self._generated) or Phase.TEXT
-        if self._other_s > since_s and (begun := phase_of(self._other)) is not None:
-            since_s, phase = self._other_s, begun
+        since_s, last = self.generated_s, self._generated
+        if self._begun_s > since_s:
+            since_s, last = self._begun_s, self._begun
+        phase = phase_of(last) or Phase.TEXT
         if phase is Phase.THINKING:
             since_s = self.last_s
         return since_s + silence_s_max(phase, timeouts), phase
@@ -206,8 +207,10 @@ class Attempt:
         """Discount a silence in which the gateway did not read."""
         now_s = self._loop.time()
         self.last_s = min(now_s, self.last_s + silence_s)
-        self.generated_s = min(now_s, self.generated_s + silence_s)
-        self._other_s = min(now_s, self._other_s + silence_s)
+        if self._begun_s > self.generated_s:  # the later one has the phase, and stays the later one
+            self._begun_s = min(now_s, self._begun_s + silence_s)
+        else:
+            self.generated_s = min(now_s, self.generated_s + silence_s)
 
     def close(self, outcome: Outcome, error: UpstreamError | None = None) -> bool:
         """End the attempt and abort its stream; returns False if it had ended before."""
@@ -297,8 +300,8 @@ class Attempt:
         if kind is FrameKind.FINISH:
             self._finished = True
             self.generated_s, self._generated = self.last_s, frame.raw
-        elif kind is FrameKind.PREAMBLE or kind is FrameKind.WORK:
-            self._other_s, self._other = self.last_s, frame.raw or frame.source
+        elif kind is FrameKind.WORK or (kind is FrameKind.PREAMBLE and self._begins_phase(frame)):
+            self._begun_s, self._begun = self.last_s, frame.source or frame.raw
         if self._forward is not None:
             if frame.raw:
                 self._forward(frame.raw)
@@ -307,6 +310,10 @@ class Attempt:
             if kind is FrameKind.WORK and self.work_s is None and self.outcome is None:
                 self.work_s = self.last_s
                 self._race.on_work(self)
+
+    def _begins_phase(self, frame: Frame) -> bool:
+        """Return True if a preamble in mid-stream begins reasoning or a tool call; a ping does not."""
+        return self._forward is not None and phase_of(frame.source or frame.raw) is not None
 
     def _hold(self, raw: bytes) -> None:
         self._held_bytes += len(raw)

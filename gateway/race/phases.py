@@ -1,8 +1,9 @@
 """The phase of a stream, from the bytes of its last generated event: thinking, a tool call, or text. Pure.
 
 A model that thinks or writes a tool call is silent for longer than one that writes text, so each phase has a timeout of
-its own. The phase is read when a timeout may be over, not for every event: the markers are JSON keys and types of the
-client APIs, whose quotes are escaped inside a text, so no text of an answer contains one.
+its own. A tool that the provider runs counts as thinking. The phase is read when a timeout may be over, not for every
+event: the markers are JSON keys and types of the client APIs, whose quotes are escaped inside a text, so no text of an
+answer contains one.
 """
 
 import enum
@@ -25,6 +26,7 @@ _find_thinking: Final = re.compile(
     rb'|"(?:reasoning_details|thinking_blocks)": ?\[ ?\{'
     rb'|"type": ?"(?:thinking|thinking_delta|redacted_thinking|signature_delta)"'  # Messages
     rb'|"type": ?"(?:response\.reasoning[a-z_.]*|reasoning)"'  # Responses: an event, or the start of an item
+    rb'|"type": ?"(?:response\.)?(?:web_search|file_search|code_interpreter|image_generation|mcp)_call[a-z_.]*"'
 ).search
 _find_tool_call: Final = re.compile(
     rb'"tool_calls": ?\[ ?\{|"function_call": ?\{'

@@ -122,11 +122,13 @@ class Race:
 
         The client is sent nothing yet, so that another attempt can follow if this one fails before its content.
         """
-        if self._attempts.first_work(attempt) and self._state is State.RACING:
-            self._attempts.close_others(attempt)
-            self._enter(Trigger.FIRST_WORK, State.WORKING)
-            self._deadlines.retry_s = math.inf
-            attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_thinking_s)
+        if self._attempts.first_work(attempt):
+            attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_s)  # or longer, by its phase
+            self._wakeup.no_later_than(attempt.deadlines.give_up_s)
+            if self._state is State.RACING:
+                self._attempts.close_others(attempt)
+                self._enter(Trigger.FIRST_WORK, State.WORKING)
+                self._deadlines.retry_s = math.inf
 
     def on_content(self, attempt: Attempt) -> None:
         """First content: this attempt wins, the others are cancelled now."""
@@ -383,13 +385,13 @@ class Race:
             self._next(Role.FAILOVER if self._attempts.sent else Role.PRIMARY)
 
     def _give_up(self, attempt: Attempt, now_s: float) -> None:
-        """Fail an attempt without content; one that works may be silent for as long as reasoning may be."""
-        if self._state is not State.WORKING:
-            self.on_failed(attempt, TimedOut(f"no first token within {now_s - attempt.start_s:.3g} s"))
-            return
-        attempt.deadlines.give_up_s = attempt.last_s + self._model.timeouts.stall_thinking_s
-        if now_s >= attempt.deadlines.give_up_s:
-            self.on_failed(attempt, TimedOut("the upstream's stream is silent after a sign of work"))
+        """Fail an attempt without content; one that works may be as silent as in the middle of its answer."""
+        error: TimedOut | None = TimedOut(f"no first token within {now_s - attempt.start_s:.3g} s")
+        if attempt.first_token_s is not None:
+            error = attempt.stall(self._model.timeouts, now_s)
+            attempt.deadlines.give_up_s = attempt.stall_check_s(self._model.timeouts, now_s)
+        if error is not None:
+            self.on_failed(attempt, error)
 
     def _next_due_s(self) -> float:
         if self._winner is not None:

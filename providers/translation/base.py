@@ -174,7 +174,7 @@ class _TranslatingReader:
 
     def _translated(self, frame: Frame) -> Frame:
         raw = self._raw(frame)
-        source = frame.source or frame.raw if not raw and frame.kind in _BEGINNINGS else b""
+        source = frame.source or frame.raw if frame.kind in _BEGINNINGS else b""
         return msgspec.structs.replace(frame, raw=raw, source=source)
 
     def _raw(self, frame: Frame) -> bytes:

@@ -149,6 +149,31 @@ def test_the_start_of_a_thinking_block_begins_its_phase() -> None:
     assert result.client.finished
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_pings_do_not_end_the_phase_of_a_block(*, paused: bool) -> None:
+    """A block of thinking without text begins after some text; neither its pings nor a paused process make it text."""
+    start = b'data: {"type":"content_block_start","content_block":{"type":"thinking","thinking":""}}\n\n'
+    pings = [(float(at_s), Frame(FrameKind.PREAMBLE, MESSAGES["empty"])) for at_s in range(15, 200, 15)]
+    steps = silent_after(MESSAGES["text"], 200.0, (10.0, Frame(FrameKind.WORK, start)), *pings)
+
+    def pause(_race: Race, _client: RecordingClient, _pools: list[Pool]) -> None:
+        loop = asyncio.get_running_loop()
+        assert hasattr(loop, "_move_clock")
+        if paused:
+            loop.call_later(11.0, lambda: loop._move_clock(loop.time() + 40.0))
+
+    assert run_race(Scripted(steps), hedge=OFF, during=pause).client.finished
+
+
+@pytest.mark.parametrize("kind", ["web_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"])
+def test_a_tool_that_the_provider_runs_is_no_text(kind: str) -> None:
+    """A search or a program may take minutes."""
+    added = b'data: {"type":"response.output_item.added","item":{"id":"x","type":"%b"}}\n\n' % kind.encode()
+    steps = silent_after(RESPONSES["text"], 100.0, (1.0, Frame(FrameKind.WORK, added)))
+    assert run_race(Scripted(steps), hedge=OFF).client.finished
+    assert phase_of(b'data: {"type":"response.%b.in_progress"}\n\n' % kind.encode()) is Phase.THINKING
+
+
 def test_a_pause_of_the_process_is_nobodys_silence() -> None:
     """A process that did not run for 40 s, longer than a stall, ends no healthy stream."""
 
@@ -174,5 +199,6 @@ def test_thinking_that_a_translation_hides_is_thinking() -> None:
     reader = CHAT_TO_MESSAGES.reader(STREAMED)
     frame = reader.read(b"event: content_block_start\n" + start)
     assert frame.raw == b""
+    assert frame.source.endswith(start)
     steps = silent_after(CHAT["text"], 100.0, (1.0, frame))
     assert run_race(Scripted(steps), hedge=OFF).client.finished

@@ -13,13 +13,14 @@ from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.plan import Policy
 from gateway.observe.logs import RequestLog
 from gateway.pool.pool import Pool
+from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
 from pooled import Seen
 from providers.base import Frame, FrameKind
-from providers.errors import ConnectError
+from providers.errors import ConnectError, ConnectionCut
 from scripted import DONE, FINISH, ROLE, RecordingClient, Scripted, Step, run_race, text
 
-WORK = Frame(FrameKind.WORK, b"<work>")
+WORK = Frame(FrameKind.WORK, b'<"type":"thinking">')
 THOUGHT_S = 60.0
 UNHEDGED = default_hedging(policy=Policy.OFF)
 
@@ -70,7 +71,7 @@ def test_the_queue_is_hedged_and_the_thought_is_not() -> None:
     assert backup.role is Role.BACKUP
     times_s = [backup.start_s, backup.work_s, backup.content_s, result.report.work_s, result.report.ttft_s]
     assert times_s == pytest.approx([0.1, 0.2, 60.2, 0.3, 60.3])
-    assert result.client.got == b"<role><work>a<stop><done>"
+    assert result.client.got == b'<role><"type":"thinking">a<stop><done>'
 
 
 def test_a_primary_that_works_is_left_alone() -> None:
@@ -123,7 +124,7 @@ def test_a_failure_after_the_sign_is_invisible_to_the_client() -> None:
     cut: list[Step] = [*thinks(0.05)[:3], (20.0, ConnectError("cut"))]
     result = run_race(Scripted(cut), Scripted(thinks(0.05, 1.0)), prepare=learned())
     assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
-    assert result.client.got == b"<role><work>a<stop><done>"
+    assert result.client.got == b'<role><"type":"thinking">a<stop><done>'
 
 
 @pytest.mark.parametrize(("pinged", "attempts"), [(True, 1), (False, 2)])
@@ -135,6 +136,34 @@ def test_a_thought_may_be_as_silent_as_configured(*, pinged: bool, attempts: int
     timeouts = default_timeouts(stall_thinking_s=40.0)
     result = run_race(primary, Scripted(thinks(0.05, 1.0)), prepare=learned(), timeouts=timeouts)
     assert len(result.report.attempts) == attempts
+    assert result.client.finished
+
+
+def test_silence_after_the_start_of_a_text_is_a_stall() -> None:
+    """Such a sign announces text within `timeouts.stall`; only reasoning may be silent for minutes."""
+    begins_text = Frame(FrameKind.WORK, b'data: {"type":"content_block_start","content_block":{"type":"text"}}\n\n')
+    hangs: list[Step] = [(0.001, "headers"), (0.05, begins_text), (5_000.0, None)]
+    result = run_race(Scripted(hangs), Scripted(thinks(0.05, 1.0)), prepare=learned(), streaming=False)
+    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.TTFT_TIMEOUT, Outcome.FINISHED]
+    assert result.report.attempts[1].start_s == pytest.approx(20.05)
+
+
+def chunk(word: bytes, finish: bytes = b"null") -> bytes:
+    """An event of a chat completion."""
+    return b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":%b}]}\n\n' % (word, finish)
+
+
+def test_a_recovery_may_think_as_long_as_the_first_attempt() -> None:
+    """After its sign of work it is given the time of its phase."""
+    sign = Frame(FrameKind.WORK, b"", source=WORK.raw)
+
+    def thought(end_s: float, words: bytes, *ending: Step) -> list[Step]:
+        return [(0.001, "headers"), (0.05, sign), (end_s, Frame(FrameKind.CONTENT, chunk(words))), *ending]
+
+    finish: list[Step] = [(61.0, Frame(FrameKind.FINISH, chunk(b"", b'"stop"'))), (61.0, DONE), (61.0, None)]
+    replicas = Scripted(thought(5.0, b"a", (5.1, ConnectionCut("cut")))), Scripted(thought(60.0, b"ab", *finish))
+    result = run_race(*replicas, prepare=learned(), hedge=UNHEDGED, recovery=RecoveryMode.REPLAY)
+    assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.RECOVERY]
     assert result.client.finished
 
 

@@ -13,12 +13,13 @@ from gateway.hedging.contract import RequestFacts
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime, Timeouts
+from gateway.race.context import Caller, Model, RecoveryMode, Runtime, Timeouts
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Frame, FrameKind, Sink
 from providers.errors import BadStatus, UpstreamError
+from providers.openai.transcript import OpenAIRecoverer
 from running import run_virtual
 
 Step = tuple[float, str | Frame | UpstreamError | None]
@@ -217,6 +218,7 @@ def run_race(
     counted: bool = True,
     apis: Sequence[frozenset[Api]] = (),
     pinned: int | None = None,
+    recovery: RecoveryMode = RecoveryMode.OFF,
 ) -> Outcome:
     """Race one request over scripted replicas, first choice first, until its client has its end.
 
@@ -233,6 +235,7 @@ def run_race(
         counted: in-flight counts must be back at zero.
         apis: what each replica can be asked in, those of fallbacks last; none given: everything.
         pinned: index of the replica that holds what the request goes on with.
+        recovery: reaction to a stream that breaks.
     """
     fallbacks = list(fallbacks)
 
@@ -249,7 +252,8 @@ def run_race(
         client = RecordingClient(streaming)
         call = Call(Api.CHAT, b"{}", {}, 1, "m", streaming, assemble=assemble)
         caller = Caller("req_1", "key", loop.time())
-        model = Model("m", pools, timeouts or default_timeouts())
+        recoverers = {Api.CHAT: OpenAIRecoverer()}
+        model = Model("m", pools, timeouts or default_timeouts(), recovery=recovery, recoverers=recoverers)
         known = facts or RequestFacts()
         if pinned is not None:
             known = msgspec.structs.replace(known, pinned=[replica for group in made for replica in group][pinned])
