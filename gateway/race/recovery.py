@@ -315,11 +315,6 @@ class Recovery:
         return True
 
     @property
-    def content_s(self) -> float | None:
-        """Time of the client's first content."""
-        return self.first.content_s
-
-    @property
     def catching_up(self) -> bool:
         """True while nothing new has come since the stream broke."""
         return self._pending

@@ -140,10 +140,11 @@ def ended(
     caller, facts, attempts, winner, _, denials, denied_why, recovery = course
     start_s = attempts[0].start_s if attempts else now_s
     streamed = winner if winner is not None or not call.streaming else _cut_attempt(attempts)
-    content_s, events = (streamed.content_s, streamed.events) if streamed is not None else (None, 0)
+    first, events = streamed, 0 if streamed is None else streamed.events
     usage = winner.usage if winner is not None else None
     if winner is not None and recovery is not None and recovery.error is not None:  # its stream was carried on
-        content_s, usage, events = recovery.content_s, recovery.usage(usage), events + recovery.carried_tokens
+        first, usage, events = recovery.first, recovery.usage(usage), events + recovery.carried_tokens
+    content_s = None if first is None else first.content_s
     return RequestEnded(
         at_s=now_s,
         request_id=caller.request_id,
@@ -162,7 +163,7 @@ def ended(
         trace_id=caller.trace_id,
         gateway_s=start_s - caller.arrived_s - caller.queued_s,
         ttft_s=None if content_s is None else content_s - caller.arrived_s,
-        work_s=_timed_work_s(winner, caller.arrived_s),
+        work_s=_timed_work_s(first, caller.arrived_s),
         total_s=now_s - caller.arrived_s,
         usage=usage,
         events=events,
@@ -173,11 +174,15 @@ def ended(
     )
 
 
-def _timed_work_s(winner: Attempt | None, arrived_s: float) -> float | None:
-    """Return the time of the winner's sign of work after the request's arrival; None if content was timed."""
-    if winner is None or winner.work_s is None or winner.first_token_s != winner.work_s:
+def _timed_work_s(first: Attempt | None, arrived_s: float) -> float | None:
+    """Return the time of the sign of work after the request's arrival; None if content was timed.
+
+    Args:
+        first: attempt whose content was sent first.
+    """
+    if first is None or first.work_s is None or first.first_token_s != first.work_s:
         return None
-    return winner.work_s - arrived_s
+    return first.work_s - arrived_s
 
 
 def _cut_attempt(attempts: Sequence[Attempt]) -> Attempt | None:

@@ -154,7 +154,7 @@ def chunk(word: bytes, finish: bytes = b"null") -> bytes:
 
 
 def test_a_recovery_may_think_as_long_as_the_first_attempt() -> None:
-    """After its sign of work it is given the time of its phase."""
+    """After its sign of work it is given the time of its phase; the log has the sign of the first attempt."""
     sign = Frame(FrameKind.WORK, b"", source=WORK.raw)
 
     def thought(end_s: float, words: bytes, *ending: Step) -> list[Step]:
@@ -165,6 +165,14 @@ def test_a_recovery_may_think_as_long_as_the_first_attempt() -> None:
     result = run_race(*replicas, prepare=learned(), hedge=UNHEDGED, recovery=RecoveryMode.REPLAY)
     assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.RECOVERY]
     assert result.client.finished
+    assert (result.report.work_s, result.report.ttft_s) == pytest.approx((0.05, 5.0))
+
+
+def test_a_broken_answer_reports_its_sign_beside_its_first_token() -> None:
+    """As the log of an answer that was cut has `ttft_ms`, it has `work_ms`."""
+    cut: list[Step] = [*thinks(0.05, 1.0)[:4], (2.0, ConnectionCut("cut"))]
+    report = run_race(Scripted(cut), prepare=learned()).report
+    assert (report.work_s, report.ttft_s) == pytest.approx((0.05, 1.05))
 
 
 def test_a_late_sign_ends_the_race_with_a_failover_under_way() -> None:
