@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from providers.base import Api, FirstToken
+from providers.base import Api, FirstToken, Usage
 
 TOGETHER_S: Final = 0.02  # a sign this soon after the headers was sent with them; a prompt takes longer to compute
 _SIGNS_MIN: Final = 3  # signs before they are trusted
@@ -120,6 +120,16 @@ class FirstTokenChoice:
         signs = self.signs.setdefault((replica, api), Signs())
         signs.add(after_headers_s)  # shared with the choice that a reload has replaced, which may have changed them
         return signs.informative is not self.times_work and self._choose()
+
+    def add_usage(self, usage: Usage | None) -> bool:
+        """Add a complete stream, see `add_answer`; one without token counts shows nothing.
+
+        Not for an answer in one piece, which has no events with reasoning, nor for a broken one, whose token counts may
+        be those of its start.
+        """
+        return (
+            usage is not None and usage.completion_tokens is not None and self.add_answer(hidden=usage.hidden_reasoning)
+        )
 
     def add_answer(self, *, hidden: bool) -> bool:
         """Add a complete answer with reported usage; return True if `times_work` has changed.

@@ -283,6 +283,8 @@ class Pool:
         breaker, old_state = replica.breaker, replica.breaker.state
         if effects.breaker is BreakerSignal.SUCCESS:
             self.picker.on_answer(replica, now_s, broken=False)
+            if attempt.forecast is not None and attempt.forecast.timed and self.first_token.add_usage(attempt.usage):
+                self.learning.restart()
             return self._succeeded(replica, now_s)
         is_broken = outcome is Outcome.CUT
         if is_broken:
@@ -378,14 +380,11 @@ class Pool:
 
     def _settle(self, attempt: AttemptView, forecast: Forecast, bill: Bill, now_s: float) -> None:
         """Release the reservations that were not used."""
-        release = bill is Bill.RELEASE
         if forecast.tickets is not None:
-            (self.budget.release if release else self.budget.settle)(forecast.tickets)
+            (self.budget.release if bill is Bill.RELEASE else self.budget.settle)(forecast.tickets)
         usage = attempt.usage
         if usage is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
-            if bill is Bill.SETTLE and self.first_token.add_answer(hidden=usage.hidden_reasoning):
-                self.learning.restart()
         self.quotas.close(attempt, bill, now_s)
 
     def _unanswered(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:

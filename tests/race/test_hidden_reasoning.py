@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
 from gateway.pool.pool import Pool
 from gateway.race.race import Race
 from openai_calls import STREAMED
 from providers.anthropic.events import MessageReader
 from providers.base import EventReader, Frame, FrameKind, Usage
+from providers.errors import ConnectionCut
 from providers.openai.chat import OpenAIChat
 from providers.responses.events import ResponsesReader
 from scripted import DONE, FINISH, HEDGED, Outcome, RecordingClient, Scripted, Step, answer, run_race, text
@@ -103,3 +105,17 @@ def test_what_answers_report_is_learned_and_forgotten() -> None:
     for _ in range(40):
         choice.add_answer(hidden=False)
     assert choice.hidden_share < 0.2
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_only_complete_streams_are_evidence_of_reasoning_that_is_shown(*, timed: bool) -> None:
+    """An answer in one piece, or one that is cut, may hide reasoning although its usage does not report it."""
+    usage = Frame(FrameKind.USAGE, b"", Usage(9, 1))
+    ending: Sequence[Step] = [(0.02, ConnectionCut("cut"))] if timed else [(0.02, FINISH), (0.02, DONE), (0.02, None)]
+    steps: list[Step] = [(0.01, usage), (0.01, text("a")), *ending]
+
+    def before(pools: list[Pool]) -> None:
+        pools[0].first_token.add_answer(hidden=True)
+
+    told = run_race(Scripted(steps), prepare=before, facts=RequestFacts(timed=timed))
+    assert told.pools[0].first_token.hidden_share == 1.0
