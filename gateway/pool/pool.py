@@ -258,7 +258,7 @@ class Pool:
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
-        if attempt.forecast is not None:
+        if attempt.forecast is not None and attempt.first_token_s is None:
             load = self._loads[attempt.replica]
             load.pending = max(0.0, load.pending - attempt.forecast.uncached)
             load.stalls.failed(attempt.forecast.number)

@@ -169,10 +169,10 @@ class Attempts:
         if state is not None:
             self._emit_breaker_change(attempt, state)
 
-    def close_others(self, winner: Attempt) -> None:
-        """Cancel all other attempts: they have lost."""
+    def close_others(self, winner: Attempt, *, keep_empty: bool = False) -> None:
+        """Cancel all other attempts: they have lost; `keep_empty`: except complete answers without content."""
         for other in self.sent:
-            if other is not winner:
+            if other is not winner and not (keep_empty and other.empty):
                 self.close(other, Outcome.LOST)
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:

@@ -126,7 +126,7 @@ class Race:
             attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_s)  # or longer, by its phase
             self._wakeup.no_later_than(attempt.deadlines.give_up_s)
             if self._state is State.RACING:
-                self._attempts.close_others(attempt)
+                self._attempts.close_others(attempt, keep_empty=True)
                 self._enter(Trigger.FIRST_WORK, State.WORKING)
                 self._deadlines.retry_s = math.inf
 

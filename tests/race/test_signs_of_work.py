@@ -9,13 +9,14 @@ import pytest
 
 from defaults import default_hedging, default_timeouts
 from gateway.events import Role
+from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.hedging.plan import Policy
 from gateway.observe.logs import RequestLog
 from gateway.pool.pool import Pool
 from gateway.race.context import RecoveryMode
 from gateway.race.race import Race
-from pooled import Seen
+from pooled import Seen, send
 from providers.base import Frame, FrameKind
 from providers.errors import ConnectError, ConnectionCut
 from scripted import DONE, FINISH, ROLE, RecordingClient, Scripted, Step, run_race, text
@@ -125,6 +126,28 @@ def test_a_failure_after_the_sign_is_invisible_to_the_client() -> None:
     result = run_race(Scripted(cut), Scripted(thinks(0.05, 1.0)), prepare=learned())
     assert [attempt.role for attempt in result.report.attempts] == [Role.PRIMARY, Role.FAILOVER]
     assert result.client.got == b'<role><"type":"thinking">a<stop><done>'
+
+
+def test_a_failure_after_the_sign_falls_back_to_a_complete_empty_answer() -> None:
+    """An answer without content that was complete before the sign is kept until there is a better one."""
+    empty: list[Step] = [(0.001, "headers"), (0.2, FINISH), (0.2, DONE), (0.2, None)]
+    fails: list[Step] = [*thinks(0.2)[:3], (5.0, ConnectError("cut"))]
+    result = run_race(Scripted(empty), Scripted(fails), prepare=learned())
+    assert [attempt.outcome for attempt in result.report.attempts] == [Outcome.FINISHED, Outcome.FAILED]
+    assert result.client.finished
+
+
+def test_a_refusal_after_the_sign_releases_its_prompt_once() -> None:
+    """The prompts of other attempts still count as load of the replica."""
+    refused = Frame(FrameKind.REFUSAL, b"no")
+    steps: list[Step] = [*thinks(0.05)[:3], (1.0, refused), (1.0, FINISH), (1.0, DONE), (1.0, None)]
+    facts = RequestFacts(prompt_tokens=1_000.0)
+
+    def load(_race: Race, _client: RecordingClient, pools: list[Pool]) -> None:
+        send(pools[0], 0, facts=facts)
+
+    result = run_race(Scripted(steps), prepare=learned(), facts=facts, during=load, counted=False)
+    assert result.pools[0].pending_tokens(result.pools[0].replicas[0]) == 1_000.0
 
 
 @pytest.mark.parametrize(("pinged", "attempts"), [(True, 1), (False, 2)])
