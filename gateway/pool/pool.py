@@ -105,10 +105,9 @@ class Pool:
         configured = self._never_hedged[replica.name]
         if configured is not None or not self.has_hidden_reasoning:
             return configured
-        others = (each for each in self.replicas if each is not replica)
+        others = (each.name for each in self.replicas if each is not replica)
         is_by_work = self.first_token.is_sometimes_by_work
-        is_possible = is_by_work(replica.name) and any(is_by_work(each.name) for each in others)
-        return None if is_possible else Denial.HIDDEN_REASONING
+        return None if is_by_work(replica.name) and any(map(is_by_work, others)) else Denial.HIDDEN_REASONING
 
     # before an attempt
 
@@ -382,8 +381,7 @@ class Pool:
         """Release the reservations that were not used."""
         if forecast.tickets is not None:
             (self.budget.release if bill is Bill.RELEASE else self.budget.settle)(forecast.tickets)
-        usage = attempt.usage
-        if usage is not None and usage.completion_tokens is not None:
+        if (usage := attempt.usage) is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
         self.quotas.close(attempt, bill, now_s)
 

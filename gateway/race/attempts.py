@@ -169,6 +169,12 @@ class Attempts:
         if state is not None:
             self._emit_breaker_change(attempt, state)
 
+    def forgive(self, late_s: float) -> None:
+        """Begin every silence anew: the gateway did not run, for longer than its timer was late."""
+        for attempt in self.sent:
+            attempt.forgive(math.inf)
+            attempt.deadlines.forgive(late_s)
+
     def close_others(self, winner: Attempt, *, keep_empty: bool = False) -> None:
         """Cancel all other attempts: they have lost; `keep_empty`: except complete answers without content."""
         for other in self.sent:

@@ -325,7 +325,7 @@ class Race:
         now_s, deadlines = self._runtime.loop.time(), self._deadlines
         late_s = now_s - self._wakeup.at_s
         if late_s > _LATE_S:
-            self._forgive(late_s)
+            self._attempts.forgive(late_s)
         if now_s >= deadlines.total_s:
             late = TimedOut(f"no complete answer within {deadlines.total_s - deadlines.start_s:g} s")
             self._fail(Trigger.TIMED_OUT, client_error(late))
@@ -338,12 +338,6 @@ class Race:
             self._keep_alive(now_s)
         if self._state is not State.OVER:
             self._wakeup.no_later_than(self._next_due_s())
-
-    def _forgive(self, late_s: float) -> None:
-        """Begin every silence anew: the gateway did not run, for longer than its timer was late."""
-        for attempt in self._attempts.sent:
-            attempt.forgive(math.inf)
-            attempt.deadlines.forgive(late_s)
 
     def _keep_alive(self, now_s: float) -> None:
         """Send a keep-alive, unless the client was sent an event since the last one, or is slow to read."""
