@@ -8,9 +8,10 @@ import contextlib
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
+import simulated_sockets
 from checkout import ROOT
-from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
 
 READY = re.compile(rb"ready at http://127\.0\.0\.1:([0-9]+)/v1")
@@ -71,17 +72,13 @@ async def started(*argv: str) -> AsyncIterator[Gateway]:
 
 
 @contextlib.asynccontextmanager
-async def serving(**profile: object) -> AsyncIterator[tuple[Gateway, SimulatedServer]]:
+async def serving(**profile: Any) -> AsyncIterator[tuple[Gateway, SimulatedServer]]:
     """A gateway before one simulated replica."""
-    replica = SimulatedServer(parse_profile(profile))
-    await replica.start()
-    try:
+    async with simulated_sockets.serving(0, **profile) as replica:
         listen = ["--listen", "127.0.0.1:0", "--admin-listen", "off"]
         async with started("serve", "--model", "m", "--replica", replica.url, *listen) as gateway:
             await gateway.ready(gateway.process.stderr)
             yield gateway, replica
-    finally:
-        await replica.close()
 
 
 def request(model: str, tokens: int | None = None) -> bytes:

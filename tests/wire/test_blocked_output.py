@@ -7,9 +7,8 @@ import signal
 import socket
 from collections.abc import Iterator
 
+import simulated_sockets
 from gateway.cli.parser import ExitCode
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
 from running import run_real
 from spawned import WAIT_S, refuses, rest, spawn, stream, until
 
@@ -23,9 +22,11 @@ def full_pipe() -> Iterator[int]:
         while True:
             os.write(writing, b"x" * 4096)
     os.set_blocking(writing, True)
-    yield writing
-    os.close(reading)
-    os.close(writing)
+    try:
+        yield writing
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_output_that_nothing_reads_stops_nothing() -> None:
@@ -34,24 +35,22 @@ def test_output_that_nothing_reads_stops_nothing() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        replica = SimulatedServer(parse_profile({"ttft": "1ms", "tokens": 2}))
-        await replica.start()
-        with full_pipe() as pipe:
-            listen = ["--listen", f"127.0.0.1:{port}", "--admin-listen", "off"]
-            argv = ["serve", "--model", "m", "--replica", replica.url, *listen]
-            process = await spawn("-m", "gateway", *argv, stdout=pipe, stderr=pipe)
-            try:
-                await until(lambda: _accepts(port))
-                streams = [await stream(port) for _ in range(5)]
-                process.send_signal(signal.SIGTERM)
-                await asyncio.gather(*(rest(*each) for each in streams))
-                async with asyncio.timeout(WAIT_S):
-                    code = await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
-        await replica.close()
+        async with simulated_sockets.serving(ttft="1ms", tokens=2) as replica:
+            with full_pipe() as pipe:
+                listen = ["--listen", f"127.0.0.1:{port}", "--admin-listen", "off"]
+                argv = ["serve", "--model", "m", "--replica", replica.url, *listen]
+                process = await spawn("-m", "gateway", *argv, stdout=pipe, stderr=pipe)
+                try:
+                    await until(lambda: _accepts(port))
+                    streams = [await stream(port) for _ in range(5)]
+                    process.send_signal(signal.SIGTERM)
+                    await asyncio.gather(*(rest(*each) for each in streams))
+                    async with asyncio.timeout(WAIT_S):
+                        code = await process.wait()
+                finally:
+                    if process.returncode is None:
+                        process.kill()
+                        await process.wait()
         assert code == ExitCode.OK
 
     run_real(main())

@@ -10,9 +10,9 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import simulated_sockets
 from checkout import ROOT
 from gateway.cli.parser import ExitCode
-from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
 from raw_http import ASK, CHAT, request_bytes
 from running import run_real
@@ -99,9 +99,11 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        replica = SimulatedServer(parse_profile({"ttft": "1ms", "tokens": 300, "gap": "100ms"}))
-        await replica.start()
-        async with asyncio.TaskGroup() as tasks, _limited(replica, port, tmp_path) as gateway:
+        async with (
+            simulated_sockets.serving(ttft="1ms", tokens=300, gap="100ms") as replica,
+            asyncio.TaskGroup() as tasks,
+            _limited(replica, port, tmp_path) as gateway,
+        ):
             flood = [tasks.create_task(_reconnecting(port)) for _ in range(_CLIENTS)]
             await gateway.ready(gateway.process.stderr)
             async with asyncio.timeout(WAIT_S):
@@ -118,7 +120,6 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
             writer.transport.abort()
             gateway.process.send_signal(signal.SIGINT)
             code, output = await gateway.ended()
-        await replica.close()
         assert code == ExitCode.OK
         output += gateway.said
         assert b"READ" not in output, output

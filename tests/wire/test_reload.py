@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import simulated_sockets
 from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.loader import load
@@ -18,8 +19,6 @@ from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded, Event, ReplicaSwitched
 from gateway.hedging.contract import RequestFacts
 from gateway_fixture import until
-from providers.simulated.profile import parse_profile
-from providers.simulated.server import SimulatedServer
 from raw_http import answer, asking
 from running import run_real
 from spawned import started
@@ -54,18 +53,17 @@ class House:
 @contextlib.asynccontextmanager
 async def house(folder: Path) -> AsyncIterator[House]:
     """A gateway without sockets of its own, over two simulated servers."""
-    servers = [SimulatedServer(parse_profile({"ttft": "5ms"}), number) for number in range(2)]
-    for server in servers:
-        await server.start()
-    made = House(folder / "gateway.yaml", dict(zip("ab", (server.url for server in servers), strict=True)))
-    made.write()
-    async with asyncio.TaskGroup() as tasks:
+    async with (
+        simulated_sockets.serving(0, ttft="5ms") as first,
+        simulated_sockets.serving(1, ttft="5ms") as second,
+        asyncio.TaskGroup() as tasks,
+    ):
+        made = House(folder / "gateway.yaml", {"a": first.url, "b": second.url})
+        made.write()
         made.gateway = Gateway(await asyncio.to_thread(made.read), tasks, made.read)
         made.gateway._hub.listeners.append(made.events.append)
         yield made
         made.gateway.close()
-    for server in servers:
-        await server.close()
 
 
 def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
@@ -201,29 +199,27 @@ def test_sighup_drops_no_stream(tmp_path: Path) -> None:
     """After SIGHUP, a process serves the new models at once, and a running stream completes."""
 
     async def main() -> None:
-        server = SimulatedServer(parse_profile({"ttft": "5ms", "gap": "10ms"}), 0)
-        await server.start()
-        row = {"name": "a", "kind": "simulated", "base_url": server.url}
-        file = tmp_path / "gateway.yaml"
+        async with simulated_sockets.serving(ttft="5ms", gap="10ms") as server:
+            row = {"name": "a", "kind": "simulated", "base_url": server.url}
+            file = tmp_path / "gateway.yaml"
 
-        def write(*names: str) -> None:
-            models = [{"name": name, "replicas": [row]} for name in names]
-            config = {"listen": "127.0.0.1:0", "admin_listen": "off", "models": models}
-            file.write_text(json.dumps(config), encoding="utf-8")
+            def write(*names: str) -> None:
+                models = [{"name": name, "replicas": [row]} for name in names]
+                config = {"listen": "127.0.0.1:0", "admin_listen": "off", "models": models}
+                file.write_text(json.dumps(config), encoding="utf-8")
 
-        write("old")
-        async with started("serve", "--config", str(file)) as gateway:
-            await gateway.ready(gateway.process.stderr)
-            async with answer(gateway.port, asking(model="old", max_tokens=60)) as got:
-                write("new")
-                gateway.process.send_signal(signal.SIGHUP)
-                await gateway.says(gateway.process.stdout, b"config_reloaded")
-                async with answer(gateway.port, asking(model="new", max_tokens=2)) as other:
-                    assert (await other.body()).endswith(b"data: [DONE]\n\n")
-                async with answer(gateway.port, asking(model="old", max_tokens=2)) as gone:
-                    assert gone.status == 404
-                assert (await got.body()).endswith(b"data: [DONE]\n\n")
-        await until(lambda: not server.stats.in_flight)
-        await server.close()
+            write("old")
+            async with started("serve", "--config", str(file)) as gateway:
+                await gateway.ready(gateway.process.stderr)
+                async with answer(gateway.port, asking(model="old", max_tokens=60)) as got:
+                    write("new")
+                    gateway.process.send_signal(signal.SIGHUP)
+                    await gateway.says(gateway.process.stdout, b"config_reloaded")
+                    async with answer(gateway.port, asking(model="new", max_tokens=2)) as other:
+                        assert (await other.body()).endswith(b"data: [DONE]\n\n")
+                    async with answer(gateway.port, asking(model="old", max_tokens=2)) as gone:
+                        assert gone.status == 404
+                    assert (await got.body()).endswith(b"data: [DONE]\n\n")
+            await until(lambda: not server.stats.in_flight)
 
     run_real(main())

@@ -3,9 +3,11 @@
 import asyncio
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
+import simulated_sockets
 from openai_calls import call_of
 from providers.base import Api, Endpoint, Frame, FrameKind, Headers
 from providers.errors import BadStatus, RequestModeRejected, UpstreamError
@@ -14,7 +16,6 @@ from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
-from providers.simulated.server import SimulatedServer
 from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
 from providers.upstream import Bounds, HttpEndpoint
@@ -85,16 +86,14 @@ async def _record(endpoint: Endpoint, fault: str, *, streaming: bool) -> tuple[o
 
 
 async def _both(fault: str, *, streaming: bool) -> tuple[tuple[object, ...], tuple[object, ...]]:
-    profile = parse_profile({"ttft": "1ms", "provider": "openai"})
-    server = SimulatedServer(profile, seed=3)
-    await server.start()
-    async with asyncio.TaskGroup() as tasks:
+    keys: dict[str, Any] = {"ttft": "1ms", "provider": "openai"}
+    profile = parse_profile(keys)
+    async with simulated_sockets.serving(3, **keys) as server, asyncio.TaskGroup() as tasks:
         client = WireClient(Origin("127.0.0.1", server.port), tasks)
         through_sockets = HttpEndpoint(client, {Api.CHAT: OpenAIChat()}, "/v1", ((b"host", b"sim"),), "m", Bounds())
         in_process = SimulatedEndpoint(SimulatedReplica(profile, random.Random(3), 3, str(server.port)))
         recorded = [await _record(endpoint, fault, streaming=streaming) for endpoint in (through_sockets, in_process)]
         client.close()
-        await server.close()
     return recorded[0], recorded[1]
 
 
