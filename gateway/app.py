@@ -16,6 +16,7 @@ from fastapi import Request
 from gateway.admin import Admin, Controls
 from gateway.api.asgi import Application, Message, Receive, Scope, Send
 from gateway.api.azure_paths import deployment_of
+from gateway.api.cors import CrossOrigin
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
 from gateway.api.dialects.base import ClientApi
@@ -109,7 +110,7 @@ class Gateway:
         )
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
-        self._set_admin_access(settings)
+        self._set_access(settings)
         self._writer = LineWriter(
             out, lambda lines: loss_line(lines, datetime.now(UTC), text=text), _report_unwritable_log
         )
@@ -213,17 +214,22 @@ class Gateway:
             if all(replica.out for pool in model.pools for replica in pool.replicas):  # the file has removed the rest
                 self._take(model, [replica.name for pool in model.pools for replica in pool.replicas], out=False)
         self._routes.serving = self._counts.serving = topology.serving
-        self._set_admin_access(settings)
+        self._set_access(settings)
         old.close(keep=topology)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
         return ConfigReloaded(self._runtime.loop.time(), len(topology.models), kept, len(topology.replicas) - kept)
 
-    def _set_admin_access(self, settings: config.Settings) -> None:
+    def _set_access(self, settings: config.Settings) -> None:
+        self._cors = CrossOrigin(settings.cors_origins) if settings.cors_origins else None
         self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
         self._admin.hosts = HostCheck(settings.own_hosts)
 
     def _application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Choose the application; not a coroutine, which every step of the application would pass through."""
+        if self._cors is not None and scope["type"] == "http":
+            if self._cors.is_preflight(scope):
+                return self._cors.answer(scope, send)
+            send = self._cors.adding(scope, send)
         if scope["type"] == "http" and scope["path"] in self._routes.paths:
             return self._routes(scope, receive, send)
         if scope["type"] == "http" and scope["path"] == COUNT_PATH:

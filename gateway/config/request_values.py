@@ -1,4 +1,4 @@
-"""Types of names and values of settings that become part of a request: headers, and fields of a body.
+"""Types of names and values of settings that are part of a request: headers, origins, and fields of a body.
 
 Rejects what would forge a request, pass on a credential, or change what the gateway has read in a body. As in
 values.py, an invalid value raises a `PydanticCustomError` of type "setting", and no setting is named here.
@@ -114,10 +114,22 @@ def _header_value(value: SecretStr) -> SecretStr:
     return value
 
 
+def _origin(value: str) -> str:
+    origin = value.lower()
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", origin):
+        raise invalid_value("it is not the origin of a web page", "scheme, host and port only: https://app.example")
+    scheme, port = origin.partition(":")[0], origin.rpartition(":")[2]
+    if (scheme, port) in (("http", "80"), ("https", "443")):
+        raise invalid_value("browsers leave out this port in an origin; remove it")
+    return origin
+
+
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 HeaderValue = Annotated[SecretStr, AfterValidator(_header_value), PlainSerializer(lambda _: "****", return_type=str)]
 PassedHeader = Annotated[str, AfterValidator(_passed_header)]
 """Name of a client header that replicas may receive, in lower case."""
+Origin = Annotated[str, AfterValidator(_origin)]
+"""Origin of web pages as browsers send it, in lower case."""
 BodyField = Annotated[str, AfterValidator(_body_field)]
 """Key at the top level of a request body that the configuration may set."""
 AnyJson = Annotated[JsonValue, WithJsonSchema({})]

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, PassedHeader
+from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader
 from gateway.config.values import (
     Address,
     BaseUrl,
@@ -346,6 +346,8 @@ class Settings(Section):
     """File with the key, instead of `admin_key`; relative to the configuration file."""
     hosts: tuple[HostName, ...] = Field(default=(), examples=["[gateway.internal]"])
     """Names, without port, under which clients reach an address that has no key; IP addresses always work."""
+    cors_origins: tuple[Origin, ...] = Field(default=(), examples=["[https://app.example]"])
+    """Origins of web pages that may read responses of the public address (CORS)."""
     keys: tuple[KeySettings, ...] = Field(default=(), examples=["[{name: team-a, key: ${TEAM_A_KEY}}]"])
     """Keys of callers."""
     allow_anonymous: Switch = False

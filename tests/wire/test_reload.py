@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import simulated_sockets
+from gateway.api.asgi import Message
 from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.loader import load
@@ -191,6 +192,30 @@ def test_keys_are_read_again(tmp_path: Path) -> None:
                 keyring = home.gateway._routes.serving.keyring
                 given = [(b"authorization", f"Bearer {key}-key-of-the-team".encode())]
                 assert keyring.name(given) == "team-a"
+
+    run_real(main())
+
+
+def test_origins_are_read_again(tmp_path: Path) -> None:
+    """After a reload a page of a new origin may read responses, and one of a removed origin may not."""
+    page = (b"origin", b"https://app.example")
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": [page]}
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            for origins in (["https://app.example"], []):
+                home.write(cors_origins=origins)
+                await home.gateway.reload()
+                await home.gateway.application(dict(scope), receive, send)
+                allowed = (b"access-control-allow-origin", b"https://app.example")
+                assert (allowed in sent[-2]["headers"]) == bool(origins)
 
     run_real(main())
 
