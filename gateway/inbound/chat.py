@@ -4,8 +4,9 @@ from typing import Final
 
 import msgspec
 
+from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import AnyArray, NumberLimits, ParsedFields, Prompts, RawFields, without_effect
+from gateway.inbound.parsed import AnyArray, NumberLimits, ParsedFields, RawFields, without_effect
 from providers.base import Api
 
 
@@ -59,7 +60,7 @@ class _Chat(_Fields, gc=False):
 
 
 class _Completions(_Fields, gc=False):
-    prompt: str | Prompts | None = None
+    prompt: str | AnyArray | None = None
 
 
 _decode_chat = msgspec.json.Decoder(_Chat).decode
@@ -115,7 +116,7 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
         fields = _decode_completions(body)
         if fields.tools is not None:
             inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
-        prompts = inbound_fields.count_prompts("prompt", fields.prompt, raws)
+        prompts = inbound_arrays.count_prompts("prompt", fields.prompt, raws)
         if fields.is_within(bounds) and prompts:
             return _parsed(fields, prompts, "prompt", raws)
     except msgspec.ValidationError as error:

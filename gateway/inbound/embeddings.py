@@ -2,14 +2,15 @@
 
 import msgspec
 
+from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import field_errors as inbound_fields
-from gateway.inbound.parsed import NumberLimits, ParsedFields, Prompts, RawFields
+from gateway.inbound.parsed import AnyArray, NumberLimits, ParsedFields, RawFields
 from providers.base import Api
 
 
 class _Embeddings(msgspec.Struct, gc=False):
     model: str | None = None
-    input: str | Prompts | None = None
+    input: str | AnyArray | None = None
     stream: bool | None = None
 
 
@@ -25,7 +26,7 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     reason = "its fields are inconsistent"
     try:
         fields = _decode(body)
-        is_uniform = fields.input and inbound_fields.count_prompts("input", fields.input, raws)
+        is_uniform = fields.input and inbound_arrays.count_prompts("input", fields.input, raws)
         if fields.model and is_uniform and fields.stream is not True:
             return ParsedFields(model=fields.model, streaming=False, prompt=("input",), assemble=False)
     except msgspec.ValidationError as error:

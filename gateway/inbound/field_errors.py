@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from gateway.errors import BadRequest
-from gateway.inbound.parsed import AnyArray, Prompts, Tokens, prompt_count
 from gateway.inbound.syntax_errors import cut, too_deep
 from providers.base import Api
 
@@ -50,7 +49,19 @@ def check_length(name: str, items: Sequence[object] | None, maximum: int) -> Non
         BadRequest: there are more than `maximum`.
     """
     if items is not None and len(items) > maximum:
-        raise _too_long(name, len(items), maximum)
+        raise too_long(name, maximum, len(items))
+
+
+def too_long(name: str, maximum: int, count: int | None = None) -> BadRequest:
+    """Build the error for an array with too many items.
+
+    Args:
+        name: key of the array.
+        maximum: allowed number of items.
+        count: number of items, None if the count ended at the maximum.
+    """
+    items = f"over {maximum}" if count is None else count
+    return BadRequest(f"`{name}` has {items} items; send at most {maximum}", param=name, code="array_above_max_length")
 
 
 def check_size(name: str, raws: Mapping[str, msgspec.Raw]) -> None:
@@ -62,29 +73,6 @@ def check_size(name: str, raws: Mapping[str, msgspec.Raw]) -> None:
     size = len(raws.get(name, b""))
     if size > DECODED_MAX:
         raise BadRequest(f"`{name}` is {size} bytes; send at most {DECODED_MAX}", param=name, code="invalid_value")
-
-
-def count_prompts(name: str, prompt: str | Prompts | None, raws: Mapping[str, msgspec.Raw]) -> int:
-    """Return the number of prompts, 0 for none or for items of several types.
-
-    Args:
-        name: key of the prompt.
-        prompt: a text, or a decoded array of texts, of token numbers, or of arrays that may be token numbers.
-        raws: the values of the top level.
-
-    Raises:
-        BadRequest: there are more than `PROMPTS_MAX`.
-        msgspec.ValidationError: an array has an item that is no token number.
-    """
-    if prompt is None or isinstance(prompt, str):
-        return 0 if prompt is None else 1
-    if len(prompt) > PROMPTS_MAX:
-        raw = bytes(raws[name])
-        if raw.count(b"[") > 1 or b'"' in raw:  # an array of numbers has neither
-            raise _too_long(name, len(prompt), PROMPTS_MAX)
-    elif set(map(type, prompt)) == {AnyArray}:
-        return prompt_count(_decode_token_arrays(raws[name]))
-    return prompt_count(prompt)
 
 
 def _decoder_error(reason: str) -> BadRequest:
@@ -297,11 +285,7 @@ def _length(name: str, items: list[object], maximum: int, minimum: str) -> Itera
     if not items:
         yield BadRequest(f"`{name}` is an empty array; write {minimum}", param=name, code="empty_array")
     elif len(items) > maximum:
-        yield _too_long(name, len(items), maximum)
-
-
-def _too_long(name: str, count: int, maximum: int) -> BadRequest:
-    return BadRequest(f"`{name}` has {count} items; send at most {maximum}", param=name, code="array_above_max_length")
+        yield too_long(name, maximum, len(items))
 
 
 def _missing(name: str, raws: Mapping[str, msgspec.Raw], expected: str) -> BadRequest:
@@ -376,7 +360,6 @@ _WORD: Final = {
     "array": "an array",
     "object": "an object",
 }
-_decode_token_arrays: Final = msgspec.json.Decoder(list[Tokens]).decode
 _ITEM: Final = {"prompt": "prompt", "input": "text"}
 _PROMPTS: Final[Mapping[Api, Callable[[Mapping[str, msgspec.Raw]], Iterator[BadRequest]]]] = {
     Api.CHAT: _messages,

@@ -80,7 +80,7 @@ def prompt_count(items: Prompts | list[Tokens]) -> int:
 
 
 def _are_whole(items: Sequence[object]) -> bool:
-    return float not in set(map(type, items)) or all(item % 1 == 0 for item in items if isinstance(item, float))
+    return float not in set(map(type, items)) or all(item.is_integer() for item in items if isinstance(item, float))
 
 
 def without_effect(raws: RawFields, keys: AbstractSet[str]) -> bool:

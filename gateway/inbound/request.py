@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from gateway.hedging.outcomes import Denial
+from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import chat as inbound_chat
 from gateway.inbound import embeddings as inbound_embeddings
 from gateway.inbound import messages as inbound_messages
@@ -30,6 +31,7 @@ Spans = dict[str, tuple[int, int]]
 
 _SPACE: Final = ord(" ")
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
+KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
 
 
 class Inbound(msgspec.Struct, frozen=True, gc=False):
@@ -206,6 +208,8 @@ def _top_level(body: bytes) -> RawFields:
         raise inbound_syntax.too_deep() from None
     if len(raws) > KEYS_MAX:
         raise inbound_syntax.too_many_keys(KEYS_MAX)
+    if ("tools" in raws or "input" in raws) and body.count(b"{") > inbound_arrays.OBJECTS_MAX:
+        inbound_arrays.check_objects(raws)
     return raws
 
 
@@ -275,6 +279,8 @@ def _spans(body: bytes, raws: RawFields) -> Spans:
     `raws` has the last value of each key. No JSON value except a number is a prefix of another one. So if the bytes at
     a position equal the last value, and the next key or the end follows, this is the value.
     """
+    if sum(map(len, raws)) > KEY_CHARACTERS_MAX:
+        raise inbound_syntax.too_long_keys(KEY_CHARACTERS_MAX)
     spans: Spans = {}
     key, end = "", 0
     while entry := _next_key(body, end):

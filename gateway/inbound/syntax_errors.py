@@ -95,6 +95,14 @@ def not_object(body: bytes) -> BadRequest:
     return BadRequest(f"the body is {value}{hint}; send one JSON object, like {_EXAMPLE}", code="invalid_type")
 
 
+def too_long_keys(maximum: int) -> BadRequest:
+    """Build the error for keys at the top level that are too long together."""
+    return BadRequest(
+        f"the keys at the top level of the body have over {maximum} characters; send at most {maximum}",
+        code="object_above_max_properties",
+    )
+
+
 def too_many_keys(maximum: int) -> BadRequest:
     """Build the error for a body with too many keys at its top level."""
     return BadRequest(

@@ -1,18 +1,21 @@
 """Bodies that are cheap to send: reading and rejecting them decodes each byte a bounded number of times."""
 
+import contextlib
 import json
+import re
 import tracemalloc
 from typing import Any
 
 import pytest
 
 from gateway.errors import BadRequest
-from gateway.inbound import field_errors, request
+from gateway.inbound import arrays, field_errors, request
 from gateway.inbound.parsed import NumberLimits
 from hostile_bodies import SHAPES
+from providers.base import Api
 
 _BYTES = 1_000_000
-_OBJECTS_MAX = 16  # bytes of objects for a byte of body; a tool of three bytes takes 40 with its place in a list
+_OBJECTS_MAX = 6  # bytes of objects for a byte of body; an empty text takes three bytes, and eight of a list
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -49,6 +52,58 @@ def test_keys_are_counted_before_they_are_kept(monkeypatch: pytest.MonkeyPatch) 
         request._top_level(make(_BYTES))
     monkeypatch.undo()
     assert len(request._top_level(b'{"a":"%b","\\u00e9":{"x":1},"b":[{"y":2}]}' % (b":" * _BYTES))) == 3
+
+
+@pytest.mark.parametrize(("field", "maximum"), [("tools", arrays.OBJECTS_MAX), ("input", field_errors.MESSAGES_MAX)])
+def test_objects_are_counted_before_they_are_built(field: str, maximum: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array of too many objects is rejected after its first items; strings with many braces are not counted."""
+    raws = request._read_top(b'{"%b":[%b]}' % (field.encode(), b",".join([b"{}"] * (maximum + 1000))))
+    with pytest.raises(BadRequest, match=f"over {maximum} items"):
+        arrays.check_objects(raws)
+    assert arrays._left == []
+    arrays.check_objects(request._read_top(b'{"%b":[%b]}' % (field.encode(), b",".join([b"{}"] * maximum))))
+    arrays.check_objects(request._read_top(b'{"%b":["%b"]}' % (field.encode(), b"{" * (maximum + 1))))
+    monkeypatch.setattr(arrays, "_left", None)
+    assert "tools" in request._top_level(b'{"tools":[%b]}' % b",".join([b"{}"] * 100))
+
+
+_ONES = "1," * 40_000
+_SPACES = " " * 70_000
+_PROMPTS: dict[str, tuple[str, object]] = {
+    "token numbers": (f"[{_ONES}1]", 1),
+    "token numbers with a fraction of zero": ("[%s1.0 ]" % ("1.0 ,\n" * 20_000), 1),
+    "no item": (f"[{_SPACES}]", "inconsistent"),
+    "arrays of token numbers": (f"[[{_ONES}1],[],[2.0]]", 3),
+    "as many arrays as allowed": (f"[{'[1],' * 2_047}{_SPACES}[1]]", 2_048),
+    "texts": ('["%s","b",""]' % ("a," * 40_000), 3),
+    "too many arrays": ("[%s[1]]" % ("[1]," * 20_000), "over 2048 items"),
+    "too many texts": ('[%s"b"]' % ('"a",' * 20_000), "over 2048 items"),
+    "too many empty texts": ('[%s""]' % ('"",' * 30_000), "30001 items"),
+    "a fraction": (f"[{_ONES}1.5]", "fraction"),
+    "a fraction in an array": (f"[[{_ONES}1.5],[1]]", "fraction"),
+    "an exponent": (f"[{_ONES}1e3]", "exponent"),
+    "an upper-case exponent": (f"[{_ONES}1E3]", "exponent"),
+    "an array after numbers": (f"[{_ONES}[1]]", "prompt[0]"),
+    "a number after arrays": (f"[{'[1],' * 2_000}{_SPACES}1]", "prompt[2000]"),
+    "null after numbers": (f"[{_ONES}null]", "prompt[0]"),
+    "a number after a text": (f'["a",{_SPACES}1]', "prompt[1]"),
+    "an object after a text": (f'["a",{_SPACES}{{}}]', "prompt[1]"),
+    "an array in an array of numbers": (f"[[[{_ONES}1]]]", "prompt[0]"),
+}
+
+
+@pytest.mark.parametrize("case", _PROMPTS)
+def test_prompts_of_a_large_array_are_counted_without_building_them(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of prompts, and each error, is found without a list of numbers."""
+    monkeypatch.setattr(arrays, "_decode_prompts", None)
+    monkeypatch.setattr(arrays, "_decode_token_arrays", None)
+    prompt, wanted = _PROMPTS[case]
+    body = f'{{"model":"m","prompt":{prompt}}}'.encode()
+    with contextlib.ExitStack() as raises:
+        if isinstance(wanted, str):
+            raises.enter_context(pytest.raises(BadRequest, match=re.escape(wanted)))
+        parsed = request.parse(Api.COMPLETIONS, body, (), NumberLimits(16, 1_000_000), frozenset())
+        assert parsed.call.choices == wanted
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,26 @@ SHAPES: Final[Mapping[str, tuple[Api, int, Callable[[int], bytes]]]] = {
         400,
         lambda size: b'{"model":"m","prompt":%b,"x"]}' % _array(b"1", size)[:-1],
     ),
+    "prompt: whole numbers with a fraction": (
+        Api.COMPLETIONS,
+        200,
+        lambda size: b'{"model":"m","prompt":%b}' % _array(b"1.0", size),
+    ),
+    "prompt: numbers with exponents": (
+        Api.COMPLETIONS,
+        400,
+        lambda size: b'{"model":"m","prompt":%b}' % _array(b"1e300", size),
+    ),
+    "input: empty texts": (
+        Api.EMBEDDINGS,
+        400,
+        lambda size: b'{"model":"m","input":%b}' % _array(b'""', size),
+    ),
+    "one key of escapes at the top level": (
+        Api.CHAT,
+        400,
+        lambda size: _chat()[:-1] + b',"%b":1}' % (b"\\n" * (size // 2)),
+    ),
     "input: empty objects": (Api.RESPONSES, 400, lambda size: b'{"model":"m","input":%b}' % _array(b"{}", size)),
 }
 """API, status of the response, and the body of a given size, by description.
