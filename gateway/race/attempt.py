@@ -300,7 +300,9 @@ class Attempt:
         if kind is FrameKind.FINISH:
             self._finished = True
             self.generated_s, self._generated = self.last_s, frame.raw
-        elif kind is FrameKind.WORK or (kind is FrameKind.PREAMBLE and self._begins_phase(frame)):
+        elif kind is FrameKind.WORK or (
+            kind is FrameKind.PREAMBLE and self._forward is not None and phase_of(frame.source or frame.raw) is not None
+        ):  # a ping begins nothing
             self._begun_s, self._begun = self.last_s, frame.source or frame.raw
         if self._forward is not None:
             if frame.raw:
@@ -310,10 +312,6 @@ class Attempt:
             if kind is FrameKind.WORK and self.work_s is None and self.outcome is None:
                 self.work_s = self.last_s
                 self._race.on_work(self)
-
-    def _begins_phase(self, frame: Frame) -> bool:
-        """Return True if a preamble in mid-stream begins reasoning or a tool call; a ping does not."""
-        return self._forward is not None and phase_of(frame.source or frame.raw) is not None
 
     def _hold(self, raw: bytes) -> None:
         self._held_bytes += len(raw)
