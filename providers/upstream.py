@@ -82,7 +82,9 @@ class HttpEndpoint:
         self._support = StreamSupport()
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
-        targets = {api: _base(path, api) + protocol.path(api) + query for api, protocol in protocols.items()}
+        # engines serve `/tokenize` beside `/v1`, not below it
+        bases = {api: path.removesuffix("/v1") if api is Api.TOKENIZE else path for api in protocols}
+        targets = {api: bases[api] + protocol.path(api) + query for api, protocol in protocols.items()}
         self._heads = {
             api: b"POST %s HTTP/1.1\r\n" % target.encode() + lines + fixed for api, target in targets.items()
         }
@@ -107,11 +109,6 @@ class HttpEndpoint:
         stream = _HttpStream(protocol, call, self._bounds, sink, mode, self._support, self._burst)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
-
-
-def _base(path: str, api: Api) -> str:
-    """Return the path to which that of an API is added: engines serve `/tokenize` beside `/v1`, not below it."""
-    return path.removesuffix("/v1") if api is Api.TOKENIZE else path
 
 
 class _UnsupportedStream:

@@ -119,6 +119,11 @@ def _histogram(name: str, text: str, bounds: tuple[float, ...], *labels: str) ->
     return Family(name, text, "histogram", lambda: Histogram(bounds), labels)
 
 
+def _attempt_time(event: str, text: str) -> Family[Histogram]:
+    name = f"ttft_gateway_attempt_{event}_seconds"
+    return _histogram(name, f"Time from an attempt's start to {text}", _ATTEMPT_S, MODEL, REPLICA)
+
+
 class Instruments:
     """Every counter and histogram, in the order of docs/metrics.md."""
 
@@ -162,24 +167,9 @@ class Instruments:
         self.attempts = _counter(
             "ttft_gateway_attempts", "Upstream attempts that have ended", *attempt, "role", "outcome"
         )
-        self.headers = _histogram(
-            "ttft_gateway_attempt_headers_seconds",
-            "Time from an attempt's start to its response headers",
-            _ATTEMPT_S,
-            *attempt,
-        )
-        self.work = _histogram(
-            "ttft_gateway_attempt_work_seconds",
-            "Time from an attempt's start to the sign of work that was timed as its first token",
-            _ATTEMPT_S,
-            *attempt,
-        )
-        self.content = _histogram(
-            "ttft_gateway_attempt_content_seconds",
-            "Time from an attempt's start to its first content",
-            _ATTEMPT_S,
-            *attempt,
-        )
+        self.headers = _attempt_time("headers", "its response headers")
+        self.work = _attempt_time("work", "the sign of work that was timed as its first token")
+        self.content = _attempt_time("content", "its first content")
         self.wasted = _counter("ttft_gateway_wasted_attempts", "Attempts that lost their race", *attempt)
         self.wasted_s = _counter("ttft_gateway_wasted_seconds", "Time spent by attempts that lost their race", *attempt)
         usage = "gen_ai_client_inference_usage"

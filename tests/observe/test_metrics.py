@@ -243,7 +243,7 @@ def test_component_failures() -> None:
 
 
 def test_reloads_and_stops_of_accepting() -> None:
-    """A rejected reload, which SIGHUP reports to nobody, is counted, as is the start of a failure to accept."""
+    """A rejected reload, of which SIGHUP shows nothing, is counted, as is the start of a failure to accept."""
     stopped = AcceptingChanged(0.0, "127.0.0.1:8080", accepting=False, error="Too many open files")
     works = AcceptingChanged(9.0, "127.0.0.1:8080", accepting=True)
     scrape = Scrape(ConfigReloaded(0.0, 1, 2, 0), ConfigReloaded(0.0, 1, 2, 0, "no"), stopped, works)

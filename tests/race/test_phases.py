@@ -56,7 +56,7 @@ def silent_after(first: bytes, silence_s: float, *others: tuple[float, Frame]) -
 
 @pytest.mark.parametrize("api", APIS)
 def test_phases_are_read_from_bytes(api: str) -> None:
-    """Each API's events of thinking, tool calls, text and nothing are told apart, also as the last of several."""
+    """Each API's events of thinking, tool calls and text are distinguished, also as the last of several."""
     events = APIS[api]
     expected = {"text": None, "thinking": Phase.THINKING, "tool": Phase.TOOL_CALL, "empty": None}
     assert {name: phase_of(event) for name, event in events.items()} == expected
