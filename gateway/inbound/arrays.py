@@ -46,9 +46,9 @@ class _Array(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Text(enum.Enum):
-    """Any text; each is counted."""
+    """Any text; each is counted, except this one, which is longer than most."""
 
-    ANY = ""
+    ANY = "a text that is not counted"
 
     @classmethod
     def _missing_(cls, _value: object) -> "_Text | None":
@@ -129,7 +129,7 @@ def _count_large(name: str, raw: bytes) -> int:
             _count_arrays(raw)
             _check_whole(name, raw)
             return arrays
-        return _allowed(name, len(_count_texts(raw)))  # empty texts are not counted before
+        return _allowed(name, len(_count_texts(raw)))
     except _TooManyError:
         raise too_long(name, PROMPTS_MAX) from None
     except msgspec.ValidationError:
