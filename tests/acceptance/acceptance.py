@@ -6,7 +6,6 @@ in the table: milliseconds and megabytes. `faults` and `silence` run only when t
 `silence` installs SDKs.
 """
 
-import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from accounted import SHARE, disagreements, traffic
 from cut_scenarios import cuts, differing
 from fault_scenarios import WRONG, faulty
+from floods import open_files
 from gateway.hedging.charges import Disposition
 from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
@@ -115,7 +115,7 @@ def stopping() -> Iterator[Line]:
 
 def unreading() -> Iterator[Line]:
     """What clients cost that stop reading for 20 s, and what those get who read meanwhile."""
-    _open_files(8192)  # two sockets a stream at this end
+    open_files(8192)  # two sockets a stream at this end
     count, leaving = 1000, 100
     seen = run_real(unread(count, leaving=leaving, stall_s=10.0, process=True))
     stopped = count + leaving
@@ -133,14 +133,6 @@ def unreading() -> Iterator[Line]:
     yield Line(f"tokens that {READERS} reading clients missed meanwhile", "0", got, seen.missing == 0)
     yield Line("answers whole, once they are read", str(count), str(seen.whole), seen.whole == count)
     yield Line("cancelled when their clients left", str(leaving), str(seen.cancelled), seen.cancelled == leaving)
-
-
-def _open_files(count: int) -> None:
-    """Let this process have so many, or as many as the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def breaking() -> Iterator[Line]:

@@ -1,38 +1,59 @@
 """Attacks a gateway on loopback and prints what held; scripts/attack runs it.
 
-The gateway is a process of its own, with its defaults, in front of simulated replicas; hostile clients and the client
-that is watched share this process. A new part is a function with a line in `_WITH_GATEWAY`, or in `_ALONE` if it starts
-its own gateway.
+The gateway is a process of its own, with its defaults, and so are the replicas where times are measured. Hostile
+clients share this process with the watched client, except in the part `two-clients`, which compares times. A part is a
+function with a line in `_WITH_GATEWAY`, or in `_ALONE` if it starts its own gateway.
 """
 
 import argparse
 import asyncio
-import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from attack_beside import two_clients
 from attack_bodies import answers, attacked_gateway, framing, limits, shapes
 from attack_memory import memory
-from attack_rows import FULL, SHORT, Part, Row
+from attack_process import floods, output, pages
+from attack_rows import FULL, SHORT, Part, Row, Scale
 
 _WITH_GATEWAY: Final = {"limits": limits, "framing": framing, "shapes": shapes, "answers": answers}  # one for all
-_ALONE: Final[Mapping[str, Part]] = {"memory": memory}
+_ALONE: Final[Mapping[str, Part]] = {
+    "pages": pages,
+    "floods": floods,
+    "output": output,
+    "memory": memory,
+    "two-clients": two_clients,
+}
+_LONG: Final = frozenset({"floods", "output"})  # a test for each change has the short form
+
 PARTS: Final = (*_WITH_GATEWAY, *_ALONE)
+SHORT_PARTS: Final = tuple(part for part in PARTS if part not in _LONG)
 _PART_S: Final = 300.0  # longest time of one part
 
 
 async def attacked(names: Sequence[str], *, short: bool) -> list[Row]:
-    """Return the rows of parts; print each part's rows as soon as it has run."""
-    scale, rows = SHORT if short else FULL, []
-    async with contextlib.AsyncExitStack() as opened:
-        with_gateway = [name for name in names if name in _WITH_GATEWAY]
-        site = await opened.enter_async_context(attacked_gateway()) if with_gateway else None
-        for name in names:
-            async with asyncio.timeout(_PART_S):
-                running = _ALONE[name](scale) if site is None or name in _ALONE else _WITH_GATEWAY[name](scale, site)
-                rows += _shown(await running)
-    return rows
+    """Return the rows of parts; print each part's rows as soon as it has run.
+
+    The short form runs parts at the same time, as no time is judged.
+    """
+    scale = SHORT if short else FULL
+    with_gateway = [name for name in names if name in _WITH_GATEWAY]
+    runs = [partial(_on_one_gateway, with_gateway, scale)] if with_gateway else []
+    runs += [partial(_run, partial(_ALONE[name], scale)) for name in names if name in _ALONE]
+    found = await asyncio.gather(*(run() for run in runs)) if short else [await run() for run in runs]
+    return [row for rows in found for row in rows]
+
+
+async def _on_one_gateway(names: Sequence[str], scale: Scale) -> list[Row]:
+    async with attacked_gateway() as site:
+        return [row for name in names for row in await _run(partial(_WITH_GATEWAY[name], scale, site))]
+
+
+async def _run(part: Callable[[], Awaitable[list[Row]]]) -> list[Row]:
+    async with asyncio.timeout(_PART_S):
+        return _shown(await part())
 
 
 def _shown(rows: list[Row]) -> list[Row]:
@@ -51,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.parts if name not in PARTS]:
         parser.error(f"part {unknown[0]!r} does not exist; use one of: {', '.join(PARTS)}")
-    rows = asyncio.run(attacked(given.parts or list(PARTS), short=given.short))
+    rows = asyncio.run(attacked(given.parts or (SHORT_PARTS if given.short else PARTS), short=given.short))
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from attack_rows import Row, Scale
-from gateway_fixture import Site, serving
+from gateway_fixture import Site, fronting
 from hostile_bodies import SHAPES
+from line_process import process
 from raw_http import ASK, CHAT, answer, connect, head, request_bytes
 
 _KEYS = [
@@ -27,9 +28,14 @@ def _as(key: str, body: bytes, **headers: str) -> bytes:
 
 @contextlib.asynccontextmanager
 async def attacked_gateway() -> AsyncIterator[Site]:
-    """A gateway with three keys: one without limits, one at its limits, and one of another client."""
-    async with serving({"a": {"ttft": "1ms", "tokens": 1}}, process=True, keys=_KEYS) as site:
-        yield site
+    """A gateway with three keys: one without limits, one at its limits, and one of another client.
+
+    The replica is a process of its own: reading a large body there must not delay the client that is watched.
+    """
+    async with process("providers.simulated.fleet", json.dumps([{"ttft": "1ms", "tokens": 1}])) as replica:
+        [[port, _]] = await replica.read()
+        async with fronting({"a": f"http://127.0.0.1:{port}/v1"}, process=True, keys=_KEYS) as site:
+            yield site
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:

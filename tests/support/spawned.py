@@ -5,9 +5,10 @@ Every wait has a limit, and every process ends with its test. Units: seconds.
 
 import asyncio
 import contextlib
+import os
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import simulated_sockets
@@ -129,3 +130,17 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             if await holds():
                 return
             await asyncio.sleep(0.02)
+
+
+@contextlib.contextmanager
+def full_pipe() -> Iterator[int]:
+    """Yield the writing end of a pipe that has no room and no reader."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    yield writing
+    os.close(reading)
+    os.close(writing)

@@ -1,32 +1,13 @@
 """A gateway whose standard output and error nothing reads. Real time, real sockets, full pipes."""
 
 import asyncio
-import contextlib
-import os
 import signal
 import socket
-from collections.abc import Iterator
 
 import simulated_sockets
 from gateway.cli.parser import ExitCode
 from running import run_real
-from spawned import WAIT_S, refuses, rest, spawn, stream, until
-
-
-@contextlib.contextmanager
-def full_pipe() -> Iterator[int]:
-    """Yield the writing end of a pipe that has no room and no reader."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writing, b"x" * 4096)
-    os.set_blocking(writing, True)
-    try:
-        yield writing
-    finally:
-        os.close(reading)
-        os.close(writing)
+from spawned import WAIT_S, full_pipe, refuses, rest, spawn, stream, until
 
 
 def test_output_that_nothing_reads_stops_nothing() -> None:
