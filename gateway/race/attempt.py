@@ -300,10 +300,11 @@ class Attempt:
         if kind is FrameKind.FINISH:
             self._finished = True
             self.generated_s, self._generated = self.last_s, frame.raw
-        elif kind is FrameKind.WORK or (
-            kind is FrameKind.PREAMBLE and self._forward is not None and phase_of(frame.source or frame.raw) is not None
-        ):  # a ping begins nothing
-            self._begun_s, self._begun = self.last_s, frame.source or frame.raw
+        elif kind is FrameKind.WORK or kind is FrameKind.PREAMBLE:
+            event = frame.source or frame.raw
+            # A ping begins nothing, and in mid-stream the start of an empty text does not end the reasoning before it.
+            if kind is FrameKind.WORK if self._forward is None else phase_of(event) is not None:
+                self._begun_s, self._begun = self.last_s, event
         if self._forward is not None:
             if frame.raw:
                 self._forward(frame.raw)

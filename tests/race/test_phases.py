@@ -202,3 +202,10 @@ def test_thinking_that_a_translation_hides_is_thinking() -> None:
     assert frame.source.endswith(start)
     steps = silent_after(CHAT["text"], 100.0, (1.0, frame))
     assert run_race(Scripted(steps), hedge=OFF).client.finished
+
+
+def test_the_start_of_an_empty_text_does_not_end_the_reasoning() -> None:
+    """Servers may send it as soon as a block of thinking has ended, long before the first token of the text."""
+    start = Frame(FrameKind.WORK, b'data: {"type":"content_block_start","content_block":{"type":"text","text":""}}\n\n')
+    result = run_race(Scripted(silent_after(MESSAGES["thinking"], 240.0, (0.1, start))), hedge=OFF)
+    assert result.client.finished
