@@ -1,35 +1,44 @@
-"""The recent samples of one population: a ring of time slices with a DDSketch each of events and of censored samples.
+"""The recent samples of one population: the bins of a DDSketch for events and for censored samples, in time slices.
 
 Events are waits that ended with a first content; censored samples are waits that were given up (losers, disconnects),
-of which only a lower bound is known. The only importer of ddsketch. Independent of the meaning of the samples: ratios
-observed / predicted and plain seconds both fit. Samples are buffered until their slice is read or holds 256, because an
-append costs a fifth of a sketch add; closed slices keep only counts.
+of which only a lower bound is known. Independent of the meaning of the samples: ratios observed / predicted and plain
+seconds both fit. Samples are buffered until they are read or a kind has 256, because an append costs less than a
+logarithm. The bins of the whole window are kept as sums; a slice that expires is subtracted.
 
 Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as seconds); now_s in seconds.
 """
 
 import math
+from array import array
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Final
 
 import msgspec
-import numpy as np
-from ddsketch.ddsketch import BaseDDSketch
-from ddsketch.mapping import LogarithmicMapping
-from ddsketch.store import DenseStore
-from numpy.typing import NDArray
 
 RELATIVE_ACCURACY: Final = 0.01
 SAMPLE_MIN: Final = 1e-4
 SAMPLE_MAX: Final = 1e4
 
-_MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
-_KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
-_KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
-_VALUES: Final = np.array([_MAPPING.value(key) for key in range(_KEY_MIN, _KEY_MAX + 1)])
-_COUNT_MAX: Final = 2**24  # samples that a float32 counts exactly
-_RAW_MAX: Final = 256  # samples buffered before they are added to a sketch: 8 kB at most
+_GROWTH: Final = 2 * RELATIVE_ACCURACY / (1 - RELATIVE_ACCURACY)  # of the values from one bin to the next
+_KEYS_PER_OCTAVE: Final = 1 / math.log1p(_GROWTH) * math.log(2)
+_CENTRE: Final = 2.0 / (1.0 + (1.0 + _GROWTH))  # representative of a bin, as a share of its upper edge
+
+
+def _key(x: float) -> int:
+    return math.ceil(math.log2(x) * _KEYS_PER_OCTAVE)
+
+
+_KEY_MIN: Final = _key(SAMPLE_MIN)
+_VALUES: Final = array(
+    "d",
+    [math.pow(2.0, key / _KEYS_PER_OCTAVE) * _CENTRE for key in range(_KEY_MIN, _key(SAMPLE_MAX) + 1)],
+)
+_COUNT_MAX: Final = 2**24  # in a recorded bin
+_RAW_MAX: Final = 256  # samples of a kind buffered before they are added to bins: 8 kB at most
 
 
 class WindowState(msgspec.Struct, frozen=True):
@@ -58,9 +67,9 @@ class Bins:
         censored: number of waits that were given up in each bin.
     """
 
-    values: NDArray[np.float64]
-    events: NDArray[np.float64]
-    censored: NDArray[np.float64]
+    values: Sequence[float]
+    events: Sequence[int]
+    censored: Sequence[int]
 
 
 class Window:
@@ -73,15 +82,16 @@ class Window:
         samples_min: minimum number of samples, events and censored ones together.
     """
 
-    __slots__ = ("_closed", "_due_s", "_open", "_reach_s", "_samples_min", "_slice_s")
+    __slots__ = ("_censored", "_closed", "_due_s", "_events", "_reach_s", "_samples_min", "_slice_s")
 
     def __init__(self, *, slice_s: float = 10.0, reach_s: float = 60.0, samples_min: int = 100) -> None:
         self._slice_s = slice_s
         self._reach_s = reach_s
         self._samples_min = samples_min
         self._closed: deque[_Slice] = deque()
-        self._open = (_Tally(), _Tally())  # events, censored
-        self._due_s = -math.inf
+        self._events = _Tally()
+        self._censored = _Tally()
+        self._due_s = -math.inf  # time at which the open slice is closed
 
     @staticmethod
     def restored(state: WindowState, elapsed_s: float, now_s: float) -> "Window":
@@ -94,160 +104,171 @@ class Window:
             ValueError: the numbers of bins and counts differ.
         """
         window = Window()
-        end_s = now_s - elapsed_s - state.age_s
-        window._closed.append(_Slice(end_s, _dense(state.bins, state.events), _dense(state.bins, state.censored)))
+        for tally, counts in ((window._events, state.events), (window._censored, state.censored)):
+            for index, count in zip(state.bins, counts, strict=True):
+                tally.add_to_bin(index, count)
+        window._close_slice(now_s - elapsed_s - state.age_s)
         return window
 
     def state(self, now_s: float) -> WindowState | None:
         """Return the window's samples as plain values; None without any."""
-        events, censored = self._merged(now_s)
-        filled = (events + censored).nonzero()[0]
-        if not len(filled):
+        is_open = self._events.open_count or self._censored.open_count
+        filled = self._filled(now_s)
+        if not filled:
             return None
-        newest_s = min(now_s, self._due_s) if any(tally.count for tally in self._open) else self._closed[-1].end_s
-        counts = (np.minimum(row[filled], _COUNT_MAX).astype(int).tolist() for row in (events, censored))
-        return WindowState(max(0.0, now_s - newest_s), filled.tolist(), *counts)
+        newest_s = min(now_s, self._due_s) if is_open else self._closed[-1].end_s
+        events, censored = (
+            [min(tally.bins.get(index, 0), _COUNT_MAX) for index in filled] for tally in (self._events, self._censored)
+        )
+        return WindowState(max(0.0, now_s - newest_s), filled, events, censored)
 
     def add_event(self, x: float, now_s: float) -> None:
         """Add a wait that ended after x."""
         if now_s >= self._due_s:
             self._roll(now_s)
-        self._open[0].add(x)
+        self._events.add(x)
 
     def add_censored(self, x: float, now_s: float) -> None:
         """Add a wait that was given up after x."""
         if now_s >= self._due_s:
             self._roll(now_s)
-        self._open[1].add(x)
+        self._censored.add(x)
 
     def event_count(self, now_s: float) -> int:
         """Return the number of events in the window."""
         self._expire(now_s)
-        return self._open[0].count + sum(slice_.event_count for slice_ in self._closed)
+        return self._events.count
 
     def count(self, now_s: float) -> int:
         """Return the number of samples in the window, events and censored ones together."""
         self._expire(now_s)
-        return self._sample_count()
+        return self._events.count + self._censored.count
 
     def quantile(self, q: float, now_s: float) -> float | None:
         """Return the events' q-quantile within RELATIVE_ACCURACY, by DDSketch's rank rule; None without events."""
-        cumulated = np.cumsum(self._merged(now_s)[0])
-        total = cumulated[-1]
-        if not total:
+        self._expire(now_s)
+        events = self._events
+        events.fold()
+        if not events.bins:
             return None
-        return float(_VALUES[np.searchsorted(cumulated, q * (total - 1), side="right")])
+        filled = sorted(events.bins)
+        cumulated = list(accumulate(events.bins[index] for index in filled))
+        return _VALUES[filled[bisect_right(cumulated, q * (cumulated[-1] - 1))]]
 
     def bins(self, now_s: float) -> Bins:
         """Return the window as one histogram, for survival estimates."""
-        events, censored = self._merged(now_s)
-        filled = (events + censored).nonzero()[0]
-        return Bins(_VALUES[filled], events[filled], censored[filled])
+        filled = self._filled(now_s)
+        events, censored = self._events.bins, self._censored.bins
+        return Bins(
+            [_VALUES[index] for index in filled],
+            [events.get(index, 0) for index in filled],
+            [censored.get(index, 0) for index in filled],
+        )
 
-    def _sample_count(self) -> int:
-        return self._open[0].count + self._open[1].count + sum(slice_.count for slice_ in self._closed)
+    def _filled(self, now_s: float) -> list[int]:
+        """Return the indices of the nonempty bins, ascending, after all samples were put into bins."""
+        self._expire(now_s)
+        self._events.fold()
+        self._censored.fold()
+        return sorted(self._events.bins.keys() | self._censored.bins.keys())
 
     def _roll(self, now_s: float) -> None:
         """Close the open slice when it is due, or extend it while it holds few samples."""
-        events, censored = self._open
-        if events.count + censored.count >= max(1, self._samples_min // 10):
-            self._closed.append(_Slice(self._due_s, events.counts(), censored.counts()))
-            self._open = (_Tally(), _Tally())
+        if self._events.open_count + self._censored.open_count >= max(1, self._samples_min // 10):
+            self._close_slice(self._due_s)
             self._expire(now_s)
         self._due_s = now_s + self._slice_s
 
+    def _close_slice(self, end_s: float) -> None:
+        self._closed.append(_Slice(end_s, self._events.close(), self._censored.close()))
+
     def _expire(self, now_s: float) -> None:
         closed = self._closed
-        spare = self._sample_count() - self._samples_min
-        while closed and closed[0].end_s <= now_s - self._reach_s and closed[0].count <= spare:
-            spare -= closed.popleft().count
-
-    def _merged(self, now_s: float) -> NDArray[np.float64]:
-        """Return two rows, events and censored, over all keys of the mapping's range."""
-        self._expire(now_s)
-        total = np.zeros((2, len(_VALUES)))
-        for slice_ in self._closed:
-            slice_.events.add_to(total[0])
-            slice_.censored.add_to(total[1])
-        for row, tally in zip(total, self._open, strict=True):
-            tally.counts().add_to(row)
-        return total
-
-
-class _Tally:
-    """Samples of one kind in the open slice; the sketch is created with its first sample."""
-
-    __slots__ = ("_raw", "_sketch", "_store", "count")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._raw: list[float] = []
-        self._store = DenseStore()
-        self._sketch: BaseDDSketch | None = None
-
-    def add(self, x: float) -> None:
-        if not SAMPLE_MIN < x < SAMPLE_MAX:
-            x = SAMPLE_MAX if x >= SAMPLE_MAX else SAMPLE_MIN  # NaN, too, would raise in the sketch
-        self._raw.append(x)
-        self.count += 1
-        if len(self._raw) >= _RAW_MAX:
-            self._fold()
-
-    def counts(self) -> "_Counts":
-        self._fold()
-        return _counts_of(self._store)
-
-    def _fold(self) -> None:
-        if not self._raw:
-            return
-        if self._sketch is None:
-            self._sketch = BaseDDSketch(_MAPPING, self._store, DenseStore(), 0.0)
-        add = self._sketch.add
-        for x in self._raw:
-            add(x)
-        self._raw.clear()
+        while closed and closed[0].end_s <= now_s - self._reach_s:
+            if self._events.count + self._censored.count - closed[0].count < self._samples_min:
+                return
+            oldest = closed.popleft()
+            self._events.remove(oldest.events)
+            self._censored.remove(oldest.censored)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counts:
-    """A dense run of bin counts; `first` indexes _VALUES."""
+    """The bins of one kind in a closed slice."""
 
-    first: int
-    counts: NDArray[np.float32]  # exact up to 16 million samples in a bin of a slice
-
-    @property
-    def total(self) -> int:
-        """Number of samples."""
-        return int(self.counts.sum(dtype=np.float64))
-
-    def add_to(self, row: NDArray[np.float64]) -> None:
-        if len(self.counts):
-            row[self.first : self.first + len(self.counts)] += self.counts
+    indices: "array[int]"
+    counts: "array[int]"
 
 
 class _Slice:
     """A closed slice; all its samples are from before end_s."""
 
-    __slots__ = ("censored", "count", "end_s", "event_count", "events")
+    __slots__ = ("censored", "count", "end_s", "events")
 
     def __init__(self, end_s: float, events: _Counts, censored: _Counts) -> None:
         self.end_s = end_s
         self.events = events
         self.censored = censored
-        self.event_count = events.total
-        self.count = self.event_count + censored.total
+        self.count = sum(events.counts) + sum(censored.counts)
 
 
-def _dense(bins: list[int], counts: list[int]) -> _Counts:
-    row = np.zeros(len(_VALUES), dtype=np.float32)
-    for index, count in zip(bins, counts, strict=True):
-        row[index] += count
-    return _Counts(0, row)
+class _Tally:
+    """The samples of one kind.
 
+    Attributes:
+        bins: number of samples in each nonempty bin, by its index in _VALUES; without those still buffered.
+    """
 
-def _counts_of(store: DenseStore) -> _Counts:
-    """Return the counts in a sketch's store; the only code that depends on ddsketch's bin layout."""
-    if not store.count:
-        return _Counts(0, np.zeros(0, dtype=np.float32))
-    filled = store.bins[store.min_key - store.offset : store.max_key - store.offset + 1]
-    return _Counts(store.min_key - _KEY_MIN, np.fromiter(filled, np.float32, len(filled)))
+    __slots__ = ("_binned", "_open", "_raw", "bins")
+
+    def __init__(self) -> None:
+        self.bins: dict[int, int] = {}
+        self._binned = 0  # sum of the bins
+        self._open: dict[int, int] = {}  # the part of the bins that belongs to the open slice
+        self._raw: list[float] = []
+
+    @property
+    def count(self) -> int:
+        """Number of all samples."""
+        return self._binned + len(self._raw)
+
+    @property
+    def open_count(self) -> int:
+        """Number of samples in the open slice."""
+        return sum(self._open.values()) + len(self._raw)
+
+    def add(self, x: float) -> None:
+        self._raw.append(x)
+        if len(self._raw) >= _RAW_MAX:
+            self.fold()
+
+    def fold(self) -> None:
+        """Put the buffered samples into bins."""
+        for x in self._raw:
+            if SAMPLE_MIN < x < SAMPLE_MAX:
+                self.add_to_bin(_key(x) - _KEY_MIN, 1)
+            else:
+                self.add_to_bin(len(_VALUES) - 1 if x >= SAMPLE_MAX else 0, 1)  # NaN, too, is no logarithm's argument
+        self._raw.clear()
+
+    def add_to_bin(self, index: int, count: int) -> None:
+        """Add samples to a bin of the open slice."""
+        if count:
+            self._open[index] = self._open.get(index, 0) + count
+            self.bins[index] = self.bins.get(index, 0) + count
+            self._binned += count
+
+    def close(self) -> _Counts:
+        """Begin a new slice; return the bins of the old one."""
+        self.fold()
+        closed = _Counts(array("H", self._open), array("Q", self._open.values()))
+        self._open.clear()
+        return closed
+
+    def remove(self, expired: _Counts) -> None:
+        """Remove a slice's samples."""
+        for index, count in zip(expired.indices, expired.counts, strict=True):
+            self._binned -= count
+            self.bins[index] -= count
+            if not self.bins[index]:
+                del self.bins[index]

@@ -8,23 +8,24 @@ Units: the adaptive plan's delays are multiples of the prediction; all others ar
 
 import enum
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import RELATIVE_ACCURACY
 
 _DELAY_MIN: Final = 1.0  # a request within its prediction is not hedged
 _CANDIDATES_MAX: Final = 32  # delays tried; the gain is flat around its maximum
-_STEPS: Final = np.arange(_CANDIDATES_MAX)
+_COARSE: Final = 4  # every fourth delay is tried first
 _LATE_MIN: Final = 1.5
 _LATE_MAX: Final = 8.0  # bounds the wait of requests that lose the coin toss, and of curves without a tail
 _LATE_SHARE: Final = 0.25  # of the budget: so few requests are later than this that all can be afforded
 _SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is kept for their variance
 _DECAY: Final = 0.999  # of the counts with each first hedge
+_ROUNDING: Final = 1.0 + 1e-12
 _SHARE_MIN: Final = 1e-9  # below any survival that samples can show; keeps 0 out of a division
 _BIN_EDGE: Final = 1.0 + RELATIVE_ACCURACY  # a delay is the upper edge of a bin, after all waits in the bin
 
@@ -96,27 +97,39 @@ def plan_adaptive(curve: Survival, *, budget: float, first_share: float) -> Plan
         budget: B, hedges per request; above 0.
         first_share: B', the part of it for first hedges (`SecondHedges.first_share`); above 0.
     """
-    first = int(curve.points.searchsorted(_DELAY_MIN, "right"))
     # Once all remaining requests can be hedged, a longer delay only loses: the maximum is not after that delay.
-    indices = _spread(first, curve.first_at_most(first_share))
-    delays = np.full(len(indices) + 1, _DELAY_MIN)
-    delays[1:] = curve.points[indices] * _BIN_EDGE
-    late_shares = np.full(len(delays), curve.at(_DELAY_MIN))
-    late_shares[1:] = curve.survival[indices]
-    shares = np.minimum(1.0, first_share / np.maximum(late_shares, _SHARE_MIN))
-    best = int((shares * curve.gains(delays)).argmax())
-    delay = float(delays[best])
-    late_delay = float(curve.points[curve.first_at_most(_LATE_SHARE * budget)]) * _BIN_EDGE
-    late = max(_LATE_MIN * delay, min(_LATE_MAX * delay, late_delay))
-    return Plan(Policy.ADAPTIVE, delay, float(shares[best]), late, curve)
+    indices = _spread(bisect_right(curve.points, _DELAY_MIN), curve.first_at_most(first_share))
+    delays = [_DELAY_MIN, *(curve.points[index] * _BIN_EDGE for index in indices)]
+    late_shares = [curve.at(_DELAY_MIN), *(curve.survival[index] for index in indices)]
+    shares = [min(1.0, first_share / max(late_share, _SHARE_MIN)) for late_share in late_shares]
+    best = _best(curve, delays, shares)
+    late_delay = curve.points[curve.first_at_most(_LATE_SHARE * budget)] * _BIN_EDGE
+    late = max(_LATE_MIN * delays[best], min(_LATE_MAX * delays[best], late_delay))
+    return Plan(Policy.ADAPTIVE, delays[best], shares[best], late, curve)
 
 
-def _spread(first: int, last: int) -> NDArray[np.int_]:
+def _spread(first: int, last: int) -> Sequence[int]:
     """Return evenly spaced indices from first to last, both included, at most 32; none if last < first."""
     if last - first < _CANDIDATES_MAX:
-        return np.arange(first, last + 1)
-    steps: NDArray[np.int_] = first + _STEPS * (last - first) // (_CANDIDATES_MAX - 1)
-    return steps
+        return range(first, last + 1)
+    return [first + step * (last - first) // (_CANDIDATES_MAX - 1) for step in range(_CANDIDATES_MAX)]
+
+
+def _best(curve: Survival, delays: Sequence[float], shares: Sequence[float]) -> int:
+    """Return the index of the delay with the largest share * gain; the first of equal ones.
+
+    A gain takes up to 100 us. The gain is convex in the delay, so between two delays it is at most the straight line
+    between their gains: a delay that could not win with a gain on that line is not computed.
+    """
+    tried = [*range(0, len(delays) - 1, _COARSE), len(delays) - 1]
+    gains = [curve.gain(delays[index]) for index in tried]
+    best: tuple[float, int] = max((shares[index] * gain, -index) for index, gain in zip(tried, gains, strict=True))
+    for (low, gain_low), (high, gain_high) in pairwise(zip(tried, gains, strict=True)):
+        for index in range(low + 1, high):
+            part = (delays[index] - delays[low]) / (delays[high] - delays[low])
+            if shares[index] * (gain_low + part * (gain_high - gain_low)) * _ROUNDING >= best[0]:
+                best = max(best, (shares[index] * curve.gain(delays[index]), -index))
+    return -best[1]
 
 
 class SecondHedges:

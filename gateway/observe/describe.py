@@ -165,7 +165,7 @@ def _describe_plan(plan: Plan | None) -> dict[str, object] | None:
         "hedge_after_x": round(plan.delay, 3),
         "share_hedged_then": round(plan.share, 4),
         "late_after_x": round(plan.late, 3),
-        "survival": [[round(float(plan.curve.points[i]), 3), round(float(plan.curve.survival[i]), 5)] for i in indices],
+        "survival": [[round(plan.curve.points[i], 3), round(plan.curve.survival[i], 5)] for i in indices],
     }
 
 

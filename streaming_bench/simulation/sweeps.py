@@ -231,4 +231,4 @@ def _binned(ratios: Values, width: float) -> Bins:
     gamma = (1 + width) / (1 - width)
     keys, counts = np.unique(np.ceil(np.log(ratios) / np.log(gamma)), return_counts=True)
     values = 2 * gamma**keys / (gamma + 1)
-    return Bins(values, counts.astype(float), np.zeros(len(keys)))
+    return Bins(values.tolist(), counts.tolist(), [0] * len(keys))

@@ -34,11 +34,11 @@ def test_bins_hold_every_sample_within_the_accuracy(values: list[tuple[float, bo
     for n, (x, is_event) in enumerate(values):
         (window.add_event if is_event else window.add_censored)(x, n * 0.2)
     bins = window.bins(0.0)
-    assert np.all(np.diff(bins.values) > 0)
-    assert np.all(bins.events + bins.censored > 0)
+    assert list(bins.values) == sorted(set(bins.values))
+    assert all(events + censored > 0 for events, censored in zip(bins.events, bins.censored, strict=True))
     for counts, wanted in ((bins.events, True), (bins.censored, False)):
         expected = sorted(x for x, is_event in values if is_event is wanted)
-        actual = np.repeat(bins.values, counts.astype(int))
+        actual = np.repeat(bins.values, counts)
         assert actual == pytest.approx(expected, rel=RELATIVE_ACCURACY * 1.001)
 
 
@@ -117,5 +117,5 @@ def test_reading_does_not_change_what_is_read() -> None:
         window.add_event(rng.lognormal(), 0.0)
         if n % 100 == 0:
             window.bins(0.0)
-    assert window.bins(0.0).events.sum() == 600
+    assert sum(window.bins(0.0).events) == 600
     assert window.count(0.0) == 600
