@@ -51,7 +51,7 @@ class RecoveryResult(enum.Enum):
     ABANDONED = "abandoned"  # the client disconnected meanwhile, or the gateway stopped
 
 
-class RecoveryReport(msgspec.Struct, frozen=True):
+class RecoveryReport(msgspec.Struct, frozen=True, gc=False):
     """One attempt to continue a broken stream.
 
     Attributes:
@@ -68,7 +68,7 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     tokens_again: int
 
 
-class AttemptReport(msgspec.Struct, frozen=True):
+class AttemptReport(msgspec.Struct, frozen=True, gc=False):
     """One upstream attempt, after its end.
 
     Attributes:
@@ -107,7 +107,7 @@ class AttemptReport(msgspec.Struct, frozen=True):
     work_s: float | None = None
 
 
-class RequestEnded(msgspec.Struct, frozen=True):
+class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     """The end of one client request; emitted exactly once for each request that reached a replica.
 
     Attributes:

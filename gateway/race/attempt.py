@@ -8,12 +8,10 @@ Units: seconds of the loop's clock, bytes.
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.events import AttemptReport, Role
-from gateway.hedging.charges import Charge
+from gateway.events import Role
 from gateway.hedging.contract import Forecast
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
@@ -322,27 +320,3 @@ class Attempt:
             )
         elif raw:
             self._held.append(raw)
-
-    def report(self, request_start_s: float, charge: Charge) -> AttemptReport:
-        """Build the report for observers; the attempt has ended."""
-        assert self.outcome is not None
-        assert self.end_s is not None
-        hedge_after_s, work_s = self.deadlines.hedge_after_s, self.work_s
-        return AttemptReport(
-            replica=self.replica.name,
-            role=self.role,
-            start_s=self.start_s - request_start_s,
-            headers_s=None if self.headers_s is None else self.headers_s - self.start_s,
-            work_s=None if work_s is None or work_s != self.first_token_s else work_s - self.start_s,
-            content_s=None if self.content_s is None else self.content_s - self.start_s,
-            end_s=self.end_s - self.start_s,
-            outcome=self.outcome,
-            status=self.status,
-            error=self.error,
-            upstream_request_id=self.upstream_request_id,
-            usage=self.usage,
-            charge=charge,
-            reason=self.reason,
-            predicted_s=self.forecast.ttft_s if self.forecast is not None else None,
-            hedge_after_s=hedge_after_s if hedge_after_s < math.inf else None,
-        )

@@ -21,7 +21,6 @@ from gateway.race.context import Caller, Model, Runtime
 from gateway.race.deadlines import AttemptDeadlines
 from gateway.race.failures import RetryHint, classify, concerns_request
 from gateway.race.recovery import Recovery
-from gateway.race.report import beyond_boundary, why_started
 from gateway.race.retry_plan import TRIES_MAX, GiveUp, RetryPlan, SendTo, WaitUntil, attempt_limit
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import PASSED_THROUGH, Call
@@ -35,6 +34,7 @@ class Attempts:
     """All attempts of one request.
 
     Attributes:
+        call, facts, caller: the client's call, the facts that policies use, and the client.
         sent: attempts in the order in which they were sent.
         errors: errors of the failed attempts, in order.
         hedges: number of backups.
@@ -44,26 +44,26 @@ class Attempts:
     """
 
     __slots__ = (
-        "_call",
-        "_caller",
-        "_facts",
         "_model",
         "_now_s",
         "_plan",
         "_runtime",
         "beyond",
+        "call",
+        "caller",
         "denials",
         "denied_why",
         "errors",
+        "facts",
         "hedges",
         "sent",
     )
 
     def __init__(self, model: Model, call: Call, facts: RequestFacts, caller: Caller, runtime: Runtime) -> None:
         self._model = model
-        self._call = call
-        self._facts = facts
-        self._caller = caller
+        self.call = call
+        self.facts = facts
+        self.caller = caller
         self._runtime = runtime
         self._plan = RetryPlan(model, facts)
         self._now_s = 0.0  # time of the current decision
@@ -105,7 +105,7 @@ class Attempts:
         now_s, rand = self._runtime.loop.time(), self._runtime.rand()
 
         def choose() -> SendTo | None:
-            return recovery.next(self.sent, self._facts, now_s, rand)
+            return recovery.next(self.sent, self.facts, now_s, rand)
 
         step: SendTo | WaitUntil | GiveUp = GiveUp()
         if not recovery.given_up:
@@ -122,14 +122,14 @@ class Attempts:
         late.deadlines.hedge_s = math.inf
         if self.hedges >= pool.max_hedges:
             return None
-        limit = attempt_limit(self.sent, self._facts, now_s)
-        if limit is not None and self._facts.hedge_off is None:  # else the pool reports why
+        limit = attempt_limit(self.sent, self.facts, now_s)
+        if limit is not None and self.facts.hedge_off is None:  # else the pool reports why
             late.deadlines.hedge_s = limit.until_s if isinstance(limit, WaitUntil) else math.inf
             return None
         tried, live = [other.replica for other in self.sent], self.live
         default: Hedge | Denied = Denied(Denial.OFF, math.inf, "the gate failed")
-        decision = runtime.safely("gate", pool.decide, default, self._facts, late, live, tried, now_s, runtime.rand())
-        waited_s, request_id, name = now_s - late.start_s, self._caller.request_id, self._model.name
+        decision = runtime.safely("gate", pool.decide, default, self.facts, late, live, tried, now_s, runtime.rand())
+        waited_s, request_id, name = now_s - late.start_s, self.caller.request_id, self._model.name
         if isinstance(decision, Denied):
             self.denied_why = decision.why
             late.deadlines.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
@@ -149,7 +149,7 @@ class Attempts:
         then ends hedging and nothing else.
         """
         is_first_token = self._runtime.safely(
-            "work", attempt.pool.on_work, False, attempt, self._facts.api, attempt.last_s
+            "work", attempt.pool.on_work, False, attempt, self.facts.api, attempt.last_s
         )
         if is_first_token:
             attempt.first_token_s = attempt.last_s
@@ -201,12 +201,12 @@ class Attempts:
         is_counted = outcome is Outcome.UNCLEAR_4XX and not concerns_request(error.status)
         if is_counted and attempt.role is not Role.RECOVERY:
             on_unclear = attempt.pool.rejections(attempt.replica).on_unclear
-            state = self._runtime.safely("outcome", on_unclear, None, self._caller.key_name, self._runtime.loop.time())
+            state = self._runtime.safely("outcome", on_unclear, None, self.caller.key_name, self._runtime.loop.time())
             if state is not None:
                 self._emit_breaker_change(attempt, state)
         now_s, name, replica = self._runtime.loop.time(), self._model.name, attempt.replica.name
         self._runtime.emit(
-            AttemptFailed(now_s, self._caller.request_id, name, replica, outcome, error.label, attempt.status)
+            AttemptFailed(now_s, self.caller.request_id, name, replica, outcome, error.label, attempt.status)
         )
 
     # inside
@@ -230,7 +230,7 @@ class Attempts:
         """Ask a pool for a replica; if the pool raises, use any reachable one."""
         runtime, pick = self._runtime, pool.picker.pick_ignoring_breakers if ignore_breakers else pool.picker.pick
         try:
-            return pick(self._facts, tried, self._now_s, runtime.rand())
+            return pick(self.facts, tried, self._now_s, runtime.rand())
         except Exception as error:  # as in Runtime.safely
             runtime.report("routing", error)
         # If boundaries cannot be computed either, none is crossed: only a primary, which cannot cross one, is sent.
@@ -240,7 +240,7 @@ class Attempts:
     def _any_replica(self) -> SendTo | GiveUp:
         """Choose any replica, when the retry plan has raised."""
         tried = [attempt.replica for attempt in self.sent]
-        for pool in self._model.pools if len(tried) < (self._facts.attempts_max or TRIES_MAX) else ():
+        for pool in self._model.pools if len(tried) < (self.facts.attempts_max or TRIES_MAX) else ():
             replica = self._pick(pool, tried, ignore_breakers=False)
             if replica is not None:
                 return SendTo(pool, replica)
@@ -258,7 +258,7 @@ class Attempts:
     ) -> Attempt:
         """Send an attempt and set its deadlines; `recovery_call` replaces the client's call for a recovery."""
         runtime = self._runtime
-        call, facts = recovery_call or (self._call, self._facts)
+        call, facts = recovery_call or (self.call, self.facts)
         deadlines = self._deadlines(facts.prompt_tokens, is_alone=recovery_call is not None)
         attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
         self.sent.append(attempt)
@@ -277,22 +277,39 @@ class Attempts:
             message = "the request could not be translated for this upstream"
             failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
-        hedge_off = self._facts.hedge_off  # a key's denial is reported if the request is late
+        hedge_off = self.facts.hedge_off  # a key's denial is reported if the request is late
         if recovery_call is None and hedge_off in (None, Denial.KEY) and self.hedges < pool.max_hedges:
-            deadlines.hedge_after(runtime.safely("plan", pool.delay_s, math.inf, attempt, self._facts))
+            deadlines.hedge_after(runtime.safely("plan", pool.delay_s, math.inf, attempt, self.facts))
         return attempt
 
     def _deadlines(self, prompt_tokens: float, *, is_alone: bool) -> AttemptDeadlines:
         """Return an attempt's deadlines; `is_alone`: a recovery, which fails instead of being joined by another one."""
         start_s = self._runtime.loop.time()
-        if not self._call.timed and self._call.api not in PASSED_THROUGH:
+        if not self.call.timed and self.call.api not in PASSED_THROUGH:
             return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
-        timeouts, deadline_s = self._model.timeouts, self._facts.deadline_s
+        timeouts, deadline_s = self._model.timeouts, self.facts.deadline_s
         timeout_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
         if is_alone:
             return AttemptDeadlines(start_s, timeout_s=timeout_s, give_up_s=timeout_s)
         failover_s = timeout_s
-        if deadline_s is not None and not self._call.streaming:  # leave time for another attempt
+        if deadline_s is not None and not self.call.streaming:  # leave time for another attempt
             failover_s = min(timeout_s, deadline_s / 2)
         give_up_s = max(timeouts.ttft_max_s, failover_s)
         return AttemptDeadlines(start_s, timeout_s=timeout_s, failover_s=failover_s, give_up_s=give_up_s)
+
+
+def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
+    """Return the reason for a primary or a failover, as text; `errors` are those of the attempts before it."""
+    if role is Role.PRIMARY:
+        return "first choice"
+    return f"after {errors[-1].label}" if errors else "the previous attempt is overdue"
+
+
+def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[str, ...]:
+    """Return the names of the replicas that a boundary excludes from a failover, given those already tried."""
+    return tuple(
+        replica.name
+        for pool in pools
+        for replica in pool.replicas
+        if replica not in tried and replica not in pool.picker.reachable(tried)
+    )

@@ -23,7 +23,7 @@ from gateway.race.deadlines import Due, RequestDeadlines
 from gateway.race.failures import NextStep, Standing, classify, client_error, final_error, next_step
 from gateway.race.lifecycle import TRANSITIONS, State, Trigger
 from gateway.race.recovery import Recovery, watch
-from gateway.race.report import RaceSnapshot, charges, ended, response_headers, usage_header
+from gateway.race.report import charges, ended, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
 from gateway.race.timers import Wakeup
 from providers.base import Call, Headers
@@ -106,7 +106,7 @@ class Race:
 
     def usage(self) -> tuple[bytes, bytes] | None:
         """Return the header with usage and cost so far, None where a bug is in the way."""
-        return self._runtime.safely("usage", usage_header, None, self._snapshot())
+        return self._runtime.safely("usage", usage_header, None, self._attempts, self._winner)
 
     # the attempts' calls
 
@@ -208,7 +208,7 @@ class Race:
                 attempt.pause()
             attempt.forward(self._join)
             return
-        self._client.begin(response_headers(self._snapshot()))
+        self._client.begin(response_headers(self._attempts, attempt))
         self._recovery = self._runtime.safely(
             "recovery", watch, None, self._model, self._call, attempt, self._client.write
         )
@@ -283,23 +283,10 @@ class Race:
         now_s = self._runtime.loop.time()
         if self._recovery is not None:
             self._recovery.settle(RecoveryResult.ABANDONED, now_s)
-        snapshot, unknown = self._snapshot(), list[Charge]()
-        billed = self._runtime.safely("accounting", charges, unknown, snapshot)
-        self._runtime.emit(ended(snapshot, self._call, billed, now_s, status, error, self._attempts.beyond))
-        self._attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
-
-    def _snapshot(self) -> RaceSnapshot:
-        attempts = self._attempts
-        return RaceSnapshot(
-            self._caller,
-            self._facts,
-            attempts.sent,
-            self._winner,
-            attempts.hedges,
-            attempts.denials,
-            attempts.denied_why,
-            self._recovery,
-        )
+        attempts, winner, unknown = self._attempts, self._winner, list[Charge]()
+        billed = self._runtime.safely("accounting", charges, unknown, attempts, winner)
+        self._runtime.emit(ended(attempts, winner, self._recovery, billed, now_s, status, error))
+        attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 
     # starting attempts, and time
 
