@@ -115,7 +115,6 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
             forwarded (a usage chunk that only the gateway requested, an event without data).
         usage: token counts in this event, None if it has none.
         error: set if and only if kind is ERROR.
-        events: number of upstream events in this frame; more than one only for a run of content events.
         source: the upstream's own event if it was translated and may begin a block of output; else empty.
     """
 
@@ -123,7 +122,6 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     raw: bytes
     usage: Usage | None = None
     error: UpstreamError | None = None
-    events: int = 1
     source: bytes = b""
 
 
@@ -175,8 +173,11 @@ class Sink(Protocol):
     def on_headers(self, status: int, headers: Headers) -> None:
         """The final response head has been received (never a 1xx)."""
 
+    def on_content(self, raw: bytes, events: int) -> None:
+        """Content events in a row, without token counts, have been received: their bytes for the client, and number."""
+
     def on_frame(self, frame: Frame) -> None:
-        """One whole event has been received."""
+        """One whole event has been received, of any kind."""
 
     def on_end(self, error: UpstreamError | None) -> None:
         """The stream is over; called exactly once, with None after a complete answer, else with the error."""

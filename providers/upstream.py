@@ -75,11 +75,11 @@ class HttpEndpoint:
         burst: Burst | None = None,
     ) -> None:
         self._client = client
-        self._burst = burst or Burst()
         self._protocols = protocols
         self._model = model
-        self._bounds = bounds
-        self._support = StreamSupport()
+        self.burst = burst or Burst()
+        self.bounds = bounds
+        self.support = StreamSupport()
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         fixed = b"content-type: application/json\r\naccept-encoding: identity\r\n"  # request no compression
         # engines serve `/tokenize` beside `/v1`, not below it
@@ -94,8 +94,8 @@ class HttpEndpoint:
         protocol = self._protocols[call.api]
         in_events = call.streaming or call.assemble
         mode = DEFAULT if in_events else UNSTREAMED
-        if self._support and in_events:
-            mode = self._support.mode_for(call, asyncio.get_running_loop().time())
+        if self.support and in_events:
+            mode = self.support.mode_for(call, asyncio.get_running_loop().time())
         sent_call = call if mode.options else msgspec.structs.replace(call, options=False)
         try:
             body = protocol.build(sent_call, self._model, stream=mode.stream)
@@ -106,7 +106,7 @@ class HttpEndpoint:
             head += b"".join(b"%s: %s\r\n" % header for header in call.headers)
         size = sum(map(len, body)) if type(body) is tuple else len(body)
         head += b"accept: %s\r\ncontent-length: %d\r\n\r\n" % (_ACCEPT[mode.stream], size)
-        stream = _HttpStream(protocol, call, self._bounds, sink, mode, self._support, self._burst)
+        stream = _HttpStream(self, protocol, call, sink, mode)
         stream.exchange = self._client.send(Request(head, body), stream)
         return stream
 
@@ -127,7 +127,7 @@ class _UnsupportedStream:
         self._timer.cancel()
 
 
-_FIRST_EVENTS = 4  # role, the beginning of the reasoning, and an event with text
+_FIRST_EVENTS: Final = 4  # role, the beginning of the reasoning, and an event with text
 # Looked up once, because every event is compared with them.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _QUOTED_MAX: Final = 40  # characters of a header's value
@@ -139,14 +139,12 @@ class _HttpStream:
 
     __slots__ = (
         "_body",
-        "_bounds",
         "_burst",
         "_call",
         "_compression",
         "_content_seen",
+        "_endpoint",
         "_headers",
-        "_in_events",
-        "_in_runs",
         "_linger",
         "_mode",
         "_paused",
@@ -155,34 +153,23 @@ class _HttpStream:
         "_sink",
         "_splitter",
         "_status",
-        "_support",
         "exchange",
     )
 
     exchange: HttpStream
+    _splitter: Splitter  # set with the reader
 
     def __init__(
-        self,
-        protocol: WireProtocol,
-        call: Call,
-        bounds: Bounds,
-        sink: Sink,
-        mode: RequestMode,
-        support: StreamSupport,
-        burst: Burst,
+        self, endpoint: HttpEndpoint, protocol: WireProtocol, call: Call, sink: Sink, mode: RequestMode
     ) -> None:
+        self._endpoint = endpoint
         self._protocol = protocol
         self._call = call
-        self._in_events = call.streaming or call.assemble  # the sink needs events, whatever was requested
         self._mode = mode
-        self._support = support
-        self._burst = burst
-        self._in_runs = call.streaming  # assembling needs single events
-        self._bounds = bounds
         self._sink: Sink | None = sink
-        self._splitter: Splitter | None = None  # set while the body is read as events
-        self._reader: EventReader | None = None
-        self._body = bytearray()  # the body, while it is not read as events
+        self._burst = endpoint.burst
+        self._reader: EventReader | None = None  # set while the body is read as events
+        self._body: bytearray | None = None  # the body, if it is not read as events
         self._status = 0
         self._headers: Headers = ()
         self._compression = b""  # the body's content-encoding, empty if uncompressed
@@ -218,26 +205,32 @@ class _HttpStream:
                 is_json = b"json" in value.lower()  # all other types are read as events
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self._compression = value
-        if status == 200 and self._compression:
+        if status != 200:
+            self._wait_for_rest(_ERROR_BODY_S)
+        elif self._compression:
             encoding = self._compression[:_QUOTED_MAX].decode("latin-1")
             self._fail(ProtocolError(f"the upstream's answer is compressed ({encoding}); turn its compression off"))
             return
-        if status == 200 and self._in_events and not is_json:
-            self._splitter = Splitter(self._bounds.event_bytes_max)
+        elif self._in_events and not is_json:
+            self._splitter = Splitter(self._endpoint.bounds.event_bytes_max)
             self._reader = self._protocol.reader(self._call)
-        elif status != 200:
-            self._wait_for_rest(_ERROR_BODY_S)
         self._sink.on_headers(status, headers)
 
     def on_body(self, data: bytes) -> None:
+        reader = self._reader
         if self._sink is None:
             return
-        if self._splitter is None:
+        if reader is None:
             self._gather(data)
             return
         self._burst.is_open = True
         try:
-            self._read_stream(self._splitter, data)
+            in_runs = self._call.streaming and not self._splitter.partial  # assembling needs single events
+            size, events = reader.content_run(data) if in_runs else (0, 0)
+            if size:
+                self._sink.on_content(data[:size], events)
+            if size < len(data):
+                self._read_rest(reader, data[size:], in_runs=in_runs and not size)
         except ProtocolError as error:
             self._fail(error)
         except Exception as error:  # a bug must fail one attempt at once, not stall the client
@@ -253,86 +246,91 @@ class _HttpStream:
             self._end(self._status_error())
         elif self._reader is not None:
             # A connection lost after the last finish_reason cost the answer nothing.
-            self._close(None if self._is_whole else error or _cut())
+            self._close(None if self._reader.complete else error or _cut())
         else:
             self._close(error)
 
     # Internals
 
-    def _read_stream(self, splitter: Splitter, data: bytes) -> None:
-        """Push the events in the next bytes: runs of content events unchanged, all others one by one.
+    @property
+    def _in_events(self) -> bool:
+        """The sink needs events, whatever was requested."""
+        return self._call.streaming or self._call.assemble
+
+    def _read_rest(self, reader: EventReader, data: bytes, *, in_runs: bool) -> None:
+        """Read what does not begin with a run of content events: the start, the end, and all that is unusual.
 
         Examples, one read a line, `|` ends an event (openai/events.py has an example of `content_run`):
 
-            role|Hel|lo|,      read role and "Hel" (learned); run of "lo"; the incomplete event stays in the splitter
-             wo|rld|usage|     feed: ", wo" and "rld" are one frame, then usage; no run after an incomplete event
-            a|b|c|             run: one frame with events=3 and the bytes of the read
+            role|Hel|lo|,      role and "Hel" (learned) one by one; run of "lo"; the splitter keeps the incomplete event
+             wo|rld|usage|     feed: ", wo" and "rld" are pushed together, then usage; no run after an incomplete event
+            a|b|c|             one run; this method is not called
             a|b|usage|[DONE]|  run of "a" and "b"; feed: usage, [DONE]
             a|finish|b|        run of "a"; feed: finish, "b"
             é|                 feed: text outside ASCII is in no run
         """
-        reader = self._reader
-        assert reader is not None
-        if self._in_runs and not splitter.partial:
+        splitter = self._splitter
+        if in_runs:
             for _ in range(_FIRST_EVENTS):  # the first events of a stream must be read before a run can be recognised
-                size, count = reader.content_run(data)
-                if size:
-                    rest = data[size:]
-                    self._push(Frame(_CONTENT, data[:size] if rest else data, None, None, count))
-                    data = rest
-                    break
                 size = splitter.first_end(data)
-                if not size or size == len(data):
+                if not size:
                     break
-                self._read((data[:size],))
+                self._read(reader, (data[:size],))
                 data = data[size:]
-        if data:
-            self._read(splitter.feed(data))
-
-    def _read(self, events: Sequence[bytes]) -> None:
-        """Push whole events until the closing one, or until the sink aborts."""
-        reader = self._reader
-        assert reader is not None
-        burst: list[bytes] = []
-        for event in events:
-            frame = reader.read(event)
-            if frame.kind is _CONTENT and frame.usage is None and self._call.streaming:
-                burst.append(frame.raw)  # assembling needs single events
-                continue
-            if burst:
-                self._push(Frame(_CONTENT, b"".join(burst), None, None, len(burst)))
-                burst.clear()
-            if frame.kind is _ERROR and reader.complete and self._content_seen:
-                self.exchange.abort()  # an error after the last finish_reason cost the answer nothing
-                self.on_close(None)
-                return
-            self._push(frame)
-            if reader.closed:
-                self._done()
-                return
-        if burst:
-            self._push(Frame(_CONTENT, burst[0] if len(burst) == 1 else b"".join(burst), None, None, len(burst)))
+                if not data or self._sink is None:
+                    break
+                size, events = reader.content_run(data)
+                if size:
+                    self._sink.on_content(data[:size], events)
+                    data = data[size:]
+                    break
+        if data and self._sink is not None:
+            self._read(reader, splitter.feed(data))
         if reader.complete and self._linger is None and self._sink is not None and not self.exchange.received:
             self._wait_for_rest(_TRAILING_S)
 
-    def _push(self, frame: Frame) -> None:
-        self._content_seen = self._content_seen or frame.kind is _CONTENT or frame.kind is _REFUSAL
-        if self._sink is not None:
+    def _read(self, reader: EventReader, events: Sequence[bytes]) -> None:
+        """Push whole events, content in a row as one, until the closing event or until the sink aborts."""
+        run: list[bytes] = []
+        for event in events:
+            frame = reader.read(event)
+            kind = frame.kind
+            if kind is _CONTENT and frame.usage is None and self._call.streaming:
+                run.append(frame.raw)
+                continue
+            if run:
+                self._push_content(run)
+                run.clear()
+            if self._sink is None:
+                return
+            if kind is _ERROR and reader.complete and self._content_seen:
+                self.exchange.abort()  # an error after the last finish_reason cost the answer nothing
+                self.on_close(None)
+                return
+            if kind is _CONTENT or kind is _REFUSAL:
+                self._content_seen = True
             self._sink.on_frame(frame)
+            if reader.closed:
+                self._done(reader)
+                return
+        if run:
+            self._push_content(run)
 
-    def _done(self) -> None:
+    def _push_content(self, run: Sequence[bytes]) -> None:
+        self._content_seen = True
+        if self._sink is not None:
+            self._sink.on_content(b"".join(run), len(run))
+
+    def _done(self, reader: EventReader) -> None:
         """End the stream for the sink after the closing event; the body's end may follow and free the connection."""
-        if self._sink is None:  # aborted, or an event after the closing one
+        if self._sink is None:  # aborted
             return
         self._stop_lingering()
         if not self.exchange.received:
             self._linger = asyncio.get_running_loop().call_later(_LINGER_S, self.exchange.abort)
-        self.exchange.resume()  # the sink cannot resume it after the end
-        self._end(None if self._is_whole else _cut())
-
-    @property
-    def _is_whole(self) -> bool:
-        return self._reader is not None and self._reader.complete
+            if self._paused:
+                self.exchange.resume()  # the sink cannot resume it after the end
+        self._end(None if reader.complete else _cut())
 
     def _wait_for_rest(self, rest_s: float) -> None:
         """Limit the wait for bytes after a complete answer or an error status."""
@@ -352,31 +350,35 @@ class _HttpStream:
 
     def _gather(self, data: bytes) -> None:
         """Collect a body that is read as a whole: an error's beginning, or an answer up to its bound."""
+        if self._body is None:
+            self._body = bytearray()
+        body, bytes_max = self._body, self._endpoint.bounds.body_bytes_max
         if self._status != 200:
             if not self._compression:  # the text of a compressed error stays unknown, its status is enough
-                self._body += data[: ERROR_BODY_BYTES_MAX - len(self._body)]
-            if len(self._body) == ERROR_BODY_BYTES_MAX:
+                body += data[: ERROR_BODY_BYTES_MAX - len(body)]
+            if len(body) == ERROR_BODY_BYTES_MAX:
                 self._fail(self._status_error())
-        elif len(self._body) + len(data) > self._bounds.body_bytes_max:
-            self._fail(ProtocolError(f"the upstream's answer is over the limit of {self._bounds.body_bytes_max} bytes"))
+        elif len(body) + len(data) > bytes_max:
+            self._fail(ProtocolError(f"the upstream's answer is over the limit of {bytes_max} bytes"))
         else:
-            self._body += data
+            body += data
 
     def _close(self, error: UpstreamError | None) -> None:
         """End the stream after the body; without an error, push its last frames first."""
         if error is None:
             try:
                 for frame in self._last_frames():
-                    self._push(frame)
+                    if self._sink is not None:
+                        self._sink.on_frame(frame)
             except Exception as failure:  # as in on_body
                 error = _unreadable(failure)
         self._end(error)
 
     def _status_error(self) -> UpstreamError:
         """Read an error status; a rejected request mode is reported as such if there is another mode to try."""
-        error = self._protocol.error(self._status, self._headers, bytes(self._body))
+        error = self._protocol.error(self._status, self._headers, bytes(self._body or b""))
         now_s = asyncio.get_running_loop().time()
-        other = self._support.rejected(self._call, self._mode, error, now_s)
+        other = self._endpoint.support.rejected(self._call, self._mode, error, now_s)
         return RequestModeRejected(error) if other else error
 
     def _last_frames(self) -> Sequence[Frame]:
@@ -384,7 +386,7 @@ class _HttpStream:
         if self._reader is not None:
             last = self._reader.close()
             return () if last is None else (last,)
-        body = bytes(self._body)
+        body = bytes(self._body or b"")
         if self._in_events:
             return self._protocol.reader(self._call).read_body(body)
         return (self._protocol.whole(self._call, body),)

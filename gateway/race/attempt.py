@@ -1,8 +1,8 @@
 """One upstream stream of one request: stamps its times, holds back events before first content, ends once.
 
 The `Sink` of one `providers.base.Stream`. Times are stamped here, on the stack that read the socket. Independent of
-other attempts, policies and the client; it reports first content, failure and finish to its race. Once it forwards, an
-event costs a time stamp, two comparisons and the call that writes it.
+other attempts, policies and the client; it reports first content, failure and finish to its race. Once it forwards,
+content events in a row cost a time stamp and the call that writes them.
 
 Units: seconds of the loop's clock, bytes.
 """
@@ -249,27 +249,35 @@ class Attempt:
                 break
         self._race.on_headers(self, headers)
 
+    def on_content(self, raw: bytes, events: int) -> None:
+        if self.outcome is not None:
+            return
+        now_s = self.last_s = self.generated_s = self._loop.time()
+        if raw:
+            self.written_s = now_s
+        self._generated = raw
+        self.events += events
+        if self._forward is not None:
+            self._forward(raw)
+        else:
+            self._held.append(raw)
+            self.content_s = now_s
+            self._race.on_content(self)
+
     def on_frame(self, frame: Frame) -> None:
         if self.outcome is not None:
             return
-        now_s = self.last_s = self._loop.time()
         kind = frame.kind
         if frame.usage is not None:
             self.usage = frame.usage
-        if frame.raw:
-            self.written_s = now_s
         if kind is _CONTENT or kind is _REFUSAL:
-            self.events += frame.events
-            self.generated_s, self._generated = now_s, frame.raw
-            if self._forward is not None:
-                self._forward(frame.raw)
-            else:
-                self._held.append(frame.raw)
-                self.content_s = now_s
-                self.refused = kind is _REFUSAL
-                self._race.on_content(self)
-        else:
-            self._on_other(frame)
+            self.refused = self.refused or (kind is _REFUSAL and self._forward is None)
+            self.on_content(frame.raw, 1)
+            return
+        self.last_s = self._loop.time()
+        if frame.raw:
+            self.written_s = self.last_s
+        self._on_other(frame)
 
     def on_end(self, error: UpstreamError | None) -> None:
         if self.outcome is not None:

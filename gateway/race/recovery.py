@@ -66,13 +66,9 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
         return None
     if attempt.refused or not call.repeatable:
         return None
-    is_deterministic = recoverer.is_deterministic(call)
-    at_any_point = is_deterministic or model.recovery is not RecoveryMode.AUTO
-    if not at_any_point and recoverer.continuable(call):
-        at_any_point = attempt.pool.prefills
     recovery = Recovery(model, call, recoverer, attempt, write)
-    recovery.replays_late = is_deterministic or model.recovery is not RecoveryMode.AUTO
-    recovery.early_only = not at_any_point
+    continues = attempt.pool.prefills and recoverer.continuable(call)
+    recovery.early_only = not continues and not recovery.replays_late
     return recovery
 
 
@@ -85,7 +81,6 @@ class Recovery:
         given_up: True if nothing more is tried.
         early_only: True if only a stream that breaks within `EARLY_EVENTS` can be recovered.
         reports: results of the recoveries, in order.
-        replays_late: True if a replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same.
     """
 
     __slots__ = (
@@ -110,7 +105,6 @@ class Recovery:
         "error",
         "first",
         "given_up",
-        "replays_late",
         "reports",
     )
 
@@ -137,10 +131,14 @@ class Recovery:
         self._pending = False  # the step runs and has not caught up
         self.given_up = False
         self.early_only = False
-        self.replays_late = False
         self.error: UpstreamError | None = None
         self._step: _Step | None = None  # the last recovery attempt
         self.reports: list[RecoveryReport] = []
+
+    @property
+    def replays_late(self) -> bool:
+        """A replay is tried after `EARLY_EVENTS`, too: the answer is expected to be the same."""
+        return self._mode is not RecoveryMode.AUTO or self._recoverer.is_deterministic(self._call)
 
     # while the stream is intact
 

@@ -36,6 +36,7 @@ _REASONING = frozenset(
     {"reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "channel"}
 )
 _KNOWN = _REASONING | {"content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
+_ORDINARY = ("stop", "length", "tool_calls")  # no filter ended the answer
 _UNKNOWN_MAX = 16
 _SILENT = Problem(None)
 _NOT_TYPED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -118,12 +119,13 @@ class ChunkReader:
 
     def read(self, event: bytes) -> Frame:
         """Classify one event; see `EventReader.read`."""
-        if event.startswith(self._prefix) and event.endswith(self._suffix) and _PLAIN(event[self._text_at]):
-            return Frame(_CONTENT, event)  # the learned event with another text
         if event == _DONE_EVENT:
             self.complete = self.closed = True
             return _DONE_FRAME
-        if event.startswith(b"data:") and len(event) - event.find(b"\n") <= 3:  # one data line and the blank one
+        is_like_learned = self._separator and event.startswith(self._prefix) and event.endswith(self._suffix)
+        if is_like_learned and _PLAIN(event[self._text_at]):
+            return Frame(_CONTENT, event)  # only its text differs
+        if event[:5] == b"data:" and b"\n" not in event[:-3]:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
             except _NOT_TYPED:
@@ -139,7 +141,7 @@ class ChunkReader:
         prefix, suffix, separator = self._prefix, self._suffix, self._separator
         if not separator or not data.startswith(prefix):
             return 0, 0
-        if data.endswith(suffix) and _PLAIN(data[self._text_at]):
+        if data.endswith(suffix) and _PLAIN(data[self._text_at]):  # nearly always: a token that arrives alone
             return len(data), 1
         texts = data[len(prefix) :].split(separator)
         last = texts[-1]
@@ -194,7 +196,7 @@ class ChunkReader:
     def _read_chunk(self, chunk: _Chunk, event: bytes, raw: bytes) -> Frame:
         """Classify a decoded chunk: of the kinds of its choices, the first in `FrameKind`'s order."""
         usage, error = chunk.usage, chunk.error
-        if isinstance(chunk.x_groq, dict):
+        if chunk.x_groq is not None and isinstance(chunk.x_groq, dict):
             usage, error = usage or chunk.x_groq.get("usage"), error or chunk.x_groq.get("error")
         if error:
             return Frame(_ERROR, raw, self._usage(usage), _frame_error(error, event))
@@ -202,7 +204,7 @@ class ChunkReader:
         if not choices:
             return self._without_choices(chunk, self._usage(usage), event, raw)
         kind = self._kind(choices[0])
-        if len(choices) > 1:
+        if choices[1:]:
             kind = min(kind, *map(self._kind, choices[1:]), key=_RANK.__getitem__)
         usage = usage or choices[0].usage
         if kind is _ERROR:
@@ -227,7 +229,7 @@ class ChunkReader:
                 return _ERROR
             self._finished.add(choice.index if isinstance(choice.index, int) else 0)
             self.complete = self.complete or len(self._finished) >= self._choices
-            if _is_filter(choice.finish_reason):
+            if choice.finish_reason not in _ORDINARY and _is_filter(choice.finish_reason):
                 return _REFUSAL
             kind = _FINISH
         if choice.text:

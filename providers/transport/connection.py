@@ -216,30 +216,34 @@ class Connection(asyncio.Protocol):
         if self._exchange is None:  # a response without a request
             self.close()
             return
-        self._begun = True
         if not self._status:
+            self._begun = True
             self._read_bytes = len(data)
+        fault: ProtocolError | None = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._fail(ProtocolError("the upstream switched protocols"))
         except httptools.HttpParserError as error:
-            if not self.complete:
-                self._deliver()
-                self._fail(ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}"))
-                return
-            self._surplus = True
+            fault = ProtocolError(f"the upstream's answer is not valid HTTP/1.1: {error}")
+            self._surplus = self._surplus or self.complete
+        pieces = self._pieces
         if self._surplus:
-            del self._pieces[self._whole :]
-        if self._pieces:
-            self._deliver()
-        elif not self.complete:
+            del pieces[self._whole :]
+        if pieces:  # those of one read are pushed as one; a piece alone is not copied
+            body = b"".join(pieces)
+            pieces.clear()
+            self._loose_bytes = 0
+            if self._exchange is not None:
+                self._exchange.sink.on_body(body)
+        elif fault is None and not self.complete:
             self._loose_bytes += len(data)
             if self._loose_bytes > HEADERS_BYTES_MAX:
-                self._fail(ProtocolError(f"the upstream's headers or trailers are over {HEADERS_BYTES_MAX} bytes"))
-                return
+                fault = ProtocolError(f"the upstream's headers or trailers are over {HEADERS_BYTES_MAX} bytes")
         if self.complete:
             self._finish()
+        elif fault is not None:
+            self._fail(fault)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -299,14 +303,6 @@ class Connection(asyncio.Protocol):
             self.complete = True
             self._whole = len(self._pieces)
             self._keep = self._parser.should_keep_alive()  # valid only until the parser starts the next message
-
-    def _deliver(self) -> None:
-        """Push the body's pieces in this read as one, so that a burst of chunks costs one step further on."""
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._loose_bytes = 0
-        if data and self._exchange is not None:
-            self._exchange.sink.on_body(data)
 
     def _finish(self) -> None:
         """End a complete response: keep the connection if possible, then call the sink."""

@@ -255,17 +255,20 @@ class _Exchange:
     def on_headers(self, status: int, headers: Headers) -> None:
         """Ignore the status, which `on_head` has recorded."""
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_content(self, raw: bytes, events: int) -> None:
         record = self.record
+        if record.content_s is None:
+            record.content_s = self._read_s
+        elif record.last_s is not None:
+            record.gap_s_max = max(record.gap_s_max, self._read_s - record.last_s)
+        record.last_s = self._read_s
+        record.events += events
+
+    def on_frame(self, frame: Frame) -> None:
         if frame.kind in _CONTENT:
-            if record.content_s is None:
-                record.content_s = self._read_s
-            elif record.last_s is not None:
-                record.gap_s_max = max(record.gap_s_max, self._read_s - record.last_s)
-            record.last_s = self._read_s
-            record.events += frame.events
+            self.on_content(frame.raw, 1)
         elif frame.kind is FrameKind.ERROR:
-            record.error = "error_frame"
+            self.record.error = "error_frame"
         if frame.usage is not None:
             self._counted = frame.usage.prompt_tokens, frame.usage.completion_tokens
 

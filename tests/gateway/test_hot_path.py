@@ -43,9 +43,9 @@ class Recorded(NamedTuple):
 
 
 _RECORDED = {
-    (3, 11): Recorded(request=Calls(638.1, 799.3), token=Calls(27.15, 77.44), read=Calls(37.99, 81.77)),
-    (3, 12): Recorded(request=Calls(624.7, 785.9), token=Calls(27.18, 77.47), read=Calls(37.75, 81.53)),
-    (3, 13): Recorded(request=Calls(624.7, 780.5), token=Calls(27.18, 75.48), read=Calls(37.75, 79.46)),
+    (3, 11): Recorded(request=Calls(609.5, 767.0), token=Calls(25.16, 75.51), read=Calls(34.93, 78.40)),
+    (3, 12): Recorded(request=Calls(596.1, 753.6), token=Calls(25.19, 75.54), read=Calls(34.69, 78.16)),
+    (3, 13): Recorded(request=Calls(596.1, 748.2), token=Calls(25.19, 73.55), read=Calls(34.69, 76.09)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3

@@ -55,20 +55,29 @@ class Client:
 
 @dataclass
 class RecordingSink:
-    """A sink that keeps everything, unless it is broken."""
+    """A sink that keeps everything, unless it is broken; `told` is what was pushed, in the pieces of the pushes."""
 
     frames: list[Frame] = field(default_factory=list)
+    told: list[tuple[FrameKind, bytes, int]] = field(default_factory=list)
     ends: list[UpstreamError | None] = field(default_factory=list)
     broken: bool = False
 
     def on_headers(self, status: int, headers: Headers) -> None:
         """Of no interest here."""
 
+    def on_content(self, raw: bytes, events: int) -> None:
+        """Keep them."""
+        self._keep(Frame(FrameKind.CONTENT, raw), events)
+
     def on_frame(self, frame: Frame) -> None:
         """Keep it."""
+        self._keep(frame, 1)
+
+    def _keep(self, frame: Frame, events: int) -> None:
         if self.broken:
             raise ZeroDivisionError
         self.frames.append(frame)
+        self.told.append((frame.kind, frame.raw, events))
 
     def on_end(self, error: UpstreamError | None) -> None:
         """Keep it."""
@@ -82,14 +91,13 @@ def _open(protocol: WireProtocol) -> tuple[Client, HttpSink, RecordingSink, Stre
     return client, client.sinks[0], recorded, stream
 
 
-def test_a_burst_of_content_is_few_frames_with_all_its_bytes() -> None:
+def test_a_burst_of_content_is_few_pushes_with_all_its_bytes() -> None:
     """Content events that come in one read are pushed as they are, counted: the first, which teaches, and the rest."""
     event = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
     _, sink, recorded, _ = _open(OpenAIChat())
     sink.on_response(200, SSE)
     sink.on_body(event * 3)
-    told = [(frame.kind, frame.raw, frame.events) for frame in recorded.frames]
-    assert told == [(FrameKind.CONTENT, event, 1), (FrameKind.CONTENT, event * 2, 2)]
+    assert recorded.told == [(FrameKind.CONTENT, event, 1), (FrameKind.CONTENT, event * 2, 2)]
     sink.on_close(None)
     assert isinstance(recorded.ends[0], ConnectionCut)
 
@@ -128,15 +136,15 @@ def test_runs_are_the_same_events(events: list[bytes], data: st.DataObject) -> N
     recorded = run_virtual(main())
     splitter, reader = Splitter(10_000), OpenAIChat().reader(STREAMED)
     frames = [reader.read(event) for event in splitter.feed(whole)]
-    assert _merged(recorded.frames) == _merged(frames)
+    assert _merged(recorded.told) == _merged([(frame.kind, frame.raw, 1) for frame in frames])
 
 
-def _merged(frames: Sequence[Frame]) -> list[tuple[FrameKind, bytes, int]]:
+def _merged(pushes: Sequence[tuple[FrameKind, bytes, int]]) -> list[tuple[FrameKind, bytes, int]]:
     """Kinds, bytes and counts, of neighbours of one kind together."""
     told: list[tuple[FrameKind, bytes, int]] = []
-    for frame in frames:
-        before = told.pop() if told and told[-1][0] is frame.kind else (frame.kind, b"", 0)
-        told.append((frame.kind, before[1] + frame.raw, before[2] + frame.events))
+    for kind, raw, events in pushes:
+        before = told.pop() if told and told[-1][0] is kind else (kind, b"", 0)
+        told.append((kind, before[1] + raw, before[2] + events))
     return told
 
 

@@ -78,6 +78,9 @@ class RecordingSink:
     def on_headers(self, status: int, headers: Headers) -> None:
         """Ignore the headers, which come with the first token."""
 
+    def on_content(self, raw: bytes, events: int) -> None:
+        """Record nothing: the simulation pushes frames."""
+
     def on_frame(self, frame: Frame) -> None:
         self.first_s = asyncio.get_running_loop().time()
 

@@ -39,6 +39,9 @@ class Recorder:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.status = status
 
+    def on_content(self, raw: bytes, events: int) -> None:
+        self.frames.append(Frame(FrameKind.CONTENT, raw))
+
     def on_frame(self, frame: Frame) -> None:
         self.frames.append(frame)
 
@@ -52,8 +55,7 @@ class Recorder:
         for frame in self.frames:
             burst = events[-1] if events and events[-1].kind is frame.kind is FrameKind.CONTENT else None
             if burst is not None and not (burst.usage or frame.usage):  # bursts of content may come as one frame
-                count = burst.events + frame.events
-                events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw, events=count)
+                events[-1] = Frame(FrameKind.CONTENT, burst.raw + frame.raw)
             elif frame.raw or frame.kind is not FrameKind.COMMENT:
                 events.append(frame)
         calls = [(frame.kind, frame.raw, frame.usage, _essence(frame.error)) for frame in events]

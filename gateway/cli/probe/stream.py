@@ -74,10 +74,13 @@ class Recording:
     def on_headers(self, status: int, headers: Headers) -> None:
         self.headers_s, self.headers = self._time(), headers
 
+    def on_content(self, raw: bytes, events: int) -> None:
+        self.contents_s += [self._time()] * events
+        self.settled.set()
+
     def on_frame(self, frame: Frame) -> None:
         if frame.kind in _CONTENT:
-            self.contents_s += [self._time()] * frame.events
-            self.settled.set()
+            self.on_content(frame.raw, 1)
         elif frame.kind is FrameKind.WORK and self.work_s is None and not self.contents_s:
             self.work_s = self._time()
         elif frame.kind is FrameKind.ERROR:

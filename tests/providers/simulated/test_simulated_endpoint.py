@@ -33,6 +33,9 @@ class Recorder:
         self.status = status
         self._record("headers")
 
+    def on_content(self, raw: bytes, events: int) -> None:
+        raise AssertionError("a simulated replica pushes frames")
+
     def on_frame(self, frame: Frame) -> None:
         self.frames.append(frame)
         self._record(frame.kind.value)
