@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import uvicorn
+
+import pretended_client
 from checkout import ROOT
 from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.settings import Settings
+from pretended_client import PretendedClient, connected, request
 from streaming_bench.simulation import virtual_loop
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
@@ -28,8 +32,9 @@ contract()  # read the file while no loop is running
 _WARM = 40  # requests of each model before any is counted: plans, predictions and connections are there then
 _ASKED = 3  # models that are asked, of however many
 _TTFT_S, _GAP_S = 0.05, 0.001
-_PRODUCT = tuple(str(ROOT / package) + "/" for package in ("gateway", "providers"))
-_HARNESS = (__file__, virtual_loop.__file__)
+_SERVER = uvicorn.__file__.removesuffix("__init__.py")
+_PRODUCT = (*(str(ROOT / package) + "/" for package in ("gateway", "providers")), _SERVER)
+_HARNESS = (__file__, pretended_client.__file__, virtual_loop.__file__)
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -82,12 +87,13 @@ def cost(fleet: Fleet, count: int, *, timed: bool = False) -> Cost:
     """Send requests one after the other and measure; with `timed` CPU time, else calls."""
 
     async def measured(gateway: Gateway) -> Cost:
+        client = connected(gateway)
         for number in range(_WARM * min(fleet.models, _ASKED) + fleet.replicas):
-            await _ask(gateway, f"m{number % min(fleet.models, _ASKED)}")
+            await _ask(client, f"m{number % min(fleet.models, _ASKED)}")
         began_s = time.process_time()
         with contextlib.nullcontext(_Counts()) if timed else _counted() as counts:
             for number in range(count):
-                await _ask(gateway, f"m{number % min(fleet.models, _ASKED)}")
+                await _ask(client, f"m{number % min(fleet.models, _ASKED)}")
         cpu_s = time.process_time() - began_s
         return Cost(counts.calls / count, counts.harness_calls / count, cpu_s / count if timed else 0.0)
 
@@ -104,8 +110,9 @@ def longest_slice(fleet: Fleet, asked: int, *, timed: bool = False) -> Cost:
     """
 
     async def measured(gateway: Gateway) -> Cost:
+        client = connected(gateway)
         for number in range(asked):
-            await _ask(gateway, f"m{number % fleet.models}")
+            await _ask(client, f"m{number % fleet.models}")
         if not timed:
             return Cost(calls=max(_slices(gateway)))
         return Cost(cpu_s=min(max(_slices(gateway, timed=True)) for _ in range(5)))
@@ -204,29 +211,12 @@ def _settings(fleet: Fleet) -> Settings:
     return Settings.model_validate(config)
 
 
-async def _ask(gateway: Gateway, model: str) -> None:
-    """One streamed request, as a server calls the application; returns when its answer has gone out."""
+async def _ask(client: PretendedClient, model: str) -> None:
+    """One streamed request, as bytes; returns when its answer has gone out."""
     body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "hello"}]}).encode()
-    over = asyncio.Event()
-    messages: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
-    sent: list[bytes] = []
-
-    async def receive() -> dict[str, Any]:
-        if messages:
-            return messages.pop()
-        await over.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            sent.append(message["body"])
-            if not message.get("more_body"):
-                over.set()
-
-    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
-    await gateway.application(scope, receive, send)
-    assert sent[-1].endswith(b"data: [DONE]\n\n") or sent[-2].endswith(b"data: [DONE]\n\n"), sent
+    answer = await client.stream(request(body, headers={"authorization": "Bearer sk-1"}))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"data: [DONE]\n\n" in answer
 
 
 class _Upstream(asyncio.Transport):
