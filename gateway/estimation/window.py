@@ -1,9 +1,10 @@
 """The recent samples of one population: the bins of a DDSketch for events and for censored samples, in time slices.
 
 Events are waits that ended with a first content; censored samples are waits that were given up (losers, disconnects),
-of which only a lower bound is known. Independent of the meaning of the samples: ratios observed / predicted and plain
-seconds both fit. Samples are buffered until they are read or a kind has 256, because an append costs less than a
-logarithm. The bins of the whole window are kept as sums; a slice that expires is subtracted.
+of which only a lower bound is known. The only importer of ddsketch, whose mapping has the bins; its stores would cost a
+call for each bin and slice. Independent of the meaning of the samples: ratios observed / predicted and plain seconds
+both fit. Samples are buffered until they are read or a kind has 256, because an append costs less than a logarithm. The
+bins of the whole window are kept as sums; a slice that expires is subtracted.
 
 Units: samples in the caller's unit, clamped to 1e-4..1e4 (0.1 ms to 2.8 h as seconds); now_s in seconds.
 """
@@ -18,25 +19,16 @@ from itertools import accumulate
 from typing import Annotated, Final
 
 import msgspec
+from ddsketch.mapping import LogarithmicMapping
 
 RELATIVE_ACCURACY: Final = 0.01
 SAMPLE_MIN: Final = 1e-4
 SAMPLE_MAX: Final = 1e4
 
-_GROWTH: Final = 2 * RELATIVE_ACCURACY / (1 - RELATIVE_ACCURACY)  # of the values from one bin to the next
-_KEYS_PER_OCTAVE: Final = 1 / math.log1p(_GROWTH) * math.log(2)
-_CENTRE: Final = 2.0 / (1.0 + (1.0 + _GROWTH))  # representative of a bin, as a share of its upper edge
-
-
-def _key(x: float) -> int:
-    return math.ceil(math.log2(x) * _KEYS_PER_OCTAVE)
-
-
-_KEY_MIN: Final = _key(SAMPLE_MIN)
-_VALUES: Final = array(
-    "d",
-    [math.pow(2.0, key / _KEYS_PER_OCTAVE) * _CENTRE for key in range(_KEY_MIN, _key(SAMPLE_MAX) + 1)],
-)
+_MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
+_KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
+_KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
+_VALUES: Final = array("d", map(_MAPPING.value, range(_KEY_MIN, _KEY_MAX + 1)))
 _COUNT_MAX: Final = 2**24  # in a recorded bin
 _RAW_MAX: Final = 256  # samples of a kind buffered before they are added to bins: 8 kB at most
 
@@ -246,7 +238,7 @@ class _Tally:
         """Put the buffered samples into bins."""
         for x in self._raw:
             if SAMPLE_MIN < x < SAMPLE_MAX:
-                self.add_to_bin(_key(x) - _KEY_MIN, 1)
+                self.add_to_bin(_MAPPING.key(x) - _KEY_MIN, 1)
             else:
                 self.add_to_bin(len(_VALUES) - 1 if x >= SAMPLE_MAX else 0, 1)  # NaN, too, is no logarithm's argument
         self._raw.clear()
