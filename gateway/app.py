@@ -15,7 +15,6 @@ from fastapi import Request
 
 from gateway.admin import Admin, Controls
 from gateway.api.asgi import Application, Message, Receive, Scope, Send
-from gateway.api.azure_paths import deployment_of
 from gateway.api.cors import CrossOrigin
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
@@ -23,8 +22,10 @@ from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.messages import PING, MessagesTerminator
 from gateway.api.dialects.messages import error_body as messages_error_body
 from gateway.api.dialects.responses import ResponsesTerminator
+from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.hosts import HostCheck
 from gateway.api.plain_routes import plain_app
+from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
 from gateway.config.errors import ConfigError
@@ -75,7 +76,7 @@ class Gateway:
     Attributes:
         learned: file of the learned state.
         draining: True while the gateway stops; /readyz then returns 503.
-        application: public ASGI application.
+        application: public ASGI application, for the requests without an exchange.
         admin: admin ASGI application.
     """
 
@@ -117,8 +118,8 @@ class Gateway:
         log = RequestLog(self._writer.write, text=text)
         self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
         apis = client_apis()
-        self._routes = RacedRoutes(self._topology.serving, apis, self._runtime, tasks)
-        self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime, tasks)
+        self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
+        self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
         started = int(datetime.now(UTC).timestamp())
         self._plain = plain_app(self._models_of, started, lambda: not self.draining, _VERSION)
         self.application: Application = self._application
@@ -224,18 +225,24 @@ class Gateway:
         self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
         self._admin.hosts = HostCheck(settings.own_hosts)
 
+    def exchange(self, connection: Connection, head: RequestHead) -> ClientExchange | None:
+        """Return the exchange for a request of a client, None if the request is for the ASGI application."""
+        cors = self._cors
+        if cors is not None and cors.is_preflight(head.method, head.headers):
+            return None
+        exchange: ClientExchange | None = self._routes.open(connection, head)
+        if exchange is None and head.path == COUNT_PATH:
+            exchange = self._counts.open(connection, head)
+        if exchange is not None and cors is not None:
+            exchange.response.own_headers = (*connection.own_headers, *cors.added(head.headers))
+        return exchange
+
     def _application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Choose the application; not a coroutine, which every step of the application would pass through."""
+        """Answer a preflight request, or pass a request to the plain routes."""
         if self._cors is not None and scope["type"] == "http":
-            if self._cors.is_preflight(scope):
+            if self._cors.is_preflight(scope["method"], scope["headers"]):
                 return self._cors.answer(scope, send)
             send = self._cors.adding(scope, send)
-        if scope["type"] == "http" and scope["path"] in self._routes.paths:
-            return self._routes(scope, receive, send)
-        if scope["type"] == "http" and scope["path"] == COUNT_PATH:
-            return self._counts(scope, receive, send)
-        if scope["type"] == "http" and deployment_of(scope["path"]) is not None:
-            return self._routes(scope, receive, send)
         return self._plain(scope, receive, send)
 
     # callables of the plain routes, the metrics and the admin application

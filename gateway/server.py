@@ -24,7 +24,7 @@ import uvicorn
 from gateway.api.acceptor import Acceptor
 from gateway.api.asgi import Application
 from gateway.api.connections import WaitingConnections
-from gateway.api.http_protocol import BoundedHttpProtocol
+from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
 from gateway.app import Gateway, Reread
 from gateway.config.settings import Settings
 from gateway.config.values import Address
@@ -53,6 +53,7 @@ class _Server(uvicorn.Server):
     Args:
         waiting: connections without an admitted request, of all servers.
         idle_s_max: returns the time after which an idle connection is closed; a reload may change it.
+        open_exchange: see `BoundedHttpProtocol`; None if every request is for the ASGI application.
         on_accepting: receives the server's address and an error when accepting begins to fail, None when it works.
 
     Attributes:
@@ -68,11 +69,13 @@ class _Server(uvicorn.Server):
         waiting: WaitingConnections,
         on_accepting: Callable[[str, OSError | None], None],
         idle_s_max: Callable[[], float],
+        open_exchange: OpenExchange | None,
     ) -> None:
         super().__init__(config)
         self._waiting = waiting
         self._on_accepting = on_accepting
         self._idle_s_max = idle_s_max
+        self._open_exchange = open_exchange
         self.prepared = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -90,8 +93,9 @@ class _Server(uvicorn.Server):
         self.prepared.set()
 
     def _protocol(self) -> BoundedHttpProtocol:
+        loop = asyncio.get_running_loop()
         return BoundedHttpProtocol(
-            self.config, self.server_state, self.lifespan.state, asyncio.get_running_loop(), self._waiting
+            self.config, self.server_state, self.lifespan.state, loop, self._waiting, self._open_exchange
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -269,8 +273,11 @@ def _servers(gateway: Gateway) -> list[_Server]:
     """Return the servers of the public and of the admin address."""
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     waiting = WaitingConnections(math.inf if files_max == resource.RLIM_INFINITY else files_max)
-    applications = (gateway.application, gateway.admin)
-    return [_Server(_config(each), waiting, gateway.on_accepting, gateway.client_idle_s) for each in applications]
+    served = ((gateway.application, gateway.exchange), (gateway.admin, None))
+    return [
+        _Server(_config(application), waiting, gateway.on_accepting, gateway.client_idle_s, open_exchange)
+        for application, open_exchange in served
+    ]
 
 
 def _config(application: Application) -> uvicorn.Config:

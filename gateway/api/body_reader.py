@@ -5,22 +5,18 @@ rejected body is not read any further. Does not look into a body. Units: seconds
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Callable
 from typing import Final
 
-from gateway.api.asgi import Message, Receive
-from gateway.api.eager import Begun
-from gateway.errors import BodyTooLarge, Overloaded, RequestTimeout
+from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
 from providers.base import Headers
 
+OnFailure = Callable[[GatewayError], None]
+
 _DIGITS_MAX: Final = 18  # of a content-length
 _WAIT_S: Final = 5.0  # the Retry-After if it cannot be estimated: the usual duration of a chat answer
-
-
-class ClientDisconnected(Exception):
-    """The client disconnected before its request was complete."""
 
 
 class BodyReader:
@@ -39,9 +35,14 @@ class BodyReader:
         self._memory = memory
         self._runtime = runtime
 
-    def open(self, key_name: str) -> "Arrival":
-        """Return a body that holds no bytes yet; the caller closes it."""
-        return Arrival(self._memory, self._runtime, self._body_bytes_max, self._body_s, key_name)
+    def open(self, key_name: str, on_failure: OnFailure) -> "Arrival":
+        """Return a body that holds no bytes yet; the caller closes it.
+
+        Args:
+            key_name: name of the caller's API key.
+            on_failure: called with `RequestTimeout` or `Overloaded` if the rest of the body is no longer awaited.
+        """
+        return Arrival(self._memory, self._runtime, self._body_bytes_max, self._body_s, key_name, on_failure)
 
 
 class Arrival:
@@ -53,18 +54,39 @@ class Arrival:
         bytes_max: largest size.
         body_s: longest time to arrive.
         key_name: name of the caller's API key.
+        on_failure: called with an error if the body does not arrive.
     """
 
-    __slots__ = ("_body_s", "_bytes_max", "_held", "_is_refused", "_memory", "_pieces", "_runtime", "_size", "_timeout")
+    __slots__ = (
+        "_body_s",
+        "_bytes_max",
+        "_held",
+        "_is_refused",
+        "_memory",
+        "_on_failure",
+        "_pieces",
+        "_runtime",
+        "_size",
+        "_timer",
+    )
 
-    def __init__(self, memory: BodyMemory, runtime: Runtime, bytes_max: int, body_s: float, key_name: str) -> None:
+    def __init__(
+        self,
+        memory: BodyMemory,
+        runtime: Runtime,
+        bytes_max: int,
+        body_s: float,
+        key_name: str,
+        on_failure: OnFailure,
+    ) -> None:
         self._memory = memory
         self._runtime = runtime
         self._bytes_max = bytes_max
         self._body_s = body_s
+        self._on_failure = on_failure
         self._size = 0
         self._pieces = bytearray()  # grows in place, where joining pieces would need their memory twice
-        self._timeout: asyncio.Timeout | None = None
+        self._timer: asyncio.Handle | None = None  # ends the wait for an incomplete body
         self._is_refused = False  # another body got its room
         self._held: HeldBody | None = None
         try:
@@ -72,33 +94,54 @@ class Arrival:
         except Exception as error:  # a bug there must not fail the request; inlined `safely`: runs for every request
             runtime.report("body_memory", error)
 
-    async def receive(self, headers: Headers, receive: Receive) -> bytes:
-        """Return the whole body; its bytes are held until `close`.
+    def check(self, headers: Headers) -> None:
+        """Reject a body before any of it is read.
+
+        Raises:
+            BodyTooLarge: the announced length is over the limit.
+            Overloaded: all bodies together, or those of the caller's key, are at their limit.
+        """
+        for name, value in headers:
+            if name == b"content-length":
+                announced = int(value[:_DIGITS_MAX])
+                if len(value) > _DIGITS_MAX or announced > self._bytes_max:
+                    limit = self._bytes_max
+                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limit}")
+                break
+        memory = self._memory
+        if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body
+            raise self._over_memory(1)
+
+    def receive(self, pieces: list[bytes], *, is_last: bool) -> bytes | None:
+        """Take the pieces that one read of the connection brought; return the whole body with the last of them.
+
+        The bytes are held until `close`.
 
         Raises:
             BodyTooLarge: the body is over its limit.
             Overloaded: all bodies together, or those of the caller's key, are over their limit.
-            RequestTimeout: the body did not arrive in time.
-            ClientDisconnected: the client disconnected.
         """
-        self._check_announced(headers)
-        memory = self._memory
-        if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body
-            raise self._over_memory(1)
-        receiving = receive()
-        try:
-            waiting_for = receiving.send(None)
-        except StopIteration as returned:
-            message: Message = returned.value
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                body = bytes(message.get("body", b""))  # it came with the headers, as nearly always: no timer is needed
-                self._take(len(body))
-                return body
-            return await self._wait(None, message, receive)
-        return await self._wait(Begun(receiving, waiting_for), None, receive)
+        if is_last and self._timer is None:  # the body came with the headers, as nearly always: no timer is needed
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._take(len(body))
+            return body
+        if self._is_refused:
+            raise self._over_memory(self._size)
+        if self._timer is None:
+            self._wait()
+        for piece in pieces:
+            self._take(len(piece))
+            self._pieces += piece
+        if not is_last:
+            return None
+        body = bytes(self._pieces)
+        self._arrived()
+        return body
 
     def close(self, held_s: float | None = None) -> None:
         """Release the bytes; `held_s` is the time for which a request held them, None if the body became no request."""
+        if self._timer is not None:
+            self._arrived()
         held, self._held = self._held, None
         if held is not None:
             try:
@@ -106,56 +149,27 @@ class Arrival:
             except Exception as error:  # as above
                 self._runtime.report("body_memory", error)
 
-    def _check_announced(self, headers: Headers) -> None:
-        for name, value in headers:
-            if name == b"content-length":
-                announced = int(value[:_DIGITS_MAX])
-                if len(value) > _DIGITS_MAX or announced > self._bytes_max:
-                    limit = self._bytes_max
-                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limit}")
-                return
-
-    async def _wait(self, started: Awaitable[Message] | None, first: Message | None, receive: Receive) -> bytes:
-        """Wait for the rest of a body that did not arrive in one piece with its headers."""
-        memory, safely = self._memory, self._runtime.safely
-        held = self._held
+    def _wait(self) -> None:
+        """Wait, for a limited time, for the rest of a body that did not arrive in one piece with its headers."""
+        memory, safely, held = self._memory, self._runtime.safely, self._held
         if held is not None and not safely("body_memory", memory.start, True, held, self._refused):
             wait_s = safely("body_memory", memory.wait_s, _WAIT_S, 0)
             raise _overloaded(
                 f"the gateway is at its limit of {memory.arriving_max} request bodies arriving at a time", wait_s
             )
-        is_whole = False
-        try:
-            async with asyncio.timeout(self._body_s) as self._timeout:
-                if first is not None:
-                    is_whole = self._add(first)
-                elif started is not None:
-                    is_whole = self._add(await started)
-                while not is_whole:
-                    is_whole = self._add(await receive())
-        except TimeoutError:
-            if self._is_refused:
-                raise self._over_memory(self._size) from None
-            raise RequestTimeout(f"the request body is incomplete after {self._body_s:g} s; send it faster") from None
-        finally:
-            self._timeout = None
-            pieces, self._pieces = self._pieces, bytearray()
-            if held is not None:
-                safely("body_memory", memory.arrived, None, held)
-            if not is_whole:
-                self.close()
-        return bytes(pieces)
+        self._timer = self._runtime.loop.call_later(self._body_s, self._late)
 
-    def _add(self, message: Message) -> bool:
-        """Add one ASGI message; return True if it was the last."""
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
-        if self._is_refused:
-            raise self._over_memory(self._size)
-        piece = message.get("body", b"")
-        self._take(len(piece))
-        self._pieces += piece
-        return not message.get("more_body", False)
+    def _arrived(self) -> None:
+        """End the wait: the body is complete, or is given up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pieces = bytearray()
+        if self._held is not None:
+            self._runtime.safely("body_memory", self._memory.arrived, None, self._held)
+
+    def _late(self) -> None:
+        self._on_failure(RequestTimeout(f"the request body is incomplete after {self._body_s:g} s; send it faster"))
 
     def _take(self, size: int) -> None:
         """Reserve `size` bytes that have arrived."""
@@ -180,11 +194,12 @@ class Arrival:
         return _overloaded(f"the {whose} memory for request bodies ({memory.bytes_max} bytes) is full", wait_s)
 
     def _refused(self) -> None:
-        """Drop what has arrived and end the wait: another body got the room of this one."""
+        """Drop what has arrived and end the wait, in the next turn of the loop: another body got the room."""
         self._pieces = bytearray()
         self._is_refused = True
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(self._runtime.loop.time())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._runtime.loop.call_soon(lambda: self._on_failure(self._over_memory(self._size)))
 
 
 def _overloaded(reason: str, wait_s: float) -> Overloaded:

@@ -24,11 +24,11 @@ class CrossOrigin:
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = {origin.encode() for origin in origins}
 
-    def is_preflight(self, scope: Scope) -> bool:
+    def is_preflight(self, method: str, headers: Headers) -> bool:
         """Return True for a preflight request of a listed origin."""
-        if scope["method"] != "OPTIONS":
+        if method != "OPTIONS":
             return False
-        given = dict(scope["headers"])
+        given = dict(headers)
         return given.get(b"origin") in self._origins and b"access-control-request-method" in given
 
     async def answer(self, scope: Scope, send: Send) -> None:
@@ -45,12 +45,16 @@ class CrossOrigin:
         await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
+    def added(self, headers: Headers) -> Headers:
+        """Return the headers of CORS for the response to a request with these headers."""
+        origin = dict(headers).get(b"origin")
+        if origin in self._origins:
+            return (_VARY, (b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*"))
+        return (_VARY,)
+
     def adding(self, scope: Scope, send: Send) -> Send:
         """Return a `send` that adds the headers of CORS to the response of a request."""
-        origin = dict(scope["headers"]).get(b"origin")
-        added: Headers = (_VARY,)
-        if origin in self._origins:
-            added = (_VARY, (b"access-control-allow-origin", origin), (b"access-control-expose-headers", b"*"))
+        added = self.added(scope["headers"])
 
         async def send_added(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,7 +1,8 @@
-"""uvicorn's HTTP protocol with limits on headers, trailers, pipelined requests, and unread responses.
+"""One client connection: uvicorn's HTTP protocol with exchanges, and with limits on everything but bodies.
 
-Everything else is uvicorn's. A rejected request never reaches the application, and still gets an OpenAI error body,
-after the responses to earlier requests on the connection. Units: seconds, bytes.
+A request for a raced route becomes a `ClientExchange`, without ASGI and without a task; uvicorn serves the others. A
+rejected request reaches neither, and still gets an OpenAI error body, after the responses to earlier requests on the
+connection. Units: seconds, bytes.
 """
 
 import asyncio
@@ -9,16 +10,19 @@ import contextlib
 import fcntl
 import logging
 import struct
-import sys
 import termios
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
 
 import httptools
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from gateway.api.connections import SCOPE_KEY, ClientConnection, WaitingConnections
+from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.request_head import RequestHead
 from gateway.errors import BadRequest, GatewayError
 from providers.base import Headers
 
@@ -31,6 +35,10 @@ PIPELINED_MAX = 16  # requests sent in advance; each costs kilobytes, and one re
 _BODIES = (b"content-length", b"transfer-encoding")
 _SINGLE = (b"host", b"authorization", b"x-api-key", b"api-key")
 UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long is disconnected
+
+
+OpenExchange = Callable[[Connection, RequestHead], ClientExchange | None]
+"""Returns the exchange for a request, None if the request is for the ASGI application."""
 
 
 class HeadersTooLarge(BadRequest):
@@ -66,6 +74,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """One client connection."""
 
     scope: Any  # that of ASGI, with the key SCOPE_KEY
+    cycle: Any  # the last one, None before it
+    pipeline: Any  # the requests that wait for their turn, the oldest last, as uvicorn keeps them
 
     def __init__(
         self,
@@ -74,14 +84,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         waiting: WaitingConnections | None = None,
+        open_exchange: OpenExchange | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._waiting = WaitingConnections() if waiting is None else waiting
+        self._open_exchange = open_exchange
         self._connection: ClientConnection  # from connection_made on
         self.logger = _LOG
+        self._under_way: RequestResponseCycle | ClientExchange | None = None  # its response is the next to be sent
+        self._last: RequestResponseCycle | ClientExchange | None = None  # the request that was read last
+        self._in_head = False  # part of a head has arrived
         self._head_bytes = 0
-        self._data = b""  # what is being read
-        self._read_bytes = 0
+        self._data: bytes | memoryview = b""  # what is being parsed
         self._unread_bytes = 0
         self._last_read_s = self.loop.time()  # time of the client's last read, or at which nothing was left to read
         self._bytes_since_body = 0  # since the last piece of a body: the parser keeps trailers, too
@@ -90,53 +104,42 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.head_since_s: float | None = self.loop.time()  # None while no head is awaited
         self._idle_since_s: float | None = None  # None before the first request and while one is served
 
+    # the transport's calls
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self._connection = ClientConnection(self._waiting, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        under_way, self._under_way, self._last = self._under_way, None, None
+        self.pipeline.clear()
+        if isinstance(under_way, ClientExchange):
+            under_way.client_gone()
+            self.cycle = None
+        else:
+            self.cycle = under_way  # uvicorn tells it
         super().connection_lost(exc)
         self._connection.closed()
 
     def data_received(self, data: bytes) -> None:
         if self._last_response is not None:
             return
-        self._data, self._read_bytes = data, len(data)
         self._bytes_since_body += len(data)
-        super().data_received(data)
-        self._data = b""
-        if self.head_since_s is not None:  # the data belongs to a head that is still incomplete
+        self._parse(data)
+        if self._in_head or self.head_since_s is not None:  # the data belongs to a head that is still incomplete
             self._head_bytes += len(data)
-        if max(self._head_bytes, self._bytes_since_body) > HEAD_BYTES_MAX and not self.transport.is_closing():
+            if self.head_since_s is None:
+                self.head_since_s = self.loop.time()
+        else:
+            last = self._last
+            if isinstance(last, ClientExchange) and last.more_body:
+                last.receive()
+        if (
+            self._bytes_since_body > HEAD_BYTES_MAX or self._head_bytes > HEAD_BYTES_MAX
+        ) and not self.transport.is_closing():
             self._rejection = _too_large()
             self.send_400_response("")
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Ignore an upgrade: parse on after that request, where the parser and uvicorn would stop."""
-        error = sys.exception()
-        remaining = self._data[error.args[0] :] if isinstance(error, httptools.HttpParserUpgrade) else b""
-        if remaining:
-            self._data = remaining
-            super().data_received(remaining)
-
-    def on_message_begin(self) -> None:
-        self._idle_since_s = None
-        self.head_since_s = self.loop.time()
-        super().on_message_begin()
-        self.scope[SCOPE_KEY] = self._connection
-
-    def on_message_complete(self) -> None:
-        if self.headers and _field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
-            self._rejection = _too_large()
-            raise _Rejected
-        super().on_message_complete()
-
-    def drain(self) -> None:
-        """Close the connection after the request under way, and announce that in its response if it has not begun."""
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.response_started:
-            cycle.keep_alive = False
 
     def eof_received(self) -> None:
         """Return True, to keep the connection for the response, if the client has only stopped to send.
@@ -144,61 +147,208 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         An end of file of a client that requested an answer of a model is a disconnect: the two look the same, and the
         upstream request of a client that is gone would be billed. A proxy in front of the gateway does the same.
         """
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body or cycle.scope["method"] == "POST":
-            return None
-        cycle.keep_alive = False
-        return cast("None", True)  # asyncio's protocols may return True; the type of uvicorn's does not allow it
+        last = self._last
+        if isinstance(last, RequestResponseCycle) and not (
+            last.response_complete or last.more_body or last.scope["method"] == "POST"
+        ):
+            last.keep_alive = False
+            return cast("None", True)  # asyncio's protocols may return True; the type of uvicorn's does not allow it
+        if isinstance(self._under_way, ClientExchange):
+            self._under_way.client_gone()  # now: the transport may still have bytes to send before it closes
+        return None
 
-    def on_body(self, body: bytes) -> None:
-        self._bytes_since_body = 0
-        super().on_body(body)
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if isinstance(self._under_way, ClientExchange):
+            self._under_way.response.stall()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if isinstance(self._under_way, ClientExchange):
+            self._under_way.response.go_on()
+
+    # the parser's calls
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        while data:
+            self._data = data
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:  # is ignored: the parser goes on after that request
+                data = memoryview(data)[upgrade.args[0] :]
+                continue
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+            break
+        self._data = b""
+
+    def on_message_begin(self) -> None:
+        self._idle_since_s = None
+        self._in_head = True
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        read_bytes = self._head_bytes + self._read_bytes  # the head, and perhaps more
+        read_bytes = self._head_bytes + len(self._data)  # the head, and perhaps more
         self._head_bytes = self._bytes_since_body = 0
+        headers = self.headers
         if read_bytes > HEAD_BYTES_MAX:
-            head_bytes = len(self.url) + _field_bytes(self.headers)
+            head_bytes = len(self.url) + _field_bytes(headers)
             if head_bytes > HEAD_BYTES_MAX:
-                self._rejection = _too_large()
-                raise _Rejected  # httptools stops, and uvicorn calls send_400_response
-        if self.parser.should_upgrade() and any(name in _BODIES and value != b"0" for name, value in self.headers):
-            message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
-            self._rejection = BadRequest(message, code="invalid_http")  # the parser would take the body for a request
-            raise _Rejected
-        version = self.parser.get_http_version()
-        by_name = dict(self.headers)
-        if version not in ("1.1", "1.0") or by_name.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-            message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has a transfer coding other than chunked"
-            self._rejection = BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http")
-            raise _Rejected
-        if len(by_name) != len(self.headers) or b"host" not in by_name:
-            self._rejection = _ambiguous(self.headers, needs_host=version != "1.0")
-            if self._rejection is not None:
-                raise _Rejected
+                self._reject(_too_large())
+        by_name, version = dict(headers), self.parser.get_http_version()
+        error = self._error(version, by_name)
+        if error is not None:
+            self._reject(error)
+        self._in_head = False
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
-        super().on_headers_complete()
-        if version == "1.0":
-            self.cycle.chunked_encoding = False  # HTTP/1.0 has no chunks: the end of the connection ends the body
-            self.cycle.expected_content_length = _AnyLength()
-        if self._waiting.draining:
-            self.cycle.keep_alive = False
+        expects_continue = by_name.get(b"expect", b"").lower() == b"100-continue"
+        exchange = None
+        if self._open_exchange is not None:
+            keep_alive = version != "1.0" and not self._waiting.draining and self.parser.should_keep_alive()
+            method = self.parser.get_method().decode("ascii")
+            head = RequestHead(method, self.url, version, headers, keep_alive, expects_continue)
+            exchange = self._open_exchange(self, head)
+        if exchange is None:
+            self._start_cycle(version, expects_continue=expects_continue)
+        else:
+            self._last = exchange
+            if self._under_way is None:
+                self._under_way = exchange
+                exchange.begin()
+            else:
+                self._queue(exchange)
         self.headers = []  # trailers go here and are dropped: as headers they would evade the checks of a proxy
         if len(self.pipeline) > PIPELINED_MAX:
             message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
-            self._rejection = BadRequest(message, code="invalid_http")
-            raise _Rejected
+            self._reject(BadRequest(message, code="invalid_http"))
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_since_body = 0
+        if isinstance(self._last, ClientExchange):
+            self._last.on_body(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.headers and _field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
+            self._reject(_too_large())
+        if isinstance(self._last, ClientExchange):
+            self._last.more_body = False
+            self._last.receive()
+        else:
+            super().on_message_complete()
+
+    # requests and responses, in order
+
+    def _start_cycle(self, version: str, *, expects_continue: bool) -> None:
+        """Pass a request to uvicorn, which calls the ASGI application."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expects_continue
+        self.scope["headers"] = headers
+        self.scope[SCOPE_KEY] = self._connection
+        super().on_headers_complete()
+        cycle: RequestResponseCycle = self.cycle
+        self._last = cycle
+        if version == "1.0":
+            cycle.chunked_encoding = False  # HTTP/1.0 has no chunks: the end of the connection ends the body
+            cycle.expected_content_length = _AnyLength()
+        if self._waiting.draining:
+            cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if self._under_way is None:
+            self._under_way = cycle
+            super()._start_asgi_task(cycle, app)
+        else:
+            self._queue(cycle)
+
+    def _queue(self, request: "RequestResponseCycle | ClientExchange") -> None:
+        """Keep a request until the responses to earlier ones are complete; nothing is read before."""
+        self.flow.pause_reading()
+        self.pipeline.appendleft((request, self.app))
 
     def on_response_complete(self) -> None:
-        if self.pipeline:
-            super().on_response_complete()
+        if self._data:  # during a read: requests after this one are queued, so that their number is bounded
+            self.loop.call_soon(self.on_response_complete)
             return
         self.server_state.total_requests += 1  # as uvicorn does, but without a keep-alive timer for each response
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-            self._idle_since_s = self.loop.time()
-            self._connection.wait()
-        self._send_last_response()
+        self._under_way = None
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            request, app = self.pipeline.pop()
+            if isinstance(request, ClientExchange):
+                self._under_way = request
+                self.loop.call_soon(self._begin_queued, request)  # not on the stack of an upstream's read
+            else:
+                self._start_asgi_task(request, app)
+            return
+        self._idle_since_s = self.loop.time()
+        self._connection.wait()
+        if self._last_response is not None:
+            self._send_last_response()
+
+    def _begin_queued(self, exchange: ClientExchange) -> None:
+        exchange.begin()
+        exchange.receive()
+
+    # the calls of exchanges
+
+    @property
+    def is_stalled(self) -> bool:
+        """See `exchange.Connection`."""
+        return self.flow.write_paused
+
+    @property
+    def own_headers(self) -> Headers:
+        """See `exchange.Connection`."""
+        return self.server_state.default_headers
+
+    def admit(self, *, known: bool) -> None:
+        """See `exchange.Connection`."""
+        self._connection.admit(known=known)
+
+    # the server's calls
+
+    def drain(self) -> None:
+        """Close the connection after the request under way, and announce that in its response if it has not begun."""
+        last = self._last
+        if last is not None and not last.response_started:
+            last.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Close the connection now, or after the response under way."""
+        last = self._last
+        if last is None or last.response_complete:
+            self.transport.close()
+        else:
+            last.keep_alive = False
+
+    # rejections
+
+    def _error(self, version: str, by_name: dict[bytes, bytes]) -> BadRequest | None:
+        """Return the error for a head that is not served, None if there is none."""
+        has_upgrade = b"upgrade" in by_name and self.parser.should_upgrade()
+        if has_upgrade and any(name in _BODIES and value != b"0" for name, value in self.headers):
+            message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
+            return BadRequest(message, code="invalid_http")  # the parser would take the body for a request
+        if version not in ("1.1", "1.0") or by_name.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has a transfer coding other than chunked"
+            return BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http")
+        if len(by_name) != len(self.headers) or b"host" not in by_name:
+            return _ambiguous(self.headers, needs_host=version != "1.0")
+        return None
+
+    def _reject(self, error: GatewayError) -> NoReturn:
+        """Stop the parser: the request is rejected with this error."""
+        self._rejection = error
+        raise _Rejected
 
     def send_400_response(self, msg: str) -> None:
         """Reject input that is not a valid request, with an OpenAI error body, after the pending responses."""
@@ -209,16 +359,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         body = error.body()
         head = b"HTTP/1.1 %d Refused\r\ncontent-type: application/json\r\n" % error.status
         self._last_response = head + b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body
-        last: RequestResponseCycle | None = self.cycle
-        if last is None or last.response_complete:
+        last = self._last
+        if self._under_way is None:
             self._send_last_response()
-        elif last.more_body and self.pipeline:
+        elif last is not None and last.more_body and self.pipeline:
             self.pipeline.popleft()  # this is the rejected request, and it has not started
-        elif last.more_body:  # this is the rejected request, and its body is being read
-            last.disconnected = True
-            last.message_event.set()
+        elif last is not None and last.more_body:  # this is the rejected request, and its body is being read
             if last.response_started:
                 self._last_response = b""  # it already has a response
+            if isinstance(last, ClientExchange):
+                last.client_gone()
+            else:
+                last.disconnected = True
+                last.message_event.set()
             self._send_last_response()
 
     def _send_last_response(self) -> None:

@@ -1,11 +1,9 @@
-"""The raced routes as plain ASGI: authenticate, receive the body, parse once, find the model and a permit, race.
+"""The raced routes: authenticate, receive the body, parse once, find the model and a permit, race.
 
 FastAPI serves everything else; these routes bypass it because its request handling costs more than the whole race. A
 request that is rejected here reaches no replica and gets an error in the form of its API. Units: seconds, bytes.
 """
 
-import asyncio
-import contextlib
 import itertools
 import secrets
 from collections.abc import Mapping
@@ -14,18 +12,17 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gateway.api.admission import Admission, Entry, Permit, RequestSize
-from gateway.api.asgi import Receive, Scope, Send
 from gateway.api.auth import Keyring
 from gateway.api.azure_paths import deployment_of
-from gateway.api.body_reader import Arrival, BodyReader, ClientDisconnected
-from gateway.api.connections import admit
+from gateway.api.body_reader import Arrival, BodyReader
 from gateway.api.dialects.base import ClientApi
-from gateway.api.outbox import Outbox
-from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error, serve
+from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.request_head import RequestHead
+from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error
+from gateway.api.response_writer import ResponseWriter
 from gateway.api.websocket import is_handshake
 from gateway.errors import (
     GatewayError,
-    Internal,
     MethodNotAllowed,
     ShuttingDown,
     UnsupportedApi,
@@ -37,7 +34,6 @@ from gateway.estimation.tokens import text_tokens
 from gateway.events import RequestRejected
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
-from gateway.inbound.identity import caller_ids
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse
 from gateway.race.context import Caller, Model, Runtime
@@ -46,9 +42,7 @@ from gateway.routing.affinity import ID_CHARS_MAX
 from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Headers
 
-_DISCARD_S = 2.0  # a rejected body is read and dropped for this long, so that the sender gets the response
 _ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # vLLM's further paths
-_DISCARD_BYTES_MAX = 32 * 1024 * 1024
 _CLIENT_GONE = 499  # the status in logs of a client that disconnected
 
 
@@ -117,127 +111,138 @@ class Serving:
         return model
 
 
+class RacedExchange(ClientExchange):
+    """A request for which replicas race."""
+
+    __slots__ = ("_deployment", "_entry", "_key_name", "_permit", "_race", "_routes", "_serving", "api")
+
+    def __init__(
+        self, connection: Connection, head: RequestHead, routes: "RacedRoutes", api: Api, deployment: str | None
+    ) -> None:
+        super().__init__(connection, head, routes.runtime, routes.apis[api], routes.own_id())
+        self.api = api
+        self._routes = routes
+        self._serving = routes.serving
+        self._deployment = deployment
+        self._key_name: str | None = None
+        self._entry: Entry | None = None
+        self._race: Race | None = None
+        self._permit: Permit | None = None
+
+    def _open(self) -> Arrival:
+        head, serving = self.head, self._serving
+        if self.api is Api.RESPONSES and is_handshake(head):
+            raise UnsupportedUpgrade(f"WebSocket is not supported at {head.path}; use POST")
+        if head.method != "POST":
+            raise MethodNotAllowed(f"method {head.method} is not supported at {head.path}; use POST", allow="POST")
+        self._routes.require_open()
+        key_name = self._key_name = serving.keyring.name(head.headers)
+        if serving.keyring.has_keys:
+            self._connection.admit(known=True)
+        self._entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
+        return serving.bodies.open(key_name, self._reject)
+
+    def _answer(self, body: bytes) -> None:
+        routes, response, key_name = self._routes, self.response, self._key_name
+        assert key_name is not None
+        routes.require_open()  # again: the shutdown may have begun while the body arrived
+        arrived_s = self._runtime.loop.time()
+        caller = Caller(self.request_id, key_name, arrived_s, 0.0, self.trace_id, self.gave_id)
+        self._race, permit = routes.race(
+            self._serving, self.api, body, self.head.headers, caller, response, self._entry, self._deployment
+        )
+        if not self._serving.keyring.has_keys:
+            self._connection.admit(known=False)
+        self._held_since_s = arrived_s
+        self._permit = permit
+        routes.active.add(permit or self._race)
+        if permit is None:
+            self._race.start()
+        else:
+            response.headers = permit.headers
+            permit.run(self._race, self._not_started)
+
+    def _not_started(self, error: GatewayError) -> None:
+        if not self.response.started:
+            respond_error(self.response, error, self.request_id, self._api)
+
+    def _rejected(self, error: GatewayError) -> None:
+        if self._entry is not None:
+            self._entry.reject(error.status)
+        report_rejected(self._runtime, self, self._key_name, error)
+
+    def _abandon(self) -> None:
+        running = self._permit or self._race
+        if running is not None:
+            running.client_gone()
+
+    def _release(self) -> None:
+        if self._race is not None:
+            self._routes.active.discard(self._permit or self._race)
+            self._race = None
+        if self._permit is not None:
+            self._permit.close()
+            self._permit = None
+        if self._entry is not None:
+            self._entry.reject(_CLIENT_GONE)  # counts an unfinished request; without effect after a permit
+
+
 class RacedRoutes:
-    """The ASGI application for `paths`.
+    """The requests for `paths`.
 
     Args:
         serving: models, keys and limits from the settings.
         apis: the client APIs to serve.
-        tasks: owner of tasks that wait for slow clients.
 
     Attributes:
         serving: the settings in force; a request keeps those it started with.
-        paths: the API by path, without Azure's paths.
+        apis: the client APIs to serve.
+        runtime: clock and receiver of events.
         active: requests that run or wait for a permit.
         refusing: True while the gateway shuts down for good.
     """
 
-    def __init__(
-        self,
-        serving: Serving,
-        apis: Mapping[Api, ClientApi],
-        runtime: Runtime,
-        tasks: asyncio.TaskGroup,
-    ) -> None:
+    def __init__(self, serving: Serving, apis: Mapping[Api, ClientApi], runtime: Runtime) -> None:
         self.serving = serving
-        self._apis = apis
-        self.paths = {f"/v1/{api.value}": api for api in apis} | _ENGINE_PATHS
-        self._runtime = runtime
-        self._tasks = tasks
-        self._prefix = "req_" + secrets.token_hex(6)
-        self._numbers = itertools.count(1)
+        self.apis = apis
+        self.runtime = runtime
         self.active: set[Race | Permit] = set()
         self.refusing = False
+        self._paths = {f"/v1/{api.value}": api for api in apis} | _ENGINE_PATHS
+        self._targets = {path.encode(): api for path, api in self._paths.items()}
+        self._prefix = "req_" + secrets.token_hex(6)
+        self._numbers = itertools.count(1)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        given_id, trace_id = caller_ids(scope["headers"])
-        request_id = given_id or f"{self._prefix}{next(self._numbers):08x}"
-        outbox = Outbox(send, self._runtime.loop, self._tasks, self._runtime.burst)
-        path, deployment = scope["path"], None
-        if path in self.paths:
-            api = self.paths[path]
-        else:
-            named = deployment_of(path)
-            assert named is not None
-            api, deployment = named
-        serving, key_name = self.serving, None
-        arrival: Arrival | None = None
-        entry: Entry | None = None
-        held_s: float | None = None
-        try:
-            if api is Api.RESPONSES and is_handshake(scope):
-                raise UnsupportedUpgrade(f"WebSocket is not supported at {scope['path']}; use POST")
-            if scope["method"] != "POST":
-                raise MethodNotAllowed(
-                    f"method {scope['method']} is not supported at {scope['path']}; use POST", allow="POST"
-                )
-            self._require_open()
-            key_name = serving.keyring.name(scope["headers"])
-            admit(scope, known=True, applies=serving.keyring.has_keys)
-            entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
-            arrival = serving.bodies.open(key_name)
-            body = await arrival.receive(scope["headers"], receive)
-            self._require_open()  # again: the shutdown may have begun while the body arrived
-            arrived_s = self._runtime.loop.time()
-            caller = Caller(request_id, key_name, arrived_s, 0.0, trace_id, given_id is not None)
-            race, permit = self._race(serving, api, body, scope["headers"], caller, outbox, entry, deployment)
-            admit(scope, known=False, applies=not serving.keyring.has_keys)
-        except GatewayError as error:
-            if entry is not None:
-                entry.reject(error.status)
-            self._emit_rejected(request_id, key_name, trace_id, error)
-            await answer_error(error, outbox, receive, request_id, self._apis[api])
-        except ClientDisconnected:
-            pass
-        else:
-            await self._run(race, permit, outbox, receive, request_id, self._apis[api])
-            held_s = self._runtime.loop.time() - arrived_s
-        finally:
-            if entry is not None:
-                entry.reject(_CLIENT_GONE)  # counts an unfinished request; without effect after a permit
-            if arrival is not None:
-                arrival.close(held_s)
+    def open(self, connection: Connection, head: RequestHead) -> RacedExchange | None:
+        """Return the exchange for a request, None if its path is not raced."""
+        api, deployment = self._targets.get(head.target), None
+        if api is None:
+            path = head.path
+            api = self._paths.get(path)
+            if api is None:
+                named = deployment_of(path)
+                if named is None:
+                    return None
+                api, deployment = named
+        return RacedExchange(connection, head, self, api, deployment)
 
-    def _require_open(self) -> None:
+    def own_id(self) -> str:
+        """Return a new id of a request."""
+        return f"{self._prefix}{next(self._numbers):08x}"
+
+    def require_open(self) -> None:
+        """Raise `ShuttingDown` while the gateway shuts down for good."""
         if self.refusing:
             raise ShuttingDown("the gateway is shutting down; retry")
 
-    async def _run(
-        self, race: Race, permit: Permit | None, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi
-    ) -> None:
-        running = race if permit is None else permit
-
-        def reject(error: GatewayError) -> None:
-            if not outbox.started:
-                respond_error(outbox, error, request_id, api)
-
-        self.active.add(running)
-        try:
-            if permit is None:
-                race.start()
-            else:
-                outbox.headers = permit.headers
-                permit.run(race, reject)
-            await serve(running, outbox, receive)
-        except Exception as error:
-            self._runtime.report("race", error)
-            running.client_gone()
-            if not outbox.started:
-                await answer_error(Internal("the gateway failed; see its log"), outbox, receive, request_id, api)
-        finally:
-            self.active.discard(running)
-            if permit is not None:
-                permit.close()
-
-    def _race(
+    def race(
         self,
         serving: Serving,
         api: Api,
         body: bytes,
         headers: Headers,
         caller: Caller,
-        outbox: Outbox,
+        response: ResponseWriter,
         entry: Entry | None,
         deployment: str | None,
     ) -> tuple[Race, Permit | None]:
@@ -254,25 +259,25 @@ class RacedRoutes:
         client: EventStream | JsonAnswer
         if call.streaming:
             stream = TellingStream if inbound.tells_usage else EventStream
-            client = stream(outbox, caller.request_id, self._apis[api])
+            client = stream(response, caller.request_id, self.apis[api])
         else:
             answer = TellingAnswer if inbound.tells_usage else JsonAnswer
-            client = answer(outbox, caller.request_id, self._apis[api], call)
+            client = answer(response, caller.request_id, self.apis[api], call)
         if api is Api.RESPONSES:
             call = replace(call, owner=caller.key_name)
         previous_id = inbound.previous_id
         pinned = None if previous_id is None else self._pinned(previous_id, model, caller.key_name)
         facts = self._facts(inbound, model, serving.attempts.get(caller.key_name), pinned)
         permit = self._admit(serving.admission, caller, model, call, facts, entry)
-        race = Race(model, call, facts, client, caller, self._runtime if permit is None else permit.runtime)
-        outbox.race = race
+        race = Race(model, call, facts, client, caller, self.runtime if permit is None else permit.runtime)
+        response.race = race
         return race, permit
 
     def _model(self, serving: Serving, key_name: str, requested: str, api: Api) -> Model:
         """Return the requested model, if the key may use it and it supports this API."""
         model = serving.model(key_name, requested)
         if api not in model.apis:
-            supported = ", ".join(f"/v1/{each.value}" for each in self._apis if each in model.apis)
+            supported = ", ".join(f"/v1/{each.value}" for each in self.apis if each in model.apis)
             raise UnsupportedApi(f"model {requested!r} is not supported at /v1/{api.value}; use {supported}")
         return model
 
@@ -289,7 +294,7 @@ class RacedRoutes:
         except GatewayError:
             raise
         except Exception as error:  # a bug in a limit must not fail the request
-            self._runtime.report("admission", error)
+            self.runtime.report("admission", error)
             return None
 
     def _pinned(self, previous_id: str, model: Model, key_name: str) -> Replica | None:
@@ -322,7 +327,7 @@ class RacedRoutes:
             text = text_tokens(prompt)
             tokens, prefixes = model.scale.tokens(text), prefix_hashes(prompt)
         except Exception as error:  # a bug in an estimate must not fail the request
-            self._runtime.report("estimates", error)
+            self.runtime.report("estimates", error)
         hedge_off = Denial.OFF if inbound.stored and model.keeps else inbound.hedge_off
         attempts_max = None
         if attempts is not None:
@@ -339,32 +344,12 @@ class RacedRoutes:
             timed=inbound.call.timed,
             api=inbound.call.api,
             pinned=pinned,
-            coin=self._runtime.rand(),
+            coin=self.runtime.rand(),
             attempts_max=attempts_max,
         )
 
-    def _emit_rejected(self, request_id: str, key_name: str | None, trace_id: str | None, error: GatewayError) -> None:
-        now_s, code = self._runtime.loop.time(), error.code or error.kind
-        self._runtime.emit(RequestRejected(now_s, request_id, key_name, error.status, code, trace_id=trace_id))
 
-
-async def answer_error(error: GatewayError, outbox: Outbox, receive: Receive, request_id: str, api: ClientApi) -> None:
-    """Send an error response.
-
-    If the body was not read, the end of the response is held back while the rest of the body is read and dropped,
-    within limits: closing at once would reset the connection, and the sender would never see the response.
-    """
-    respond_error(outbox, error, request_id, api, end=not error.closes)
-    if outbox.failed:
-        return
-    await asyncio.sleep(0)  # sends it before receive(), which would answer `Expect: 100-continue` with a 100
-    size = 0
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DISCARD_S):
-            while size <= _DISCARD_BYTES_MAX:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return
-                size += len(message.get("body", b""))
-    outbox.end()
-    await serve(None, outbox, receive)
+def report_rejected(runtime: Runtime, exchange: ClientExchange, key_name: str | None, error: GatewayError) -> None:
+    """Emit the event of a rejected request; `key_name` is None before the key is known."""
+    now_s, code = runtime.loop.time(), error.code or error.kind
+    runtime.emit(RequestRejected(now_s, exchange.request_id, key_name, error.status, code, trace_id=exchange.trace_id))

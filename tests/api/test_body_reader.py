@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.body_reader import BodyReader, ClientDisconnected
+from gateway.api.body_reader import Arrival, BodyReader
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
@@ -20,8 +19,12 @@ Piece = tuple[float, bytes, bool]
 """Seconds after the one before, bytes, whether more will come."""
 
 
+class ClientDisconnected(Exception):
+    """The client disconnected before its request was complete."""
+
+
 class Sender:
-    """ASGI's `receive`: pieces at their times, then silence or a disconnect."""
+    """A client: pieces at their times, then silence or a disconnect."""
 
     def __init__(self, pieces: list[Piece], *, leaves: bool = False, held: BodyMemory | None = None) -> None:
         self.pieces = list(pieces)
@@ -30,18 +33,19 @@ class Sender:
         self.held = held
         self.held_when_read: list[int] = []
 
-    async def receive(self) -> Any:
+    async def receive(self, failed: "asyncio.Future[GatewayError]", *, at_once: bool = False) -> tuple[bytes, bool]:
+        """Return the next piece, and whether more will come; with `at_once` nothing if it comes later."""
+        if at_once and (not self.pieces or self.pieces[0][0]):
+            return b"", True
         self.asked += 1
         if self.held is not None:
             self.held_when_read.append(self.held.held)
-        if not self.pieces:
-            if self.leaves:
-                return {"type": "http.disconnect"}
-            await asyncio.Event().wait()
-        gap_s, body, more = self.pieces.pop(0)
-        if gap_s:
-            await asyncio.sleep(gap_s)
-        return {"type": "http.request", "body": body, "more_body": more}
+        if not self.pieces and self.leaves:
+            raise ClientDisconnected
+        gap_s, body, more = self.pieces.pop(0) if self.pieces else (None, b"", True)
+        if gap_s != 0.0:
+            await asyncio.wait({failed}, timeout=gap_s)
+        return body, more
 
 
 def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyReader:
@@ -51,14 +55,26 @@ def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyReader
     return BodyReader(body_bytes_max, body_s, memory, runtime)
 
 
-async def receive(bodies: BodyReader, headers: Headers, receiving: Any, key_name: str = "a") -> bytes:
+async def receive(bodies: BodyReader, headers: Headers, sender: Sender, key_name: str = "a") -> bytes:
     """Receive a body of a request that ends at once if it is rejected, and never otherwise."""
-    arrival = bodies.open(key_name)
+    return (await opened(bodies, headers, sender, key_name))[0]
+
+
+async def opened(bodies: BodyReader, headers: Headers, sender: Sender, key_name: str = "a") -> tuple[bytes, Arrival]:
+    """Do the same, and return the body that the caller closes."""
+    failed: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
+    arrival = bodies.open(key_name, failed.set_result)
     try:
-        return await arrival.receive(headers, receiving)
+        arrival.check(headers)
+        piece, more = await sender.receive(failed, at_once=True)
+        while (body := arrival.receive([piece] if piece else [], is_last=not more)) is None:
+            piece, more = await sender.receive(failed)
+            if failed.done():
+                raise failed.result()
     except BaseException:
         arrival.close()
         raise
+    return body, arrival
 
 
 def filled(memory: BodyMemory, size: int, key_name: str = "a") -> HeldBody:
@@ -87,8 +103,9 @@ def test_a_body_in_one_piece_is_held_until_its_request_ends() -> None:
 
     async def main() -> None:
         held = BodyMemory(100)
-        arrival, sender = reader(50, 1.0, held).open("a"), Sender([(0.0, b"12345", False)], held=held)
-        assert await arrival.receive(announced(5), sender.receive) == b"12345"
+        sender = Sender([(0.0, b"12345", False)], held=held)
+        body, arrival = await opened(reader(50, 1.0, held), announced(5), sender)
+        assert body == b"12345"
         assert (sender.held_when_read, held.held) == ([0], 5)
         arrival.close(1.0)
         arrival.close(1.0)
@@ -106,7 +123,7 @@ def test_with_no_room_left_nothing_is_read(headers: Headers) -> None:
         filled(held, 100)
         sender = Sender([(0.0, b"x" * 40, False)])
         with pytest.raises(Overloaded) as refused:
-            await receive(reader(50, 1.0, held), headers, sender.receive)
+            await receive(reader(50, 1.0, held), headers, sender)
         assert (sender.asked, held.held) == (0, 100)
         assert refused.value.closes
         assert refused.value.retry_after_s == 5.0
@@ -123,7 +140,7 @@ def test_bytes_are_counted_as_they_arrive(headers: Headers) -> None:
         filled(held, 70)
         sender = Sender([(0.1, b"x" * 20, True)] * 9, held=held)
         with pytest.raises(Overloaded):
-            await receive(reader(500, 10.0, held), headers, sender.receive)
+            await receive(reader(500, 10.0, held), headers, sender)
         assert (sender.held_when_read, held.held, held.arriving) == ([70, 90], 70, 0)
 
     run(main)
@@ -137,7 +154,7 @@ def test_the_wait_is_the_time_for_which_bodies_are_held() -> None:
         held.close(filled(held, 500), 20.0)
         filled(held, 1_000)
         with pytest.raises(Overloaded) as refused:
-            await receive(reader(500, 1.0, held), announced(100), Sender([(0.0, b"x" * 100, False)]).receive)
+            await receive(reader(500, 1.0, held), announced(100), Sender([(0.0, b"x" * 100, False)]))
         assert refused.value.retry_after_s == pytest.approx(0.1)
 
     run(main)
@@ -153,7 +170,7 @@ def test_of_incomplete_bodies_the_youngest_is_refused() -> None:
         async def one(number: int) -> str:
             await asyncio.sleep(0.01 * number)
             try:
-                await receive(bodies, announced(50), Sender([(0.1, b"x" * 10, step < 4) for step in range(5)]).receive)
+                await receive(bodies, announced(50), Sender([(0.1, b"x" * 10, step < 4) for step in range(5)]))
             except Overloaded:
                 return "refused"
             return "whole"
@@ -173,13 +190,13 @@ def test_a_refused_body_is_dropped_at_once() -> None:
 
         async def silent() -> float:
             with pytest.raises(Overloaded):
-                await receive(bodies, announced(80), Sender([(0.1, b"x" * 60, True)]).receive)
+                await receive(bodies, announced(80), Sender([(0.1, b"x" * 60, True)]))
             return loop.time() - began_s
 
         began_s = loop.time()
         async with asyncio.TaskGroup() as tasks:
             old = tasks.create_task(
-                receive(bodies, announced(80), Sender([(0.05, b"x" * 30, True), (1.0, b"x" * 50, False)]).receive)
+                receive(bodies, announced(80), Sender([(0.05, b"x" * 30, True), (1.0, b"x" * 50, False)]))
             )
             young = tasks.create_task(silent())
         assert young.result() == pytest.approx(1.05)
@@ -201,8 +218,7 @@ def test_one_key_leaves_room_for_another() -> None:
             await asyncio.sleep(1.0)
             assert held.held == 5 * 99
             served = [
-                len(await receive(bodies, announced(80), Sender([(0.1, b"x" * 80, False)]).receive, "other"))
-                for _ in range(3)
+                len(await receive(bodies, announced(80), Sender([(0.1, b"x" * 80, False)]), "other")) for _ in range(3)
             ]
             assert served == [80] * 3
             for task in flood:
@@ -214,7 +230,7 @@ def test_one_key_leaves_room_for_another() -> None:
 
 async def _outcome(bodies: BodyReader, sender: Sender, key_name: str) -> str:
     try:
-        await receive(bodies, announced(50), sender.receive, key_name)
+        await receive(bodies, announced(50), sender, key_name)
     except GatewayError as error:
         return error.code or ""
     return "whole"
@@ -226,10 +242,10 @@ def test_a_key_with_one_body_may_use_all_the_room() -> None:
     async def main() -> None:
         held = BodyMemory(100, is_shared=True)
         bodies = reader(100, 30.0, held)
-        first = bodies.open("a")
-        assert len(await first.receive([], Sender([(0.0, b"x" * 90, False)]).receive)) == 90
+        body, first = await opened(bodies, [], Sender([(0.0, b"x" * 90, False)]))
+        assert len(body) == 90
         with pytest.raises(Overloaded, match="share"):
-            await receive(bodies, [], Sender([(0.0, b"x" * 9, False)]).receive)
+            await receive(bodies, [], Sender([(0.0, b"x" * 9, False)]))
         first.close(1.0)
 
     run(main)
@@ -247,8 +263,8 @@ def test_bodies_being_received_are_bounded() -> None:
             await asyncio.sleep(0.5)
             assert held.arriving == 2
             with pytest.raises(Overloaded):
-                await receive(bodies, announced(9), Sender([(0.1, b"123456789", False)]).receive)
-            assert await receive(bodies, announced(3), Sender([(0.0, b"123", False)]).receive) == b"123"
+                await receive(bodies, announced(9), Sender([(0.1, b"123456789", False)]))
+            assert await receive(bodies, announced(3), Sender([(0.0, b"123", False)])) == b"123"
         assert (held.arriving, held.held) == (0, 3)
 
     run(main)
@@ -265,7 +281,7 @@ def test_one_key_leaves_slots_for_another() -> None:
             await asyncio.sleep(1.0)
             assert held.arriving == 4
             slow = Sender([(0.1, b"12345", True), (0.1, b"6789", False)])
-            assert await receive(bodies, announced(9), slow.receive, "other") == b"123456789"
+            assert await receive(bodies, announced(9), slow, "other") == b"123456789"
             for task in flood:
                 task.cancel()
 
@@ -274,7 +290,7 @@ def test_one_key_leaves_slots_for_another() -> None:
 
 async def _refused(bodies: BodyReader, kind: type[GatewayError]) -> None:
     with pytest.raises(kind):
-        await receive(bodies, announced(9), Sender([(0.1, b"1", True)]).receive)
+        await receive(bodies, announced(9), Sender([(0.1, b"1", True)]))
 
 
 PIECES = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 2.0]), st.binary(max_size=40), st.booleans()), max_size=5)
@@ -288,7 +304,7 @@ def test_only_received_bodies_are_held(senders: list[tuple[list[Piece], int | No
     async def one(bodies: BodyReader, pieces: list[Piece], size: int | None, *, leaves: bool) -> int:
         headers = [] if size is None else announced(size)
         try:
-            body = await receive(bodies, headers, Sender(pieces, leaves=leaves).receive, "a" if leaves else "b")
+            body = await receive(bodies, headers, Sender(pieces, leaves=leaves), "a" if leaves else "b")
         except (BodyTooLarge, Overloaded, RequestTimeout, ClientDisconnected):
             return 0
         return len(body)
@@ -310,7 +326,7 @@ def test_a_length_that_is_no_length_is_refused() -> None:
     async def main() -> None:
         held = BodyMemory(100)
         with pytest.raises(BodyTooLarge):
-            await receive(reader(50, 1.0, held), [(b"content-length", b"9" * 5_000)], Sender([]).receive)
+            await receive(reader(50, 1.0, held), [(b"content-length", b"9" * 5_000)], Sender([]))
         assert held.held == 0
 
     run(main)

@@ -1,16 +1,19 @@
 """The clients that report usage and cost: one note, in its place, and nothing else changed."""
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from gateway.api.dialects.base import ClientApi, is_last
-from gateway.api.outbox import Outbox
+from gateway.api.request_head import RequestHead
 from gateway.api.response import JsonAnswer, TellingAnswer, TellingStream
+from gateway.api.response_writer import ResponseWriter
 from gateway.errors import GatewayError
-from providers.base import Api, Burst, Call
+from gateway.race.context import Runtime
+from gateway.race.timers import TimerQueue
+from pretended_client import PretendedClient, Response
+from providers.base import Api, Call
 from running import run_virtual
 
 NOTE = b': x-ttft-usage {"attempts":[]}\n\n'
@@ -23,8 +26,6 @@ class Race:
     def usage(self) -> tuple[bytes, bytes]:
         return b"x-ttft-usage", b'{"attempts":[]}'
 
-    def client_gone(self) -> None: ...
-
     def give_up(self, error: GatewayError) -> None: ...
 
     def pause(self) -> None: ...
@@ -32,42 +33,35 @@ class Race:
     def resume(self) -> None: ...
 
 
-@dataclass
-class Sent:
-    """The bytes that reach the server."""
+def sent(play: Callable[[ResponseWriter], None]) -> Response:
+    """The response that a client writes."""
 
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    body: bytes = b""
-    ended: bool = False
+    async def run() -> Response:
+        loop = asyncio.get_running_loop()
+        client = PretendedClient()
+        head = RequestHead("POST", b"/", "1.1", ())
+        runtime = Runtime(loop, lambda _event: None, lambda: 0.0, TimerQueue(loop))
+        response = ResponseWriter(client.transport, head, (), runtime, lambda: None)
+        response.race = Race()
+        play(response)
+        return await client.receive()
 
-    async def send(self, message: Any) -> None:
-        if message["type"] == "http.response.start":
-            self.headers = dict(message["headers"])
-        else:
-            self.body += message["body"]
-            self.ended = not message["more_body"]
+    return run_virtual(run())
 
 
 def streamed(*events: bytes, keep_alive: bool = False) -> bytes:
     """The body of a complete stream."""
 
-    async def run() -> bytes:
-        sent = Sent()
-        async with asyncio.TaskGroup() as tasks:
-            outbox = Outbox(sent.send, asyncio.get_running_loop(), tasks, Burst())
-            outbox.race = Race()
-            client = TellingStream(outbox, "req", ClientApi(None))
-            if keep_alive:
-                client.keep_alive()
-            client.begin([])
-            for event in events:
-                client.write(event)
-            client.finish()
-            await asyncio.sleep(0.1)
-        assert sent.ended
-        return sent.body
+    def play(response: ResponseWriter) -> None:
+        client = TellingStream(response, "req", ClientApi(None))
+        if keep_alive:
+            client.keep_alive()
+        client.begin([])
+        for event in events:
+            client.write(event)
+        client.finish()
 
-    return run_virtual(run())
+    return sent(play).body
 
 
 TEXT = b'data: {"choices":[{"delta":{"content":"data: [DONE]\\n\\nevent: message_stop"}}]}\n\n'
@@ -104,18 +98,15 @@ def test_no_text_of_an_answer_is_taken_for_the_end() -> None:
 def test_a_json_answer_has_the_note_in_a_header() -> None:
     """The body is the same with and without the report."""
 
-    async def run(kind: type[JsonAnswer]) -> Sent:
-        sent = Sent()
-        async with asyncio.TaskGroup() as tasks:
-            outbox = Outbox(sent.send, asyncio.get_running_loop(), tasks, Burst())
-            outbox.race = Race()
-            client = kind(outbox, "req", ClientApi(None), Call(Api.CHAT, b"{}", {}, 1, "m", streaming=False))
+    def answer(kind: type[JsonAnswer]) -> Response:
+        def play(response: ResponseWriter) -> None:
+            client = kind(response, "req", ClientApi(None), Call(Api.CHAT, b"{}", {}, 1, "m", streaming=False))
             client.begin([(b"x-ttft-replica", b"a")])
             client.write(b'{"id": 1}')
             client.finish()
-            await asyncio.sleep(0.1)
-        return sent
 
-    plain, telling = run_virtual(run(JsonAnswer)), run_virtual(run(TellingAnswer))
+        return sent(play)
+
+    plain, telling = answer(JsonAnswer), answer(TellingAnswer)
     assert telling.body == plain.body == b'{"id": 1}'
-    assert telling.headers == {**plain.headers, b"x-ttft-usage": b'{"attempts":[]}'}
+    assert telling.headers == {**plain.headers, "x-ttft-usage": '{"attempts":[]}'}

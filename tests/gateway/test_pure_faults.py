@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import FunctionType, ModuleType
-from typing import Any
 
 import pytest
 
@@ -31,6 +30,7 @@ from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Routing
+from pretended_client import connected_to
 from providers.base import Call, Resource, Sink
 from running import run_virtual
 from scripted import Scripted, ScriptedStream, Step, answer, status
@@ -83,7 +83,7 @@ def call_sites(owner: object, name: str, function: FunctionType) -> list[object]
 class GatewayUnderTest:
     """Routes over a pool of three weighted replicas with a quota, two hedges allowed, and all emitted events."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tasks: asyncio.TaskGroup, routing: Routing) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, routing: Routing) -> None:
         self.events: list[Event] = []
         ledgers = {"quota": Ledger([Limit(Resource.TOKENS, 1e9, 60.0)])}
         replicas = [Replica(name, FlakyEndpoint(QUICK), "quota", weight=n) for n, name in enumerate("abc", 1)]
@@ -95,48 +95,37 @@ class GatewayUnderTest:
         admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
         serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, admission, limits)
-        self.routes = RacedRoutes(serving, client_apis(), runtime, tasks)
+        self._client = connected_to(RacedRoutes(serving, client_apis(), runtime).open)
 
     async def ask(self, text: str, script: list[Step] = QUICK) -> bytes:
         """One request's answer."""
         FlakyEndpoint.script = script
-        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        inbox.put_nowait({"type": "http.request", "body": BODY % text.encode(), "more_body": False})
-        sent: list[dict[str, Any]] = []
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                inbox.put_nowait({"type": "http.disconnect"})
-
-        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
-        await self.routes(scope, inbox.get, send)
-        assert sent[0]["status"] == 200
-        return b"".join(message["body"] for message in sent[1:])
+        response = await self._client.ask(BODY % text.encode())
+        assert response.status == 200
+        return response.body
 
 
 async def inject_faults(targets: Sequence[tuple[object, str, FunctionType]], routing: Routing) -> set[str]:
     """Break one function after the other during late, failing and quick requests; return the functions that raised."""
     raised: set[str] = set()
-    async with asyncio.TaskGroup() as tasks:
-        gateway = GatewayUnderTest(asyncio.get_running_loop(), tasks, routing)
-        for n in range(WARM_UP):
-            assert await gateway.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
-        assert not any(isinstance(event, ComponentFailed) for event in gateway.events)
-        for owner, name, function in targets:
-            label = f"{getattr(owner, '__name__', '')}.{name}"
+    gateway = GatewayUnderTest(asyncio.get_running_loop(), routing)
+    for n in range(WARM_UP):
+        assert await gateway.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
+    assert not any(isinstance(event, ComponentFailed) for event in gateway.events)
+    for owner, name, function in targets:
+        label = f"{getattr(owner, '__name__', '')}.{name}"
 
-            def broken(*_args: object, _label: str = label, **_named: object) -> None:
-                raised.add(_label)
-                raise ZeroDivisionError
+        def broken(*_args: object, _label: str = label, **_named: object) -> None:
+            raised.add(_label)
+            raise ZeroDivisionError
 
-            with pytest.MonkeyPatch.context() as patch:
-                for call_site in call_sites(owner, name, function):
-                    patch.setattr(call_site, name, broken)
-                for script in SCRIPTS[:2] if name in BOUNDARIES else SCRIPTS:
-                    body = await gateway.ask(f"{label} {'long ' * 300}", script)
-                    assert body == COMPLETE, label
-                    await asyncio.sleep(1.0)  # a plan may be due again
+        with pytest.MonkeyPatch.context() as patch:
+            for call_site in call_sites(owner, name, function):
+                patch.setattr(call_site, name, broken)
+            for script in SCRIPTS[:2] if name in BOUNDARIES else SCRIPTS:
+                body = await gateway.ask(f"{label} {'long ' * 300}", script)
+                assert body == COMPLETE, label
+                await asyncio.sleep(1.0)  # a plan may be due again
     return raised
 
 

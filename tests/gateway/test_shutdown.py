@@ -1,7 +1,6 @@
 """The end of a gateway, and exceptions that only its event loop receives."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -9,6 +8,7 @@ from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.events import ComponentFailed, Event
+from pretended_client import connected, request
 from running import run_virtual
 
 
@@ -19,25 +19,17 @@ def test_a_body_that_comes_after_the_end_is_not_sent_on() -> None:
     contract()  # read the file while no loop is running
 
     async def main() -> None:
-        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        sent: list[Any] = []
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-            if message["type"] == "http.response.body" and not message.get("more_body", False):
-                inbox.put_nowait({"type": "http.disconnect"})
-
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(checked, tasks)
-            scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
-            asyncio.get_running_loop().call_soon(gateway.end_streams)
-            body = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-            message = {"type": "http.request", "body": body, "more_body": False}
-            asyncio.get_running_loop().call_later(1.0, inbox.put_nowait, message)
-            await gateway.application(scope, inbox.get, send)
-            assert sent[0]["status"] == 503
+            client, loop = connected(gateway), asyncio.get_running_loop()
+            whole = request(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}')
+            client.send(whole[:-9])
+            loop.call_soon(gateway.end_streams)
+            loop.call_later(1.0, client.send, whole[-9:])
+            assert (await client.receive()).status == 503
             assert gateway.active == 0
             assert gateway._topology.memory.held == 0
+            client.leave()
             gateway.close()
 
     run_virtual(main())

@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 
-from gateway.api.http_protocol import BoundedHttpProtocol
+from gateway.api.asgi import Application, Receive, Scope, Send
+from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
 from gateway.app import Gateway
 from gateway.server import _servers
 
@@ -54,8 +57,8 @@ class PretendedTransport(asyncio.Transport):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            assert self.protocol is not None
-            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+            if self.protocol is not None:
+                asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
             self.on_write()
 
     abort = close
@@ -74,20 +77,23 @@ class PretendedClient:
     """One connection; requests are sent one after the other.
 
     Args:
-        protocol: the gateway's side of the connection.
+        protocol: the gateway's side of the connection; None if the test itself plays it.
 
     Attributes:
         transport: the gateway's transport.
     """
 
-    def __init__(self, protocol: BoundedHttpProtocol) -> None:
+    def __init__(self, protocol: BoundedHttpProtocol | None = None) -> None:
         self.transport = PretendedTransport()
-        self.transport.protocol = self._protocol = protocol
-        protocol.connection_made(self.transport)
+        self.transport.protocol = protocol
+        if protocol is not None:
+            protocol.connection_made(self.transport)
 
     def send(self, data: bytes) -> None:
         """Let the gateway read these bytes."""
-        self._protocol.data_received(data)
+        protocol = self.transport.protocol
+        assert protocol is not None
+        protocol.data_received(data)
 
     def leave(self) -> None:
         """Close the connection."""
@@ -140,6 +146,26 @@ def connected(gateway: Gateway) -> PretendedClient:
     server.lifespan = server.config.lifespan_class(server.config)
     server.server_state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
     return PretendedClient(server._protocol())
+
+
+def connected_to(open_exchange: OpenExchange, application: Application | None = None) -> PretendedClient:
+    """Connect to a server that has nothing but exchanges, and an application for other requests."""
+
+    async def unused(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise AssertionError
+
+    config = Config(
+        application or unused,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        interface="asgi3",
+        server_header=False,
+        date_header=False,
+    )
+    config.load()
+    loop = asyncio.get_running_loop()
+    return PretendedClient(BoundedHttpProtocol(config, ServerState(), {}, loop, None, open_exchange))
 
 
 class _Reader:

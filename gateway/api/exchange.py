@@ -1,0 +1,247 @@
+"""One request on a client's connection and its response, in callbacks: no task is started for it.
+
+    queued --begin--> receiving --last piece of the body--> answering --response complete--> over
+                          '--error--> rejected --response complete--> over
+
+A disconnect leads to `over` from every state. The rest of a rejected body is read and dropped, within limits: closing
+at once would reset the connection, and the sender would never see the response. Units: seconds, bytes.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from gateway.api.body_reader import Arrival
+from gateway.api.dialects.base import ClientApi
+from gateway.api.request_head import RequestHead
+from gateway.api.response import respond_error
+from gateway.api.response_writer import ResponseWriter
+from gateway.errors import GatewayError, Internal
+from gateway.inbound.identity import caller_ids
+from gateway.race.context import Runtime
+from providers.base import Headers
+
+_LOG = logging.getLogger(__name__)
+
+_DISCARD_S: Final = 2.0  # for which a rejected body is read and dropped
+_DISCARD_BYTES_MAX: Final = 32 * 1024 * 1024
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Connection(Protocol):
+    """The connection of an exchange: HTTP/1.1 on any transport that pauses its writers."""
+
+    @property
+    def transport(self) -> asyncio.WriteTransport:
+        """Takes the bytes of responses."""
+
+    @property
+    def is_stalled(self) -> bool:
+        """True while the transport is above its limit for unsent bytes."""
+
+    @property
+    def own_headers(self) -> Headers:
+        """Headers of every response."""
+
+    def admit(self, *, known: bool) -> None:
+        """Protect the connection until the response is complete; `known` if the request has a valid key."""
+
+    def on_response_complete(self) -> None:
+        """The whole response was written, and the next request may begin."""
+
+
+class ClientExchange:
+    """One request and its response; a subclass checks the head and makes the response.
+
+    Args:
+        connection: connection of the client.
+        head: head of the request.
+        runtime: the loop.
+        api: form of the errors.
+        own_id: id of a request for which the caller sent none.
+
+    Attributes:
+        head: head of the request.
+        request_id: the caller's id of the request, else the gateway's.
+        gave_id: True if the id is the caller's.
+        trace_id: id of the caller's trace, None without one.
+        more_body: True until the last piece of the body has arrived.
+        response: the response.
+    """
+
+    __slots__ = (
+        "_api",
+        "_arrival",
+        "_connection",
+        "_discarded_bytes",
+        "_discarding",
+        "_has_begun",
+        "_held_since_s",
+        "_is_over",
+        "_pieces",
+        "_runtime",
+        "gave_id",
+        "head",
+        "more_body",
+        "request_id",
+        "response",
+        "trace_id",
+    )
+
+    def __init__(
+        self, connection: Connection, head: RequestHead, runtime: Runtime, api: ClientApi, own_id: str
+    ) -> None:
+        self.head = head
+        self._connection = connection
+        self._runtime = runtime
+        self._api = api
+        given_id, self.trace_id = caller_ids(head.headers)
+        self.gave_id = given_id is not None
+        self.request_id = own_id if given_id is None else given_id
+        self.more_body = True
+        self.response = ResponseWriter(
+            connection.transport, head, connection.own_headers, runtime, self._complete, stalled=connection.is_stalled
+        )
+        self._has_begun = self._is_over = False
+        self._arrival: Arrival | None = None  # while the body arrives or is held
+        self._held_since_s: float | None = None  # time at which a request began to hold its body
+        self._pieces: list[bytes] = []  # of the body, from the present read
+        self._discarded_bytes = 0
+        self._discarding: asyncio.TimerHandle | None = None  # ends the response to a rejected body
+
+    # the connection's calls; the names of the properties are those of uvicorn's cycle
+
+    @property
+    def response_started(self) -> bool:
+        """True once the response has begun."""
+        return self.response.started
+
+    @property
+    def response_complete(self) -> bool:
+        """True once nothing of the response is written any more."""
+        return self.response.is_over
+
+    @property
+    def keep_alive(self) -> bool:
+        """True if another request may follow on the connection."""
+        return self.response.keep_alive
+
+    @keep_alive.setter
+    def keep_alive(self, value: bool) -> None:
+        self.response.keep_alive = value
+
+    def begin(self) -> None:
+        """Check the head; the responses to earlier requests are complete."""
+        if self._is_over:
+            return
+        self._has_begun = True
+        try:
+            self._arrival = self._open()
+            self._arrival.check(self.head.headers)
+        except GatewayError as error:
+            self._reject(error)
+        except Exception as error:
+            self._fail(error)
+        else:
+            if self.head.expects_continue:
+                self._connection.transport.write(_CONTINUE)
+
+    def on_body(self, piece: bytes) -> None:
+        """Keep a piece of the body until `receive`, or drop it if the request is rejected."""
+        if self._arrival is not None or not self._has_begun:
+            self._pieces.append(piece)
+        elif self._discarding is not None:
+            self._discarded_bytes += len(piece)
+            if self._discarded_bytes > _DISCARD_BYTES_MAX:
+                self._stop_discarding()
+
+    def receive(self) -> None:
+        """Take what has arrived of the body; make the response if that is all of it."""
+        arrival = self._arrival
+        if arrival is None:
+            return  # rejected, or not begun
+        pieces, self._pieces = self._pieces, []
+        try:
+            body = arrival.receive(pieces, is_last=not self.more_body)
+            if body is not None:
+                self._answer(body)
+        except GatewayError as error:
+            self._reject(error)
+        except Exception as error:
+            self._fail(error)
+
+    def client_gone(self) -> None:
+        """The client disconnected."""
+        if not self._is_over:
+            self._abandon()
+            self.response.drop()
+            self._end()
+
+    # the subclass
+
+    def _open(self) -> Arrival:
+        """Check everything but the body, and return the body to receive; raise a `GatewayError` to reject."""
+        raise NotImplementedError
+
+    def _answer(self, body: bytes) -> None:
+        """Make the response; raise a `GatewayError` to reject the request."""
+        raise NotImplementedError
+
+    def _rejected(self, error: GatewayError) -> None:
+        """Report a request that is rejected with this error."""
+        raise NotImplementedError
+
+    def _abandon(self) -> None:
+        """Stop making the response: it cannot be sent."""
+
+    def _release(self) -> None:
+        """Release everything that the request holds; called once, and last."""
+
+    # inside
+
+    def _reject(self, error: GatewayError) -> None:
+        """Answer with an error, at once."""
+        self._rejected(error)
+        self._respond_error(error)
+
+    def _respond_error(self, error: GatewayError) -> None:
+        self._close_body(None)
+        response = self.response
+        respond_error(response, error, self.request_id, self._api, end=not error.closes)
+        if not response.ended:
+            self._discarding = self._runtime.loop.call_later(_DISCARD_S, self._stop_discarding)
+        response.flush()
+
+    def _fail(self, error: Exception) -> None:
+        """End a request that met a bug."""
+        self._runtime.report("race", error)
+        _LOG.error("a request met a bug", exc_info=error)
+        self._abandon()
+        if self.response.started:
+            self._connection.transport.close()
+        else:
+            self._respond_error(Internal("the gateway failed; see its log"))
+
+    def _stop_discarding(self) -> None:
+        if self._discarding is not None:
+            self._discarding.cancel()
+            self._discarding = None
+            self.response.end()
+
+    def _complete(self) -> None:
+        self._end()
+        self._connection.on_response_complete()
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._discarding is not None:
+            self._discarding.cancel()
+        held_since_s = self._held_since_s
+        self._close_body(None if held_since_s is None else self._runtime.loop.time() - held_since_s)
+        self._release()
+        self.response.race = None  # no cycle outlives a request
+
+    def _close_body(self, held_s: float | None) -> None:
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            arrival.close(held_s)

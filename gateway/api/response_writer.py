@@ -1,0 +1,259 @@
+"""Writes one response to a client's connection: head, framing, and the pausing of an upstream for a slow client.
+
+The events of one read of an upstream leave in one write, the first ones together with the head. The upstream is paused
+while the transport is above its limit for unsent bytes, and while more than 64 kB of one read wait. Units: bytes.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, Protocol
+
+from gateway.api.request_head import RequestHead
+from gateway.errors import GatewayError, Internal
+from gateway.race.context import Runtime
+from providers.base import Headers
+
+_LOG = logging.getLogger(__name__)
+
+BUFFER_BYTES_MAX: Final = 64 * 1024  # of one read of an upstream; beyond this the upstream is paused
+_JOINED_BYTES_MAX: Final = 64 * 1024  # a larger body is not copied to be written together with its head
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+_STATUS_LINES: Final = {
+    status: b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)
+}
+_unsendable = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n").search  # RFC 9110, 5.5
+
+
+class RaceControl(Protocol):
+    """The methods of a race that its client calls."""
+
+    def give_up(self, error: GatewayError) -> None:
+        """Fail with this error: the events received cannot be made into a response."""
+
+    def pause(self) -> None:
+        """Stop reading the upstream: the client is slow."""
+
+    def resume(self) -> None:
+        """Read the upstream again: the client has caught up."""
+
+    def usage(self) -> tuple[bytes, bytes] | None:
+        """Return the request's usage and cost so far as a header, None if they cannot be computed."""
+
+
+class ResponseWriter:
+    """The response to one request.
+
+    A response with a header that HTTP does not allow ends its race with an error, which replaces the response. If the
+    error cannot be sent either, the connection is closed.
+
+    Args:
+        transport: the client's connection.
+        head: head of the request.
+        own_headers: see below.
+        runtime: the loop, and the reads of upstreams; bytes written during one are sent at its end.
+        on_complete: called when the whole response was written.
+        stalled: True while the transport is above its limit for unsent bytes.
+
+    Attributes:
+        started: True once `start` was called.
+        ended: True once `end` was called; nothing follows.
+        is_over: True when nothing is written any more: the response is complete, or cannot be.
+        body_sent: True once content was written.
+        keep_alive: False if the connection ends after the response.
+        own_headers: headers of any response, such as `date`.
+        race: the race to pause for a slow client, None before it starts and after it ends.
+        headers: headers added to the response of this request, unless it cannot be sent with them.
+    """
+
+    __slots__ = (
+        "_burst",
+        "_bytes",
+        "_head",
+        "_is_bodiless",
+        "_is_chunked",
+        "_is_old",
+        "_is_replaced",
+        "_loop",
+        "_on_complete",
+        "_paused",
+        "_pending",
+        "_scheduled",
+        "_stalled",
+        "_transport",
+        "body_sent",
+        "ended",
+        "headers",
+        "is_over",
+        "keep_alive",
+        "own_headers",
+        "race",
+        "started",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.WriteTransport,
+        head: RequestHead,
+        own_headers: Headers,
+        runtime: Runtime,
+        on_complete: Callable[[], None],
+        *,
+        stalled: bool = False,
+    ) -> None:
+        self._transport = transport
+        self.own_headers = own_headers
+        self._loop = runtime.loop
+        self._burst = runtime.burst
+        self._on_complete: Callable[[], None] | None = on_complete
+        self._is_bodiless = head.method == "HEAD"
+        self._is_old = head.version == "1.0"
+        self._is_chunked = False
+        self._head = b""  # not yet written
+        self._pending: list[bytes] = []
+        self._bytes = 0
+        self._scheduled = False
+        self._paused = False  # the race is paused
+        self._stalled = stalled
+        self._is_replaced = False  # the first status could not be sent
+        self.keep_alive = head.keep_alive
+        self.race: RaceControl | None = None
+        self.headers: Headers = ()
+        self.started = self.ended = self.is_over = self.body_sent = False
+
+    def start(self, status: int, headers: Headers, body_bytes: int | None = None) -> None:
+        """Begin the response; its head leaves with the first bytes of the body.
+
+        Args:
+            status: status code.
+            headers: headers of this response.
+            body_bytes: length of the body; None for a stream, which ends with its last chunk or its connection.
+        """
+        self.started = True
+        fields = [*self.own_headers, *headers]
+        is_announced = False
+        for name, _ in headers:
+            if name == b"connection":  # of an error that ends the connection
+                is_announced, self.keep_alive = True, False
+        if body_bytes is not None:
+            fields.append((b"content-length", b"%d" % body_bytes))
+        fields += self.headers
+        if not self.keep_alive and not is_announced:
+            fields.append((b"connection", b"close"))
+        if body_bytes is None and not self._is_old:  # HTTP/1.0 has no chunks: the end of the connection ends the body
+            self._is_chunked = True
+            fields.append((b"transfer-encoding", b"chunked"))
+        lines = b"".join([b"%b: %b\r\n" % field for field in fields])
+        if _unsendable(lines) or lines.count(b"\n") != len(fields):
+            self._replace()
+            return
+        self._head = b"%b%b\r\n" % (_STATUS_LINES[status], lines)
+        if self._stalled:
+            self._pause()
+
+    def write(self, data: bytes, *, content: bool = True) -> None:
+        """Write bytes; content=False for keep-alives, which do not commit the answer."""
+        if self.ended:
+            return  # an error replaced the response
+        self._pending.append(data)
+        self._bytes += len(data)
+        self.body_sent = self.body_sent or content
+        if not self._scheduled:
+            self._schedule()
+        if self._bytes > BUFFER_BYTES_MAX and not self._paused:
+            self._pause()
+
+    def end(self) -> None:
+        """End the response."""
+        self.ended = True
+        if not self._scheduled:
+            self._schedule()
+
+    def flush(self) -> None:
+        """Write everything at once."""
+        self._scheduled = False
+        if self.is_over:
+            return
+        data, size = b"", self._bytes
+        if size and not self._is_bodiless:
+            data, *more = self._pending
+            if more:
+                data = b"".join(self._pending)
+            if self._is_chunked:
+                data = b"%x\r\n%b\r\n" % (size, data)
+        self._pending = []
+        self._bytes = 0
+        if self.ended and self._is_chunked:
+            data += b"0\r\n\r\n"
+        if self._head:
+            if size > _JOINED_BYTES_MAX:
+                self._transport.write(self._head)
+            else:
+                data = self._head + data
+            self._head = b""
+        if data:
+            self._transport.write(data)
+        if self.ended:
+            self._complete()
+        elif self._paused and not self._stalled:
+            self._resume()
+
+    def stall(self) -> None:
+        """Pause the race: the transport is above its limit for unsent bytes."""
+        self._stalled = True
+        if self.started and not self._paused:
+            self._pause()
+
+    def go_on(self) -> None:
+        """Resume the race: the client has received what it was late with."""
+        self._stalled = False
+        if self._paused:
+            self._resume()
+
+    def drop(self) -> None:
+        """Write nothing more."""
+        self.started = self.ended = self.is_over = True
+        self._pending = []
+        self._on_complete = None  # no cycle outlives a request
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        if self._burst.is_open:
+            self._burst.at_end.append(self.flush)
+        else:
+            self._loop.call_soon(self.flush)
+
+    def _complete(self) -> None:
+        on_complete = self._on_complete
+        self.drop()
+        assert on_complete is not None
+        if not self.keep_alive:
+            self._transport.close()
+        on_complete()
+
+    def _pause(self) -> None:
+        self._paused = True
+        if self.race is not None:
+            self.race.pause()
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self.race is not None:
+            self.race.resume()
+
+    def _replace(self) -> None:
+        """Fail the race of a response that cannot be sent, and close the connection if its error cannot be sent."""
+        _LOG.error("a response has a header with a character that HTTP does not allow; its request fails")
+        race, failure = self.race, Internal("the response cannot be sent; see the gateway's log")
+        if race is not None and not self._is_replaced:
+            self._is_replaced, self.started, self.headers = True, False, ()
+            self._is_chunked = False
+            race.give_up(failure)
+            if self.started:
+                return  # the error was sent, or this method was called again
+        self.started = self.ended = self.is_over = True
+        self._transport.close()  # whoever owns the connection then drops the exchange
+        if race is not None:
+            race.give_up(failure)
