@@ -179,3 +179,27 @@ def test_factors_are_bounded() -> None:
     for n in range(1_000):
         scale.learn(TextTokens(1_000.0, 0.0, 0.0), 1_000 + 10 * n)
     assert scale.factors.words == 3.0
+
+
+RECORDED = {
+    "cjk": (39.44, 22.22, 1450.16),
+    "code": (721.4, 784.06, 0.0),
+    "english": (757.66, 141.38, 0.0),
+    "json": (394.58, 904.0, 0.0),
+    "mixed": (249.88, 350.08, 390.32),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_weights_equal_the_recorded_ones(kind: str) -> None:
+    """The weights were fitted, and learned factors are kept over restarts: neither holds for other sums."""
+    text = (Path(__file__).parent / "texts" / f"{kind}.txt").read_bytes()
+    assert text_tokens(text) == pytest.approx(RECORDED[kind], abs=0.006)
+    assert text_tokens(text * 3) == pytest.approx([3 * part for part in RECORDED[kind]], rel=0.1)
+
+
+@given(text=st.text(max_size=2000))
+def test_weights_add_up(text: str) -> None:
+    """A text of an even number of bytes, doubled, has twice its weights, but for the pair where both meet."""
+    data = text.encode() * 2
+    assert text_tokens(data * 2) == pytest.approx([2 * part for part in text_tokens(data)], abs=6.0)
