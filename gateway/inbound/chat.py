@@ -95,10 +95,12 @@ def read(body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
     reason = "its fields are inconsistent"
     try:
         fields = _decode_chat(body)
-        inbound_fields.check_length("messages", fields.messages, inbound_fields.MESSAGES_MAX)
+        messages = fields.messages
+        if messages is not None and len(messages) > inbound_fields.MESSAGES_MAX:
+            raise inbound_fields.too_long("messages", inbound_fields.MESSAGES_MAX, len(messages))
         if fields.tools is not None:
             inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
-        if fields.is_within(bounds) and fields.messages:
+        if fields.is_within(bounds) and messages:
             return _parsed(fields, 1, "messages", raws)
     except msgspec.ValidationError as error:
         reason = str(error)

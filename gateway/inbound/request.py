@@ -1,9 +1,10 @@
 """Parses a client's request body once, for the race, the policies and every attempt. Pure.
 
-The top level is decoded into raw values, which checks the whole JSON and gives each value's length; one walk over the
-keys gives the values' positions. Duplicate keys are rejected: the gateway and an upstream could use different ones for
-the model or the stream flag. A second, typed decode reads the few fields that the gateway uses; all other fields go to
-the upstream unchanged. `gateway.inbound.syntax_errors` and `gateway.inbound.field_errors` build the errors.
+The top level is decoded into raw values, which checks the whole JSON and gives each value's length; a comparison of the
+body with its keys and values gives the values' positions. Duplicate keys are rejected: the gateway and an upstream
+could use different ones for the model or the stream flag. A second, typed decode reads the few fields that the gateway
+uses; all other fields go to the upstream unchanged. `gateway.inbound.large` checks the messages of a large body in one
+pass; `gateway.inbound.syntax_errors` and `gateway.inbound.field_errors` build the errors.
 
 Independent of configured models and API keys. Units: bytes, seconds, tokens.
 """
@@ -12,14 +13,16 @@ import enum
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.errors import BadRequest
 from gateway.hedging.outcomes import Denial
 from gateway.inbound import arrays as inbound_arrays
 from gateway.inbound import chat as inbound_chat
 from gateway.inbound import embeddings as inbound_embeddings
+from gateway.inbound import large as inbound_large
 from gateway.inbound import messages as inbound_messages
 from gateway.inbound import responses as inbound_responses
 from gateway.inbound import syntax_errors as inbound_syntax
@@ -30,6 +33,7 @@ from providers.base import Api, Call, Headers
 Spans = dict[str, tuple[int, int]]
 
 _SPACE: Final = ord(" ")
+_BRACE: Final = ord("{")
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
 
@@ -56,7 +60,16 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     tells_usage: bool = False
 
 
-_COLONS_MAX: Final = 2_000  # in a body whose keys are not counted before they are decoded; a key needs one
+class _Top(NamedTuple):
+    """The top level of a body: the body, the positions of its values, and the fields that the gateway uses."""
+
+    body: bytes
+    spans: Spans
+    fields: ParsedFields
+
+
+_COUNTED_MIN: Final = 16 * 1024  # bytes of a body whose keys may be counted before they are decoded
+_COLONS_MAX: Final = 2_000  # in a larger body whose keys are not counted before they are decoded; a key needs one
 _read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
@@ -95,20 +108,17 @@ def parse(
         BadRequest: the request is invalid; the message has what was found, where, and what to send instead.
     """
     by_name = dict(headers)
-    _check_content_headers(by_name)
+    if b"content-encoding" in by_name or by_name.get(b"content-type") != b"application/json":
+        _check_content_headers(by_name)
     wants_hedge = b"x-ttft-hedge" not in by_name or _is_on(by_name, b"x-ttft-hedge")
     tells_usage = b"x-ttft-usage" in by_name and _is_on(by_name, b"x-ttft-usage")
-    raws = _top_level(body)
-    if default_model is not None and "model" not in raws:
-        body = _with_model(body, raws, default_model)
-        raws = _read_top(body)
-    spans = _spans_compact(body, raws) or _spans(body, raws)
-    fields = _fields(api, body, raws, bounds)
+    top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
+    body, spans, fields = top or _top(api, body, bounds, default_model)
     call = Call(
         api=api,
         body=body,
         spans=spans,
-        insert_at=body.index(b"{") + 1,
+        insert_at=1 if body[0] == _BRACE else body.index(b"{") + 1,
         model=fields.model,
         streaming=fields.streaming,
         include_usage=fields.include_usage,
@@ -118,10 +128,20 @@ def parse(
         headers=() if passed_headers.isdisjoint(by_name) else _passed(headers, passed_headers),
         repeatable=fields.hedgeable,
     )
-    hedgeable = wants_hedge and fields.hedgeable and call.choices == 1 and call.timed
-    prompt = b"".join([body[start:end] for start, end in [spans[key] for key in fields.prompt]])
-    hedge_off = None if hedgeable else Denial.OFF
-    return Inbound(call, prompt, hedge_off, _deadline_s(by_name), fields.stored, fields.previous_id, tells_usage)
+    prompt = b""
+    for key in fields.prompt:
+        start, end = spans[key]
+        prompt += body[start:end]
+    may_hedge = wants_hedge and fields.hedgeable and fields.choices == 1 and call.timed
+    return Inbound(
+        call=call,
+        prompt=prompt,
+        hedge_off=None if may_hedge else Denial.OFF,
+        deadline_s=_deadline_s(by_name) if b"x-stainless-read-timeout" in by_name else None,
+        stored=fields.stored,
+        previous_id=fields.previous_id,
+        tells_usage=tells_usage,
+    )
 
 
 def _passed(headers: Headers, names: frozenset[bytes]) -> tuple[tuple[bytes, bytes], ...]:
@@ -195,7 +215,7 @@ def _top_level(body: bytes) -> RawFields:
     try:
         if not body.isascii():
             body.decode()  # the decoder does not check the encoding of values that it skips
-        if body.count(b":") > _COLONS_MAX:
+        if len(body) > _COUNTED_MIN and body.count(b":") > _COLONS_MAX:
             _check_keys(body)
         raws = _read_top(body)
     except UnicodeDecodeError as error:
@@ -244,33 +264,82 @@ def _check_keys(body: bytes) -> None:
             raise inbound_syntax.too_many_keys(KEYS_MAX) from None
 
 
-def _fields(api: Api, body: bytes, raws: RawFields, bounds: NumberLimits) -> ParsedFields:
+def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None) -> _Top:
+    """Read the top level of a body."""
+    raws = _top_level(body)
+    if default_model is not None and "model" not in raws:
+        body = _with_model(body, raws, default_model)
+        raws = _read_top(body)
+    spans = _regular_spans(body, raws) or _spans(body, raws)
     try:
-        return _READERS[api](body, raws, bounds)
+        return _Top(body, spans, _READERS[api](body, raws, bounds))
     except RecursionError:
         raise inbound_syntax.too_deep() from None
 
 
-def _spans_compact(body: bytes, raws: RawFields) -> Spans | None:
-    """Return the values' positions in a body without white space around top-level keys, as most clients send; or None.
+def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
+    """Read the top level of a large body, with its messages apart from the rest.
 
-    The encoder writes each key once, so a body equal to its output has no duplicate key. Example:
-
-        {"a":10,"bc":[2]}      between two values: the key and 4 bytes (comma or brace, two quotes, colon)
-        0    5 7     13 16
-
-        "a":   start = 0 + 1 + 4 = 5,   end = 5 + 2 = 7
-        "bc":  start = 7 + 2 + 4 = 13,  end = 13 + 3 = 16;  16 + 1 = 17, the body's length
+    Returns:
+        None if the body is invalid, because its error has positions in the whole body, or if it has another form.
     """
-    if body[body.find(b":") + 1] == _SPACE or _encode(raws) != body:
+    if not (body.isascii() or _is_utf8(body)):
         return None
-    spans = {}
-    end = 0
+    before = len(body)
+    for _ in range(2):  # the last bracket may be that of another value: its check then returns where to search again
+        large = inbound_large.find(api, body, before)
+        if large is None:
+            return None
+        begin, end = large.span
+        try:
+            _, spans, fields = _top(api, large.rest, bounds, None)
+        except BadRequest:
+            return None
+        if spans.get(large.key) != (begin, begin + len(inbound_large.STUB)):
+            return None
+        found = inbound_large.end_of_messages(api, body, large.span)
+        if found is None:
+            return None
+        before = found
+        if before == end:
+            longer = end - begin - len(inbound_large.STUB)
+            later = {key: (start + longer, stop + longer) for key, (start, stop) in spans.items() if start > begin}
+            return _Top(body, {**spans, **later, large.key: large.span}, fields)
+    return None
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _regular_spans(body: bytes, raws: RawFields) -> Spans | None:
+    """Return the values' positions in a body with the usual white space at its top level, or without any; else None.
+
+    The body is compared with its keys and values, one after the other, so it has no duplicate key. Example:
+
+        {"a":10,"bc":[2]}      each value: the key and 4 bytes (comma or brace, two quotes, colon)
+        0    5 7     13 16
+    """
+    wide = body[body.find(b":") + 1] == _SPACE
+    if wide and len(body) > KEY_CHARACTERS_MAX:
+        return None  # its keys may be too long
+    form, gap = (b'"%b": ', 2) if wide else (b'"%b":', 1)
+    spans: Spans = {}
+    at, end = 1, 0
     for key, raw in raws.items():
-        start = end + len(key) + 4
-        end = start + len(raw)
+        name = form % key.encode()
+        start = at + len(name)
+        value = bytes(raw)
+        end = start + len(value)
+        if body[at:start] != name or body[start:end] != value:
+            return None
         spans[key] = (start, end)
-    return spans if end + 1 == len(body) else None  # a key with escapes or non-ASCII text has more bytes than len(key)
+        at = end + gap
+    return spans if body[end:] == b"}" else None
 
 
 def _spans(body: bytes, raws: RawFields) -> Spans:

@@ -34,7 +34,7 @@ def build(call: Call, model: str, *, stream: bool, ask_usage: bool) -> Body:
     if stream and not call.streaming:
         values["stream"] = b"true"
     if stream and ask_usage and call.options and not call.include_usage:
-        values["stream_options"] = _usage_asked(call)
+        values["stream_options"] = _usage_asked(call) if "stream_options" in call.spans else _ASK_USAGE
     return _replaced(call, values)
 
 
@@ -95,8 +95,6 @@ def _without(call: Call, keys: Collection[str]) -> Call:
 
 def _usage_asked(call: Call) -> bytes:
     """The client's `stream_options` with `include_usage` set; a value that is not an object is sent unchanged."""
-    if "stream_options" not in call.spans:
-        return _ASK_USAGE
     start, end = call.spans["stream_options"]
     try:
         options = _options(call.body[start:end]) or {}
@@ -113,13 +111,18 @@ def _replaced(call: Call, values: dict[str, bytes]) -> Body:
     spans = call.spans
     is_large = len(call.body) > _COPIED_MAX
     body: bytes | memoryview = memoryview(call.body) if is_large else call.body
-    absent = b",".join(b'"%s":%s' % (key.encode(), value) for key, value in values.items() if key not in spans)
-    pieces: list[bytes | memoryview] = [body[: call.insert_at], absent, b"," if absent and spans else b""]
+    added, found = b"", []
+    for key, value in values.items():
+        if key in spans:
+            found.append((spans[key], value))
+        else:
+            added += b'"%b":%b,' % (key.encode(), value)
     at = call.insert_at
-    for start, end, value in sorted((*spans[key], value) for key, value in values.items() if key in spans):
+    pieces: list[bytes | memoryview] = [body[:at], added if spans else added[:-1]]
+    for (start, end), value in sorted(found) if len(found) > 1 else found:
         pieces += (body[at:start], value)
         at = end
-    pieces.append(body[at:])
+    pieces += (body[at:],)
     return tuple(pieces) if is_large else b"".join(pieces)
 
 
