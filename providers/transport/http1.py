@@ -20,6 +20,7 @@ from providers.base import HttpSink, HttpStream, Request
 from providers.errors import ConnectError
 from providers.transport.connection import Connection, Exchange
 from providers.transport.origin import STALE_S, Origin, too_many, too_slow, unreachable
+from providers.transport.tls import TlsTransport
 
 _SWEEP_S: Final = 5.0  # interval of the check for idle connections that are too old
 _SPREAD: Final = 0.2  # share of the age by which connections differ, so that they do not all end together
@@ -179,13 +180,19 @@ class WireClient:
 
     async def _connect(self) -> Connection:
         """Connect to the unix socket, or to host and port; TLS sends the host name (not an address), and no ALPN."""
-        origin, loop = self._origin, self._loop
+        origin, loop, connection = self._origin, self._loop, Connection(self)
         if origin.socket is not None:
-            _, connection = await loop.create_unix_connection(lambda: Connection(self), origin.socket)
+            await loop.create_unix_connection(lambda: connection, origin.socket)
+        elif origin.tls is None:
+            await loop.create_connection(lambda: connection, origin.host, origin.port)
         else:
-            _, connection = await loop.create_connection(
-                lambda: Connection(self), origin.host, origin.port, ssl=origin.tls
-            )
+            tls = TlsTransport(connection, origin.tls, origin.host)
+            transport, _ = await loop.create_connection(lambda: tls, origin.host, origin.port)
+            try:
+                await tls.opened()
+            except BaseException:
+                transport.abort()  # a cancelled handshake; idempotent
+                raise
         return connection
 
     def _close_oldest(self) -> None:

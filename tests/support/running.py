@@ -24,6 +24,11 @@ def run_real(main: Coroutine[object, object, T]) -> T:
     return _run(main, GatewayLoop)
 
 
+def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[object, object, T]) -> T:
+    """Run `main` in real time with sockets, on a loop of any kind."""
+    return _run(main, new_loop)
+
+
 def _run(main: Coroutine[object, object, T], new_loop: Callable[[], asyncio.AbstractEventLoop]) -> T:
     unhandled: list[dict[str, object]] = []
     with asyncio.Runner(loop_factory=new_loop, debug=False) as runner:
