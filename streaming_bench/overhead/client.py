@@ -44,7 +44,7 @@ class StreamLoad:
         messages = [{"role": "user", "content": words}]
         fields = {"model": model, "max_tokens": self.tokens, "stream": True, "messages": messages}
         body = json.dumps(fields).encode()
-        head = f"host: bench\r\nauthorization: Bearer {self.key}\r\ncontent-length: {len(body)}"
+        head = f"host: 127.0.0.1\r\nauthorization: Bearer {self.key}\r\ncontent-length: {len(body)}"
         return b"POST /v1/chat/completions HTTP/1.1\r\n" + head.encode() + b"\r\n\r\n" + body
 
 

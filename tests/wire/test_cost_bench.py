@@ -7,7 +7,7 @@ import pytest
 from streaming_bench.errors import BenchError
 from streaming_bench.overhead import cost_table
 from streaming_bench.overhead.client import StreamLoad
-from streaming_bench.overhead.processes import KEY, Machine, backend, gateway, limited_settings
+from streaming_bench.overhead.processes import KEY, Machine, backend, gateway, limited_settings, settings
 from streaming_bench.overhead.rows import CostRow, measure
 
 ROWS = [CostRow("requests", "us", 120.0, 80.0, 100.0, 20.0), CostRow("memory", "MB", 64.0)]
@@ -31,6 +31,14 @@ def test_every_answer_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
             assert 0 <= foreign <= 1
         with pytest.raises(BenchError, match="8 of 8 answers failed"):
             measure(StreamLoad(8, 5, key="another"), target, back)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="CPU times are read from /proc")
+def test_a_gateway_without_keys_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requests have a host that a gateway without keys permits."""
+    monkeypatch.setattr("os.sched_setaffinity", lambda *_: None)  # this process runs other tests, too
+    with backend(1) as back, gateway(Machine(), settings(back.ports)) as target:
+        assert measure(StreamLoad(2, 5), target, back).seen.requests == 2
 
 
 def test_a_run_is_compared_with_the_recorded_one(tmp_path: Path) -> None:
