@@ -55,6 +55,8 @@ def start_gateway(
     *,
     module: Sequence[str] = SERVE,
     environment: Mapping[str, str] | None = None,
+    wrapper: Sequence[str] = (),
+    folder: Path = ROOT,
     on_start: Callable[[int], None] = lambda _pid: None,
 ) -> Iterator[GatewayProcess]:
     """Run a gateway while inside.
@@ -63,16 +65,18 @@ def start_gateway(
         config: its configuration; the addresses and drain_timeout have defaults for the bench.
         module: module to run, with its arguments before the path of the configuration.
         environment: additional environment variables.
+        wrapper: program that runs the gateway, with its arguments; empty for none.
+        folder: folder of the packages.
         on_start: called with the process id as soon as the process exists.
 
     Raises:
         BenchError: The gateway did not start.
     """
     defaults = {"listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0", "drain_timeout": "300ms"}
-    with tempfile.TemporaryDirectory(prefix="ttft-bench-") as folder:
-        file = Path(folder) / "gateway.yaml"
+    with tempfile.TemporaryDirectory(prefix="ttft-bench-") as made:
+        file = Path(made) / "gateway.yaml"
         file.write_text(json.dumps({**defaults, **config}), encoding="utf-8")  # JSON is YAML
-        command = [sys.executable, "-m", *module, str(file)]
+        command = [*wrapper, sys.executable, "-m", *module, str(file)]
         nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
         begin = datetime.now(UTC)
         # A session of its own: Ctrl-C in a terminal goes to all processes of this one.
@@ -81,7 +85,7 @@ def start_gateway(
             stdin=nothing,
             stdout=nothing,
             stderr=pipe,
-            cwd=ROOT,
+            cwd=folder,
             start_new_session=True,
             env={**os.environ, **(environment or {})},
         ) as process:

@@ -26,7 +26,8 @@ class StreamLoad:
         streams: number of concurrent streams.
         tokens: tokens of each answer.
         gap_ms: time between tokens; 0 for none.
-        length_s: time after which no request begins; 0 for one request per stream.
+        length_s: time after which no request begins; 0 for none but those of `requests`.
+        requests: requests of all streams together; at least one per stream is sent.
         prompt_bytes: length of each prompt.
         key: the caller's API key.
     """
@@ -35,6 +36,7 @@ class StreamLoad:
     tokens: int
     gap_ms: int = 0
     length_s: float = 0.0
+    requests: int = 0
     prompt_bytes: int = 200
     key: str = "none"
 
@@ -82,7 +84,7 @@ class _LoadState:
 
     def next(self) -> bytes | None:
         """Return the next request; None at the end of the load."""
-        if self._sent >= self.load.streams and self.loop.time() >= self._ends_s:
+        if self._sent >= max(self.load.streams, self.load.requests) and self.loop.time() >= self._ends_s:
             return None
         self._sent += 1
         return self._requests[self._sent % len(self._requests)]

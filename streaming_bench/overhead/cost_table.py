@@ -12,7 +12,11 @@ from pathlib import Path
 from streaming_bench.overhead.rows import CostRow
 from streaming_bench.report.grid import Grid, short
 
-_HEADS = ("", "unit", "gateway", "user + kernel", "nginx", "user + kernel", "of nginx", "recorded", "of recorded")
+_COUNT = "k instr."
+_HEADS = (
+    *("", "unit", "gateway", "user + kernel", _COUNT, "nginx", "user + kernel", _COUNT, "of nginx"),
+    *("recorded", "of recorded"),
+)
 
 
 def machine() -> dict[str, object]:
@@ -32,22 +36,34 @@ def machine() -> dict[str, object]:
 
 
 def write(file: Path, rows: Sequence[CostRow], machine_facts: Mapping[str, object]) -> None:
-    """Record a run."""
-    figures = {row.name: {key: _rounded(value) for key, value in row._asdict().items()} for row in rows}
+    """Record a run; rows of earlier runs that were not measured in this one remain."""
+    figures = _recorded_rows(file)
+    figures |= {row.name: {key: _rounded(value) for key, value in row._asdict().items()} for row in rows}
     file.write_text(json.dumps({"machine": machine_facts, "rows": figures}, indent=1) + "\n", encoding="utf-8")
 
 
 def read(file: Path) -> dict[str, float]:
     """Return the gateway's figures of the recorded run; empty without one."""
+    return {name: float(str(row["ours"])) for name, row in _recorded_rows(file).items()}
+
+
+def _recorded_rows(file: Path) -> dict[str, dict[str, object]]:
     if not file.exists():
         return {}
-    rows: dict[str, dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    return {name: row["ours"] for name, row in rows.items()}
+    rows: dict[str, dict[str, object]] = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    return rows
 
 
 def table(rows: Sequence[CostRow], recorded: Mapping[str, float]) -> Grid:
-    """Return the table; a ratio below 1 means cheaper than nginx, or cheaper than the recorded run."""
-    return Grid(_HEADS, [_cells(row, recorded.get(row.name)) for row in rows])
+    """Return the table; a ratio below 1 means cheaper than nginx, or cheaper than the recorded run.
+
+    Without hardware counters there are no columns for instructions.
+    """
+    counted = any(row.instructions is not None for row in rows)
+    columns = [position for position, head in enumerate(_HEADS) if counted or head != _COUNT]
+    lines = [_HEADS, *(_cells(row, recorded.get(row.name)) for row in rows)]
+    heads, *cells = [tuple(line[position] for position in columns) for line in lines]
+    return Grid(heads, cells)
 
 
 def _cells(row: CostRow, before: float | None) -> tuple[str, ...]:
@@ -56,8 +72,10 @@ def _cells(row: CostRow, before: float | None) -> tuple[str, ...]:
         row.unit,
         _number(row.ours),
         _split(row.ours, row.user),
+        _number(row.instructions),
         _number(row.nginx),
         _split(row.nginx, row.nginx_user),
+        _number(row.nginx_instructions),
         _ratio(row.ours, row.nginx),
         _number(before),
         _ratio(row.ours, before),

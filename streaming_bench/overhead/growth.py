@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Final
 
 from streaming_bench.overhead.client import StreamLoad, send
-from streaming_bench.overhead.processes import Backend, Machine, ProxyProcess, backend, gateway, nginx, settings
+from streaming_bench.overhead.processes import Backend, Machine, ProxyProcess, backend, gateway, settings
+from streaming_bench.overhead.proxies import NGINX, nginx
 from streaming_bench.overhead.rows import (
     GATEWAY,
-    NGINX,
+    SHORT,
     CostRow,
     cost_row,
     measure,
@@ -23,7 +24,6 @@ from streaming_bench.overhead.usage import process_usage
 
 _LENGTH_MS: Final = 3000  # length of a paced stream
 _TOKENS_PER_S: Final = 15_000  # of all streams together; within the load client's capacity
-_SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
 _REPLICAS: Final = 3
 _FIRST_S: Final = 0.08  # warm-up per model, about a hundred requests
 
@@ -66,7 +66,7 @@ def prompts(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure lengths of prompts."""
     with backend(_REPLICAS) as back, _both(machine, back) as targets:
         for size in (1_000, 10_000, 100_000, 1_000_000):
-            load = replace(_SHORT, streams=16, prompt_bytes=size)
+            load = replace(SHORT, streams=16, prompt_bytes=size)
             samples = measure_rounds(load, targets, back, count)
             yield cost_row(f"prompts of {size // 1000:,} kB", "request", samples)
 
@@ -78,7 +78,7 @@ def replicas(machine: Machine, count: int) -> Iterator[CostRow]:
         targets = {
             str(number): stack.enter_context(gateway(machine, settings(back.ports[:number]))) for number in numbers
         }
-        samples = measure_rounds(_SHORT, targets, back, count)
+        samples = measure_rounds(SHORT, targets, back, count)
         for name in targets:
             yield cost_row(f"{name} replicas", "request", samples, name)
 
@@ -94,8 +94,8 @@ def models(machine: Machine, count: int) -> Iterator[CostRow]:
             for number in numbers
         }
         for target in targets.values():  # so that each model has learned, and has metrics
-            measure(replace(_SHORT, length_s=len(target.models) * _FIRST_S), target, back)
-        samples = measure_rounds(_SHORT, targets, back, count)
+            measure(replace(SHORT, length_s=len(target.models) * _FIRST_S), target, back)
+        samples = measure_rounds(SHORT, targets, back, count)
         for name in targets:
             yield cost_row(name, "request", samples, name)
         most = f"{numbers[-1]} models"
@@ -107,7 +107,7 @@ def scrapes(machine: Machine, count: int) -> Iterator[CostRow]:
     """Measure the longest pause of streams with and without constant scrapes of the metrics of 50 models."""
     load = _paced(100, 20)
     with backend(_REPLICAS) as back, gateway(machine, settings(back.ports, models=50)) as target:
-        measure(_SHORT, target, back)  # so that all models have metrics
+        measure(SHORT, target, back)  # so that all models have metrics
         for name, scraping in (
             ("metrics of 50 models, not scraped", False),
             ("metrics of 50 models scraped without pause", True),

@@ -1,4 +1,4 @@
-"""The processes of the cost bench: the back end, gateways, and nginx in front of the same back end.
+"""The processes of the cost bench: the back end, and gateways in front of it.
 
 The measured process has a core of its own if there are two; this process and the back end share the other one. Ports
 are chosen by the system. All processes end with their context. Units: seconds.
@@ -9,36 +9,22 @@ import json
 import os
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from streaming_bench.errors import BenchError
-from streaming_bench.processes import ROOT, START_S_MAX, end, read_line, start_gateway
+from streaming_bench.processes import ROOT, end, read_line, start_gateway
 
 KEY: Final = "bench"  # the caller's, where keys are required
 _FILES: Final = 65_536  # 5,000 streams take 10,000 of a gateway
-_SBIN: Final = "/usr/sbin:/usr/local/sbin"  # Debian's folder of nginx, which is not in every PATH
-_NGINX: Final = """worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log stderr error;
-events {{ worker_connections 20000; }}
-http {{
-  access_log off; keepalive_requests 1000000000; client_max_body_size 8m; client_body_buffer_size 2m;
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-  upstream replicas {{ {servers} keepalive 6000; keepalive_requests 1000000000; }}
-  server {{ listen 127.0.0.1:{port} backlog=4096;
-    location / {{ proxy_pass {scheme}://replicas; proxy_http_version 1.1; proxy_set_header Connection "";
-      proxy_buffering off; proxy_ssl_session_reuse on; }} }}
-}}
-"""
 
 
 class ProxyProcess(NamedTuple):
-    """A measured gateway or nginx.
+    """A measured gateway or another proxy.
 
     Attributes:
         port: port of its API.
@@ -138,15 +124,32 @@ def _certificate(folder: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def gateway(machine: Machine, config: Mapping[str, object], certificate: str | None = None) -> Iterator[ProxyProcess]:
+def gateway(
+    machine: Machine,
+    config: Mapping[str, object],
+    certificate: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    wrapper: Sequence[str] = (),
+    folder: Path = ROOT,
+) -> Iterator[ProxyProcess]:
     """Run a gateway with this configuration while inside.
+
+    Args:
+        machine: cores of this machine.
+        config: its configuration.
+        certificate: path of the replicas' certificate; None without TLS.
+        environment: additional environment variables.
+        wrapper: program that runs the gateway, with its arguments; empty for none.
+        folder: folder of the packages.
 
     Raises:
         BenchError: The gateway did not start.
     """
     names = [model["name"] for model in cast(list[dict[str, str]], config["models"])]
-    environment = {"OMP_NUM_THREADS": "1", **({} if certificate is None else {"SSL_CERT_FILE": certificate})}
-    with start_gateway(config, environment=environment, on_start=machine.pin) as process:
+    variables = {"OMP_NUM_THREADS": "1", **({} if certificate is None else {"SSL_CERT_FILE": certificate})}
+    variables |= environment or {}
+    with start_gateway(config, environment=variables, wrapper=wrapper, folder=folder, on_start=machine.pin) as process:
         yield ProxyProcess(process.port, process.pid, process.admin_port, process.start_s, names)
 
 
@@ -174,37 +177,3 @@ def _replicas(ports: Sequence[int], scheme: str, **more: object) -> list[dict[st
         {"name": f"r{n}", "kind": "vllm", "model": "bench", "base_url": f"{scheme}://127.0.0.1:{port}/v1", **more}
         for n, port in enumerate(ports)
     ]
-
-
-@contextlib.contextmanager
-def nginx(machine: Machine, ports: Sequence[int], *, tls: bool = False) -> Iterator[ProxyProcess | None]:
-    """Run nginx in front of these ports while inside; yield None if it is not installed."""
-    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{_SBIN}")
-    if program is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="ttft-cost-") as folder:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        servers = " ".join(f"server 127.0.0.1:{each};" for each in ports)
-        file, scheme = Path(folder) / "nginx.conf", "https" if tls else "http"
-        file.write_text(_NGINX.format(folder=folder, port=port, servers=servers, scheme=scheme), encoding="utf-8")
-        command = [program, "-e", "stderr", "-p", folder, "-c", str(file)]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as process:
-            machine.pin(process.pid)
-            try:
-                _await_port(process, port)
-                yield ProxyProcess(port, process.pid)
-            finally:
-                process.terminate()
-                end(process)
-
-
-def _await_port(process: subprocess.Popen[bytes], port: int) -> None:
-    begin = datetime.now(UTC)
-    while process.poll() is None and (datetime.now(UTC) - begin).total_seconds() < START_S_MAX:
-        with socket.socket() as trying:
-            if trying.connect_ex(("127.0.0.1", port)) == 0:
-                return
-    raise BenchError(f"nginx did not start on port {port}; its output is above")

@@ -1,38 +1,25 @@
-"""The rows of the cost bench: loads against gateways, and against nginx.
+"""The rows of the cost bench: one load against a gateway, and against other proxies.
 
 All targets of a group run at the same time and take turns within each round, so that changes of the machine's speed
 affect all of them; the median of the rounds counts. Units: microseconds of CPU time unless a row has another unit.
 """
 
 import asyncio
-import contextlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, NamedTuple
 
 from streaming_bench.errors import BenchError
 from streaming_bench.overhead.client import LoadResult, StreamLoad, send
-from streaming_bench.overhead.processes import (
-    KEY,
-    Backend,
-    Machine,
-    ProxyProcess,
-    backend,
-    gateway,
-    limited_settings,
-    nginx,
-    settings,
-)
+from streaming_bench.overhead.counters import hardware_counter
+from streaming_bench.overhead.processes import Backend, ProxyProcess
+from streaming_bench.overhead.proxies import NGINX
 from streaming_bench.overhead.usage import core_usage, process_usage
 
 GATEWAY: Final[str] = "gateway"
-NGINX: Final[str] = "nginx"
-_SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
-_PACED: Final = StreamLoad(streams=1000, tokens=60, gap_ms=50)
-_SECURE: Final = StreamLoad(streams=300, tokens=100, gap_ms=30)  # the handshakes of a thousand would load the back end
+SHORT: Final = StreamLoad(streams=64, tokens=20, length_s=2.0)
 _ALONE: Final = StreamLoad(streams=1, tokens=1, length_s=1.5)
-_REPLICAS: Final = 3
 _WARM_S: Final = 0.7
 _MEMORY_S: Final = 0.25  # between two readings
 
@@ -47,6 +34,7 @@ class CostSample(NamedTuple):
         rss_mb: peak of the target's resident memory.
         upstream: requests received by the back end.
         foreign: share of the target's core used by other processes.
+        instructions: executed outside the kernel; None without hardware counters.
     """
 
     seen: LoadResult
@@ -55,6 +43,7 @@ class CostSample(NamedTuple):
     rss_mb: float
     upstream: int
     foreign: float
+    instructions: int | None = None
 
 
 class CostRow(NamedTuple):
@@ -68,6 +57,8 @@ class CostRow(NamedTuple):
         nginx: figure of nginx; None without one.
         nginx_user: part of `nginx` spent in the program; None if it is not CPU time.
         foreign: highest share of the core used by other processes, which make caches cold and figures high.
+        instructions: thousands of instructions of `ours` outside the kernel; None without hardware counters.
+        nginx_instructions: the same of `nginx`.
     """
 
     name: str
@@ -77,6 +68,8 @@ class CostRow(NamedTuple):
     nginx: float | None = None
     nginx_user: float | None = None
     foreign: float = 0.0
+    instructions: float | None = None
+    nginx_instructions: float | None = None
 
 
 SamplesByTarget = Mapping[str, Sequence[CostSample]]
@@ -89,17 +82,20 @@ def measure(load: StreamLoad, target: ProxyProcess, back: Backend) -> CostSample
     Raises:
         BenchError: More than one answer in a thousand failed.
     """
-    requests = back.pace(load.gap_ms)
-    before, core_before = process_usage(target.pid), core_usage(target.pid)
-    seen, rss_mb = asyncio.run(_send(load, target))
-    after, core_after = process_usage(target.pid), core_usage(target.pid)
+    requests, counted = back.pace(load.gap_ms), None
+    with hardware_counter(target.pid) as read:
+        before, core_before = process_usage(target.pid), core_usage(target.pid)
+        seen, rss_mb = asyncio.run(_send(load, target))
+        after, core_after = process_usage(target.pid), core_usage(target.pid)
+        if read is not None:
+            counted = read()
     if seen.errors > seen.requests // 1000:
         raise BenchError(f"{seen.errors} of {seen.errors + seen.requests} answers failed under {load}")
     user_s, kernel_s = after.user_s - before.user_s, after.kernel_s - before.kernel_s
     share = user_s / (user_s + kernel_s) if user_s + kernel_s else 0.0
     cpu_s, busy_s = after.cpu_s - before.cpu_s, core_after.busy_s - core_before.busy_s
     foreign = max(0.0, busy_s - cpu_s) / max(0.01, busy_s + core_after.idle_s - core_before.idle_s)
-    return CostSample(seen, cpu_s, share, rss_mb, back.pace(load.gap_ms) - requests, foreign)
+    return CostSample(seen, cpu_s, share, rss_mb, back.pace(load.gap_ms) - requests, foreign, counted)
 
 
 async def _send(load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, float]:
@@ -126,86 +122,56 @@ def measure_rounds(
     return found
 
 
-def cost_row(name: str, per: Literal["request", "token"], samples: SamplesByTarget, ours: str = GATEWAY) -> CostRow:
-    """Return a row of CPU time for each request or token: the median over the rounds."""
-    own, own_user = _cost(samples[ours], per)
-    theirs, theirs_user = _cost(samples[NGINX], per) if NGINX in samples else (None, None)
-    foreign = max(each.foreign for found in samples.values() for each in found)
-    return CostRow(name, f"us a {per}", own, own_user, theirs, theirs_user, foreign)
+class Cost(NamedTuple):
+    """Cost of a request or a token.
+
+    Attributes:
+        cpu_us: CPU time.
+        user_us: part of `cpu_us` spent in the program.
+        instructions: thousands of instructions outside the kernel; None without hardware counters.
+    """
+
+    cpu_us: float
+    user_us: float
+    instructions: float | None
 
 
-def _cost(samples: Sequence[CostSample], per: Literal["request", "token"]) -> tuple[float, float]:
+def median_cost(samples: Sequence[CostSample], per: Literal["request", "token"]) -> Cost:
+    """Return the cost in the sample with the median CPU time."""
     costs = []
     for each in samples:
         count = each.seen.requests if per == "request" else each.seen.tokens
-        costs.append((1e6 * each.cpu_s / count, each.user_share))
-    middle, share = sorted(costs)[len(costs) // 2]
-    return middle, middle * share
+        cpu_us = 1e6 * each.cpu_s / count
+        thousands = None if each.instructions is None else each.instructions / count / 1000
+        costs.append(Cost(cpu_us, cpu_us * each.user_share, thousands))
+    return sorted(costs, key=lambda cost: cost.cpu_us)[len(costs) // 2]
 
 
-def standard(machine: Machine, count: int) -> Iterator[CostRow]:
-    """Measure the table that is compared with the recorded one."""
-    with backend(_REPLICAS) as back:
-        yield from _plain(machine, back, count)
-        if back.tls_ports:
-            yield from _secure(machine, back, count)
+def cost_row(name: str, per: Literal["request", "token"], samples: SamplesByTarget, ours: str = GATEWAY) -> CostRow:
+    """Return a row of CPU time for each request or token: the median over the rounds."""
+    own = median_cost(samples[ours], per)
+    foreign = max(each.foreign for found in samples.values() for each in found)
+    row = CostRow(name, f"us a {per}", own.cpu_us, own.user_us, foreign=foreign, instructions=own.instructions)
+    if NGINX not in samples:
+        return row
+    theirs = median_cost(samples[NGINX], per)
+    return row._replace(nginx=theirs.cpu_us, nginx_user=theirs.user_us, nginx_instructions=theirs.instructions)
 
 
-def _plain(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
-    """Measure without TLS."""
-    with contextlib.ExitStack() as stack:
-        targets = {
-            GATEWAY: stack.enter_context(gateway(machine, settings(back.ports))),
-            "off": stack.enter_context(gateway(machine, settings(back.ports, policy="off"))),
-            "limited": stack.enter_context(gateway(machine, limited_settings(back.ports))),
-        }
-        yield CostRow("from start to ready", "s", targets[GATEWAY].start_s)
-        yield CostRow("memory, idle", "MB", process_usage(targets[GATEWAY].pid).rss_mb)
-        beside = stack.enter_context(nginx(machine, back.ports))
-        if beside is not None:
-            targets[NGINX] = beside
-        short = measure_rounds(replace(_SHORT, key=KEY), targets, back, count)
-        yield cost_row("64 streams of 20 tokens", "request", short)
-        yield cost_row("the same, hedging off", "request", short, "off")
-        yield cost_row("the same, keys, limits, prices, quotas", "request", short, "limited")
-        few = {name: targets[name] for name in (GATEWAY, NGINX) if name in targets}
-        paced = measure_rounds(_PACED, few, back, count)
-        yield cost_row("1,000 paced streams", "token", paced)
-        yield _memory_row("memory, 1,000 streams", paced)
-        yield from _first_tokens(few, back, count)
-
-
-def _memory_row(name: str, samples: SamplesByTarget) -> CostRow:
-    theirs = max(each.rss_mb for each in samples[NGINX]) if NGINX in samples else None
-    return CostRow(name, "MB", max(each.rss_mb for each in samples[GATEWAY]), None, theirs)
-
-
-def _first_tokens(targets: Mapping[str, ProxyProcess], back: Backend, count: int) -> Iterator[CostRow]:
-    """Measure the time added to the first token of sequential streams, compared with the back end alone."""
-    direct = ProxyProcess(back.ports[0], targets[GATEWAY].pid)  # its CPU time is not used
+def added_ms(targets: Mapping[str, ProxyProcess], back: Backend, count: int) -> dict[str, tuple[float, float]]:
+    """Return p50 and p99 of the time added to the first token of sequential streams, compared with the back end."""
+    direct = ProxyProcess(back.ports[0], next(iter(targets.values())).pid)  # its CPU time is not used
     samples = measure_rounds(_ALONE, {"direct": direct, **targets}, back, count)
-    for title, cut in (("p50", 0.5), ("p99", 0.99)):
-        found = {
-            name: statistics.median(_quantile(each.seen.ttfts_s, cut) for each in of) for name, of in samples.items()
-        }
-        added = {name: 1000 * (value - found["direct"]) for name, value in found.items()}
-        yield CostRow(f"added to the first token, {title}", "ms", added[GATEWAY], None, added.get(NGINX))
+
+    def quantile(name: str, share: float) -> float:
+        return 1000 * statistics.median(_quantile(each.seen.ttfts_s, share) for each in samples[name])
+
+    return {
+        name: (quantile(name, 0.5) - quantile("direct", 0.5), quantile(name, 0.99) - quantile("direct", 0.99))
+        for name in targets
+    }
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def _secure(machine: Machine, back: Backend, count: int) -> Iterator[CostRow]:
-    """Measure with TLS to the replicas."""
-    with contextlib.ExitStack() as stack:
-        config = settings(back.tls_ports, tls=True)
-        targets = {GATEWAY: stack.enter_context(gateway(machine, config, back.certificate))}
-        beside = stack.enter_context(nginx(machine, back.tls_ports, tls=True))
-        if beside is not None:
-            targets[NGINX] = beside
-        short = measure_rounds(_SHORT, targets, back, count)
-        yield cost_row("64 streams of 20 tokens, TLS upstream", "request", short)
-        paced = measure_rounds(_SECURE, targets, back, count)
-        yield cost_row("300 paced streams, TLS upstream", "token", paced)
