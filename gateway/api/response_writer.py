@@ -254,6 +254,6 @@ class ResponseWriter:
             if self.started:
                 return  # the error was sent, or this method was called again
         self.started = self.ended = self.is_over = True
-        self._transport.close()  # whoever owns the connection then drops the exchange
+        self._transport.close()  # the connection then drops the exchange
         if race is not None:
             race.give_up(failure)
