@@ -27,7 +27,7 @@ from gateway.api.connections import admit
 from gateway.api.error_handlers import answer_errors
 from gateway.api.hosts import HostCheck
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
-from gateway.events import ConfigReloaded, Event
+from gateway.events import ConfigReloaded
 from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
@@ -132,9 +132,11 @@ class Admin:
         controls: actions of the POST routes.
         usage: source of GET /admin/usage.
         admission: source of the state of queues, key limits and body memory.
+        flush: has observers count what has happened; called before each answer.
 
     Attributes:
         app: ASGI application, for its own address.
+        on_event: sends an event to all subscribers of the feed (a `gateway.events.Listener`).
         key: key required as `Authorization: Bearer ...`; None for no key.
         hosts: checks the hosts of requests if there is no key.
     """
@@ -148,8 +150,10 @@ class Admin:
         usage: UsageSource,
         *,
         admission: AdmissionSource = AdmissionState,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self._render = metrics.render
+        self._flush = flush
         self._state = state
         self._admission = admission
         self._describe = describe
@@ -158,9 +162,10 @@ class Admin:
         self.key: str | None = None
         self.hosts = HostCheck()
         self._feed = Feed()
+        self.on_event = self._feed.on_event
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         app.add_api_route("/healthz", _healthz, methods=["GET", "HEAD"])
-        guarded = [Depends(self._check_key)]
+        guarded = [Depends(self._admit)]
         app.add_api_route(
             "/metrics", self._metrics, methods=["GET", "HEAD"], dependencies=guarded
         )  # scrapers may add any query parameters
@@ -177,23 +182,20 @@ class Admin:
         app.add_api_route("/admin/events", self._events, dependencies=plain)
         answer_errors(app, _ROUTES)
 
-    def on_event(self, event: Event) -> None:
-        """Send an event to all subscribers of the feed (a `gateway.events.Listener`)."""
-        self._feed.on_event(event)
-
     def close(self) -> None:
         """End all feeds; must be called first when the gateway stops."""
         self._feed.close()
 
-    async def _check_key(self, request: Request) -> None:
+    async def _admit(self, request: Request) -> None:
+        """Check the key or the host; the answer then counts everything that happened before."""
         if self.key is None:
             self.hosts.check(request.scope["headers"])
-            admit(request.scope, known=False)
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.key.encode()):
-            raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
-        admit(request.scope, known=True)
+        else:
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.key.encode()):
+                raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
+        admit(request.scope, known=self.key is not None)
+        self._flush()
 
     async def _metrics(self) -> Response:
         return Response(await self._render(), media_type=CONTENT_TYPE)

@@ -30,9 +30,10 @@ from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
 from gateway.config.errors import ConfigError
 from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
-from gateway.events import AcceptingChanged, ConfigReloaded, Event, HedgingSwitched, Listener, ReplicaSwitched
+from gateway.events import AcceptingChanged, ConfigReloaded, HedgingSwitched, ReplicaSwitched
 from gateway.learned_file import LearnedFile
 from gateway.observe.describe import admission_state, describe, pool_state
+from gateway.observe.hub import Hub
 from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
@@ -94,7 +95,7 @@ class Gateway:
         self._tune = tune
         self._reloading = asyncio.Lock()
         self._next_traceback_s = 0.0
-        self._hub = Hub()
+        self._hub = Hub(loop)
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
         self.learned = LearnedFile(settings.learned_file, lambda: self._topology.models, self._runtime)
@@ -108,6 +109,7 @@ class Gateway:
             Controls(self._switch, self._switch_replica, self.reload),
             usage.report,
             admission=self._admission_state,
+            flush=self._hub.flush,
         )
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
@@ -115,8 +117,9 @@ class Gateway:
         self._writer = LineWriter(
             out, lambda lines: loss_line(lines, datetime.now(UTC), text=text), _report_unwritable_log
         )
-        log = RequestLog(self._writer.write, text=text)
+        log = RequestLog(self._writer.write, lambda: datetime.now(UTC).timestamp() - loop.time(), text=text)
         self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
+        self._hub.batch_ends.append(log.write_batch)
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
         self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
@@ -147,6 +150,7 @@ class Gateway:
     def close(self) -> None:
         """Close idle connections, and flush the log."""
         self._topology.close()
+        self._hub.flush()
         self._writer.close()
 
     def client_idle_s(self) -> float:
@@ -156,7 +160,7 @@ class Gateway:
     def on_accepting(self, address: str, error: OSError | None) -> None:
         """Report that accepting connections fails, or with None that it works again."""
         reason = None if error is None else error.strerror or type(error).__name__
-        self._hub.emit(AcceptingChanged(self._runtime.loop.time(), address, error is None, reason))
+        self._hub.emit_now(AcceptingChanged(self._runtime.loop.time(), address, error is None, reason))
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
         """Report an exception that only the event loop received (an exception handler of asyncio).
@@ -194,11 +198,11 @@ class Gateway:
                     logging.getLogger(__name__).exception("the new configuration could not be applied")
                     text = f"the reload failed with an internal error ({type(error).__name__}); see the gateway's log"
                 topology = self._topology
-                self._hub.emit(
+                self._hub.emit_now(
                     ConfigReloaded(self._runtime.loop.time(), len(topology.models), len(topology.replicas), 0, text)
                 )
                 raise ReloadFailed(text) from error
-            self._hub.emit(event)
+            self._hub.emit_now(event)
             return event
 
     def _apply(self, settings: config.Settings) -> ConfigReloaded:
@@ -275,7 +279,7 @@ class Gateway:
             if name in (None, model.name):
                 for pool in model.pools:
                     pool.hedging_on = on
-        self._hub.emit(HedgingSwitched(self._runtime.loop.time(), name, on))
+        self._hub.emit_now(HedgingSwitched(self._runtime.loop.time(), name, on))
 
     def _switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> None:
         models = [model for model in self._topology.models.values() if model_name in (None, model.name)]
@@ -299,7 +303,7 @@ class Gateway:
             for replica in pool.replicas:
                 if replica.name in names and replica.out is not out:
                     pool.switch(replica, now_s, out=out)
-                    self._hub.emit(ReplicaSwitched(now_s, model.name, replica.name, out))
+                    self._hub.emit_now(ReplicaSwitched(now_s, model.name, replica.name, out))
 
 
 async def _no_body() -> Message:
@@ -308,24 +312,6 @@ async def _no_body() -> Message:
 
 async def _ignore(_: Message) -> None:
     pass
-
-
-class Hub:
-    """Sends events to listeners; an exception in a listener never fails a request."""
-
-    def __init__(self) -> None:
-        self.listeners: list[Listener] = []
-        self.failures = 0
-
-    def emit(self, event: Event) -> None:
-        """Call every listener."""
-        for listener in self.listeners:
-            try:
-                listener(event)
-            except Exception:  # an observer's bug
-                self.failures += 1
-                if self.failures == 1:
-                    logging.getLogger(__name__).exception("an observer failed; further failures are not logged")
 
 
 def _report_unwritable_log(error: OSError) -> None:

@@ -1,7 +1,7 @@
 """The log: one line for each request, and one for each rare event, as JSON or as text for a terminal.
 
-Owns the fields of a line (docs/logs.md) and reads the wall clock. Independent of the output: a function takes each line
-or rejects it. Never logged: prompts, answers, texts of upstream errors, keys (events do not contain them). Values from
+Owns the fields of a line (docs/logs.md). Independent of the output: a function takes the lines of a batch or rejects
+them. Never logged: prompts, answers, texts of upstream errors, keys (events do not contain them). Values from
 outside are truncated, and cannot break a line or control a terminal.
 
 Units: milliseconds in lines, from the events' seconds.
@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -48,6 +48,7 @@ Level = Literal["info", "warning", "error"]
 
 _LABEL_CHARS_MAX = 200  # length of ids and error codes, which may come from an upstream
 _COMPONENT_SILENCE_S = 60.0  # a component that keeps failing is logged once in this time
+_WHOLE: Final = 1.5 * 2.0**52  # a number to which this is added and from which it is taken is rounded to a whole one
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")  # controls, line ends, bidi
 
 _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
@@ -134,35 +135,44 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RequestLog:
-    """Turns events into lines.
+    """Turns events into lines, which are written in batches.
 
     Args:
-        write: takes a line with its newline.
+        write: takes the lines of a batch, each with its newline.
+        epoch_s: returns the Unix time at which the clock of the events was 0; read once for each batch.
         text: True for text lines instead of JSON.
-        now: wall clock, in UTC.
     """
 
-    def __init__(
-        self,
-        write: Callable[[bytes], object],
-        *,
-        text: bool = False,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, write: Callable[[bytes], object], epoch_s: Callable[[], float], *, text: bool = False) -> None:
         self._write = write
+        self._read_epoch_s = epoch_s
         self._text = text
-        self._now = now
+        self._lines: list[bytes] = []
+        self._epoch_s = 0.0
         # component -> time of its last line, failures since then
         self._failed_components: dict[str, tuple[float, int]] = {}
 
     def on_event(self, event: Event) -> None:
-        """Write the event's line, if there is one (a `gateway.events.Listener`)."""
+        """Add the event's line, if there is one, to the batch (a `gateway.events.Listener`)."""
+        if not self._lines:
+            self._epoch_s = self._read_epoch_s()
+        time = datetime.fromtimestamp(self._epoch_s + event.at_s, UTC)
         if isinstance(event, RequestEnded):
-            line = _request_line(event, self._now())
-            self._put(_request_text(line).encode() if self._text else _encode(line))
-            return
-        if isinstance(event, _IN_REQUEST_LINE):
-            return
+            line = _request_line(event, time)
+            self._lines.append(_request_text(line).encode() if self._text else _encode(line))
+        elif not isinstance(event, _IN_REQUEST_LINE):
+            self._add_rare(event, time)
+
+    def write_batch(self) -> None:
+        """Write the lines of the batch."""
+        lines, self._lines = self._lines, []
+        if lines:
+            batch = b"\n".join(lines)
+            if self._text or b"\x7f" in batch or not batch.isascii():  # JSON escapes all other control characters
+                batch = b"\n".join(map(_escaped, lines))
+            self._write(batch + b"\n")
+
+    def _add_rare(self, event: Event, time: datetime) -> None:
         name, level = _RARE_EVENTS[type(event)]
         fields = _fields(event)
         if isinstance(event, ComponentFailed):
@@ -172,12 +182,12 @@ class RequestLog:
                 return
             self._failed_components[event.component] = (event.at_s, 0)
             fields["more"] = repeats
-        self._put(_rare_line(name, level, fields, self._now(), text=self._text))
+        self._lines.append(_rare_line(name, level, fields, time, text=self._text))
 
-    def _put(self, line: bytes) -> None:
-        if self._text or b"\x7f" in line or not line.isascii():  # JSON escapes all other control characters
-            line = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
-        self._write(line + b"\n")
+
+def _escaped(line: bytes) -> bytes:
+    """Escape the characters that break a line or control a terminal."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
 
 
 def loss_line(lines: int, now: datetime, *, text: bool) -> bytes:
@@ -197,40 +207,46 @@ def wants_text(log_format: LogFormat, fd: int) -> bool:
     return log_format == "text" or (log_format == "auto" and os.isatty(fd))
 
 
-def _request_line(event: RequestEnded, now: datetime) -> RequestLine:
+def _request_line(event: RequestEnded, time: datetime) -> RequestLine:
+    status, error, attempts = event.status, event.error, event.attempts
+    priced = [attempt.charge for attempt in attempts if attempt.charge.cost is not None]
     return RequestLine(
-        now,
-        "error" if event.status >= 500 else "warning" if event.status == 429 else "info",
+        time,
+        "error" if status >= 500 else "warning" if status == 429 else "info",
         "request",
         event.request_id,
         event.key_name,
         event.model,
         event.api,
         event.streaming,
-        event.status,
+        status,
         event.result,
         _ms(event.total_s),
         _ms(event.gateway_s),
         event.events,
-        [_attempt_line(attempt) for attempt in event.attempts],
+        [_attempt_line(attempt) for attempt in attempts],
         None if event.work_s is None else _ms(event.work_s),
-        _ms_or_none(event.ttft_s),
+        None if event.ttft_s is None else _ms(event.ttft_s),
         event.winner,
-        _truncated(event.error),
+        None if error is None else error[:_LABEL_CHARS_MAX],
         event.denials,
         event.denied_why,
         event.malformed,
         event.usage,
         event.beyond_boundary,
         event.never_hedged,
-        costs(attempt.charge for attempt in event.attempts),
-        [_recovery_line(recovery) for recovery in event.recoveries],
+        costs(priced) if priced else {},
+        [_recovery_line(recovery) for recovery in event.recoveries] if event.recoveries else [],
         _ms(event.queued_s) if event.queued_s else None,
         event.trace_id,
     )
 
 
 def _attempt_line(attempt: AttemptReport) -> AttemptLine:
+    upstream_id, charge = attempt.upstream_request_id, attempt.charge
+    headers_s, work_s, content_s = attempt.headers_s, attempt.work_s, attempt.content_s
+    predicted_s, hedge_after_s = attempt.predicted_s, attempt.hedge_after_s
+    is_usage_only = charge.disposition is Disposition.WINNER and charge.cost is None and not charge.estimated
     return AttemptLine(
         attempt.replica,
         attempt.role,
@@ -238,22 +254,17 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
         attempt.outcome,
         _ms(attempt.start_s),
         _ms(attempt.end_s),
-        _ms_or_none(attempt.headers_s),
-        None if attempt.work_s is None else _ms(attempt.work_s),
-        _ms_or_none(attempt.content_s),
+        None if headers_s is None else _ms(headers_s),
+        None if work_s is None else _ms(work_s),
+        None if content_s is None else _ms(content_s),
         attempt.status,
         attempt.error,
-        _truncated(attempt.upstream_request_id),
+        None if upstream_id is None else upstream_id[:_LABEL_CHARS_MAX],
         attempt.usage,
-        _ms_or_none(attempt.predicted_s),
-        _ms_or_none(attempt.hedge_after_s),
-        None if _is_usage_only(attempt.charge) else attempt.charge,
+        None if predicted_s is None else _ms(predicted_s),
+        None if hedge_after_s is None else _ms(hedge_after_s),
+        None if is_usage_only else charge,
     )
-
-
-def _is_usage_only(charge: Charge) -> bool:
-    """Return True if the reported usage is the whole charge."""
-    return charge.disposition is Disposition.WINNER and charge.cost is None and not charge.estimated
 
 
 def _request_text(line: RequestLine) -> str:
@@ -334,14 +345,6 @@ def _clock(now: datetime) -> str:
     return now.isoformat(sep=" ", timespec="milliseconds")[:23]
 
 
-def _truncated(label: str | None) -> str | None:
-    return label if label is None else label[:_LABEL_CHARS_MAX]
-
-
 def _ms(seconds: float) -> float:
-    """Convert to milliseconds, rounded to the microsecond; faster than round()."""
-    return int(seconds * 1e6 + 0.5) / 1e3
-
-
-def _ms_or_none(seconds: float | None) -> float | None:
-    return None if seconds is None else int(seconds * 1e6 + 0.5) / 1e3
+    """Convert to milliseconds, rounded to the microsecond; at a third of the cost of round()."""
+    return (seconds * 1e6 + _WHOLE - _WHOLE) / 1e3

@@ -58,17 +58,17 @@ class LineWriter:
         """Number of lines lost so far."""
         return self._rejected + self._failed
 
-    def write(self, line: bytes) -> bool:
-        """Take a line with its newline and return at once; return False if the buffer is full.
+    def write(self, lines: bytes) -> bool:
+        """Take whole lines and return at once; return False if there is no room for all of them, which loses them.
 
         All calls must come from one thread, or hold one lock.
         """
-        size = len(line)
+        size = len(lines)
         if self._taken_bytes - self._done_bytes + size > self._bytes_max:
-            self._rejected += 1
+            self._rejected += lines.count(b"\n")
             return False
         self._taken_bytes += size
-        self._lines.append(line)
+        self._lines.append(lines)
         if not self._wake.is_set():
             self._wake.set()
         return True

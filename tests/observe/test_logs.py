@@ -36,6 +36,7 @@ from gateway.events import (
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line, wants_text
+from providers.base import Usage
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REJECTED, REQUEST
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -61,8 +62,14 @@ class Lines:
     """A log and what it wrote."""
 
     def __init__(self, *, text: bool = False) -> None:
-        self.written: list[bytes] = []
-        self.log = RequestLog(self.written.append, text=text, now=lambda: NOW)
+        self.batches: list[bytes] = []
+        self.log = RequestLog(self.batches.append, lambda: NOW.timestamp() - REQUEST.at_s, text=text)
+
+    @property
+    def written(self) -> list[bytes]:
+        """Every line so far."""
+        self.log.write_batch()
+        return b"".join(self.batches).splitlines(keepends=True)
 
     def of(self, *events: Event) -> list[dict[str, object]]:
         """Every line so far as JSON, after these events."""
@@ -142,7 +149,7 @@ def test_text_line() -> None:
     """On a terminal the same is one line for people."""
     lines = Lines(text=True)
     lines.log.on_event(replace(HEDGED, denials=(Denial.QUOTA,), error="cut", status=502))
-    lines.log.on_event(BreakerChanged(1.0, "llama", "a", "open"))
+    lines.log.on_event(BreakerChanged(REQUEST.at_s, "llama", "a", "open"))
     request, breaker = lines.written
     assert request == (
         b"2026-03-01 12:30:15.250 error 502 llama backup_won 1200ms ttft=300ms key=team-a id=r-1 error=cut denied=quota"
@@ -266,7 +273,7 @@ def test_every_field_is_documented() -> None:
     """docs/logs.md has a row for each field and each event."""
     documented = set(re.findall(r"^\| `(\w+)` \|", DOCS, re.MULTILINE))
     fields = {*RequestLine.__struct_fields__, *AttemptLine.__struct_fields__, *Charge.__struct_fields__}
-    fields |= set(RecoveryLine.__struct_fields__)
+    fields |= {*RecoveryLine.__struct_fields__, *Usage.__struct_fields__}
     names = {"request", "lines_lost", *(str(line["event"]) for line in Lines().of(*RARE))}
     names |= {"hedge_fired", "hedge_denied", "attempt_failed"}  # only followed live
     assert fields | names <= documented

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
 
@@ -230,16 +229,12 @@ def test_signs_and_contents_are_not_mixed() -> None:
 
 def test_the_log_names_the_sign_that_was_timed() -> None:
     """`work_ms` beside `ttft_ms`, for the request and its attempt; absent where content was timed."""
-    lines: list[bytes] = []
-
-    def write(line: bytes) -> bool:
-        lines.append(line)
-        return True
-
-    log = RequestLog(write, text=False, now=lambda: datetime.now(UTC))
+    batches: list[bytes] = []
+    log = RequestLog(batches.append, lambda: 0.0)
     log.on_event(run_race(Scripted(thinks(0.05)), prepare=learned()).report)
     log.on_event(run_race(Scripted(thinks(0.05))).report)
-    timed, untimed = map(json.loads, lines)
+    log.write_batch()
+    timed, untimed = map(json.loads, batches[0].splitlines())
     assert (timed["work_ms"], timed["ttft_ms"]) == (50.0, 60_050.0)
     assert timed["attempts"][0]["work_ms"] == 50.0
     assert "work_ms" not in untimed

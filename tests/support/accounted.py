@@ -115,9 +115,10 @@ class Books:
 
     def __init__(self) -> None:
         self.ended: list[RequestEnded] = []
-        self._lines: list[bytes] = []
+        self._batches: list[bytes] = []
         self._metrics, self._usage = Metrics(list), UsageTable()
-        self._listeners = [RequestLog(self._write).on_event, self._metrics.on_event, self._usage.on_event]
+        self._log = RequestLog(self._batches.append, lambda: 0.0)
+        self._listeners = [self._log.on_event, self._metrics.on_event, self._usage.on_event]
 
     def hear(self, event: Event) -> None:
         """Tell all of them."""
@@ -128,16 +129,13 @@ class Books:
 
     async def told(self) -> dict[str, Sums]:
         """Money and tokens, by who tells them."""
+        self._log.write_batch()
         return {
             "events": _from_events(self.ended),
-            "log": _from_log(self._lines),
+            "log": _from_log(b"".join(self._batches).splitlines()),
             "metrics": _from_metrics(await self._metrics.render()),
             "usage": _from_usage(self._usage),
         }
-
-    def _write(self, line: bytes) -> bool:
-        self._lines.append(line)
-        return True
 
 
 def disagreements(told: dict[str, Sums]) -> list[str]:

@@ -36,15 +36,21 @@ class Site:
         port: of the gateway's public address.
         replicas: the simulated servers by name.
         gateway: its object graph, None where it is a process of its own.
-        events: what its core has told its observers, likewise.
         pid: of that process, else 0.
     """
 
     port: int
     replicas: dict[str, SimulatedServer] = field(default_factory=dict)
     gateway: Gateway | None = None
-    events: list[Event] = field(default_factory=list)
     pid: int = 0
+    _events: list[Event] = field(default_factory=list)
+
+    @property
+    def events(self) -> list[Event]:
+        """Every event of its core so far; of a process of its own none."""
+        if self.gateway is not None:
+            self.gateway._hub.flush()
+        return self._events
 
     @property
     def url(self) -> str:
@@ -170,7 +176,7 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
             await server.prepared.wait()
             server.acceptor.start()
             site = Site(serve._name(sock).port, gateway=gateway)
-            gateway._hub.listeners.append(site.events.append)
+            gateway._hub.listeners.append(site._events.append)
             try:
                 yield site
             finally:
