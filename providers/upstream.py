@@ -171,7 +171,7 @@ class _HttpStream:
         self._reader: EventReader | None = None  # set while the body is read as events
         self._body: bytearray | None = None  # the body, if it is not read as events
         self._status = 0
-        self._headers: Headers = ()
+        self._headers: Headers = ()  # of an error status
         self._compression = b""  # the body's content-encoding, empty if uncompressed
         self._paused = False
         self._content_seen = False  # content or a refusal was pushed
@@ -198,7 +198,7 @@ class _HttpStream:
     def on_response(self, status: int, headers: Headers) -> None:
         if self._sink is None:
             return
-        self._status, self._headers = status, headers
+        self._status = status
         is_json = False
         for name, value in headers:
             if name == b"content-type":
@@ -206,6 +206,7 @@ class _HttpStream:
             elif name == b"content-encoding" and value.lower() != b"identity":
                 self._compression = value
         if status != 200:
+            self._headers = headers
             self._wait_for_rest(_ERROR_BODY_S)
         elif self._compression:
             encoding = self._compression[:_QUOTED_MAX].decode("latin-1")
@@ -266,7 +267,7 @@ class _HttpStream:
              wo|rld|usage|     feed: ", wo" and "rld" are pushed together, then usage; no run after an incomplete event
             a|b|c|             one run; this method is not called
             a|b|usage|[DONE]|  run of "a" and "b"; feed: usage, [DONE]
-            a|finish|b|        run of "a"; feed: finish, "b"
+            a|finish|b|        "a", finish and "b" one by one
             é|                 feed: text outside ASCII is in no run
         """
         splitter = self._splitter

@@ -29,7 +29,7 @@ from providers.errors import TimedOut, UpstreamError
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
 EARLY_EVENTS: Final = 8  # so few events that a replay is worth trying even for a sampled answer
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
-_PACK_BYTES: Final = 64 * 1024  # events kept uncompressed before they are packed
+_PACK_BYTES: Final = 16 * 1024  # events kept uncompressed before they are packed; most of a stream's memory
 _PACK_LEVEL: Final = 1  # the fastest; events are very similar
 _NO_FAULT: Final = (Outcome.LOST, Outcome.CLIENT_ERROR, Outcome.UNCLEAR_4XX)  # no fault of the replica
 
@@ -115,8 +115,9 @@ class Recovery:
         # A fallback may be another model: an answer goes on there only where that is configured.
         later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not RecoveryMode.AUTO else ()
         self._pools = (attempt.pool, *later)
-        self._places: set[tuple[Replica, int]] = set()  # replicas, and tokens after which they broke the stream
-        self._rejected_prefill: set[Replica] = set()
+        # Replicas, and the number of tokens after which they broke the stream.
+        self._places: frozenset[tuple[Replica, int]] = frozenset()
+        self._rejected_prefill: frozenset[Replica] = frozenset()
         self._call = call
         self._recoverer = recoverer
         self._transcript: Transcript | None = None  # built when the stream breaks
@@ -194,7 +195,7 @@ class Recovery:
         if verdict.answers:  # another replica must not bypass a policy, but it may support continuations
             no_prefill = self._step is not None and self._step.kind is RecoveryKind.CONTINUE
             if no_prefill:
-                self._rejected_prefill.add(attempt.replica)
+                self._rejected_prefill |= {attempt.replica}
             self.given_up = self.given_up or verdict.outcome is Outcome.MODEL_REFUSAL or not no_prefill
 
     def next(self, attempts: Sequence[Attempt], facts: RequestFacts, now_s: float, rand: float) -> SendTo | None:
@@ -210,7 +211,7 @@ class Recovery:
         transcript = self._read()
         place = (self._attempt.replica, transcript.tokens)
         is_new_place = place not in self._places
-        self._places.add(place)
+        self._places |= {place}
         for kind, continuation in self._kinds(transcript):
             call_facts = facts
             if continuation is not None:

@@ -66,7 +66,8 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"([^"\\]+)"')
-_PLAIN: Final = re.compile(rb"[ !#-\[\]-\x7f]+").fullmatch  # ASCII inside a JSON string, without escapes
+# 1 for bytes that are not plain: control characters, those that end or escape a JSON string, and all outside ASCII.
+_UNUSUAL: Final = bytes(byte < 0x20 or byte > 0x7F or byte in b'"\\' for byte in range(256))
 _LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
@@ -98,6 +99,7 @@ class ChunkReader:
         "_strip_usage",
         "_suffix",
         "_text_at",
+        "_text_of_line",
         "closed",
         "complete",
         "unknown_keys",
@@ -105,15 +107,15 @@ class ChunkReader:
 
     def __init__(self, call: Call, *, strip_usage: bool, first_token: FirstToken, chunks: Chunks) -> None:
         self.complete = self.closed = False
-        self.unknown_keys: set[str] = set()
+        self.unknown_keys: frozenset[str] = frozenset()
         self._choices = call.choices
-        self._finished: set[int] = set()
+        self._finished: frozenset[int] = frozenset()
         self._strip_usage = strip_usage
-        self._ignored = _REASONING if first_token == "answer" else frozenset[str]()
+        self._ignored = _REASONING if first_token == "answer" else frozenset()
         self._chunks = chunks
         self._prefix = self._suffix = b"\0"  # no event ends with this byte
         self._separator = b""  # suffix and prefix, empty until an event was learned
-        self._text_at = slice(0)  # place of the text between prefix and suffix
+        self._text_at = self._text_of_line = slice(0)  # place of the text in an event, and in its first line
         self._learn_left = _LEARN_MAX
         self._reasoning_seen = False  # an event has shown reasoning
 
@@ -122,10 +124,11 @@ class ChunkReader:
         if event == _DONE_EVENT:
             self.complete = self.closed = True
             return _DONE_FRAME
-        is_like_learned = self._separator and event.startswith(self._prefix) and event.endswith(self._suffix)
-        if is_like_learned and _PLAIN(event[self._text_at]):
-            return Frame(_CONTENT, event)  # only its text differs
-        if event[:5] == b"data:" and b"\n" not in event[:-3]:  # one data line and the blank one
+        if self._separator and event.startswith(self._prefix) and event.endswith(self._suffix):
+            text = event[self._text_at]
+            if text and 1 not in text.translate(_UNUSUAL):
+                return Frame(_CONTENT, event)  # the learned event with another text
+        if event[:5] == b"data:" and len(event) - event.find(b"\n") <= 3:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
             except _NOT_TYPED:
@@ -141,19 +144,15 @@ class ChunkReader:
         prefix, suffix, separator = self._prefix, self._suffix, self._separator
         if not separator or not data.startswith(prefix):
             return 0, 0
-        if data.endswith(suffix) and _PLAIN(data[self._text_at]):  # nearly always: a token that arrives alone
-            return len(data), 1
-        texts = data[len(prefix) :].split(separator)
-        last = texts[-1]
-        end = last.find(suffix)
-        if end < 0:
-            texts.pop()  # an event of another kind, or an incomplete one
-        else:
-            texts[-1] = last[:end]
-        text = b"".join(texts)
-        if not texts or b"" in texts or not _PLAIN(text):
+        if data.endswith(suffix):
+            text = data[self._text_at]
+            if text and 1 not in text.translate(_UNUSUAL):  # nearly always: a token that arrives alone
+                return len(data), 1
+        run = data[: data.rfind(suffix) + len(suffix)]
+        texts = [line[self._text_of_line] for line in run.split(b"\n")[:-1:2]]  # each second line is blank
+        if b"" in texts or 1 in b"".join(texts).translate(_UNUSUAL) or prefix + separator.join(texts) + suffix != run:
             return 0, 0
-        return len(text) + len(texts) * len(separator), len(texts)
+        return len(run), len(texts)
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
@@ -178,6 +177,7 @@ class ChunkReader:
             self._prefix, self._suffix = event[: found.start(1)], event[found.end(1) :]
             self._separator = self._suffix + self._prefix
             self._text_at = slice(found.start(1), -len(self._suffix))
+            self._text_of_line = slice(found.start(1), -self._suffix.index(b"\n"))
 
     def _read_fields(self, event: bytes) -> Frame:
         """Classify an event that is not one line of the expected JSON."""
@@ -227,7 +227,7 @@ class ChunkReader:
         if choice.finish_reason:
             if choice.finish_reason == "error":
                 return _ERROR
-            self._finished.add(choice.index if isinstance(choice.index, int) else 0)
+            self._finished |= {choice.index if isinstance(choice.index, int) else 0}
             self.complete = self.complete or len(self._finished) >= self._choices
             if choice.finish_reason not in _ORDINARY and _is_filter(choice.finish_reason):
                 return _REFUSAL
@@ -246,7 +246,7 @@ class ChunkReader:
                     return _REFUSAL
                 kind = _CONTENT
                 if key not in _KNOWN and len(self.unknown_keys) < _UNKNOWN_MAX:
-                    self.unknown_keys.add(key)
+                    self.unknown_keys |= {key}
         return kind
 
     def _usage(self, value: object) -> Usage | None:

@@ -296,7 +296,8 @@ class Connection(asyncio.Protocol):
         elif self._exchange is not None and not self._surplus:
             self._status = status
             self._until_eof = not self._framed and status not in _BODILESS
-            self._exchange.sink.on_response(status, self._headers)
+            headers, self._headers = self._headers, []
+            self._exchange.sink.on_response(status, headers)
 
     def on_message_complete(self) -> None:
         if self._status and not self._surplus:
