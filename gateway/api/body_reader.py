@@ -104,7 +104,7 @@ class Arrival:
         for name, value in headers:
             if name == b"content-length":
                 announced = int(value[:_DIGITS_MAX])
-                if len(value) > _DIGITS_MAX or announced > self._bytes_max:
+                if value[_DIGITS_MAX:] or announced > self._bytes_max:
                     limit = self._bytes_max
                     raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limit}")
                 break

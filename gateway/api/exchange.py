@@ -28,23 +28,30 @@ _DISCARD_BYTES_MAX: Final = 32 * 1024 * 1024
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class Admit(Protocol):
+    """Protects a connection until the response is complete; `known` if the request has a valid key."""
+
+    def __call__(self, *, known: bool) -> None: ...
+
+
 class Connection(Protocol):
-    """The connection of an exchange: HTTP/1.1 on any transport that pauses its writers."""
+    """The connection of an exchange: HTTP/1.1 on any transport that pauses its writers.
+
+    Attributes:
+        admit: called for a request that is served.
+        is_stalled: True while the transport is above its limit for unsent bytes.
+    """
+
+    admit: Admit
+    is_stalled: bool
 
     @property
     def transport(self) -> asyncio.WriteTransport:
-        """Takes the bytes of responses."""
-
-    @property
-    def is_stalled(self) -> bool:
-        """True while the transport is above its limit for unsent bytes."""
+        """The transport that takes the bytes of responses."""
 
     @property
     def own_headers(self) -> Headers:
         """Headers of every response."""
-
-    def admit(self, *, known: bool) -> None:
-        """Protect the connection until the response is complete; `known` if the request has a valid key."""
 
     def on_response_complete(self) -> None:
         """The whole response was written, and the next request may begin."""
@@ -205,7 +212,9 @@ class ClientExchange:
         self._respond_error(error)
 
     def _respond_error(self, error: GatewayError) -> None:
-        self._close_body(None)
+        if self._arrival is not None:
+            self._arrival.close()
+            self._arrival = None
         response = self.response
         respond_error(response, error, self.request_id, self._api, end=not error.closes)
         if not response.ended:
@@ -236,12 +245,8 @@ class ClientExchange:
         self._is_over = True
         if self._discarding is not None:
             self._discarding.cancel()
-        held_since_s = self._held_since_s
-        self._close_body(None if held_since_s is None else self._runtime.loop.time() - held_since_s)
+        if self._arrival is not None:
+            held_since_s = self._held_since_s
+            self._arrival.close(None if held_since_s is None else self._runtime.loop.time() - held_since_s)
         self._release()
-        self.response.race = None  # no cycle outlives a request
-
-    def _close_body(self, held_s: float | None) -> None:
-        arrival, self._arrival = self._arrival, None
-        if arrival is not None:
-            arrival.close(held_s)
+        self._arrival = self.response.race = None  # no cycle outlives a request

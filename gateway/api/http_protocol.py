@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from gateway.api.connections import SCOPE_KEY, ClientConnection, WaitingConnections
-from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.exchange import Admit, ClientExchange, Connection
 from gateway.api.request_head import RequestHead
 from gateway.errors import BadRequest, GatewayError
 from providers.base import Headers
@@ -90,9 +90,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._waiting = WaitingConnections() if waiting is None else waiting
         self._open_exchange = open_exchange
         self._connection: ClientConnection  # from connection_made on
+        self.admit: Admit  # the same
+        self.is_stalled = False
         self.logger = _LOG
         self._under_way: RequestResponseCycle | ClientExchange | None = None  # its response is the next to be sent
         self._last: RequestResponseCycle | ClientExchange | None = None  # the request that was read last
+        self._exchange: ClientExchange | None = None  # the same if it is an exchange
         self._in_head = False  # part of a head has arrived
         self._head_bytes = 0
         self._data: bytes | memoryview = b""  # what is being parsed
@@ -110,9 +113,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self._connection = ClientConnection(self._waiting, transport)
+        self.admit = self._connection.admit
 
     def connection_lost(self, exc: Exception | None) -> None:
-        under_way, self._under_way, self._last = self._under_way, None, None
+        under_way = self._under_way
+        self._under_way = self._last = self._exchange = None
         self.pipeline.clear()
         if isinstance(under_way, ClientExchange):
             under_way.client_gone()
@@ -125,16 +130,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._last_response is not None:
             return
-        self._bytes_since_body += len(data)
-        self._parse(data)
+        size = len(data)
+        self._bytes_since_body += size
+        rest: bytes | memoryview = data
+        while rest:
+            self._data = rest
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:  # is ignored: the parser goes on after that request
+                rest = memoryview(rest)[upgrade.args[0] :]
+                continue
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+            break
+        self._data = b""
+        exchange = self._exchange
         if self._in_head or self.head_since_s is not None:  # the data belongs to a head that is still incomplete
-            self._head_bytes += len(data)
+            self._head_bytes += size
             if self.head_since_s is None:
                 self.head_since_s = self.loop.time()
-        else:
-            last = self._last
-            if isinstance(last, ClientExchange) and last.more_body:
-                last.receive()
+        elif exchange is not None and exchange.more_body:
+            exchange.receive()
         if (
             self._bytes_since_body > HEAD_BYTES_MAX or self._head_bytes > HEAD_BYTES_MAX
         ) and not self.transport.is_closing():
@@ -159,28 +175,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self.is_stalled = True
         if isinstance(self._under_way, ClientExchange):
             self._under_way.response.stall()
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self.is_stalled = False
         if isinstance(self._under_way, ClientExchange):
             self._under_way.response.go_on()
 
     # the parser's calls
-
-    def _parse(self, data: bytes | memoryview) -> None:
-        while data:
-            self._data = data
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:  # is ignored: the parser goes on after that request
-                data = memoryview(data)[upgrade.args[0] :]
-                continue
-            except httptools.HttpParserError:
-                self.send_400_response("Invalid HTTP request received.")
-            break
-        self._data = b""
 
     def on_message_begin(self) -> None:
         self._idle_since_s = None
@@ -194,24 +199,35 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         read_bytes = self._head_bytes + len(self._data)  # the head, and perhaps more
         self._head_bytes = self._bytes_since_body = 0
-        headers = self.headers
-        if read_bytes > HEAD_BYTES_MAX:
-            head_bytes = len(self.url) + _field_bytes(headers)
-            if head_bytes > HEAD_BYTES_MAX:
-                self._reject(_too_large())
-        by_name, version = dict(headers), self.parser.get_http_version()
-        error = self._error(version, by_name)
-        if error is not None:
-            self._reject(error)
+        headers, version = self.headers, self.parser.get_http_version()
+        if read_bytes > HEAD_BYTES_MAX and len(self.url) + _field_bytes(headers) > HEAD_BYTES_MAX:
+            self._reject(_too_large())
+        by_name = dict(headers)
+        if (
+            version != "1.1"
+            or len(by_name) != len(headers)
+            or b"host" not in by_name
+            or b"transfer-encoding" in by_name
+            or b"upgrade" in by_name
+        ):
+            self._check(version, by_name)  # a head as most are needs no check
         self._in_head = False
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
-        expects_continue = by_name.get(b"expect", b"").lower() == b"100-continue"
+        expects_continue = b"expect" in by_name and by_name[b"expect"].lower() == b"100-continue"
         exchange = None
         if self._open_exchange is not None:
+            method = self.parser.get_method()
             keep_alive = version != "1.0" and not self._waiting.draining and self.parser.should_keep_alive()
-            method = self.parser.get_method().decode("ascii")
-            head = RequestHead(method, self.url, version, headers, keep_alive, expects_continue)
+            head = RequestHead(
+                "POST" if method == b"POST" else method.decode(),
+                self.url,
+                version,
+                headers,
+                keep_alive,
+                expects_continue,
+            )
             exchange = self._open_exchange(self, head)
+        self._exchange = exchange
         if exchange is None:
             self._start_cycle(version, expects_continue=expects_continue)
         else:
@@ -222,25 +238,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             else:
                 self._queue(exchange)
         self.headers = []  # trailers go here and are dropped: as headers they would evade the checks of a proxy
-        if len(self.pipeline) > PIPELINED_MAX:
+        if self.pipeline and len(self.pipeline) > PIPELINED_MAX:
             message = f"over {PIPELINED_MAX} requests are pipelined on this connection; wait for responses first"
             self._reject(BadRequest(message, code="invalid_http"))
 
     def on_body(self, body: bytes) -> None:
         self._bytes_since_body = 0
-        if isinstance(self._last, ClientExchange):
-            self._last.on_body(body)
-        else:
+        if self._exchange is None:
             super().on_body(body)
+        else:
+            self._exchange.on_body(body)
 
     def on_message_complete(self) -> None:
         if self.headers and _field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
             self._reject(_too_large())
-        if isinstance(self._last, ClientExchange):
-            self._last.more_body = False
-            self._last.receive()
-        else:
+        exchange = self._exchange
+        if exchange is None:
             super().on_message_complete()
+        else:
+            exchange.more_body = False
+            exchange.receive()
 
     # requests and responses, in order
 
@@ -280,7 +297,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._under_way = None
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             request, app = self.pipeline.pop()
             if isinstance(request, ClientExchange):
@@ -301,18 +319,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # the calls of exchanges
 
     @property
-    def is_stalled(self) -> bool:
-        """See `exchange.Connection`."""
-        return self.flow.write_paused
-
-    @property
     def own_headers(self) -> Headers:
         """See `exchange.Connection`."""
         return self.server_state.default_headers
-
-    def admit(self, *, known: bool) -> None:
-        """See `exchange.Connection`."""
-        self._connection.admit(known=known)
 
     # the server's calls
 
@@ -332,18 +341,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # rejections
 
-    def _error(self, version: str, by_name: dict[bytes, bytes]) -> BadRequest | None:
-        """Return the error for a head that is not served, None if there is none."""
+    def _check(self, version: str, by_name: dict[bytes, bytes]) -> None:
+        """Reject a head that is not served."""
         has_upgrade = b"upgrade" in by_name and self.parser.should_upgrade()
         if has_upgrade and any(name in _BODIES and value != b"0" for name, value in self.headers):
             message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
-            return BadRequest(message, code="invalid_http")  # the parser would take the body for a request
+            self._reject(BadRequest(message, code="invalid_http"))  # the parser would take the body for a request
         if version not in ("1.1", "1.0") or by_name.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
             message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has a transfer coding other than chunked"
-            return BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http")
-        if len(by_name) != len(self.headers) or b"host" not in by_name:
-            return _ambiguous(self.headers, needs_host=version != "1.0")
-        return None
+            self._reject(BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http"))
+        ambiguous = _ambiguous(self.headers, needs_host=version != "1.0")
+        if ambiguous is not None:
+            self._reject(ambiguous)
 
     def _reject(self, error: GatewayError) -> NoReturn:
         """Stop the parser: the request is rejected with this error."""

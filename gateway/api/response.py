@@ -40,7 +40,7 @@ class EventStream:
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
         if not self._response.started:  # else the 200 was sent early, without these headers
-            self._response.start(200, [*_STREAM_HEADERS, _id_header(self._request_id), *headers])
+            self._response.start(200, [*_STREAM_HEADERS, (b"x-request-id", self._request_id.encode()), *headers])
 
     def keep_alive(self) -> None:
         self.begin([])

@@ -161,7 +161,11 @@ class ResponseWriter:
         self._bytes += len(data)
         self.body_sent = self.body_sent or content
         if not self._scheduled:
-            self._schedule()
+            self._scheduled = True
+            if self._burst.is_open:  # as in `end`: a call for each token is saved
+                self._burst.at_end.append(self.flush)
+            else:
+                self._loop.call_soon(self.flush)
         if self._bytes > BUFFER_BYTES_MAX and not self._paused:
             self._pause()
 
@@ -169,7 +173,11 @@ class ResponseWriter:
         """End the response."""
         self.ended = True
         if not self._scheduled:
-            self._schedule()
+            self._scheduled = True
+            if self._burst.is_open:
+                self._burst.at_end.append(self.flush)
+            else:
+                self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write everything at once."""
@@ -218,16 +226,9 @@ class ResponseWriter:
         self._pending = []
         self._on_complete = None  # no cycle outlives a request
 
-    def _schedule(self) -> None:
-        self._scheduled = True
-        if self._burst.is_open:
-            self._burst.at_end.append(self.flush)
-        else:
-            self._loop.call_soon(self.flush)
-
     def _complete(self) -> None:
-        on_complete = self._on_complete
-        self.drop()
+        on_complete, self._on_complete = self._on_complete, None  # no cycle outlives a request
+        self.is_over = True
         assert on_complete is not None
         if not self.keep_alive:
             self._transport.close()

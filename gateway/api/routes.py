@@ -119,7 +119,8 @@ class RacedExchange(ClientExchange):
     def __init__(
         self, connection: Connection, head: RequestHead, routes: "RacedRoutes", api: Api, deployment: str | None
     ) -> None:
-        super().__init__(connection, head, routes.runtime, routes.apis[api], routes.own_id())
+        own_id = f"{routes.prefix}{next(routes.numbers):08x}"
+        super().__init__(connection, head, routes.runtime, routes.apis[api], own_id)
         self.api = api
         self._routes = routes
         self._serving = routes.serving
@@ -135,7 +136,8 @@ class RacedExchange(ClientExchange):
             raise UnsupportedUpgrade(f"WebSocket is not supported at {head.path}; use POST")
         if head.method != "POST":
             raise MethodNotAllowed(f"method {head.method} is not supported at {head.path}; use POST", allow="POST")
-        self._routes.require_open()
+        if self._routes.refusing:
+            raise _shutting_down()
         key_name = self._key_name = serving.keyring.name(head.headers)
         if serving.keyring.has_keys:
             self._connection.admit(known=True)
@@ -145,7 +147,8 @@ class RacedExchange(ClientExchange):
     def _answer(self, body: bytes) -> None:
         routes, response, key_name = self._routes, self.response, self._key_name
         assert key_name is not None
-        routes.require_open()  # again: the shutdown may have begun while the body arrived
+        if routes.refusing:  # again: the shutdown may have begun while the body arrived
+            raise _shutting_down()
         arrived_s = self._runtime.loop.time()
         caller = Caller(self.request_id, key_name, arrived_s, 0.0, self.trace_id, self.gave_id)
         self._race, permit = routes.race(
@@ -200,6 +203,7 @@ class RacedRoutes:
         runtime: clock and receiver of events.
         active: requests that run or wait for a permit.
         refusing: True while the gateway shuts down for good.
+        prefix, numbers: parts of the ids of requests.
     """
 
     def __init__(self, serving: Serving, apis: Mapping[Api, ClientApi], runtime: Runtime) -> None:
@@ -210,8 +214,8 @@ class RacedRoutes:
         self.refusing = False
         self._paths = {f"/v1/{api.value}": api for api in apis} | _ENGINE_PATHS
         self._targets = {path.encode(): api for path, api in self._paths.items()}
-        self._prefix = "req_" + secrets.token_hex(6)
-        self._numbers = itertools.count(1)
+        self.prefix = "req_" + secrets.token_hex(6)
+        self.numbers = itertools.count(1)
 
     def open(self, connection: Connection, head: RequestHead) -> RacedExchange | None:
         """Return the exchange for a request, None if its path is not raced."""
@@ -225,15 +229,6 @@ class RacedRoutes:
                     return None
                 api, deployment = named
         return RacedExchange(connection, head, self, api, deployment)
-
-    def own_id(self) -> str:
-        """Return a new id of a request."""
-        return f"{self._prefix}{next(self._numbers):08x}"
-
-    def require_open(self) -> None:
-        """Raise `ShuttingDown` while the gateway shuts down for good."""
-        if self.refusing:
-            raise ShuttingDown("the gateway is shutting down; retry")
 
     def race(
         self,
@@ -347,6 +342,10 @@ class RacedRoutes:
             coin=self.runtime.rand(),
             attempts_max=attempts_max,
         )
+
+
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("the gateway is shutting down; retry")
 
 
 def report_rejected(runtime: Runtime, exchange: ClientExchange, key_name: str | None, error: GatewayError) -> None:
