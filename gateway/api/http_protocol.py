@@ -110,9 +110,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        super().connection_made(transport)
-        self._connection = ClientConnection(self._waiting, transport)
+        connected = cast("asyncio.Transport", transport)  # uvloop's transports are no instances of asyncio's
+        super().connection_made(connected)
+        self._connection = ClientConnection(self._waiting, connected)
         self.admit = self._connection.admit
 
     def connection_lost(self, exc: Exception | None) -> None:
