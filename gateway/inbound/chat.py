@@ -115,7 +115,7 @@ def read_completions(body: bytes, raws: RawFields, bounds: NumberLimits) -> Pars
     """
     reason = "its fields are inconsistent"
     try:
-        fields = _decode_completions(body)
+        fields = _decode_completions(inbound_arrays.without_prompts("prompt", body, raws))
         if fields.tools is not None:
             inbound_fields.check_length("tools", fields.tools, inbound_fields.TOOLS_MAX)
         prompts = inbound_arrays.count_prompts("prompt", fields.prompt, raws)

@@ -25,7 +25,7 @@ def read(body: bytes, raws: RawFields, _bounds: NumberLimits) -> ParsedFields:
     """
     reason = "its fields are inconsistent"
     try:
-        fields = _decode(body)
+        fields = _decode(inbound_arrays.without_prompts("input", body, raws))
         is_uniform = fields.input and inbound_arrays.count_prompts("input", fields.input, raws)
         if fields.model and is_uniform and fields.stream is not True:
             return ParsedFields(model=fields.model, streaming=False, prompt=("input",), assemble=False)

@@ -6,7 +6,7 @@ the messages are one value of the body, and the body is valid.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,6 +15,9 @@ from gateway.inbound.field_errors import MESSAGES_MAX
 from providers.base import Api
 
 SIZE_MIN: Final = 4 * 1024
+AGAIN_MAX: Final = 1024 * 1024
+"""Size of a body whose messages may be decoded again, if their end was not where it was expected."""
+
 STUB: Final = b'[{"role":"","content":""}]'
 """A short value that is valid in place of the messages of any API."""
 
@@ -46,18 +49,37 @@ class _ChatMessage(_Message, gc=False):
     content: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _Item(msgspec.Struct, gc=False):
+    """A message or another item, of which only the type is read, as of a tool."""
+
+    type: str | None = None
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
 class _Kind(NamedTuple):
-    """The messages of one API: their key, their decoder, and the first bytes that their contents may have."""
+    """The messages of one API.
+
+    Attributes:
+        key: their key.
+        decode: decodes them.
+        starts: the first bytes that their contents may have.
+        least: bytes of the shortest message and its comma.
+    """
 
     key: str
-    decoder: msgspec.json.Decoder[list[_Message]] | msgspec.json.Decoder[list[_ChatMessage]]
+    decode: Callable[[memoryview], Sequence[_Message | _Item]]
     starts: bytes
+    least: int
 
 
 _KINDS: Final[Mapping[Api, _Kind]] = {
-    Api.CHAT: _Kind("messages", msgspec.json.Decoder(list[_ChatMessage]), b'"[n'),
-    Api.MESSAGES: _Kind("messages", msgspec.json.Decoder(list[_Message]), b'"['),
+    Api.CHAT: _Kind("messages", msgspec.json.Decoder(list[_ChatMessage]).decode, b'"[n', len(b'{"role":""},')),
+    Api.MESSAGES: _Kind(
+        "messages", msgspec.json.Decoder(list[_Message]).decode, b'"[', len(b'{"role":"","content":""},')
+    ),
+    Api.RESPONSES: _Kind("input", msgspec.json.Decoder(list[_Item]).decode, bytes(range(256)), len(b"{},")),
 }
+_TAIL: Final = 64 * 1024  # bytes at the end in which tools are looked for: they often follow the messages
 _colon = re.compile(rb"\s*+:\s*+(?=\[)").match
 _trailing = re.compile(r"JSON is malformed: trailing characters \(byte (\d+)\)").fullmatch
 
@@ -77,9 +99,13 @@ def find(api: Api, body: bytes, before: int) -> Large | None:
     colon = _colon(body, body.find(key) + len(key))
     if colon is None:
         return None
-    begin, end = colon.end(), body.rfind(b"]", 0, before) + 1
+    begin = colon.end()
+    tools = body.rfind(b'"tools"', max(begin, before - _TAIL), before)
+    end = body.rfind(b"]", begin, before if tools < 0 else tools) + 1
     if 2 * (end - begin) < len(body):
         return None
+    if end - begin > MESSAGES_MAX * kind.least and body.count(b"{", begin, end) > MESSAGES_MAX:
+        return None  # too many messages to build, perhaps
     return Large(kind.key, (begin, end), body[:begin] + STUB + body[end:])
 
 
@@ -93,7 +119,7 @@ def end_of_messages(api: Api, body: bytes, span: tuple[int, int]) -> int | None:
     begin, end = span
     kind = _KINDS[api]
     try:
-        messages = kind.decoder.decode(memoryview(body)[begin:end])
+        messages = kind.decode(memoryview(body)[begin:end])
     except RecursionError:
         return None
     except msgspec.DecodeError as error:

@@ -32,7 +32,6 @@ from providers.base import Api, Call, Headers
 
 Spans = dict[str, tuple[int, int]]
 
-_SPACE: Final = ord(" ")
 _BRACE: Final = ord("{")
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
@@ -270,7 +269,10 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
     if default_model is not None and "model" not in raws:
         body = _with_model(body, raws, default_model)
         raws = _read_top(body)
-    spans = _regular_spans(body, raws) or _spans(body, raws)
+    spans = _compact_spans(body, raws)
+    if spans is None and len(body) <= KEY_CHARACTERS_MAX:  # the keys of a longer body may be too long
+        spans = _spaced_spans(body, raws)
+    spans = spans or _spans(body, raws)
     try:
         return _Top(body, spans, _READERS[api](body, raws, bounds))
     except RecursionError:
@@ -286,7 +288,7 @@ def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
     if not (body.isascii() or _is_utf8(body)):
         return None
     before = len(body)
-    for _ in range(2):  # the last bracket may be that of another value: its check then returns where to search again
+    for _ in range(2 if before <= inbound_large.AGAIN_MAX else 1):  # the last bracket may be that of another value
         large = inbound_large.find(api, body, before)
         if large is None:
             return None
@@ -316,29 +318,39 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-def _regular_spans(body: bytes, raws: RawFields) -> Spans | None:
-    """Return the values' positions in a body with the usual white space at its top level, or without any; else None.
+def _compact_spans(body: bytes, raws: RawFields) -> Spans | None:
+    """Return the values' positions in a body without white space at its top level; None for any other body.
 
-    The body is compared with its keys and values, one after the other, so it has no duplicate key. Example:
+    Such a body is as long as its keys and values and 4 bytes (comma or brace, two quotes, colon) for each of them.
+    White space, an escape in a key, or a duplicate key makes it longer. Example:
 
-        {"a":10,"bc":[2]}      each value: the key and 4 bytes (comma or brace, two quotes, colon)
+        {"a":10,"bc":[2]}
         0    5 7     13 16
     """
-    wide = body[body.find(b":") + 1] == _SPACE
-    if wide and len(body) > KEY_CHARACTERS_MAX:
-        return None  # its keys may be too long
-    form, gap = (b'"%b": ', 2) if wide else (b'"%b":', 1)
+    spans: Spans = {}
+    end = 0
+    for key, raw in raws.items():
+        start = end + len(key) + 4
+        end = start + len(raw)
+        spans[key] = (start, end)
+    return spans if end + 1 == len(body) else None
+
+
+def _spaced_spans(body: bytes, raws: RawFields) -> Spans | None:
+    """Return the values' positions in a body written like {"a": 10, "bc": [2]}, None for any other body.
+
+    The body is compared with its keys and values, one after the other, so it has no duplicate key.
+    """
     spans: Spans = {}
     at, end = 1, 0
     for key, raw in raws.items():
-        name = form % key.encode()
+        name, value = b'"%b": ' % key.encode(), bytes(raw)
         start = at + len(name)
-        value = bytes(raw)
         end = start + len(value)
         if body[at:start] != name or body[start:end] != value:
             return None
         spans[key] = (start, end)
-        at = end + gap
+        at = end + 2
     return spans if body[end:] == b"}" else None
 
 
