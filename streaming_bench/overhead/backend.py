@@ -5,7 +5,8 @@ event, the tokens and the end; every token is a write of its own, as in inferenc
 
 Runs as a process: `python -m streaming_bench.overhead.backend PORTS [CERTIFICATE]`. It prints its ports as one line of
 JSON; with a certificate, the second half of the ports use TLS. Then it reads a gap between tokens from each line of its
-input, prints the number of requests received so far, and ends with its input. Units: milliseconds.
+input, prints the number of requests received so far, and ends with its input. With the gap STEPPED, the line STEP
+releases the next token of each answer. Units: milliseconds.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ import sys
 from functools import cache
 from typing import Final, cast
 
+STEPPED: Final = -1
+STEP: Final = b"+"
 _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _TOKENS: Final = re.compile(rb'"max_tokens": ?(\d+)')
 _CHUNK: Final = '{"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1,"model":"bench","choices":[%s]}'
@@ -53,24 +56,30 @@ class TokenPacer:
         self._done = 0  # milliseconds processed
         self._next = 0  # slot of the next answer: answers that begin together are spread over the gap
         self._ticking = False
-
-    @property
-    def gap_ms(self) -> int:
-        """Time between two tokens; 0 to send all at once."""
-        return len(self._slots)
+        self._stepped: list[_Answer] = []
+        self.gap_ms = 0
 
     def set(self, gap_ms: int) -> None:
-        """Change the gap while no answer is in flight."""
+        """Change the time between two tokens while no answer is in flight; 0 to send all at once."""
+        self.gap_ms = gap_ms
         self._slots = [[] for _ in range(gap_ms)]
-        if gap_ms and not self._ticking:
+        if gap_ms > 0 and not self._ticking:
             self._ticking = True
             self._done = self._now_ms()
             self._tick()
 
     def add(self, answer: "_Answer") -> None:
-        """Schedule an answer; its first token comes within a gap."""
+        """Schedule an answer; its first token comes within a gap, or at once if the others are released by `step`."""
+        if self.gap_ms == STEPPED:
+            self._stepped.append(answer)
+            self.step()
+            return
         self._next = (self._next + 1) % self.gap_ms
         self._slots[self._next].append(answer)
+
+    def step(self) -> None:
+        """Write the next token of each answer."""
+        self._stepped = [answer for answer in self._stepped if answer.step()]
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
@@ -159,6 +168,9 @@ class _Input(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for line in data.split():
+            if line == STEP:
+                self._clock.step()
+                continue
             self._clock.set(int(line))
             _print_json(_Connection.requests)
 

@@ -6,7 +6,7 @@ body. Its own cost does not matter, because only the gateway's CPU time is measu
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -25,7 +25,7 @@ class StreamLoad:
     Attributes:
         streams: number of concurrent streams.
         tokens: tokens of each answer.
-        gap_ms: time between tokens; 0 for none.
+        gap_ms: time between tokens; 0 for none; STEPPED if each token waits for the one before to arrive.
         length_s: time after which no request begins; 0 for none but those of `requests`.
         requests: requests of all streams together; at least one per stream is sent.
         prompt_bytes: length of each prompt.
@@ -72,7 +72,8 @@ class LoadResult:
 class _LoadState:
     """State shared by all streams of a load."""
 
-    def __init__(self, load: StreamLoad, models: Sequence[str]) -> None:
+    def __init__(self, load: StreamLoad, models: Sequence[str], on_token: Callable[[], None]) -> None:
+        self.on_token = on_token
         self.loop = asyncio.get_running_loop()
         self.load = load
         self.seen = LoadResult()
@@ -122,6 +123,8 @@ class _Stream(asyncio.Protocol):
         self._read_s = now_s
         if self._got.endswith(_END) or not self._got.startswith(_FINE):
             self._ended()
+        elif _MARK in data:
+            self._client.on_token()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._over:
@@ -155,9 +158,14 @@ class _Stream(asyncio.Protocol):
         self._client.ended()
 
 
-async def send(load: StreamLoad, port: int, models: Sequence[str]) -> LoadResult:
-    """Send the load to the models in turn and wait for the answers; after a minute the rest has failed."""
-    client = _LoadState(load, models)
+async def send(
+    load: StreamLoad, port: int, models: Sequence[str], on_token: Callable[[], None] = lambda: None
+) -> LoadResult:
+    """Send the load to the models in turn and wait for the answers; after a minute the rest has failed.
+
+    `on_token` is called after each read with tokens that does not end its answer.
+    """
+    client = _LoadState(load, models, on_token)
     left, step = load.streams, max(50, load.streams // _RAMP_STEPS)
     while left:
         count = min(step, left)

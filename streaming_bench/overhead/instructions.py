@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from streaming_bench.errors import BenchError
 from streaming_bench.overhead import proxies
+from streaming_bench.overhead.backend import STEPPED
 from streaming_bench.overhead.client import LoadResult, StreamLoad, send
 from streaming_bench.overhead.counters import (
     CounterReader,
@@ -40,7 +41,7 @@ _REPLICAS: Final = 3
 _WARM: Final = StreamLoad(streams=16, tokens=20, requests=480, key=KEY)  # plans are made, caches are filled
 _SHORT: Final = replace(_WARM, requests=192)
 _LARGE: Final = replace(_WARM, requests=64, prompt_bytes=100_000)
-_LONE: Final = StreamLoad(streams=1, tokens=100, gap_ms=4, key=KEY)  # each token arrives alone
+_LONE: Final = StreamLoad(streams=1, tokens=100, gap_ms=STEPPED, key=KEY)  # each token is relayed alone
 _LONG: Final = replace(_LONE, tokens=1100)
 _IDLE_S: Final = 2.0
 _BLOCKED: Final = 'raise ImportError("the bench measures without uvloop")\n'
@@ -90,12 +91,11 @@ class CountingBench:
         )
 
     def token(self, process: CountedProcess) -> float:
-        """Return the thousands of instructions of a token that arrives alone: the difference of two lengths."""
-        tokens = _LONG.tokens - _LONE.tokens
-        found = []
+        """Return the thousands of instructions of a token that is relayed alone: the difference of two lengths."""
+        tokens, found = _LONG.tokens - _LONE.tokens, []
         for _ in range(self._rounds):
-            (short, _), (long, _) = self._count(_LONE, process), self._count(_LONG, process)
-            found.append((long - short) / tokens / 1000)
+            (few, _), (many, _) = self._count(_LONE, process), self._count(_LONG, process)
+            found.append((many - few) / tokens / 1000)
         return statistics.median(found)
 
     def _count(self, load: StreamLoad, process: CountedProcess) -> tuple[float, LoadResult]:
@@ -106,17 +106,17 @@ class CountingBench:
 
     def _send(self, load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, float]:
         self.back.pace(load.gap_ms)
-        seen, length_s = asyncio.run(_timed(load, target))
+        seen, length_s = asyncio.run(self._timed(load, target))
         if seen.errors:
             raise BenchError(f"{seen.errors} of {seen.errors + seen.requests} answers failed under {load}")
         return seen, length_s
 
-
-async def _timed(load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, float]:
-    loop = asyncio.get_running_loop()
-    begin_s = loop.time()
-    seen = await send(load, target.port, target.models)
-    return seen, loop.time() - begin_s
+    async def _timed(self, load: StreamLoad, target: ProxyProcess) -> tuple[LoadResult, float]:
+        on_token = self.back.step if load.gap_ms == STEPPED else lambda: None
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        seen = await send(load, target.port, target.models, on_token)
+        return seen, loop.time() - begin_s
 
 
 def rows(machine: Machine, rounds: int) -> Iterator[CostRow]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 from streaming_bench.errors import BenchError
+from streaming_bench.overhead.backend import STEP
 from streaming_bench.processes import ROOT, end, read_line, start_gateway
 
 KEY: Final = "bench"  # the caller's, where keys are required
@@ -82,10 +83,17 @@ class Backend:
 
     def pace(self, gap_ms: int) -> int:
         """Set the gap between tokens; return the number of requests received so far."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"%d\n" % gap_ms)
-        self._process.stdin.flush()
+        self._write(b"%d" % gap_ms)
         return int(str(self._read_json()))
+
+    def step(self) -> None:
+        """Release the next token of each answer; the gap must be STEPPED."""
+        self._write(STEP)
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + b"\n")
+        self._process.stdin.flush()
 
     def _read_json(self) -> object:
         line = read_line(self._process)

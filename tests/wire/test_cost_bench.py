@@ -10,6 +10,7 @@ import pytest
 
 from streaming_bench.errors import BenchError
 from streaming_bench.overhead import instructions, peers, processes, proxies, rows, starts
+from streaming_bench.overhead.backend import STEPPED
 from streaming_bench.overhead.client import StreamLoad, send
 from streaming_bench.overhead.counters import CounterReader, hardware_counter
 from streaming_bench.overhead.processes import KEY, Machine, ProxyProcess, backend, gateway, limited_settings
@@ -61,8 +62,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "_PACED", StreamLoad(4, 3, 2))
     for name, load in (("_WARM", _SMALL), ("_SHORT", _SMALL), ("_LARGE", _SMALL)):
         monkeypatch.setattr(instructions, name, load)
-    monkeypatch.setattr(instructions, "_LONE", StreamLoad(1, 2, 2, key=KEY))
-    monkeypatch.setattr(instructions, "_LONG", StreamLoad(1, 42, 2, key=KEY))
+    monkeypatch.setattr(instructions, "_LONE", StreamLoad(1, 2, STEPPED, key=KEY))
+    monkeypatch.setattr(instructions, "_LONG", StreamLoad(1, 42, STEPPED, key=KEY))
     monkeypatch.setattr(instructions, "_IDLE_S", 0.1)
 
 
@@ -88,6 +89,21 @@ def test_all_requests_of_a_load_are_sent() -> None:
     with backend(1) as back:
         target = ProxyProcess(back.ports[0], 0)
         assert asyncio.run(send(StreamLoad(3, 2, requests=8), target.port, ("m0",))).requests == 8
+
+
+def test_a_stepped_token_waits_for_the_one_before() -> None:
+    """With the gap STEPPED, each token arrives in a read of its own, after the one before was read."""
+    with backend(1) as back:
+        back.pace(STEPPED)
+        reads = []
+
+        def on_token() -> None:
+            reads.append(1)
+            back.step()
+
+        seen = asyncio.run(send(StreamLoad(1, 30, STEPPED), back.ports[0], ("m0",), on_token))
+        assert (seen.requests, seen.tokens) == (1, 30)
+        assert len(reads) in (29, 30)  # the end may come with the last token
 
 
 def test_other_proxies_are_measured_beside_the_gateway(tmp_path: Path) -> None:
