@@ -9,7 +9,7 @@ Units: seconds; tokens; a level is a factor, stored as its logarithm.
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -26,7 +26,7 @@ _MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
 _REFIT: Final = 8  # new samples before the next fit; 500 count in it
-_TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
+TTFT_MIN_S: Final = 1e-4  # keeps logarithms and quotients finite
 _PREDICTED_S_MAX: Final = 1e4  # a restored base above it is no TTFT
 _LEVEL_MAX: Final = 20.0  # logarithm; a restored level beyond it is no slow phase
 _TOKENS_MIN: Final = 1.0  # less is rounding noise of a sum, and a time divided by it would look like a law
@@ -138,15 +138,20 @@ class Predictor:
 
     def predict_each(self, candidates: Iterable[tuple[str, float, float]], now_s: float) -> list[float] | None:
         """Predict for several replicas, each given as (name, uncached, pending)."""
+        law = self.law(now_s)
+        if law is None:
+            return None
+        (b, s, c), levels = law
+        return [
+            max(TTFT_MIN_S, levels.get(replica, 1.0) * (b + s * uncached + c * pending))
+            for replica, uncached, pending in candidates
+        ]
+
+    def law(self, now_s: float) -> tuple[Triple, Mapping[str, float]] | None:
+        """Return the coefficients and the levels as factors, valid now; None before the pool's first sample."""
         if now_s >= self._folded_s + _FOLD_S or (self._raw and self._samples < _FIRST_SAMPLES):
             self.fold(now_s)
-        if not self._samples:
-            return None
-        (b, s, c), scale_of, predictions = self._coefficients, self._scales.get, []
-        for replica, uncached, pending in candidates:
-            predicted_s = scale_of(replica, 1.0) * (b + s * uncached + c * pending)
-            predictions.append(max(_TTFT_MIN_S, predicted_s))
-        return predictions
+        return (self._coefficients, self._scales) if self._samples else None
 
     def add(self, replica: str, ttft_s: float, uncached: float, pending: float, now_s: float) -> None:
         """Add a first content, with the tokens as of the time when the attempt was sent."""
@@ -194,7 +199,7 @@ class Predictor:
         self._coefficients = (b, 0.0, 0.0)
         if self._samples >= _FIRST_SAMPLES:
             for ttft_s, u, p in self._first:
-                y = max(_TTFT_MIN_S, ttft_s)
+                y = max(TTFT_MIN_S, ttft_s)
                 if abs(math.log(y / b)) <= _RESIDUAL_MAX:
                     self._fit.add(y, 1.0, _without_rounding_noise(u), _without_rounding_noise(p))
             self._first.clear()
@@ -206,9 +211,9 @@ class Predictor:
         level_mean = statistics.fmean(levels.values()) if levels else 0.0
         residuals: dict[str, list[float]] = {}
         for replica, ttft_s, uncached, pending, is_event in self._raw:
-            y = max(_TTFT_MIN_S, ttft_s)
+            y = max(TTFT_MIN_S, ttft_s)
             level = levels.setdefault(replica, 0.0)
-            residual = math.log(y / max(_TTFT_MIN_S, b + s * uncached + c * pending)) - level
+            residual = math.log(y / max(TTFT_MIN_S, b + s * uncached + c * pending)) - level
             if is_event or residual > 0.0:
                 residuals.setdefault(replica, []).append(residual)
             if is_event and abs(residual) <= _RESIDUAL_MAX:
@@ -225,7 +230,7 @@ class Predictor:
 
 
 def _first_base(samples: list[Triple]) -> float:
-    return max(_TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in samples))
+    return max(TTFT_MIN_S, statistics.median(ttft_s for ttft_s, _, _ in samples))
 
 
 def _restored_coefficients(state: PredictorState) -> Triple:

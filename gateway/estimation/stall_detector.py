@@ -18,41 +18,49 @@ _OLDEST_MAX: Final = 8  # oldest waiting attempts: bounds the work per call
 
 
 class StallDetector:
-    """One replica's attempts without a first content, identified by numbers of the caller's choice."""
+    """One replica's attempts without a first content, identified by numbers of the caller's choice.
 
-    __slots__ = ("_answered_s", "_late", "_probe_s", "_waiting")
+    Attributes:
+        due_s: earliest due time among the oldest attempts; infinite without any. None of them is late before it.
+        late: late attempts given up since the last first content.
+    """
+
+    __slots__ = ("_answered_s", "_probe_s", "_waiting", "due_s", "late")
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[float, float, float]] = {}  # (due, late from, sent), oldest first
-        self._late = 0  # late attempts given up since the last first content
+        self.due_s = math.inf
+        self.late = 0
         self._answered_s = -math.inf
         self._probe_s = -math.inf
 
     def sent(self, attempt: int, predicted_s: float, now_s: float) -> None:
         """Add an attempt that was sent."""
-        late_after_s = _LATE_PREDICTIONS * predicted_s
+        due_s, late_after_s = now_s + predicted_s, _LATE_PREDICTIONS * predicted_s
         late_s = now_s + (max(_LATE_MIN_S, late_after_s))
-        self._waiting[attempt] = (now_s + predicted_s, late_s, now_s)
+        self._waiting[attempt] = (due_s, late_s, now_s)
+        if due_s < self.due_s and len(self._waiting) <= _OLDEST_MAX:
+            self.due_s = due_s
 
     def first_content(self, attempt: int, now_s: float) -> None:
         """Clear the suspicion: attempts that are late by now no longer count."""
-        self._waiting.pop(attempt, None)
-        self._late = 0
+        self._remove(attempt)
+        self.late = 0
         self._answered_s = now_s
 
     def given_up(self, attempt: int, now_s: float) -> None:
         """Remove an attempt that was cancelled or timed out without a first content."""
-        waiting_attempt = self._waiting.pop(attempt, None)
+        waiting_attempt = self._remove(attempt)
         if waiting_attempt is not None and self._answered_s < waiting_attempt[1] <= now_s:
-            self._late += 1
+            self.late += 1
 
     def failed(self, attempt: int) -> None:
         """Remove an attempt that ended with an error."""
-        self._waiting.pop(attempt, None)
+        self._remove(attempt)
 
     def is_suspect(self, now_s: float) -> bool:
         """Return True if three attempts are, or were, late with no first content between them."""
-        late = self._late
+        late = self.late
         if late < _LATE_MAX <= late + len(self._waiting):
             for _, late_s, sent_s in islice(self._waiting.values(), _OLDEST_MAX):
                 if sent_s > now_s - _LATE_MIN_S:
@@ -72,7 +80,10 @@ class StallDetector:
 
         May influence the choice of primaries, but not the predictions that scale timers.
         """
-        if not self._waiting:
-            return 0.0
-        due_s, _, _ = min(islice(self._waiting.values(), _OLDEST_MAX))
-        return now_s - due_s if now_s > due_s else 0.0
+        return now_s - self.due_s if now_s > self.due_s else 0.0
+
+    def _remove(self, attempt: int) -> tuple[float, float, float] | None:
+        waiting = self._waiting
+        removed = waiting.pop(attempt, None)
+        self.due_s = min(islice(waiting.values(), _OLDEST_MAX))[0] if waiting else math.inf
+        return removed

@@ -50,7 +50,8 @@ class HedgeBudget:
         """Credit a sent request that may be hedged; `scale` (0 to 1) slows the earning."""
         self.requests.earn(now_s, 1.0, scale)
         if self.unit is BudgetUnit.TOKENS:
-            self.cost.earn(now_s, uncached + _cached_weight(replica.prices) * (prompt_tokens - uncached), scale)
+            cached = prompt_tokens - uncached
+            self.cost.earn(now_s, uncached + _cached_weight(replica.prices) * cached if cached else uncached, scale)
 
     def earn_spent(self, cost: float | None, now_s: float, scale: float) -> None:
         """Credit the cost of a full or partial answer to a request that may be hedged; None: no prices."""

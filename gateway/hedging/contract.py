@@ -103,6 +103,18 @@ class AttemptView(Chargeable, Protocol):
     forecast: Forecast | None
 
 
+class Primary(msgspec.Struct, frozen=True):
+    """A primary that was counted as sent.
+
+    Attributes:
+        delay_s: time to wait for its first content before a hedge is considered; None: ask `Pool.delay_s`.
+    """
+
+    replica: Replica
+    forecast: Forecast
+    delay_s: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Hedge:
     """Decision to start a backup; its credits are already reserved."""

@@ -75,7 +75,8 @@ class CreditBudget:
             self._cost_mean = cost
             self._credit = _CAP_COSTS * cost / 2
         if now_s > self._now_s:
-            self._fade(now_s)
+            self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
+            self._now_s = now_s
         self._accrual += earned
         credit, cap = self._credit + earned, _CAP_COSTS * self._cost_mean + self._accrual
         self._credit = min(cap, credit)

@@ -91,7 +91,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
         samples=ttft.event_count(now_s),
         out=replica.out,
         backup_only=replica.backup_only,
-        suspect=pool.picker.is_suspect(replica, now_s),
+        suspect=pool.loads.is_suspect(replica, now_s),
         never_hedged=_never_hedged(pool, replica),
         takes_hedges=replica.hedgeable,
         cancel_stops_billing=replica.cancel_stops_billing,
@@ -180,7 +180,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         "backup_only": replica.backup_only,
         "out": replica.out,
         "breaker": replica.breaker.state.value,
-        "suspect": pool.picker.is_suspect(replica, now_s),
+        "suspect": pool.loads.is_suspect(replica, now_s),
         "never_hedged": _never_hedged(pool, replica),
         "first_token": "work" if pool.first_token.is_sometimes_by_work(replica.name) else "content",
         "signs_of_work": {

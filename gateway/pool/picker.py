@@ -1,25 +1,22 @@
 """Picks a replica of a pool: the usable ones, and the best of them for a primary, failover or backup. Pure.
 
-Owns the load of each replica (`ReplicaLoad`), the detection of suspects, and the slow start of replicas that come back.
-Does not decide whether a backup is sent.
+The general way: any state of the replicas, any routing. `quickest.py` picks nearly every primary. Does not decide
+whether a backup is sent.
 
 Units: seconds of the loop's clock, tokens; `rand` is uniform in [0, 1).
 """
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
-from gateway.estimation.break_share import BreakShare
-from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
-from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.parameters import HedgeParameters
 from gateway.pool.learning import Learning
+from gateway.pool.loads import Loads
 from gateway.pool.quotas import Quotas
-from gateway.pool.rejections import Rejections
-from gateway.routing.replicas import SLOW_START_S, Replica
+from gateway.routing.replicas import Replica
 from gateway.routing.ring import Ring
 from gateway.routing.strategies import (
     Routing,
@@ -31,42 +28,15 @@ from gateway.routing.strategies import (
     reachable,
     usable,
 )
+from providers.base import Api
 
-_NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that another quota decides
+NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that load or another quota decides
+UNSEEN_RATIO: Final = 1.5  # a replica without requests gets one unless its prediction is worse by more than this ratio
 _SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above it an equally quick engine is picked
 _IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
 _WEIGHED_RATIO: Final = 1.5  # with weights, predictions within this ratio of the best one count as equal
-_BREAKS_S: Final = 600.0  # time after a broken answer in which complete ones are counted, too
-_UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary; longer, ...
-_UNSEEN_REQUESTS: Final = 12.0  # ... if an equal share of the traffic has not brought it this number of requests
-_PROBE_S: Final = 5.0  # time between two primaries of a suspect replica; longer, ...
-_PROBE_REQUESTS: Final = 50.0  # ... if the pool has not had this number of requests: 2 % of them are enough
 _PROBE_UNPAID: Final = 3.0  # times as long without a probe that could be hedged
-_MEMORY_S: Final = 30.0  # time for which levels are remembered; longer, ...
-_MEMORY_REQUESTS: Final = 75.0  # ... until an equal share of the traffic has brought a replica this number of requests
-_GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
-_UNSEEN_RATIO: Final = 1.5  # unless its prediction is over the best one by more than this ratio
-
-
-@dataclass(slots=True)
-class ReplicaLoad:
-    """The estimated load of a replica.
-
-    Attributes:
-        rejections: judge of its rejections.
-        breaks: share of answers that broke after their first content.
-        stalls: attempts without first content.
-        memory: prompts in its prefix cache.
-        pending: prompt tokens of attempts without first content.
-        used_s: time of the last attempt sent to it.
-    """
-
-    rejections: Rejections
-    breaks: BreakShare = field(default_factory=BreakShare)
-    stalls: StallDetector = field(default_factory=StallDetector)
-    memory: PrefixMemory = field(default_factory=PrefixMemory)
-    pending: float = 0.0
-    used_s: float = -math.inf
+_IN_FLIGHT: Final = attrgetter("in_flight")
 
 
 class Picker:
@@ -76,66 +46,30 @@ class Picker:
         can_hedge: returns True if a request that is sent now could be hedged at once, or never.
 
     Attributes:
-        loads: loads by replica; the pool updates them.
         ring: selects the candidates of a large pool.
+        tiers: rings for primaries and failovers, in order of preference.
     """
 
     def __init__(
         self,
         replicas: Sequence[Replica],
         settings: HedgeParameters,
+        loads: Loads,
         learning: Learning,
         quotas: Quotas,
         can_hedge: Callable[[RequestFacts, float], bool],
     ) -> None:
         self._replicas = tuple(replicas)
         self._settings = settings
+        self._loads = loads
         self._learning = learning
         self._quotas = quotas
         self._can_hedge = can_hedge
-        self.loads = {replica: ReplicaLoad(Rejections(replica.breaker)) for replica in replicas}
         self.ring = Ring(self._replicas)
         self._is_weighted = is_weighted(self._replicas)
         ordinary, reserve = ([each for each in replicas if each.backup_only is only] for only in (False, True))
-        # rings for primaries and failovers, in order of preference
-        self._tiers = tuple(Ring(tier, self.ring) for tier in (ordinary, reserve) if tier) if reserve else (self.ring,)
-        self._request_s = math.inf  # time of the last request
-        self._unseen_s, self._probe_every_s = _UNSEEN_S, _PROBE_S
-        self._gap_s = 0.0  # mean time between two requests
-        self._breaking_until_s = -math.inf  # end of the time in which answers are counted because one broke
-        self._ramping_until_s = -math.inf  # end of the slow start of the last replica that came back
-        self._common_apis = {None, *frozenset.intersection(*(each.apis for each in replicas))}  # APIs of every replica
-
-    def adopt_state(self, old: "Picker") -> list[Replica]:
-        """Take over the state of another picker and return the replicas that stay; running attempts share the loads."""
-        stay = [replica for replica in self._replicas if replica in old.loads]
-        self._request_s, self._gap_s = old._request_s, old._gap_s
-        self.loads |= {replica: old.loads[replica] for replica in stay}
-        self._ramping_until_s = old._ramping_until_s
-        self._breaking_until_s = old._breaking_until_s
-        return stay
-
-    def on_request(self, now_s: float) -> None:
-        """Count a request: with little traffic, what was learned is remembered for longer."""
-        if now_s > self._request_s:
-            self._gap_s += _GAP_WEIGHT * (now_s - self._request_s - self._gap_s)
-            share_s = len(self._replicas) * self._gap_s
-            self._unseen_s = max(_UNSEEN_S, _UNSEEN_REQUESTS * share_s)
-            self._probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * self._gap_s)
-            self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
-        self._request_s = now_s
-
-    def on_recovered(self, now_s: float) -> None:
-        """Start the slow start after a breaker has closed: its replica's share of primaries grows step by step."""
-        self._ramping_until_s = now_s + SLOW_START_S
-
-    def on_answer(self, replica: Replica, now_s: float, *, broken: bool) -> None:
-        """Count an answer that was complete, or broke after its first content."""
-        if broken:
-            self._breaking_until_s = now_s + _BREAKS_S
-        elif now_s >= self._breaking_until_s:
-            return
-        self.loads[replica].breaks.add(now_s, broken=broken)
+        self.tiers = tuple(Ring(tier, self.ring) for tier in (ordinary, reserve) if tier) if reserve else (self.ring,)
+        self._common_apis = common_apis(replicas)
 
     # a primary or failover
 
@@ -143,7 +77,7 @@ class Picker:
         self, facts: RequestFacts, tried: Collection[Replica], now_s: float, rand: float, *, prefills: bool = False
     ) -> Replica | None:
         """Pick a replica for a primary or failover, None if none is usable now; `prefills` requires prefill support."""
-        tiers = self._tiers if facts.pinned is None else (self.ring,)
+        tiers = self.tiers if facts.pinned is None else (self.ring,)
         stalled: tuple[Ring, Sequence[Replica]] | None = None
         for ring in tiers:
             groups, rand = self._groups(ring, facts, rand)
@@ -219,27 +153,16 @@ class Picker:
         best, _ = self._best(candidates, predicted_s, now_s, rand)
         if best.quota is None or best.quota != asking.quota:
             return best
-        limit_s = _NEAR_TIE * predicted_s[candidates.index(best)]
+        limit_s = NEAR_TIE * predicted_s[candidates.index(best)]
         near = zip(candidates, predicted_s, strict=True)
         return next((each for each, each_s in near if each.quota != asking.quota and each_s <= limit_s), best)
 
     # state of a replica
 
-    def is_suspect(self, replica: Replica, now_s: float) -> bool:
-        """Return True if it holds requests without answering them."""
-        return self.loads[replica].stalls.is_suspect(now_s)
-
     def predict(self, facts: RequestFacts, replica: Replica, now_s: float) -> float | None:
         """Return the predicted TTFT of a replica, None while there is no prediction."""
-        uncached = self.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
-        return self._learning.predictor.predict(replica.name, uncached, self.loads[replica].pending, now_s)
-
-    def uncached(self, facts: RequestFacts, replica: Replica, now_s: float) -> float:
-        """Return the prompt tokens that a replica has to compute."""
-        if not facts.prefixes:
-            return facts.prompt_tokens
-        cached = self.loads[replica].memory.cached_bytes(facts.prefixes, now_s)
-        return uncached_tokens(facts.prompt_tokens, facts.prompt_bytes, cached)
+        uncached = self._loads.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
+        return self._learning.predictor.predict(replica.name, uncached, self._loads.of[replica].pending, now_s)
 
     # inside
 
@@ -254,7 +177,7 @@ class Picker:
     def _in_reach(self, facts: RequestFacts, group: Sequence[Replica], tried: Collection[Replica]) -> Sequence[Replica]:
         """Return the reachable replicas that support the request; a pinned request starts on its replica only."""
         if facts.pinned is not None and facts.pinned not in tried and not facts.pinned.out:
-            return [facts.pinned] if facts.pinned in self.loads else []
+            return [facts.pinned] if facts.pinned in self._loads.of else []
         able = group if facts.api in self._common_apis else self._able(facts, group)
         return reachable(able, tried, self._settings.crossing) if tried else able
 
@@ -263,25 +186,27 @@ class Picker:
 
     def _answers(self, candidates: Sequence[Replica], now_s: float) -> bool:
         """Return True if one of them is not suspect, or due for a probe."""
-        stalls = [self.loads[replica].stalls for replica in candidates]
+        stalls = [self._loads.of[replica].stalls for replica in candidates]
         return any(not each.is_suspect(now_s) for each in stalls) or any(
-            each.take_probe(now_s, self._probe_every_s) for each in stalls
+            each.take_probe(now_s, self._loads.probe_every_s) for each in stalls
         )
 
     def _takes_hedge(self, replica: Replica, now_s: float) -> bool:
         """Return True if it is not suspect; a suspect backup-only replica gets no primary, so its probe is a hedge."""
-        stalls = self.loads[replica].stalls
-        return not stalls.is_suspect(now_s) or (replica.backup_only and stalls.take_probe(now_s, self._probe_every_s))
+        stalls = self._loads.of[replica].stalls
+        return not stalls.is_suspect(now_s) or (
+            replica.backup_only and stalls.take_probe(now_s, self._loads.probe_every_s)
+        )
 
     def _pick_usable(
         self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
     ) -> Replica:
-        if now_s < self._ramping_until_s:
+        if now_s < self._loads.ramping_until_s:
             candidates, rand = ramped(candidates, now_s, rand)
-        loads = self.loads
+        loads = self._loads.of
         suspects = [replica for replica in candidates if loads[replica].stalls.is_suspect(now_s)]
         if 0 < len(suspects) < len(candidates):
-            every_s = self._probe_every_s
+            every_s = self._loads.probe_every_s
             if not self._can_hedge(facts, now_s):  # a probe is hedged at once
                 every_s *= _PROBE_UNPAID
             for replica in suspects:
@@ -303,7 +228,7 @@ class Picker:
             return least_in_flight(candidates, rand)
         if routing is Routing.ROUND_ROBIN:
             return ring.take_turn(candidates)
-        cached = {replica: self.loads[replica].memory.cached_bytes(facts.prefixes, now_s) for replica in candidates}
+        cached = {replica: self._loads.of[replica].memory.cached_bytes(facts.prefixes, now_s) for replica in candidates}
         return most_cached(candidates, cached, rand)
 
     def _quickest(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float) -> Replica:
@@ -311,22 +236,22 @@ class Picker:
 
         Without such requests the gateway would never notice that a replica has recovered.
         """
-        loads, unseen = self.loads, candidates[0]
+        loads, unseen = self._loads.of, candidates[0]
         for replica in candidates:
             if loads[replica].used_s < loads[unseen].used_s:
                 unseen = replica
-        is_due = loads[unseen].used_s <= now_s - self._unseen_s
+        is_due = loads[unseen].used_s <= now_s - self._loads.unseen_s
         predicted_s = self._predictions(facts, candidates, now_s)
         if predicted_s is None:
             return unseen if is_due else least_in_flight(candidates, rand)
         best, index = self._best(candidates, predicted_s, now_s, rand)
         if is_due:
             expected_s = predicted_s[candidates.index(unseen)] + loads[unseen].stalls.overdue_s(now_s)
-            if expected_s <= _UNSEEN_RATIO * predicted_s[index]:
+            if expected_s <= UNSEEN_RATIO * predicted_s[index]:
                 return unseen
         if self._is_weighted:
             return self._weighed(candidates, predicted_s, _WEIGHED_RATIO * predicted_s[index], now_s, rand)
-        if best.batches and best.in_flight >= _IN_FLIGHT_MIN:
+        if is_over_share(best, len(candidates), sum(map(_IN_FLIGHT, candidates))):
             return self._least_busy(candidates, predicted_s, index, now_s, rand)
         return best
 
@@ -335,30 +260,25 @@ class Picker:
     ) -> Replica:
         """Return a replica by weight and load, of those with an expected TTFT of at most `near_s`."""
         each_s = zip(candidates, predicted_s, strict=True)
-        near = [each for each, own_s in each_s if own_s + self.loads[each].stalls.overdue_s(now_s) <= near_s]
+        near = [each for each, own_s in each_s if own_s + self._loads.of[each].stalls.overdue_s(now_s) <= near_s]
         return least_in_flight(near or candidates, rand)
 
     def _least_busy(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], best: int, now_s: float, rand: float
     ) -> Replica:
-        """Return the best replica; if it is over its share, the least busy one of those in a near tie with it.
-
-        Running streams slow each other down, which TTFT does not show.
-        """
-        count, in_flight = len(candidates), [each.in_flight for each in candidates]
-        if in_flight[best] * count <= _SHARE_MAX * sum(in_flight):
-            return candidates[best]
-        waits = (self.loads[each].stalls for each in candidates)
+        """Return the least busy replica of those in a near tie with the best one, which is over its share."""
+        count = len(candidates)
+        waits = (self._loads.of[each].stalls for each in candidates)
         expected_s = [each_s + wait.overdue_s(now_s) for each_s, wait in zip(predicted_s, waits, strict=True)]
-        start, near_s = int(rand * count), _NEAR_TIE * expected_s[best]
+        start, near_s = int(rand * count), NEAR_TIE * expected_s[best]
         near = (index % count for index in range(start, start + count) if expected_s[index % count] <= near_s)
-        return candidates[min(near, key=in_flight.__getitem__)]  # the first one after a random start wins a tie
+        return min(map(candidates.__getitem__, near), key=_IN_FLIGHT)  # the first one after a random start wins a tie
 
     def _best(
         self, candidates: Sequence[Replica], predicted_s: Sequence[float], now_s: float, rand: float
     ) -> tuple[Replica, int]:
         """Return the replica with the lowest predicted TTFT plus overdue time of its attempts, and its index."""
-        loads, count, best, best_s = self.loads, len(candidates), 0, math.inf
+        loads, count, best, best_s = self._loads.of, len(candidates), 0, math.inf
         index = int(rand * count)
         for _ in range(count):  # from a random start, so that ties are spread
             expected_s = predicted_s[index] + loads[candidates[index]].stalls.overdue_s(now_s)
@@ -369,12 +289,28 @@ class Picker:
 
     def _predictions(self, facts: RequestFacts, candidates: Sequence[Replica], now_s: float) -> list[float] | None:
         """Return the predicted TTFT of each candidate, None while there is no prediction."""
-        loads, tokens = self.loads, facts.prompt_tokens
+        loads, tokens = self._loads.of, facts.prompt_tokens
         if facts.prefixes:
-            queries = [(each.name, self.uncached(facts, each, now_s), loads[each].pending) for each in candidates]
+            queries = [
+                (each.name, self._loads.uncached(facts, each, now_s), loads[each].pending) for each in candidates
+            ]
         else:
             queries = [(each.name, tokens, loads[each].pending) for each in candidates]
         predicted_s = self._learning.predictor.predict_each(queries, now_s)
-        if now_s >= self._breaking_until_s or predicted_s is None:
+        if now_s >= self._loads.breaking_until_s or predicted_s is None:
             return predicted_s
         return [own_s + loads[each].breaks.cost_s(now_s) for each, own_s in zip(candidates, predicted_s, strict=True)]
+
+
+def is_over_share(best: Replica, count: int, streams: int) -> bool:
+    """Return True if an engine has over 1.25 times its share of the streams of `count` replicas.
+
+    Running streams slow each other down, which TTFT does not show.
+    """
+    in_flight = best.in_flight
+    return best.batches and in_flight >= _IN_FLIGHT_MIN and in_flight * count > _SHARE_MAX * streams
+
+
+def common_apis(replicas: Sequence[Replica]) -> set[Api | None]:
+    """Return the APIs that every replica serves, and None."""
+    return {None, *frozenset.intersection(*(each.apis for each in replicas))}

@@ -7,109 +7,55 @@ whether a backup is worth its cost, and `hedging/outcomes.py` has the effects of
 Units: seconds of the loop's clock, tokens; `rand` and `coin` are uniform in [0, 1).
 """
 
-import itertools
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from gateway.estimation.first_token import FirstTokenChoice
 from gateway.hedging import gate
-from gateway.hedging.budget import BudgetUnit, HedgeBudget
+from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.charges import Disposition, charge
-from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, RequestFacts
+from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.explanations import why_hedged, why_low_gain, why_no_quota
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample, was_answering
-from gateway.hedging.parameters import HedgeParameters
-from gateway.hedging.plan import FirstEvent, Policy
-from gateway.hedging.possible import EXPLANATIONS, never_hedged, target_of
-from gateway.limits.ledger import Ledger
-from gateway.pool.learning import Learning
-from gateway.pool.picker import Picker
-from gateway.pool.quotas import Quotas
-from gateway.pool.rejections import Rejections
+from gateway.hedging.plan import Policy
+from gateway.hedging.possible import EXPLANATIONS
+from gateway.pool.loads import ReplicaLoad
+from gateway.pool.parts import PoolParts
 from gateway.routing.replicas import BreakerState, Replica
 from providers.base import Api, RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
 
 
-class Pool:
-    """One pool's state.
+class Pool(PoolParts):
+    """One pool of replicas.
 
-    Args:
-        name: name for display: the model's name, with a number for a fallback.
-        replicas: at least one replica, with different names.
-        ledgers: ledgers by quota name; shared between pools.
-        previous: pool that this one replaces after a reload, None without one; replicas that stay keep their state.
+    The arguments are those of `PoolParts`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        replicas: Sequence[Replica],
-        settings: HedgeParameters,
-        ledgers: Mapping[str, Ledger] | None = None,
-        previous: "Pool | None" = None,
-    ) -> None:
-        self.name = name
-        self.replicas = tuple(replicas)
-        self.settings = settings
-        self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
-        self.hedging_on = True  # the on-call switch
-        self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
-        self.budget = HedgeBudget(settings.budget, settings.budget_unit)
-        self.first_token = FirstTokenChoice(settings.first_token)
-        self.learning = Learning([replica.name for replica in replicas], settings)
-        self.quotas = Quotas(replicas, ledgers or {}, self.learning)
-        self.picker = Picker(self.replicas, settings, self.learning, self.quotas, self._can_hedge)
-        self._loads = self.picker.loads
-        off = settings.policy is Policy.OFF or settings.budget <= 0
-        self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
-        self._numbers = itertools.count()
-        if previous is not None:
-            self._adopt_state(previous)
-
-    @property
-    def max_hedges(self) -> int:
-        """Largest number of backups of a request."""
-        return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
-
-    def _adopt_state(self, old: "Pool") -> None:
-        """Take over the state of a pool, except cool-downs; its running attempts share that state and still count."""
-        stay = self.picker.adopt_state(old.picker)
-        for replica in stay:
-            replica.breaker.end_cool_down()
-        names = [replica.name for replica in stay]
-        self.learning.adopt_state(old.learning, names)
-        if self.first_token.adopt_state(old.first_token, names):
-            self.learning.restart()
-        self.hedging_on = old.hedging_on
-        if (self.settings.budget, self.settings.budget_unit) == (old.settings.budget, old.settings.budget_unit):
-            self.budget = old.budget
-
-    @property
-    def has_hidden_reasoning(self) -> bool:
-        """True if its first content follows hidden reasoning, which a backup would have to repeat in full."""
-        return self.first_token.hides_reasoning and not self.settings.hedge_hidden_reasoning
-
-    def switch(self, replica: Replica, now_s: float, *, out: bool) -> None:
-        """Take a replica out, or in again with a slow start; its attempts under way continue."""
-        replica.out = out
-        if not out:
-            replica.breaker.start_slowly(now_s)
-            self.picker.on_recovered(now_s)
-
-    def never_hedged(self, replica: Replica) -> Denial | None:
-        """Return the reason for which requests sent to a replica are not hedged, however late; None if some can be."""
-        configured = self._never_hedged[replica.name]
-        if configured is not None or not self.has_hidden_reasoning:
-            return configured
-        others = (each.name for each in self.replicas if each is not replica)
-        is_by_work = self.first_token.is_sometimes_by_work
-        return None if is_by_work(replica.name) and any(map(is_by_work, others)) else Denial.HIDDEN_REASONING
-
     # before an attempt
+
+    def begin(self, facts: RequestFacts, now_s: float, rand: float) -> Primary | None:
+        """Choose the replica of a request's primary and count the attempt as sent; None in an unusual state.
+
+        Does the same as `picker.pick`, `on_sent` and `delay_s`, which serve any state. If it raises, nothing is counted
+        as sent.
+        """
+        choice = self._quickest.pick(facts, now_s, rand)
+        if choice is None:
+            return None
+        replica, load, ttft_s = choice.replica, choice.load, choice.ttft_s
+        forecast = self._forecast(replica, load, facts, None, ttft_s, choice.uncached)
+        plan, delay_s = self.learning.ready_plan(now_s), None
+        if len(self.replicas) < 2 or forecast.never_hedged is Denial.HIDDEN_REASONING:
+            delay_s = math.inf
+        elif plan is not None:
+            delay_s = plan.delay_s(predicted_s=ttft_s, coin=facts.coin, delay_s_min=self.settings.hedge_delay_min_s)
+        replica.breaker.on_sent(now_s)
+        self._count(replica, load, facts, forecast, now_s, is_first=True)
+        replica.in_flight += 1
+        return Primary(replica, forecast, delay_s)
 
     def on_sent(
         self, attempt: AttemptView, facts: RequestFacts, tickets: HedgeTickets | None, *, is_first: bool
@@ -124,36 +70,10 @@ class Pool:
         replica, now_s = attempt.replica, attempt.start_s
         replica.in_flight += 1
         replica.breaker.on_sent(now_s)
-        load = self._loads[replica]
-        uncached = self.picker.uncached(facts, replica, now_s) if facts.prefixes else facts.prompt_tokens
-        predicted_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
-        by_work = self.first_token.times_work and self.first_token.by_work(replica.name, facts.api)
-        is_hidden = self.first_token.hides_reasoning and self.has_hidden_reasoning and not by_work
-        hedgeable = facts.hedge_off is None and len(self.replicas) > 1 and not is_hidden
-        attempt.forecast = forecast = Forecast(
-            next(self._numbers),
-            predicted_s,
-            facts.prompt_tokens,
-            uncached,
-            load.pending,
-            facts.timed,
-            hedgeable,
-            self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
-            tickets,
-            self.quotas.reserve(replica, facts, now_s) if self.quotas.of else None,
-            by_work,
-        )
-        load.pending += uncached
-        load.used_s = now_s
-        expected_s = math.inf if predicted_s is None or not self._is_sample(forecast) else predicted_s
-        load.stalls.sent(forecast.number, expected_s, now_s)
-        if facts.prefixes:
-            load.memory.remember(facts.prefixes, now_s)
-            self.picker.ring.sent(replica, facts.prefixes)
-        if is_first:
-            self.picker.on_request(now_s)
-        if is_first and hedgeable:
-            self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
+        load, uncached = self.loads.of[replica], self.loads.uncached(facts, replica, now_s)
+        ttft_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
+        attempt.forecast = forecast = self._forecast(replica, load, facts, tickets, ttft_s, uncached)
+        self._count(replica, load, facts, forecast, now_s, is_first=is_first)
 
     def waits_for_hidden(self, attempt: AttemptView) -> bool:
         """Return True if the first token of an attempt follows hidden reasoning."""
@@ -165,7 +85,7 @@ class Pool:
         if len(self.replicas) < 2 or (self.first_token.hides_reasoning and self.waits_for_hidden(attempt)):
             return math.inf
         settings, now_s = self.settings, attempt.start_s
-        if settings.policy is not Policy.OFF and self.picker.is_suspect(attempt.replica, now_s):
+        if settings.policy is not Policy.OFF and self.loads.is_suspect(attempt.replica, now_s):
             return settings.hedge_delay_min_s
         plan = self.learning.plan(attempt.replica.name, now_s)
         if plan is None:
@@ -244,21 +164,20 @@ class Pool:
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """Learn from first content; return the breaker's state if it changed."""
         replica, forecast = attempt.replica, attempt.forecast
-        load = self._loads[replica]
-        load.rejections.on_content(now_s)
+        self.loads.of[replica].rejections.on_content(now_s)
         if forecast is not None and attempt.first_token_s is None:
             self._on_first_token(attempt, forecast, now_s)
         old_state = replica.breaker.state
         replica.breaker.on_content(now_s)
         if replica.breaker.state is old_state:
             return None
-        self.picker.on_recovered(now_s)
+        self.loads.on_recovered(now_s)
         return replica.breaker.state
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
         if attempt.forecast is not None and attempt.first_token_s is None:
-            load = self._loads[attempt.replica]
+            load = self.loads.of[attempt.replica]
             load.pending = max(0.0, load.pending - attempt.forecast.uncached)
             load.stalls.failed(attempt.forecast.number)
 
@@ -275,19 +194,19 @@ class Pool:
         if attempt.headers_s is not None:
             self.learning.add_headers(replica.name, attempt.headers_s - attempt.start_s, now_s)
         if attempt.forecast is not None:
-            self._settle(attempt, attempt.forecast, effects.bill, now_s)
-            self._earn_spent(attempt, attempt.forecast, outcome, now_s)
+            self._settle(attempt, attempt.forecast, outcome, now_s)
             if attempt.content_s is None and attempt.first_token_s is None:
                 self._unanswered(attempt, attempt.forecast, outcome, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state
         if effects.breaker is BreakerSignal.SUCCESS:
-            self.picker.on_answer(replica, now_s, broken=False)
+            if now_s < self.loads.breaking_until_s:
+                self.loads.on_answer(replica, now_s, broken=False)
             if attempt.forecast is not None and attempt.forecast.timed and self.first_token.add_usage(attempt.usage):
                 self.learning.restart()
             return self._succeeded(replica, now_s)
         is_broken = outcome is Outcome.CUT
         if is_broken:
-            self.picker.on_answer(replica, now_s, broken=True)
+            self.loads.on_answer(replica, now_s, broken=True)
         if effects.breaker is BreakerSignal.FAILURE:
             breaker.on_failure(now_s, broken=is_broken)
         elif outcome is Outcome.CLIENT_GONE and was_answering(attempt.events, now_s - attempt.last_s):
@@ -300,31 +219,70 @@ class Pool:
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
 
-    def rejections(self, replica: Replica) -> Rejections:
-        """Return the judge of a replica's rejections."""
-        return self._loads[replica].rejections
-
     def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
         """Record a success; return the breaker's state if it changed."""
-        moved, load = replica.breaker.state is not BreakerState.CLOSED, self._loads[replica]
+        moved, load = replica.breaker.state is not BreakerState.CLOSED, self.loads.of[replica]
         replica.breaker.on_success(now_s)
         if load.rejections.unclear_keys:
             load.rejections.on_answer()
         if not moved:
             return None
-        self.picker.on_recovered(now_s)
+        self.loads.on_recovered(now_s)
         return replica.breaker.state
 
     # inside, and values for others
 
-    def answer_tokens(self, facts: RequestFacts) -> float:
-        """Return the expected length of the answer: the p90 of recent ones, at most the request's own limit."""
-        p90_tokens = self.learning.answer_tokens
-        return p90_tokens if facts.answer_tokens is None else min(p90_tokens, facts.answer_tokens)
+    def _forecast(
+        self,
+        replica: Replica,
+        load: ReplicaLoad,
+        facts: RequestFacts,
+        tickets: HedgeTickets | None,
+        ttft_s: float | None,
+        uncached: float,
+    ) -> Forecast:
+        first_token = self.first_token
+        by_work = first_token.times_work and first_token.by_work(replica.name, facts.api)
+        is_hidden = first_token.hides_reasoning and self.has_hidden_reasoning and not by_work
+        return Forecast(
+            next(self.loads.numbers),
+            ttft_s,
+            facts.prompt_tokens,
+            uncached,
+            load.pending,
+            facts.timed,
+            facts.hedge_off is None and len(self.replicas) > 1 and not is_hidden,
+            self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
+            tickets,
+            None,
+            by_work,
+        )
 
-    def pending_tokens(self, replica: Replica) -> float:
-        """Return the prompt tokens of its attempts without first content."""
-        return self._loads[replica].pending
+    def _count(
+        self,
+        replica: Replica,
+        load: ReplicaLoad,
+        facts: RequestFacts,
+        forecast: Forecast,
+        now_s: float,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Count an attempt that is sent; the load, from which `on_end` takes it off, comes last."""
+        uncached, predicted_s = forecast.uncached, forecast.ttft_s
+        if is_first:
+            self.loads.on_request(now_s)
+            if forecast.earns:
+                self.budget.earn_sent(replica, facts.prompt_tokens, uncached, now_s, self._earning())
+        if facts.prefixes:
+            load.memory.remember(facts.prefixes, now_s)
+            self.picker.ring.sent(replica, facts.prefixes)
+        if self.quotas.of:
+            forecast.quota = self.quotas.reserve(replica, facts, now_s)
+        expected_s = math.inf if predicted_s is None or not self._is_sample(forecast) else predicted_s
+        load.stalls.sent(forecast.number, expected_s, now_s)
+        load.pending += uncached
+        load.used_s = now_s
 
     def _why_denied(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:
         if denied.gain_s is not None and denied.asked_s is not None:
@@ -341,7 +299,7 @@ class Pool:
 
     def _on_first_token(self, attempt: AttemptView, forecast: Forecast, now_s: float) -> None:
         """Learn from content, or from the sign of work that is timed in its place."""
-        name, ttft_s, load = attempt.replica.name, now_s - attempt.start_s, self._loads[attempt.replica]
+        name, ttft_s, load = attempt.replica.name, now_s - attempt.start_s, self.loads.of[attempt.replica]
         load.pending = max(0.0, load.pending - forecast.uncached)
         load.stalls.first_content(forecast.number, now_s)
         if forecast.tickets is not None:
@@ -360,34 +318,28 @@ class Pool:
         return min(1.0, _SLOW_LEVEL / self.learning.predictor.level_median)
 
     def _hedge_cost(self, facts: RequestFacts, asking: Replica, backup: Replica, now_s: float) -> float:
-        uncached = self.picker.uncached(facts, backup, now_s)
+        uncached = self.loads.uncached(facts, backup, now_s)
         return self.budget.hedge_cost(asking, backup, facts.prompt_tokens, uncached, self.answer_tokens(facts))
 
     def _rescues(self, late: Replica, facts: RequestFacts, now_s: float) -> bool:
-        return self.picker.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
+        return self.loads.is_suspect(late, now_s) and self.learning.rescues.allows(facts.coin)
 
-    def _can_hedge(self, facts: RequestFacts, now_s: float) -> bool:
-        """Return True if a request could be hedged at once, or never."""
-        is_off = facts.hedge_off is not None or not self.hedging_on or self.max_hedges == 0
-        return is_off or self.budget.affords_prompt(facts.prompt_tokens, now_s)
-
-    def _earn_spent(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
-        """Earn credits for the cost of an answer that was sent, whole or in part, from any attempt."""
-        if forecast.earns and attempt.content_s is not None and self.budget.unit is BudgetUnit.COST:
-            spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
-            self.budget.earn_spent(spent.cost, now_s, self._earning())
-
-    def _settle(self, attempt: AttemptView, forecast: Forecast, bill: Bill, now_s: float) -> None:
-        """Release the reservations that were not used."""
+    def _settle(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
+        """Release the reservations that were not used, and earn credits for the cost."""
+        bill = OUTCOME_EFFECTS[outcome].bill
         if forecast.tickets is not None:
             (self.budget.release if bill is Bill.RELEASE else self.budget.settle)(forecast.tickets)
         if (usage := attempt.usage) is not None and usage.completion_tokens is not None:
             self.learning.add_answer(usage.completion_tokens, now_s)
-        self.quotas.close(attempt, bill, now_s)
+        if forecast.quota is not None:
+            self.quotas.close(attempt, bill, now_s)
+        if forecast.earns and attempt.content_s is not None and self.budget.unit is BudgetUnit.COST:
+            spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
+            self.budget.earn_spent(spent.cost, now_s, self._earning())
 
     def _unanswered(self, attempt: AttemptView, forecast: Forecast, outcome: Outcome, now_s: float) -> None:
         """Learn from an attempt that ended without first content."""
-        load, name, waited_s = self._loads[attempt.replica], attempt.replica.name, now_s - attempt.start_s
+        load, name, waited_s = self.loads.of[attempt.replica], attempt.replica.name, now_s - attempt.start_s
         if outcome is Outcome.LOST and forecast.tickets is not None:
             self.learning.add_hedge(forecast.tickets.expected, waited_s, won=False)
         load.pending = max(0.0, load.pending - forecast.uncached)

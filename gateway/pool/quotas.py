@@ -58,6 +58,10 @@ class Quotas:
             return candidates
         return [each for each in candidates if self.headroom(each, now_s) >= _HEADROOM_MIN] or candidates
 
+    def is_free(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
+        """Return True if the replica need not wait for its provider, and its quota has headroom."""
+        return self.wait_s(replica, facts, now_s) <= 0 and self.headroom(replica, now_s) >= _HEADROOM_MIN
+
     def has_room(self, replica: Replica, facts: RequestFacts, now_s: float) -> bool:
         """Return True if its quota has room for a hedge."""
         ledger = self.of.get(replica)

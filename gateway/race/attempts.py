@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
-from gateway.hedging.contract import Denied, Hedge, HedgeTickets, RequestFacts
+from gateway.hedging.contract import Denied, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
@@ -47,6 +47,7 @@ class Attempts:
         "_model",
         "_now_s",
         "_plan",
+        "_rand",
         "_runtime",
         "beyond",
         "call",
@@ -65,8 +66,9 @@ class Attempts:
         self.facts = facts
         self.caller = caller
         self._runtime = runtime
-        self._plan = RetryPlan(model, facts)
+        self._plan: RetryPlan | None = None  # until `begin` cannot choose, or an attempt fails
         self._now_s = 0.0  # time of the current decision
+        self._rand: float | None = None  # drawn for `begin`; the first pick uses it where `begin` did not
         self.sent: list[Attempt] = []
         self.errors: list[UpstreamError] = []
         self.hedges = 0
@@ -84,11 +86,27 @@ class Attempts:
         """Attempts for which content may still arrive."""
         return [attempt for attempt in self.sent if attempt.live]
 
+    def begin(self, racer: AttemptListener, arrived_s: float) -> Attempt | None:
+        """Send the primary if its pool can choose in one step; None if `next` must."""
+        pool, runtime = self._model.pools[0], self._runtime
+        now_s = self._now_s = runtime.loop.time()
+        try:
+            self._model.retries.earn(arrived_s)
+            self._rand = runtime.rand()
+            primary = pool.begin(self.facts, now_s, self._rand)
+        except Exception as error:  # as in Runtime.safely
+            runtime.report("routing", error)
+            return None
+        if primary is None:
+            return None
+        return self._launch(racer, pool, primary.replica, Role.PRIMARY, why_started(Role.PRIMARY, ()), primary=primary)
+
     def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
         runtime, sent = self._runtime, self.sent
         now_s = self._now_s = runtime.loop.time()
-        step = runtime.safely("tries", self._plan.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
+        plan = self._plan = self._plan or RetryPlan(self._model, self.facts)
+        step = runtime.safely("tries", plan.next, None, self._pick, sent, self.errors, now_s, runtime.rand)
         if step is None:
             step = self._any_replica()
         if isinstance(step, SendTo):
@@ -109,7 +127,8 @@ class Attempts:
 
         step: SendTo | WaitUntil | GiveUp = GiveUp()
         if not recovery.given_up:
-            step = self._runtime.safely("tries", self._plan.recover, step, self.sent, choose, now_s)
+            plan = self._plan = self._plan or RetryPlan(self._model, self.facts)
+            step = self._runtime.safely("tries", plan.recover, step, self.sent, choose, now_s)
         if not isinstance(step, SendTo):
             return step
         recovery.on_sent()
@@ -164,10 +183,14 @@ class Attempts:
         if attempt.refused:
             self._runtime.safely("content", attempt.pool.on_refusal, None, attempt)
             return
-        state = self._runtime.safely("content", attempt.pool.on_content, None, attempt, attempt.last_s)
+        try:
+            state = attempt.pool.on_content(attempt, attempt.last_s)
+        except Exception as error:  # as in Runtime.safely
+            self._runtime.report("content", error)
+        else:
+            if state is not None:
+                self._emit_breaker_change(attempt, state)
         attempt.first_token_s = attempt.first_token_s or attempt.last_s
-        if state is not None:
-            self._emit_breaker_change(attempt, state)
 
     def forgive(self, late_s: float) -> None:
         """Begin every silence anew: the gateway did not run, for longer than its timer was late."""
@@ -187,12 +210,14 @@ class Attempts:
         if deadlines.overdue and outcome in _CUT_SHORT and attempt.content_s is None:  # a client's timeout is no fault
             outcome = Outcome.TTFT_TIMEOUT if self._runtime.loop.time() >= deadlines.timeout_s else outcome
         if attempt.close(outcome, error):
-            retry_after_s = error.retry_after_s if error is not None else None
-            on_end, ended_s = attempt.pool.on_end, attempt.end_s
-            assert ended_s is not None
-            state = self._runtime.safely("outcome", on_end, None, attempt, outcome, ended_s, retry_after_s)
-            if state is not None:
-                self._emit_breaker_change(attempt, state)
+            assert attempt.end_s is not None
+            try:
+                state = attempt.pool.on_end(attempt, outcome, attempt.end_s, attempt.retry_after_s)
+            except Exception as bug:  # as in Runtime.safely
+                self._runtime.report("outcome", bug)
+            else:
+                if state is not None:
+                    self._emit_breaker_change(attempt, state)
 
     def fail(self, attempt: Attempt, outcome: Outcome, error: UpstreamError) -> None:
         """End an attempt without a complete answer."""
@@ -229,8 +254,9 @@ class Attempts:
     def _pick(self, pool: Pool, tried: Sequence[Replica], *, ignore_breakers: bool) -> Replica | None:
         """Ask a pool for a replica; if the pool raises, use any reachable one."""
         runtime, pick = self._runtime, pool.picker.pick_ignoring_breakers if ignore_breakers else pool.picker.pick
+        drawn, self._rand = self._rand, None
         try:
-            return pick(self.facts, tried, self._now_s, runtime.rand())
+            return pick(self.facts, tried, self._now_s, runtime.rand() if drawn is None else drawn)
         except Exception as error:  # as in Runtime.safely
             runtime.report("routing", error)
         # If boundaries cannot be computed either, none is crossed: only a primary, which cannot cross one, is sent.
@@ -255,18 +281,24 @@ class Attempts:
         reason: str,
         tickets: HedgeTickets | None = None,
         recovery_call: tuple[Call, RequestFacts] | None = None,
+        primary: Primary | None = None,
     ) -> Attempt:
-        """Send an attempt and set its deadlines; `recovery_call` replaces the client's call for a recovery."""
+        """Send an attempt and set its deadlines.
+
+        Args:
+            recovery_call: replaces the client's call for a recovery.
+            primary: pool's decisions, if the pool has counted the attempt.
+        """
         runtime = self._runtime
         call, facts = recovery_call or (self.call, self.facts)
-        deadlines = self._deadlines(facts.prompt_tokens, is_alone=recovery_call is not None)
+        start_s = runtime.loop.time() if primary is None else self._now_s  # as in its forecast
+        deadlines = self._deadlines(start_s, facts.prompt_tokens, is_alone=recovery_call is not None)
         attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
         self.sent.append(attempt)
-        is_first = tickets is None and recovery_call is None and (len(self.sent) == 1 or self.sent[-2].pool is not pool)
-        try:
-            pool.on_sent(attempt, facts, tickets, is_first=is_first)
-        except Exception as error:  # as in Runtime.safely
-            runtime.report("routing", error)
+        if primary is not None:
+            attempt.forecast = primary.forecast
+        else:
+            self._count(attempt, facts, tickets, is_recovery=recovery_call is not None)
         if pool.first_token.hides_reasoning and pool.waits_for_hidden(attempt) and call.timed:
             expected_s = 0.0 if attempt.forecast is None else attempt.forecast.ttft_s or 0.0
             deadlines.await_reasoning(expected_s, self._model.timeouts)
@@ -279,12 +311,23 @@ class Attempts:
             runtime.loop.call_soon(attempt.on_end, failure)
         hedge_off = self.facts.hedge_off  # a key's denial is reported if the request is late
         if recovery_call is None and hedge_off in (None, Denial.KEY) and self.hedges < pool.max_hedges:
-            deadlines.hedge_after(runtime.safely("plan", pool.delay_s, math.inf, attempt, self.facts))
+            delay_s = None if primary is None else primary.delay_s
+            if delay_s is None:
+                delay_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, self.facts)
+            deadlines.hedge_after(delay_s)
         return attempt
 
-    def _deadlines(self, prompt_tokens: float, *, is_alone: bool) -> AttemptDeadlines:
+    def _count(self, attempt: Attempt, facts: RequestFacts, tickets: HedgeTickets | None, *, is_recovery: bool) -> None:
+        """Report an attempt that is sent to its pool."""
+        sent, pool = self.sent, attempt.pool
+        is_first = tickets is None and not is_recovery and (len(sent) == 1 or sent[-2].pool is not pool)
+        try:
+            pool.on_sent(attempt, facts, tickets, is_first=is_first)
+        except Exception as error:  # as in Runtime.safely
+            self._runtime.report("routing", error)
+
+    def _deadlines(self, start_s: float, prompt_tokens: float, *, is_alone: bool) -> AttemptDeadlines:
         """Return an attempt's deadlines; `is_alone`: a recovery, which fails instead of being joined by another one."""
-        start_s = self._runtime.loop.time()
         if not self.call.timed and self.call.api not in PASSED_THROUGH:
             return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
         timeouts, deadline_s = self._model.timeouts, self.facts.deadline_s

@@ -74,8 +74,11 @@ class Race:
         start_s = self._runtime.loop.time() - self._caller.queued_s  # a client waits from its arrival on
         patience_s = self._facts.deadline_s or math.inf
         self._deadlines = RequestDeadlines(self._model.timeouts, start_s, patience_s, streaming=self._call.streaming)
-        self._runtime.safely("budget", self._model.retries.earn, None, self._deadlines.start_s)
-        self._next(Role.PRIMARY)
+        primary = self._attempts.begin(self, start_s)
+        if primary is None:
+            self._next(Role.PRIMARY)
+        else:
+            self._wakeup.no_later_than(self._deadlines.next_due_s(primary.deadlines.next_due_s()))
 
     def client_gone(self) -> None:
         """Cancel everything: the client has disconnected."""

@@ -105,7 +105,7 @@ def test_a_suspect_gets_a_share_of_the_requests(gap_s: float, probes: int) -> No
     for n in range(int(50 / gap_s)):
         replica = fleet.picker.pick(RequestFacts(prompt_tokens=1.0), (), start_s + n * gap_s, 0.5)
         count += replica is fleet.replicas[0]
-    assert fleet.picker.is_suspect(fleet.replicas[0], start_s)
+    assert fleet.loads.is_suspect(fleet.replicas[0], start_s)
     assert count == probes
 
 

@@ -95,7 +95,7 @@ def test_a_cached_prompt_in_a_large_pool_stays_with_ordinary_replicas() -> None:
     for routing in Routing:
         pool = fleet(30, 1, routing=routing)
         pool.picker.ring.sent(pool.replicas[-1], facts.prefixes)
-        pool.picker.loads[pool.replicas[-1]].memory.remember(facts.prefixes, 0.0)
+        pool.loads.of[pool.replicas[-1]].memory.remember(facts.prefixes, 0.0)
         assert "b0" not in picked(pool, 1.0, facts=facts)
 
 
@@ -150,7 +150,7 @@ def test_suspects_are_replaced_and_probed() -> None:
         answers(pool, ordinary, step / 10, 0.05)
     for step in range(3):
         loses(pool, ordinary, 4.0 + step / 10, 2.0)
-    assert pool.picker.is_suspect(ordinary, 7.0)
+    assert pool.loads.is_suspect(ordinary, 7.0)
     picks = [pool.picker.pick(FACTS, (), 7.0 + step / 10, 0.5) for step in range(100)]
     assert picks.count(ordinary) == 2
     assert picks.count(backup_only) == 98
@@ -166,7 +166,7 @@ def test_a_suspect_backup_only_replica_is_probed_by_hedges() -> None:
         answers(pool, ordinary, step / 10, 0.05)
     for step in range(3):
         loses(pool, backup_only, 4.0 + step / 10, 2.0)
-    assert pool.picker.is_suspect(backup_only, 7.0)
+    assert pool.loads.is_suspect(backup_only, 7.0)
     backups = [pool.picker.backup(FACTS, ordinary, (ordinary,), 7.0 + step / 10, 0.5) for step in range(100)]
     assert [index for index, replica in enumerate(backups) if replica is backup_only] == [0, 50]
 

@@ -337,7 +337,7 @@ def test_losers_are_censored_and_never_count_against_a_replica() -> None:
     assert first.breaker.failures == 0
 
 
-@pytest.mark.parametrize("method", ["pick", "delay_s", "decide", "on_content", "on_end", "on_sent"])
+@pytest.mark.parametrize("method", ["begin", "pick", "delay_s", "decide", "on_content", "on_end", "on_sent"])
 def test_a_part_that_raises_costs_no_answer(method: str) -> None:
     """An exception in any part of the brain fails no request; it is counted."""
 

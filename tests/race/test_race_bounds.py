@@ -110,7 +110,7 @@ def test_a_refusal_leaves_nothing_waiting() -> None:
     pool = told.pools[0]
     assert told.report.attempts[0].outcome is Outcome.MODEL_REFUSAL
     assert pool.pending_tokens(pool.replicas[0]) == 0
-    assert pool.picker.loads[pool.replicas[0]].stalls.overdue_s(1e6) == 0
+    assert pool.loads.of[pool.replicas[0]].stalls.overdue_s(1e6) == 0
 
 
 def test_replicas_that_refuse_go_on_being_asked() -> None:
@@ -129,7 +129,7 @@ def test_replicas_that_refuse_go_on_being_asked() -> None:
             Race(model, call, BIG, client, Caller(f"req_{n}", "key", loop.time()), runtime).start()
             await client.over.wait()
             await asyncio.sleep(1.0)
-        assert not pool.picker.is_suspect(pool.replicas[0], loop.time())
+        assert not pool.loads.is_suspect(pool.replicas[0], loop.time())
         assert len(refusing.streams) >= 10
 
     run_virtual(main())

@@ -71,7 +71,7 @@ def test_every_strategy_skips_it(routing: Routing, size: int) -> None:
     pool = Pool("m", replicas, default_hedging(policy=Policy.OFF, routing=routing))
     facts = RequestFacts(prompt_tokens=100.0, prompt_bytes=400, prefixes=(1, 2))
     pool.picker.ring.sent(replicas[1], facts.prefixes)
-    pool.picker.loads[replicas[1]].memory.remember(facts.prefixes, 0.0)
+    pool.loads.of[replicas[1]].memory.remember(facts.prefixes, 0.0)
     pool.switch(replicas[1], 0.0, out=True)
     picks = {pool.picker.pick(facts, (), 20.0, rand / 50) for rand in range(50)}
     assert replicas[1] not in picks

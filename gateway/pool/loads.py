@@ -1,0 +1,124 @@
+"""The estimated load of each replica of a pool, and the times for which it is remembered. Pure.
+
+The pool reports requests and answers; `picker.py` and `quickest.py` read the state to pick a replica.
+
+Units: seconds of the loop's clock, tokens.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.estimation.break_share import BreakShare
+from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
+from gateway.estimation.stall_detector import StallDetector
+from gateway.hedging.contract import RequestFacts
+from gateway.pool.learning import Learning
+from gateway.pool.rejections import Rejections
+from gateway.routing.replicas import SLOW_START_S, Replica
+
+_BREAKS_S: Final = 600.0  # time after a broken answer in which complete ones are counted, too
+_UNSEEN_S: Final = 5.0  # a replica without a request for this long gets the next primary; longer, ...
+_UNSEEN_REQUESTS: Final = 12.0  # ... if an equal share of the traffic has not brought it this number of requests
+_PROBE_S: Final = 5.0  # time between two primaries of a suspect replica; longer, ...
+_PROBE_REQUESTS: Final = 50.0  # ... if the pool has not had this number of requests: 2 % of them are enough
+_MEMORY_S: Final = 30.0  # time for which levels are remembered; longer, ...
+_MEMORY_REQUESTS: Final = 75.0  # ... until an equal share of the traffic has brought a replica this number of requests
+_GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
+
+
+@dataclass(slots=True)
+class ReplicaLoad:
+    """The estimated load of a replica.
+
+    Attributes:
+        rejections: judge of its rejections.
+        breaks: share of answers that broke after their first content.
+        stalls: attempts without first content.
+        memory: prompts in its prefix cache.
+        pending: prompt tokens of attempts without first content.
+        used_s: time of the last attempt sent to it.
+    """
+
+    rejections: Rejections
+    breaks: BreakShare = field(default_factory=BreakShare)
+    stalls: StallDetector = field(default_factory=StallDetector)
+    memory: PrefixMemory = field(default_factory=PrefixMemory)
+    pending: float = 0.0
+    used_s: float = -math.inf
+
+
+class Loads:
+    """The loads of one pool's replicas.
+
+    Attributes:
+        of: loads by replica.
+        numbers: numbers of the attempts in `ReplicaLoad.stalls`.
+        unseen_s: time without a request after which a replica gets the next primary.
+        probe_every_s: time between two primaries of a suspect replica.
+        breaking_until_s: end of the time in which answers are counted because one broke.
+        ramping_until_s: end of the slow start of the last replica that came back.
+    """
+
+    __slots__ = (
+        "_gap_s",
+        "_learning",
+        "_request_s",
+        "breaking_until_s",
+        "numbers",
+        "of",
+        "probe_every_s",
+        "ramping_until_s",
+        "unseen_s",
+    )
+
+    def __init__(self, replicas: Iterable[Replica], learning: Learning) -> None:
+        self._learning = learning
+        self.of = {replica: ReplicaLoad(Rejections(replica.breaker)) for replica in replicas}
+        self.numbers = itertools.count()
+        self._request_s = math.inf  # time of the last request
+        self._gap_s = 0.0  # mean time between two requests
+        self.unseen_s, self.probe_every_s = _UNSEEN_S, _PROBE_S
+        self.breaking_until_s = self.ramping_until_s = -math.inf
+
+    def adopt_state(self, old: "Loads") -> Sequence[Replica]:
+        """Take over the state of a former pool and return the replicas that stay; running attempts share the loads."""
+        stay = [replica for replica in self.of if replica in old.of]
+        self.of |= {replica: old.of[replica] for replica in stay}
+        self.numbers = old.numbers
+        self._request_s, self._gap_s = old._request_s, old._gap_s
+        self.ramping_until_s, self.breaking_until_s = old.ramping_until_s, old.breaking_until_s
+        return stay
+
+    def on_request(self, now_s: float) -> None:
+        """Count a request: with little traffic, what was learned is remembered for longer."""
+        if now_s > self._request_s:
+            self._gap_s += _GAP_WEIGHT * (now_s - self._request_s - self._gap_s)
+            gap_s, share_s = self._gap_s, len(self.of) * self._gap_s
+            self.unseen_s = max(_UNSEEN_S, _UNSEEN_REQUESTS * share_s)
+            self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
+            self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
+        self._request_s = now_s
+
+    def on_recovered(self, now_s: float) -> None:
+        """Start the slow start after a breaker has closed: its replica's share of primaries grows step by step."""
+        self.ramping_until_s = now_s + SLOW_START_S
+
+    def on_answer(self, replica: Replica, now_s: float, *, broken: bool) -> None:
+        """Count an answer that broke after its first content, or one that was complete before `breaking_until_s`."""
+        if broken:
+            self.breaking_until_s = now_s + _BREAKS_S
+        self.of[replica].breaks.add(now_s, broken=broken)
+
+    def is_suspect(self, replica: Replica, now_s: float) -> bool:
+        """Return True if it holds requests without answering them."""
+        return self.of[replica].stalls.is_suspect(now_s)
+
+    def uncached(self, facts: RequestFacts, replica: Replica, now_s: float) -> float:
+        """Return the prompt tokens that a replica has to compute."""
+        if not facts.prefixes:
+            return facts.prompt_tokens
+        cached = self.of[replica].memory.cached_bytes(facts.prefixes, now_s)
+        return uncached_tokens(facts.prompt_tokens, facts.prompt_bytes, cached)
