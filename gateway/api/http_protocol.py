@@ -123,7 +123,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             under_way.client_gone()
             self.cycle = None
         else:
-            self.cycle = under_way  # uvicorn tells it
+            self.cycle = under_way  # uvicorn ends it
         super().connection_lost(exc)
         self._connection.closed()
 

@@ -1,6 +1,6 @@
 """Passes the core's events to the observers in batches, so that observing costs a request one append while it runs.
 
-A batch is passed on when it is full, soon after its first event, and before anybody reads what observers have counted
+A batch is passed on when it is full, soon after its first event, and before a reader of an observer gets its counts
 (`Hub.flush`). Each observer receives all events in the order in which they were emitted.
 
 Units: events; seconds of the loop's clock.
