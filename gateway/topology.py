@@ -14,7 +14,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from gateway.api.admission import Admission, ModelQueue
-from gateway.api.body_reader import BodyReader
+from gateway.api.body_reader import BodyLimits
 from gateway.api.routes import Serving
 from gateway.callers import attempt_limits, keyring, request_limits
 from gateway.config import settings as config
@@ -158,7 +158,7 @@ class _Builder:
             key_limiters |= _kept(previous.key_limiters, old_keys, settings.keys)
             count_limiters |= _kept(previous.count_limiters, old_keys, settings.keys)
             model_queues |= _kept(previous.model_queues, {model.name: model for model in old.models}, settings.models)
-        bodies = BodyReader(
+        bodies = BodyLimits(
             settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, memory, self._runtime
         )
         admission = Admission(key_limiters, model_queues, self._runtime)

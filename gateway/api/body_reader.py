@@ -6,6 +6,7 @@ rejected body is not read any further. Does not look into a body. Units: seconds
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
@@ -19,70 +20,36 @@ _DIGITS_MAX: Final = 18  # of a content-length
 _WAIT_S: Final = 5.0  # the Retry-After if it cannot be estimated: the usual duration of a chat answer
 
 
-class BodyReader:
-    """Receives request bodies.
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Limits on request bodies.
 
-    Args:
-        body_bytes_max: largest size of one body.
+    Attributes:
+        bytes_max: largest size of one body.
         body_s: longest time for one body to arrive.
         memory: shared by all bodies. A bug in it fails no request: it is reported, and the limit is not enforced.
         runtime: reports such a bug.
     """
 
-    def __init__(self, body_bytes_max: int, body_s: float, memory: BodyMemory, runtime: Runtime) -> None:
-        self._body_bytes_max = body_bytes_max
-        self._body_s = body_s
-        self._memory = memory
-        self._runtime = runtime
-
-    def open(self, key_name: str, on_failure: OnFailure) -> "Arrival":
-        """Return a body that holds no bytes yet; the caller closes it.
-
-        Args:
-            key_name: name of the caller's API key.
-            on_failure: called with `RequestTimeout` or `Overloaded` if the rest of the body is no longer awaited.
-        """
-        return Arrival(self._memory, self._runtime, self._body_bytes_max, self._body_s, key_name, on_failure)
+    bytes_max: int
+    body_s: float
+    memory: BodyMemory
+    runtime: Runtime
 
 
 class Arrival:
-    """One body: while it arrives, and while its request holds its bytes.
+    """One body: while it arrives, and while its request holds its bytes; the owner closes it.
 
     Args:
-        memory: shared by all bodies.
-        runtime: reports bugs in it.
-        bytes_max: largest size.
-        body_s: longest time to arrive.
+        limits: the limits.
         key_name: name of the caller's API key.
-        on_failure: called with an error if the body does not arrive.
+        on_failure: called with `RequestTimeout` or `Overloaded` if the rest of the body is no longer awaited.
     """
 
-    __slots__ = (
-        "_body_s",
-        "_bytes_max",
-        "_held",
-        "_is_refused",
-        "_memory",
-        "_on_failure",
-        "_pieces",
-        "_runtime",
-        "_size",
-        "_timer",
-    )
+    __slots__ = ("_held", "_is_refused", "_limits", "_on_failure", "_pieces", "_size", "_timer")
 
-    def __init__(
-        self,
-        memory: BodyMemory,
-        runtime: Runtime,
-        bytes_max: int,
-        body_s: float,
-        key_name: str,
-        on_failure: OnFailure,
-    ) -> None:
-        self._memory = memory
-        self._runtime = runtime
-        self._bytes_max = bytes_max
-        self._body_s = body_s
+    def __init__(self, limits: BodyLimits, key_name: str, on_failure: OnFailure) -> None:
+        self._limits = limits
         self._on_failure = on_failure
         self._size = 0
         self._pieces = bytearray()  # grows in place, where joining pieces would need their memory twice
@@ -90,9 +57,9 @@ class Arrival:
         self._is_refused = False  # another body got its room
         self._held: HeldBody | None = None
         try:
-            self._held = memory.open(key_name)
+            self._held = limits.memory.open(key_name)
         except Exception as error:  # a bug there must not fail the request; inlined `safely`: runs for every request
-            runtime.report("body_memory", error)
+            limits.runtime.report("body_memory", error)
 
     def check(self, headers: Headers) -> None:
         """Reject a body before any of it is read.
@@ -104,11 +71,11 @@ class Arrival:
         for name, value in headers:
             if name == b"content-length":
                 announced = int(value[:_DIGITS_MAX])
-                if value[_DIGITS_MAX:] or announced > self._bytes_max:
-                    limit = self._bytes_max
-                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limit}")
+                bytes_max = self._limits.bytes_max
+                if value[_DIGITS_MAX:] or announced > bytes_max:
+                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {bytes_max}")
                 break
-        memory = self._memory
+        memory = self._limits.memory
         if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body
             raise self._over_memory(1)
 
@@ -145,19 +112,19 @@ class Arrival:
         held, self._held = self._held, None
         if held is not None:
             try:
-                self._memory.close(held, held_s)
+                self._limits.memory.close(held, held_s)
             except Exception as error:  # as above
-                self._runtime.report("body_memory", error)
+                self._limits.runtime.report("body_memory", error)
 
     def _wait(self) -> None:
         """Wait, for a limited time, for the rest of a body that did not arrive in one piece with its headers."""
-        memory, safely, held = self._memory, self._runtime.safely, self._held
+        memory, safely, held = self._limits.memory, self._limits.runtime.safely, self._held
         if held is not None and not safely("body_memory", memory.start, True, held, self._refused):
             wait_s = safely("body_memory", memory.wait_s, _WAIT_S, 0)
             raise _overloaded(
                 f"the gateway is at its limit of {memory.arriving_max} request bodies arriving at a time", wait_s
             )
-        self._timer = self._runtime.loop.call_later(self._body_s, self._late)
+        self._timer = self._limits.runtime.loop.call_later(self._limits.body_s, self._late)
 
     def _arrived(self) -> None:
         """End the wait: the body is complete, or is given up."""
@@ -166,30 +133,33 @@ class Arrival:
             self._timer = None
         self._pieces = bytearray()
         if self._held is not None:
-            self._runtime.safely("body_memory", self._memory.arrived, None, self._held)
+            self._limits.runtime.safely("body_memory", self._limits.memory.arrived, None, self._held)
 
     def _late(self) -> None:
-        self._on_failure(RequestTimeout(f"the request body is incomplete after {self._body_s:g} s; send it faster"))
+        self._on_failure(
+            RequestTimeout(f"the request body is incomplete after {self._limits.body_s:g} s; send it faster")
+        )
 
     def _take(self, size: int) -> None:
         """Reserve `size` bytes that have arrived."""
         self._size += size
-        if self._size > self._bytes_max:
-            raise BodyTooLarge(f"the request body is over {self._bytes_max} bytes; send at most {self._bytes_max}")
+        bytes_max = self._limits.bytes_max
+        if self._size > bytes_max:
+            raise BodyTooLarge(f"the request body is over {bytes_max} bytes; send at most {bytes_max}")
         held = self._held
         if held is None:
             return
         try:
-            has_room = self._memory.grow(held, size)
+            has_room = self._limits.memory.grow(held, size)
         except Exception as error:  # as above
-            self._runtime.report("body_memory", error)
+            self._limits.runtime.report("body_memory", error)
             return
         if not has_room:
             raise self._over_memory(size)
 
     def _over_memory(self, size: int) -> Overloaded:
-        memory = self._memory
-        wait_s = self._runtime.safely("body_memory", memory.wait_s, _WAIT_S, size)
+        memory = self._limits.memory
+        wait_s = self._limits.runtime.safely("body_memory", memory.wait_s, _WAIT_S, size)
         whose = "API key's share of the" if memory.is_shared else "gateway's"
         return _overloaded(f"the {whose} memory for request bodies ({memory.bytes_max} bytes) is full", wait_s)
 
@@ -199,7 +169,7 @@ class Arrival:
         self._is_refused = True
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._runtime.loop.call_soon(lambda: self._on_failure(self._over_memory(self._size)))
+        self._timer = self._limits.runtime.loop.call_soon(lambda: self._on_failure(self._over_memory(self._size)))
 
 
 def _overloaded(reason: str, wait_s: float) -> Overloaded:

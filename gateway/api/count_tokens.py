@@ -53,7 +53,7 @@ class CountExchange(ClientExchange):
         self._key_name = serving.keyring.name(head.headers)
         self._connection.admit(known=serving.keyring.has_keys)
         self._entry = serving.counts.enter(self._key_name)
-        return serving.bodies.open(self._key_name, self._reject)
+        return Arrival(serving.bodies, self._key_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         serving, headers = self._serving, self.head.headers

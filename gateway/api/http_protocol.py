@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 
 from gateway.api.connections import SCOPE_KEY, ClientConnection, WaitingConnections
 from gateway.api.exchange import Admit, ClientExchange, Connection
+from gateway.api.head_checks import SlowHeaders, field_bytes, head_error, too_large
 from gateway.api.request_head import RequestHead
 from gateway.errors import BadRequest, GatewayError
 from providers.base import Headers
@@ -32,28 +33,11 @@ _LOG.setLevel(logging.ERROR)  # uvicorn warns of each bad request, so that any c
 HEAD_BYTES_MAX = 64 * 1024  # request line and headers; a key and a trace header take 1 kB
 HEAD_S_MAX = 10.0
 PIPELINED_MAX = 16  # requests sent in advance; each costs kilobytes, and one read may bring thousands
-_BODIES = (b"content-length", b"transfer-encoding")
-_SINGLE = (b"host", b"authorization", b"x-api-key", b"api-key")
 UNREAD_S_MAX = 60.0  # a client that reads nothing of its response for this long is disconnected
 
 
 OpenExchange = Callable[[Connection, RequestHead], ClientExchange | None]
 """Returns the exchange for a request, None if the request is for the ASGI application."""
-
-
-class HeadersTooLarge(BadRequest):
-    """The request line and headers are over the limit."""
-
-    status = 431
-    code = "headers_too_large"
-
-
-class SlowHeaders(BadRequest):
-    """The request line and headers arrived too late."""
-
-    status = 408
-    kind = "timeout_error"
-    code = "request_timeout"
 
 
 class _Rejected(Exception):  # httptools catches it
@@ -154,7 +138,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if (
             self._bytes_since_body > HEAD_BYTES_MAX or self._head_bytes > HEAD_BYTES_MAX
         ) and not self.transport.is_closing():
-            self._rejection = _too_large()
+            self._rejection = too_large(HEAD_BYTES_MAX)
             self.send_400_response("")
 
     def eof_received(self) -> None:
@@ -200,8 +184,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         read_bytes = self._head_bytes + len(self._data)  # the head, and perhaps more
         self._head_bytes = self._bytes_since_body = 0
         headers, version = self.headers, self.parser.get_http_version()
-        if read_bytes > HEAD_BYTES_MAX and len(self.url) + _field_bytes(headers) > HEAD_BYTES_MAX:
-            self._reject(_too_large())
+        if read_bytes > HEAD_BYTES_MAX and len(self.url) + field_bytes(headers) > HEAD_BYTES_MAX:
+            self._reject(too_large(HEAD_BYTES_MAX))
         by_name = dict(headers)
         if (
             version != "1.1"
@@ -210,7 +194,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             or b"transfer-encoding" in by_name
             or b"upgrade" in by_name
         ):
-            self._check(version, by_name)  # a head as most are needs no check
+            upgrades = b"upgrade" in by_name and self.parser.should_upgrade()
+            error = head_error(version, headers, by_name, upgrades=upgrades)  # of other heads nothing is unusual
+            if error is not None:
+                self._reject(error)
         self._in_head = False
         self.head_since_s = self._idle_since_s = None  # the previous response may have ended since this head began
         expects_continue = b"expect" in by_name and by_name[b"expect"].lower() == b"100-continue"
@@ -250,8 +237,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._exchange.on_body(body)
 
     def on_message_complete(self) -> None:
-        if self.headers and _field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
-            self._reject(_too_large())
+        if self.headers and field_bytes(self.headers) > HEAD_BYTES_MAX:  # trailers
+            self._reject(too_large(HEAD_BYTES_MAX))
         exchange = self._exchange
         if exchange is None:
             super().on_message_complete()
@@ -341,19 +328,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # rejections
 
-    def _check(self, version: str, by_name: dict[bytes, bytes]) -> None:
-        """Reject a head that is not served."""
-        has_upgrade = b"upgrade" in by_name and self.parser.should_upgrade()
-        if has_upgrade and any(name in _BODIES and value != b"0" for name, value in self.headers):
-            message = "a protocol upgrade is not supported for a request with a body; remove the `Upgrade` header"
-            self._reject(BadRequest(message, code="invalid_http"))  # the parser would take the body for a request
-        if version not in ("1.1", "1.0") or by_name.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-            message = "the request is neither HTTP/1.1 nor HTTP/1.0, or has a transfer coding other than chunked"
-            self._reject(BadRequest(f"{message}; send HTTP/1.1 with a length or chunks", code="invalid_http"))
-        ambiguous = _ambiguous(self.headers, needs_host=version != "1.0")
-        if ambiguous is not None:
-            self._reject(ambiguous)
-
     def _reject(self, error: GatewayError) -> NoReturn:
         """Stop the parser: the request is rejected with this error."""
         self._rejection = error
@@ -413,28 +387,3 @@ def _unacknowledged_bytes(transport: asyncio.Transport) -> int:
     with contextlib.suppress(OSError):  # not every system reports it
         return int(struct.unpack("i", fcntl.ioctl(transport.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4)))[0])
     return 0
-
-
-def _ambiguous(headers: Headers, *, needs_host: bool) -> BadRequest | None:
-    """Return the error for headers that two servers could read differently, None if there are none.
-
-    RFC 9112 requires one `Host` in HTTP/1.1 (3.2). Of two keys, a proxy could check one and the gateway the other.
-    """
-    names = [name for name, _ in headers]
-    for single in _SINGLE:
-        if names.count(single) > 1:
-            name = single.decode()
-            message = f"header `{name}` is sent {names.count(single)} times; send it once"
-            return BadRequest(message, param=name, code="invalid_http")
-    if needs_host and b"host" not in names:
-        return BadRequest("header `host` is missing; send it", param="host", code="invalid_http")
-    return None
-
-
-def _field_bytes(fields: list[tuple[bytes, bytes]]) -> int:
-    """Return the size of headers or trailers, with the four bytes around each name and value."""
-    return sum(len(name) + len(value) + 4 for name, value in fields)
-
-
-def _too_large() -> HeadersTooLarge:
-    return HeadersTooLarge(f"the request's headers are over {HEAD_BYTES_MAX} bytes; send fewer or shorter headers")

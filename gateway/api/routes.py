@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gateway.api.admission import Admission, Entry, Permit, RequestSize
 from gateway.api.auth import Keyring
 from gateway.api.azure_paths import deployment_of
-from gateway.api.body_reader import Arrival, BodyReader
+from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
@@ -81,7 +81,7 @@ class Serving:
     Attributes:
         models: models by public name and by alias.
         keyring: API keys and the models they may use.
-        bodies: receives request bodies.
+        bodies: limits on request bodies.
         admission: gives permits to requests.
         counts: the same for requests that only count tokens, whose limits are separate, as at Anthropic.
         limits: limits on client requests.
@@ -90,7 +90,7 @@ class Serving:
 
     models: Mapping[str, Model]
     keyring: Keyring
-    bodies: BodyReader
+    bodies: BodyLimits
     admission: Admission
     counts: Admission
     limits: RequestLimits
@@ -142,7 +142,7 @@ class RacedExchange(ClientExchange):
         if serving.keyring.has_keys:
             self._connection.admit(known=True)
         self._entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
-        return serving.bodies.open(key_name, self._reject)
+        return Arrival(serving.bodies, key_name, self._reject)
 
     def _answer(self, body: bytes) -> None:
         routes, response, key_name = self._routes, self.response, self._key_name

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api.body_reader import Arrival, BodyReader
+from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
@@ -48,22 +48,22 @@ class Sender:
         return body, more
 
 
-def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyReader:
+def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyLimits:
     """Return a reader of the running loop."""
     loop = asyncio.get_running_loop()
     runtime = Runtime(loop, lambda _event: None, lambda: 0.0, TimerQueue(loop))
-    return BodyReader(body_bytes_max, body_s, memory, runtime)
+    return BodyLimits(body_bytes_max, body_s, memory, runtime)
 
 
-async def receive(bodies: BodyReader, headers: Headers, sender: Sender, key_name: str = "a") -> bytes:
+async def receive(bodies: BodyLimits, headers: Headers, sender: Sender, key_name: str = "a") -> bytes:
     """Receive a body of a request that ends at once if it is rejected, and never otherwise."""
     return (await opened(bodies, headers, sender, key_name))[0]
 
 
-async def opened(bodies: BodyReader, headers: Headers, sender: Sender, key_name: str = "a") -> tuple[bytes, Arrival]:
+async def opened(bodies: BodyLimits, headers: Headers, sender: Sender, key_name: str = "a") -> tuple[bytes, Arrival]:
     """Do the same, and return the body that the caller closes."""
     failed: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
-    arrival = bodies.open(key_name, failed.set_result)
+    arrival = Arrival(bodies, key_name, failed.set_result)
     try:
         arrival.check(headers)
         piece, more = await sender.receive(failed, at_once=True)
@@ -228,7 +228,7 @@ def test_one_key_leaves_room_for_another() -> None:
     run(main)
 
 
-async def _outcome(bodies: BodyReader, sender: Sender, key_name: str) -> str:
+async def _outcome(bodies: BodyLimits, sender: Sender, key_name: str) -> str:
     try:
         await receive(bodies, announced(50), sender, key_name)
     except GatewayError as error:
@@ -288,7 +288,7 @@ def test_one_key_leaves_slots_for_another() -> None:
     run(main)
 
 
-async def _refused(bodies: BodyReader, kind: type[GatewayError]) -> None:
+async def _refused(bodies: BodyLimits, kind: type[GatewayError]) -> None:
     with pytest.raises(kind):
         await receive(bodies, announced(9), Sender([(0.1, b"1", True)]))
 
@@ -301,7 +301,7 @@ PIECES = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 2.0]), st.binary(max_size
 def test_only_received_bodies_are_held(senders: list[tuple[list[Piece], int | None, bool]]) -> None:
     """For any announced, late, too large or incomplete bodies of two keys: exactly the received bodies are held."""
 
-    async def one(bodies: BodyReader, pieces: list[Piece], size: int | None, *, leaves: bool) -> int:
+    async def one(bodies: BodyLimits, pieces: list[Piece], size: int | None, *, leaves: bool) -> int:
         headers = [] if size is None else announced(size)
         try:
             body = await receive(bodies, headers, Sender(pieces, leaves=leaves), "a" if leaves else "b")

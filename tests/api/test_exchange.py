@@ -9,7 +9,7 @@ import pytest
 
 from gateway.api import exchange as exchange_module
 from gateway.api.asgi import Receive, Scope, Send
-from gateway.api.body_reader import Arrival, BodyReader
+from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.http_protocol import PIPELINED_MAX
@@ -43,7 +43,7 @@ class Echo(ClientExchange):
             raise BadRequest("no")
         if self.head.path == "/large":
             raise BodyTooLarge("too large")
-        return self._site.bodies.open("a", self._reject)
+        return Arrival(self._site.bodies, "a", self._reject)
 
     def _answer(self, body: bytes) -> None:
         self._site.said.append("answer")
@@ -84,7 +84,7 @@ class Site:
         loop = asyncio.get_running_loop()
         self.runtime = Runtime(loop, self.events.append, lambda: 0.0, TimerQueue(loop))
         self.memory = BodyMemory(10_000)
-        self.bodies = BodyReader(1_000, 3.0, self.memory, self.runtime)
+        self.bodies = BodyLimits(1_000, 3.0, self.memory, self.runtime)
         self.client: PretendedClient = connected_to(self._open, self._application)
 
     @property

@@ -13,7 +13,7 @@ import httptools
 
 from fuzz.pieces import cuts
 from gateway.api.asgi import Receive, Scope, Send
-from gateway.api.body_reader import Arrival, BodyReader
+from gateway.api.body_reader import Arrival, BodyLimits
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
@@ -90,14 +90,14 @@ class _Exchange(ClientExchange):
     """Answers every request as the application does."""
 
     def __init__(
-        self, connection: Connection, head: RequestHead, runtime: Runtime, bodies: BodyReader, seen: list[Seen]
+        self, connection: Connection, head: RequestHead, runtime: Runtime, bodies: BodyLimits, seen: list[Seen]
     ) -> None:
         super().__init__(connection, head, runtime, ClientApi(None), "id")
         self._bodies = bodies
         self._seen = seen
 
     def _open(self) -> Arrival:
-        return self._bodies.open("a", self._reject)
+        return Arrival(self._bodies, "a", self._reject)
 
     def _answer(self, body: bytes) -> None:
         url = httptools.parse_url(self.head.target)
@@ -130,7 +130,7 @@ def _served(pieces: list[bytes], *, exchanges: bool = False) -> tuple[list[Seen]
     async def main() -> bytes:
         loop = asyncio.get_running_loop()
         runtime = Runtime(loop, lambda _: None, lambda: 0.0, TimerQueue(loop))
-        bodies = BodyReader(1_000_000, 500.0, BodyMemory(1_000_000), runtime)
+        bodies = BodyLimits(1_000_000, 500.0, BodyMemory(1_000_000), runtime)
 
         def open_exchange(connection: Connection, head: RequestHead) -> ClientExchange:
             assert head.path
