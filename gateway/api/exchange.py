@@ -106,9 +106,7 @@ class ClientExchange:
         self.gave_id = given_id is not None
         self.request_id = own_id if given_id is None else given_id
         self.more_body = True
-        self.response = ResponseWriter(
-            connection.transport, head, connection.own_headers, runtime, self._complete, stalled=connection.is_stalled
-        )
+        self.response = ResponseWriter(connection.transport, head, connection.own_headers, runtime, self._complete)
         self._has_begun = self._is_over = False
         self._arrival: Arrival | None = None  # while the body arrives or is held
         self._held_since_s: float | None = None  # time at which a request began to hold its body
@@ -142,6 +140,8 @@ class ClientExchange:
         if self._is_over:
             return
         self._has_begun = True
+        if self._connection.is_stalled:
+            self.response.stall()
         try:
             self._arrival = self._open()
             self._arrival.check(self.head.headers)

@@ -55,7 +55,6 @@ class ResponseWriter:
         own_headers: see below.
         runtime: the loop, and the reads of upstreams; bytes written during one are sent at its end.
         on_complete: called when the whole response was written.
-        stalled: True while the transport is above its limit for unsent bytes.
 
     Attributes:
         started: True once `start` was called.
@@ -71,10 +70,10 @@ class ResponseWriter:
     __slots__ = (
         "_burst",
         "_bytes",
+        "_has_chunks",
         "_head",
         "_is_bodiless",
         "_is_chunked",
-        "_is_old",
         "_is_replaced",
         "_loop",
         "_on_complete",
@@ -100,8 +99,6 @@ class ResponseWriter:
         own_headers: Headers,
         runtime: Runtime,
         on_complete: Callable[[], None],
-        *,
-        stalled: bool = False,
     ) -> None:
         self._transport = transport
         self.own_headers = own_headers
@@ -109,14 +106,14 @@ class ResponseWriter:
         self._burst = runtime.burst
         self._on_complete: Callable[[], None] | None = on_complete
         self._is_bodiless = head.method == "HEAD"
-        self._is_old = head.version == "1.0"
+        self._has_chunks = head.version != "1.0"
         self._is_chunked = False
         self._head = b""  # not yet written
         self._pending: list[bytes] = []
         self._bytes = 0
         self._scheduled = False
         self._paused = False  # the race is paused
-        self._stalled = stalled
+        self._stalled = False  # the transport is above its limit for unsent bytes
         self._is_replaced = False  # the first status could not be sent
         self.keep_alive = head.keep_alive
         self.race: RaceControl | None = None
@@ -142,7 +139,7 @@ class ResponseWriter:
         fields += self.headers
         if not self.keep_alive and not is_announced:
             fields.append((b"connection", b"close"))
-        if body_bytes is None and not self._is_old:  # HTTP/1.0 has no chunks: the end of the connection ends the body
+        if body_bytes is None and self._has_chunks:  # in HTTP/1.0, the end of the connection ends the body
             self._is_chunked = True
             fields.append((b"transfer-encoding", b"chunked"))
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])

@@ -52,7 +52,20 @@ class Echo(ClientExchange):
         if self.head.path == "/begun-bug":
             self.response.start(200, [])
             raise ZeroDivisionError
+        self.response.race = self
         self._timer = asyncio.get_running_loop().call_later(_ANSWER_S, respond, self.response, 200, [], body)
+
+    def give_up(self, _error: GatewayError) -> None:
+        raise AssertionError
+
+    def pause(self) -> None:
+        self._site.said.append("pause")
+
+    def resume(self) -> None:
+        self._site.said.append("resume")
+
+    def usage(self) -> None:
+        """Return no usage."""
 
     def _rejected(self, error: GatewayError) -> None:
         self._site.said.append(f"rejected {error.status}")
@@ -218,6 +231,37 @@ def test_a_connection_lost_between_two_requests_begins_none() -> None:
         await asyncio.sleep(_ANSWER_S + 1)
 
     assert played(play).said == ["open", "answer", "over"]
+
+
+@pytest.mark.parametrize("resumed_s", [1.0, _ANSWER_S + 1, 2 * _ANSWER_S + 1], ids=["first", "second", "after both"])
+def test_a_full_transport_pauses_the_response_whose_turn_it_is(resumed_s: float) -> None:
+    """A queued request takes part in the pause that it meets at its turn, and not in one that was over by then."""
+
+    async def play(site: Site) -> None:
+        protocol = site.client.transport.protocol
+        assert protocol is not None
+        protocol.pause_writing()
+        site.client.send(WHOLE + WHOLE)
+        await asyncio.sleep(resumed_s)
+        protocol.resume_writing()
+
+    said = played(play).said
+    assert said.count("pause") == {1.0: 0, _ANSWER_S + 1: 1, 2 * _ANSWER_S + 1: 2}[resumed_s]
+    assert said.count("answer") == said.count("over") == 2
+
+
+def test_a_transport_that_fills_up_pauses_the_queued_request_as_well() -> None:
+    """A transport reports once that it is full, and perhaps before the response that is written next is known."""
+
+    async def play(site: Site) -> None:
+        protocol = site.client.transport.protocol
+        assert protocol is not None
+        site.client.send(WHOLE + WHOLE)
+        protocol.pause_writing()
+        await asyncio.sleep(2 * _ANSWER_S - 1)
+        assert "pause" in site.said
+
+    assert played(play).said.count("pause") == 2
 
 
 def test_a_body_comes_in_pieces() -> None:
