@@ -230,8 +230,9 @@ class _HttpStream:
             size, events = reader.content_run(data) if in_runs else (0, 0)
             if size:
                 self._sink.on_content(data[:size], events)
-            if size < len(data):
-                self._read_rest(reader, data[size:], in_runs=in_runs and not size)
+            rest = data[size:]
+            if rest:
+                self._read_rest(reader, rest, in_runs=in_runs and not size)
         except ProtocolError as error:
             self._fail(error)
         except Exception as error:  # a bug must fail one attempt at once, not stall the client

@@ -41,24 +41,13 @@ class Owner(Protocol):
         """Take back a connection whose response is complete."""
 
 
-class _Deaf:
-    """The sink of an exchange that is over."""
-
-    def on_response(self, status: int, headers: Headers) -> None:
-        pass
-
-    def on_body(self, data: bytes) -> None:
-        pass
-
-    def on_close(self, error: UpstreamError | None) -> None:
-        pass
-
-
-_DEAF = _Deaf()
-
-
 class Exchange:
-    """One request and its response; the `Stream` the caller holds."""
+    """One request and its response; the `Stream` the caller holds.
+
+    Attributes:
+        sink: receives the response; deleted at the end, so that no reference cycle outlives a request.
+        aborted: the caller has aborted it, or it is over.
+    """
 
     __slots__ = ("_owner", "aborted", "connecting", "connection", "request", "sink")
 
@@ -68,7 +57,7 @@ class Exchange:
         self.sink = sink
         self.connecting: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
-        self.aborted = False  # by the caller, or over
+        self.aborted = False
 
     @property
     def received(self) -> bool:
@@ -89,7 +78,7 @@ class Exchange:
         if self.connecting is not None:
             self._owner.leave(self)
             self.connecting.cancel()
-        self.sink = _DEAF
+        del self.sink
         if self.connection is not None:
             self.connection.drop()
 
@@ -98,7 +87,8 @@ class Exchange:
         if not self.aborted:
             self.aborted = True
             self.connection = self.connecting = None
-            sink, self.sink = self.sink, _DEAF  # so that no reference cycle outlives a request
+            sink = self.sink
+            del self.sink
             sink.on_close(error)
 
     def again(self) -> None:
