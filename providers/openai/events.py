@@ -145,8 +145,8 @@ class ChunkReader:
         if not separator or not data.startswith(prefix):
             return 0, 0
         if data.endswith(suffix):
-            text = data[self._text_at]
-            if text and 1 not in text.translate(_UNUSUAL):  # nearly always: a token that arrives alone
+            text = data[self._text_at]  # if a token arrives alone; else it has a quote, which is found at once
+            if text and b'"' not in text and 1 not in text.translate(_UNUSUAL):
                 return len(data), 1
         run = data[: data.rfind(suffix) + len(suffix)]
         texts = [line[self._text_of_line] for line in run.split(b"\n")[:-1:2]]  # each second line is blank
