@@ -174,10 +174,11 @@ class ChunkReader:
         self._learn_left -= 1
         found = _TEXT.search(event)
         if found is not None and b'"finish_reason":"' not in event and b'"finish_reason": "' not in event:
-            self._prefix, self._suffix = event[: found.start(1)], event[found.end(1) :]
+            start, end = found.span(1)
+            self._prefix, self._suffix = event[:start], event[end:]
             self._separator = self._suffix + self._prefix
-            self._text_at = slice(found.start(1), -len(self._suffix))
-            self._text_of_line = slice(found.start(1), -self._suffix.index(b"\n"))
+            self._text_at = slice(start, -len(self._suffix))
+            self._text_of_line = slice(start, -self._suffix.index(b"\n"))
 
     def _read_fields(self, event: bytes) -> Frame:
         """Classify an event that is not one line of the expected JSON."""
