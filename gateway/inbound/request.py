@@ -32,7 +32,7 @@ from providers.base import Api, Call, Headers
 
 Spans = dict[str, tuple[int, int]]
 
-_BRACE: Final = ord("{")
+_SPACE, _BRACE = b" {"
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
 KEY_CHARACTERS_MAX: Final = 64 * 1024  # of all keys; a key of escapes takes 20 ms for each MB
 
@@ -269,10 +269,8 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
     if default_model is not None and "model" not in raws:
         body = _with_model(body, raws, default_model)
         raws = _read_top(body)
-    spans = _compact_spans(body, raws)
-    if spans is None and len(body) <= KEY_CHARACTERS_MAX:  # the keys of a longer body may be too long
-        spans = _spaced_spans(body, raws)
-    spans = spans or _spans(body, raws)
+    usual = _spaced_spans if body[body.find(b":") + 1] == _SPACE else _compact_spans
+    spans = usual(body, raws) or _spans(body, raws)
     try:
         return _Top(body, spans, _READERS[api](body, raws, bounds))
     except RecursionError:
@@ -341,6 +339,8 @@ def _spaced_spans(body: bytes, raws: RawFields) -> Spans | None:
 
     The body is compared with its keys and values, one after the other, so it has no duplicate key.
     """
+    if len(body) > KEY_CHARACTERS_MAX:
+        return None  # its keys may be too long
     spans: Spans = {}
     at, end = 1, 0
     for key, raw in raws.items():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BadRequest
-from gateway.inbound import arrays, field_errors, request
+from gateway.inbound import arrays, chat, embeddings, field_errors, large, request, responses
 from gateway.inbound.parsed import NumberLimits
 from hostile_bodies import SHAPES
 from providers.base import Api
@@ -125,3 +125,28 @@ def test_a_large_field_has_a_message_too(fields: str, param: str | None, message
         request.parse(next(iter(SHAPES.values()))[0], f"{{{fields}}}".encode(), (), NumberLimits(16, 99), frozenset())
     assert error.value.param == param
     assert message in error.value.message
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_hostile_body_is_passed_over_a_few_times(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An accepted body is decoded once, a rejected one at most three times, and the last decode ends at the error."""
+    api, status, make = SHAPES[shape]
+    body, passes = make(_BYTES), 0.0
+
+    def counting(decode: Any) -> Any:
+        def counted(text: Any) -> object:
+            nonlocal passes
+            passes += len(text) / len(body)
+            return decode(text)
+
+        return counted
+
+    monkeypatch.setattr(request, "_read_top", counting(request._read_top))
+    for module, name in ((chat, "_decode_chat"), (chat, "_decode_completions"), (embeddings, "_decode")):
+        monkeypatch.setattr(module, name, counting(getattr(module, name)))
+    monkeypatch.setattr(responses, "_decode", counting(responses._decode))
+    kinds = {each: kind._replace(decode=counting(kind.decode)) for each, kind in large._KINDS.items()}
+    monkeypatch.setattr(large, "_KINDS", kinds)
+    with contextlib.suppress(BadRequest):
+        request.parse(api, body, (), NumberLimits(16, 1_000_000), frozenset())
+    assert passes <= (1.1 if status == 200 else 3.1)
