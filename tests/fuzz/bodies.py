@@ -6,9 +6,11 @@ The first byte chooses the API. What is read here is read again by Python's own 
 import json
 from contextlib import suppress
 from typing import Final
+from unittest import mock
 
 from fuzz.answers import WAYS
 from gateway.errors import BadRequest
+from gateway.inbound import large
 from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import parse
 from providers.base import Api, Call
@@ -21,6 +23,7 @@ WORDS: Final = (
     b'"stream_options":{"include_usage":true},',
     b'"stream_options":null,',
     b'"messages":[{"role":"user","content":"x"}],',
+    b'"messages":[{"role":"user","content":"some text as long as all the rest"},{"role":"x"}]',
     b'"prompt":"x",',
     b'"input":"x",',
     b'"\\u006dodel":',
@@ -48,6 +51,8 @@ def check(data: bytes) -> None:
     """Parse it, build what upstreams get, and read that again."""
     api, body = APIS[data[0] % len(APIS) if data else 0], data[1:]
     call = _parsed(api, body)
+    with mock.patch.object(large, "SIZE_MIN", 0):  # the messages apart from the rest, as of a large body
+        assert _parsed(api, body) == call
     if call is None:
         return
     try:
