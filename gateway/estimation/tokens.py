@@ -38,7 +38,7 @@ _FOUR_BYTE: Final = 12  # emoji
 _UNIT: Final = 100  # weights are hundredths of a token
 _WIDE: Final = {_TWO_BYTE: 20, _KANA: 78, _HAN: 94, _HANGUL: 88, _THREE_BYTE: 59, _FOUR_BYTE: 250}
 _WEIGHT_MAX: Final = 255  # no pair in UTF-8 has more: no character follows the first byte of a character
-_ADDED_MAX: Final = 256  # bytes whose sum is below the modulus of Adler-32
+_ADLER_MAX, _ADLER_MASK = 65_520, 0xFFFF
 
 
 class TextTokens(NamedTuple):
@@ -128,17 +128,20 @@ def text_tokens(body: bytes) -> TextTokens:
     # text, as one number, moves each class beside the one before it.
     classes = int.from_bytes(body.translate(_CLASS), "little")
     pairs = (classes | classes >> 4).to_bytes(size, "little")[: size - 1 : 2]
-    words = _sum(pairs.translate(_WORDS)) * factor + images * _IMAGE_TOKENS
+    words = _sum(pairs.translate(_WORDS), _WORDS_MAX) * factor + images * _IMAGE_TOKENS
     return TextTokens(
-        words, _sum(pairs.translate(_MARKS)) * factor, 0.0 if is_ascii else _sum(pairs.translate(_WIDES)) * factor
+        words,
+        _sum(pairs.translate(_MARKS), _MARKS_MAX) * factor,
+        0.0 if is_ascii else _sum(pairs.translate(_WIDES), _WEIGHT_MAX) * factor,
     )
 
 
-def _sum(weights: bytes) -> int:
-    """Add up bytes: of up to 256 bytes, the lower half of Adler-32 is the sum."""
-    if len(weights) <= _ADDED_MAX:
-        return adler32(weights, 0) & 0xFFFF
-    return sum([adler32(weights[at : at + _ADDED_MAX], 0) & 0xFFFF for at in range(0, len(weights), _ADDED_MAX)])
+def _sum(weights: bytes, most: int) -> int:
+    """Add up bytes of at most `most`: the lower half of Adler-32 is their sum, if it is below 65,521."""
+    size = _ADLER_MAX // most
+    if len(weights) <= size:
+        return adler32(weights, 0) & _ADLER_MASK
+    return sum([adler32(weights[at : at + size], 0) & _ADLER_MASK for at in range(0, len(weights), size)])
 
 
 def _without_images(body: bytes) -> tuple[bytes, int]:
@@ -191,3 +194,4 @@ def _weigh(first: int, second: int) -> tuple[int, int, int]:
 
 _CLASS: Final = bytes(map(_class, range(256)))
 _WORDS, _MARKS, _WIDES = map(bytes, zip(*[_weigh(pair % 16, pair // 16) for pair in range(256)], strict=True))
+_WORDS_MAX, _MARKS_MAX = max(_WORDS), max(_MARKS)
