@@ -21,6 +21,7 @@ from streaming_bench.errors import BenchError
 ROOT: Final = Path(__file__).resolve().parents[1]  # the folder of the packages
 SERVE: Final = ("gateway", "serve", "--config")
 START_S_MAX: Final = 30.0
+_WRAPPED_TIMES: Final = 4  # a start under valgrind takes ten times as long, some 10 s
 
 _END_S_MAX: Final = 5.0
 _READ_BYTES: Final = 65_536
@@ -91,7 +92,7 @@ def start_gateway(
         ) as process:
             on_start(process.pid)
             try:
-                output = _startup_output(process)
+                output = _startup_output(process, START_S_MAX * (_WRAPPED_TIMES if wrapper else 1))
                 port, admin = _READY.search(output), _ADMIN.search(output)
                 if port is None or admin is None:
                     raise BenchError(f"the gateway did not start: {output.strip() or 'it printed nothing'}")
@@ -119,13 +120,13 @@ def read_line(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline() if ready else b""
 
 
-def _startup_output(process: subprocess.Popen[bytes]) -> str:
-    """Read standard error until the admin address is printed, or until nothing comes in time."""
+def _startup_output(process: subprocess.Popen[bytes], wait_s: float) -> str:
+    """Read standard error until the admin address is printed, or until nothing comes for that time."""
     stream = process.stderr
     assert stream is not None
     output = b""
     while not _ADMIN.search(output.decode(errors="replace")):
-        ready, _, _ = select.select([stream], [], [], START_S_MAX)
+        ready, _, _ = select.select([stream], [], [], wait_s)
         piece = os.read(stream.fileno(), _READ_BYTES) if ready else b""
         if not piece:
             break
