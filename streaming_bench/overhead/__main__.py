@@ -4,6 +4,7 @@ Measures the CPU time and the instructions of the gateway, next to nginx in fron
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ def main() -> int:
     if not Path("/proc/self/schedstat").exists():
         print("/proc is missing; run the cost bench on Linux", file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the processes end with this one
     facts, machine = cost_table.machine(), Machine()
     print(", ".join(f"{name} {value}" for name, value in facts.items()), file=sys.stderr)
     try:
