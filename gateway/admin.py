@@ -132,7 +132,6 @@ class Admin:
         controls: actions of the POST routes.
         usage: source of GET /admin/usage.
         admission: source of the state of queues, key limits and body memory.
-        flush: has observers count what has happened; called before each answer.
 
     Attributes:
         app: ASGI application, for its own address.
@@ -150,10 +149,8 @@ class Admin:
         usage: UsageSource,
         *,
         admission: AdmissionSource = AdmissionState,
-        flush: Callable[[], None] = lambda: None,
     ) -> None:
         self._render = metrics.render
-        self._flush = flush
         self._state = state
         self._admission = admission
         self._describe = describe
@@ -165,7 +162,7 @@ class Admin:
         self.on_event = self._feed.on_event
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         app.add_api_route("/healthz", _healthz, methods=["GET", "HEAD"])
-        guarded = [Depends(self._admit)]
+        guarded = [Depends(self._check_key)]
         app.add_api_route(
             "/metrics", self._metrics, methods=["GET", "HEAD"], dependencies=guarded
         )  # scrapers may add any query parameters
@@ -186,16 +183,15 @@ class Admin:
         """End all feeds; must be called first when the gateway stops."""
         self._feed.close()
 
-    async def _admit(self, request: Request) -> None:
-        """Check the key or the host; the answer then counts everything that happened before."""
+    async def _check_key(self, request: Request) -> None:
         if self.key is None:
             self.hosts.check(request.scope["headers"])
-        else:
-            scheme, _, given = request.headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.key.encode()):
-                raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
-        admit(request.scope, known=self.key is not None)
-        self._flush()
+            admit(request.scope, known=False)
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.key.encode()):
+            raise Unauthorized("the admin key is missing or wrong; send it as `Authorization: Bearer ...`")
+        admit(request.scope, known=True)
 
     async def _metrics(self) -> Response:
         return Response(await self._render(), media_type=CONTENT_TYPE)

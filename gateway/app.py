@@ -38,7 +38,7 @@ from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
 from gateway.observe.state import AdmissionState, PoolState
-from gateway.observe.usage import UsageTable
+from gateway.observe.usage import UsageReport, UsageTable
 from gateway.observe.writer import LineWriter
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
@@ -99,7 +99,7 @@ class Gateway:
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
         self.learned = LearnedFile(settings.learned_file, lambda: self._topology.models, self._runtime)
-        usage = UsageTable()
+        self._usage = UsageTable()
         process = ProcessValues(_VERSION, lambda: self._writer.lost)
         self._metrics = Metrics(self._states, self._admission_state, process)
         self._admin = Admin(
@@ -107,9 +107,8 @@ class Gateway:
             self._states,
             self._describe,
             Controls(self._switch, self._switch_replica, self.reload),
-            usage.report,
+            self._report_usage,
             admission=self._admission_state,
-            flush=self._hub.flush,
         )
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
@@ -118,7 +117,7 @@ class Gateway:
             out, lambda lines: loss_line(lines, datetime.now(UTC), text=text), _report_unwritable_log
         )
         log = RequestLog(self._writer.write, lambda: datetime.now(UTC).timestamp() - loop.time(), text=text)
-        self._hub.listeners += [self._metrics.on_event, usage.on_event, log.on_event, self._admin.on_event]
+        self._hub.listeners += [self._metrics.on_event, self._usage.on_event, log.on_event, self._admin.on_event]
         self._hub.batch_ends.append(log.write_batch)
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
@@ -257,7 +256,12 @@ class Gateway:
         models = [model for model in self._topology.settings.models if keyring.may_use(key_name, model.name)]
         return [name for model in models for name in (model.name, *model.aliases)]
 
+    def _report_usage(self, key: str | None = None, model: str | None = None) -> UsageReport:
+        self._hub.flush()
+        return self._usage.report(key, model)
+
     def _states(self) -> Iterator[PoolState | None]:
+        self._hub.flush()  # what was emitted before is in the metrics beside this state
         now_s = self._runtime.loop.time()
         for model in self._topology.models.values():
             for pool in model.pools:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gateway.events import Event, Listener
 
 _EVENTS_MAX = 32  # of a batch: under 1 ms of the loop's time
-_LAG_S_MAX = 0.05  # a reader that follows the log or the feed does not notice it
+_LAG_S_MAX = 0.1  # not noticed in the log, which a thread writes, or in the feed
 
 
 class Hub:

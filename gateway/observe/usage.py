@@ -4,6 +4,7 @@ Keys and models come from the configuration, which bounds the table. Counts the 
 events. Units: requests, tokens, money in the configuration's currency.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -50,39 +51,30 @@ class UsageTable:
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._since = now()
-        self._requests: dict[tuple[str, str], int] = {}
-        self._totals: dict[tuple[str, str], dict[Disposition, ChargeTotal]] = {}
+        self._requests: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._totals: defaultdict[tuple[str, str, Disposition], ChargeTotal] = defaultdict(ChargeTotal)
 
     def on_event(self, event: Event) -> None:
         """Add one request (a `gateway.events.Listener`)."""
-        if not isinstance(event, RequestEnded):
-            return
-        row_key = (event.key_name, event.model)
-        totals = self._totals.get(row_key)
-        if totals is None:
-            totals = self._totals[row_key] = {}
-            self._requests[row_key] = 0
-        self._requests[row_key] += 1
-        for attempt in event.attempts:
-            disposition = attempt.charge.disposition
-            total = totals.get(disposition)
-            if total is None:
-                total = totals[disposition] = ChargeTotal()
-            total.add(attempt.charge)
+        if type(event) is RequestEnded:
+            key_name, model = event.key_name, event.model
+            self._requests[key_name, model] += 1
+            for attempt in event.attempts:
+                self._totals[key_name, model, attempt.charge.disposition].add(attempt.charge)
 
     def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
         """Return the usage of one key or all keys, on one model or all models."""
-        row_keys = [
-            (key_name, name)
-            for key_name, name in sorted(self._totals)
-            if key in (None, key_name) and model in (None, name)
-        ]
-        total: dict[Disposition, ChargeTotal] = {}
-        for row_key in row_keys:
-            for disposition, subtotal in self._totals[row_key].items():
+        rows, total = dict[tuple[str, str], dict[Disposition, ChargeTotal]](), dict[Disposition, ChargeTotal]()
+        for row_key in sorted(self._requests):
+            if key in (None, row_key[0]) and model in (None, row_key[1]):
+                rows[row_key] = {}
+        for (key_name, name, disposition), subtotal in self._totals.items():
+            if (key_name, name) in rows:
+                rows[key_name, name][disposition] = subtotal
                 total.setdefault(disposition, ChargeTotal()).merge(subtotal)
-        rows = [_row(*row_key, self._requests[row_key], self._totals[row_key]) for row_key in row_keys]
-        return UsageReport(self._since, _row(None, None, sum(row.requests for row in rows), total), rows)
+        counts = [self._requests[row_key] for row_key in rows]
+        shown = [_row(*row_key, count, sums) for (row_key, sums), count in zip(rows.items(), counts, strict=True)]
+        return UsageReport(self._since, _row(None, None, sum(counts), total), shown)
 
 
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:

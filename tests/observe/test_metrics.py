@@ -312,6 +312,18 @@ def test_histogram_equals_prometheus_own(values: list[float]) -> None:
     assert {(name, *labels.items()): value for name, labels, value in ours.lines("h", {})} == expected
 
 
+def test_observed_values_are_not_kept() -> None:
+    """Without scrapes, too, a histogram keeps a bounded number of values; none is lost."""
+    instruments = Instruments()
+    recorder = Recorder(instruments)
+    for _ in range(2_000):
+        recorder.on_event(REQUEST)
+        recorder.on_event(REJECTED)
+    (duration,), (queue,) = instruments.duration.all(), instruments.queue.all()
+    assert max(len(duration._values), len(queue._values)) < 512
+    assert [value for name, _, value in duration.lines("h", {}) if name == "h_count"] == [2_000]
+
+
 def busy_metrics() -> Metrics:
     """50 models with three replicas each, all of them used."""
     models = [f"model-{number}" for number in range(50)]
