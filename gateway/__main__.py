@@ -5,6 +5,7 @@ Imports only the module of the command, so that `version` loads no framework, af
 """
 
 import argparse
+import gc
 import importlib
 import importlib.util
 import os
@@ -39,9 +40,10 @@ def main(argv: Sequence[str] | None = None) -> ExitCode:
         return ExitCode.FAILED
     module, function = _COMMANDS[arguments.command]
     try:
-        command: Callable[[argparse.Namespace], ExitCode] = getattr(
-            importlib.import_module(f"gateway.cli.{module}"), function
-        )
+        gc.disable()  # imports leave no garbage, and looking for it takes an eighth of the start
+        imported = importlib.import_module(f"gateway.cli.{module}")
+        gc.enable()
+        command: Callable[[argparse.Namespace], ExitCode] = getattr(imported, function)
         code = command(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

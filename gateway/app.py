@@ -9,22 +9,20 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Protocol
 
-import anyio.to_thread
-from fastapi import Request
-
-from gateway.admin import Admin, Controls
 from gateway.api.asgi import Application, Message, Receive, Scope, Send
 from gateway.api.cors import CrossOrigin
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
+from gateway.api.deferred import Deferred
 from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.messages import PING, MessagesTerminator
 from gateway.api.dialects.messages import error_body as messages_error_body
 from gateway.api.dialects.responses import ResponsesTerminator
 from gateway.api.exchange import ClientExchange, Connection
+from gateway.api.health import answer_health, is_health_check
 from gateway.api.hosts import HostCheck
-from gateway.api.plain_routes import plain_app
 from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
@@ -45,7 +43,7 @@ from gateway.race.timers import TimerQueue
 from gateway.topology import Tune, build_topology
 from gateway.version import gateway_version
 from providers.anthropic.assembler import MessageAssembler
-from providers.base import Api
+from providers.base import Api, Headers
 from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
@@ -64,6 +62,16 @@ _VERSION = gateway_version()  # reads a file, so not on the loop
 
 Reread = Callable[[], config.Settings]
 """Reads the settings again, in a thread; raises `ConfigError`."""
+
+
+class _Admin(Protocol):
+    """The admin application, whose module is imported after the start."""
+
+    key: str | None
+    hosts: HostCheck
+
+    def close(self) -> None:
+        """End all feeds."""
 
 
 class Gateway:
@@ -102,14 +110,7 @@ class Gateway:
         self._usage = UsageTable()
         process = ProcessValues(_VERSION, lambda: self._writer.lost)
         self._metrics = Metrics(self._states, self._admission_state, process)
-        self._admin = Admin(
-            self._metrics,
-            self._states,
-            self._describe,
-            Controls(self._switch, self._switch_replica, self.reload),
-            self._report_usage,
-            admission=self._admission_state,
-        )
+        self._admin: _Admin | None = None  # until its application is built
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
         self._set_access(settings)
@@ -117,22 +118,49 @@ class Gateway:
             out, lambda lines: loss_line(lines, datetime.now(UTC), text=text), _report_unwritable_log
         )
         log = RequestLog(self._writer.write, lambda: datetime.now(UTC).timestamp() - loop.time(), text=text)
-        self._hub.listeners += [self._metrics.on_event, self._usage.on_event, log.on_event, self._admin.on_event]
+        self._hub.listeners += [self._metrics.on_event, self._usage.on_event, log.on_event]
         self._hub.batch_ends.append(log.write_batch)
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
         self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
-        started = int(datetime.now(UTC).timestamp())
-        self._plain = plain_app(self._models_of, started, lambda: not self.draining, _VERSION)
+        self._started = int(datetime.now(UTC).timestamp())
+        self._plain = Deferred(self._build_plain)
         self.application: Application = self._application
-        self.admin: Application = self._admin.app
+        self.admin = Deferred(self._build_admin)
 
-    async def warm_up(self) -> None:
-        """Load all that the framework loads at its first request, when no file may be left to open."""
-        for application in (self._plain, self._admin.app):
-            await application(_HEALTH, _no_body, _ignore)
-        await anyio.to_thread.run_sync(int)  # the framework's way to a thread
-        await asyncio.to_thread(int)
+    async def load_framework(self) -> None:
+        """Load the framework of the plain and admin routes; later, no file may be left to open for it."""
+        try:
+            from anyio import to_thread
+
+            for application in (self._plain, self.admin):
+                await application(_HEALTH, _no_body, _ignore)
+            await to_thread.run_sync(int)  # the framework's way to a thread
+        except Exception as error:  # most likely no file is left to open
+            logging.getLogger(__name__).warning(
+                "the plain or the admin routes are not loaded (%s); the next request for them tries again", error
+            )
+
+    def _build_plain(self) -> Application:
+        from gateway.api.plain_routes import plain_app
+
+        return plain_app(self._models_of, self._started, lambda: not self.draining, _VERSION)
+
+    def _build_admin(self) -> Application:
+        from gateway.admin import Admin, Controls
+
+        admin = Admin(
+            self._metrics,
+            self._states,
+            self._describe,
+            Controls(self._switch, self._switch_replica, self.reload),
+            self._report_usage,
+            admission=self._admission_state,
+        )
+        self._admin = admin
+        self._set_access(self._topology.settings)
+        self._hub.listeners.append(admin.on_event)
+        return admin.app
 
     @property
     def active(self) -> int:
@@ -142,7 +170,8 @@ class Gateway:
     def end_streams(self) -> None:
         """End every running request with an error, end every event feed, and reject new requests."""
         self._routes.refusing = True
-        self._admin.close()
+        if self._admin is not None:
+            self._admin.close()
         for race in tuple(self._routes.active):
             race.shut_down()
 
@@ -225,8 +254,9 @@ class Gateway:
 
     def _set_access(self, settings: config.Settings) -> None:
         self._cors = CrossOrigin(settings.cors_origins) if settings.cors_origins else None
-        self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
-        self._admin.hosts = HostCheck(settings.own_hosts)
+        if self._admin is not None:
+            self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
+            self._admin.hosts = HostCheck(settings.own_hosts)
 
     def exchange(self, connection: Connection, head: RequestHead) -> ClientExchange | None:
         """Return the exchange for a request of a client, None if the request is for the ASGI application."""
@@ -246,13 +276,15 @@ class Gateway:
             if self._cors.is_preflight(scope["method"], scope["headers"]):
                 return self._cors.answer(scope, send)
             send = self._cors.adding(scope, send)
+        if is_health_check(scope):
+            return answer_health(scope, send, ready=not self.draining)
         return self._plain(scope, receive, send)
 
     # callables of the plain routes, the metrics and the admin application
 
-    def _models_of(self, request: Request) -> list[str]:
+    def _models_of(self, headers: Headers) -> list[str]:
         keyring = self._topology.serving.keyring
-        key_name = keyring.name(request.scope["headers"])
+        key_name = keyring.name(headers)
         models = [model for model in self._topology.settings.models if keyring.may_use(key_name, model.name)]
         return [name for model in models for name in (model.name, *model.aliases)]
 

@@ -35,6 +35,7 @@ READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: lo
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
 _LAST_S = 0.3  # for the remaining connections when everything ends at once; uvicorn polls ten times a second
 _SWEEP_S = 1.0
+_FRAMEWORK_S = 0.3  # after listening; a request that needs the framework does not wait for this
 _BACKLOG = 4096
 _CLOSED_FOR_FILES = 16  # waiting connections that are closed when no file is left for a new one
 _UNSENT_BYTES_MAX = 128 * 1024  # per client, in the kernel; the default is megabytes if a client does not read
@@ -156,7 +157,8 @@ async def run(
 
     Args:
         on_ready: called once when clients can connect and signals are handled, just before the first connection is
-            accepted: no file is read after that, because the open files may then all be in use.
+            accepted. Only the framework of the plain and admin routes is read after that, within a second, because the
+            open files may later all be in use.
         meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
         reread: reads the settings again for a reload; None if there is no file.
         tune: see `gateway.topology.Tune`.
@@ -179,14 +181,16 @@ async def run(
             keeping = tasks.create_task(gateway.learned.keep())
             for server in servers:
                 await server.prepared.wait()
-            await gateway.warm_up()
+            await asyncio.to_thread(int)  # the first thread opens files
             _freeze_startup_objects()
             with _signals() as signals, _reload_on_sighup(gateway, tasks):
                 on_ready(addresses)
                 for server in servers:
                     server.acceptor.start()
+                loading = tasks.create_task(_load_framework(gateway))
                 background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
+                loading.cancel()
                 if background is not None:
                     background.cancel()
                 draining = tasks.create_task(
@@ -213,6 +217,13 @@ def _freeze_startup_objects() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_MAX)
+
+
+async def _load_framework(gateway: Gateway) -> None:
+    """Load what the start left out, after the first requests, and exclude it from garbage collection, too."""
+    await asyncio.sleep(_FRAMEWORK_S)
+    await gateway.load_framework()
+    gc.freeze()
 
 
 async def _drain(

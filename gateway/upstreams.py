@@ -5,6 +5,7 @@ Part of the composition root, used by topology.py and the probe.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from gateway.config import settings as config
@@ -16,14 +17,27 @@ from providers.catalog import CATALOG, Auth
 from providers.openai.edits import BodyEdits
 from providers.tolerant_json import dumps
 from providers.transport.http1 import WireClient
-from providers.transport.httpx_client import HttpxClient
 from providers.transport.origin import Origin
 from providers.upstream import Bounds, HttpEndpoint
 
 _VERSION = gateway_version()  # reads a file, so not on the loop
 _SECRET_CHARS_MIN = 8
 
-UpstreamClient = WireClient | HttpxClient
+
+class UpstreamClient(HttpClient, Protocol):
+    """A client whose connections are kept.
+
+    Attributes:
+        sent: number of requests so far.
+    """
+
+    sent: int
+
+    def warm(self) -> None:
+        """Open a connection if none is idle."""
+
+    def close(self) -> None:
+        """Close idle connections."""
 
 
 class WarmPool:
@@ -88,7 +102,11 @@ def origin_of(replica: config.ReplicaSettings, connect_s: float, *, spare: bool 
 
 def client_to(origin: Origin, tasks: asyncio.TaskGroup) -> UpstreamClient:
     """Return the client for an origin: `WireClient` where possible."""
-    return HttpxClient(origin, tasks) if needs_httpx(origin) else WireClient(origin, tasks)
+    if not needs_httpx(origin):
+        return WireClient(origin, tasks)
+    from providers.transport.httpx_client import HttpxClient
+
+    return HttpxClient(origin, tasks)
 
 
 def needs_httpx(origin: Origin) -> bool:

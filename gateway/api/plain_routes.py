@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.api.error_handlers import answer_errors
 from gateway.errors import UnknownModel
 from gateway.inbound.identity import caller_ids
+from providers.base import Headers
 
 _SERVED = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST /v1/messages, POST /v1/embeddings, "
@@ -37,13 +38,13 @@ def contract() -> str:
 
 
 def plain_app(
-    models_of: Callable[[Request], Sequence[str]], created: int, ready: Callable[[], bool], version: str
+    models_of: Callable[[Headers], Sequence[str]], created: int, ready: Callable[[], bool], version: str
 ) -> FastAPI:
     """Build the app.
 
     Args:
-        models_of: returns the public names of the models that the caller may use, in the order of the configuration;
-            raises `Unauthorized`.
+        models_of: returns the public names of the models that a caller with these headers may use, in the order of the
+            configuration; raises `Unauthorized`.
         created: start time of the gateway; OpenAI's SDKs expect a number for each model.
         ready: returns True while new requests are accepted.
     """
@@ -55,23 +56,21 @@ def plain_app(
 
     @app.api_route("/v1/models", methods=_READ)
     async def list_models(request: Request) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [entry(name) for name in models_of(request)]})
+        return JSONResponse({"object": "list", "data": [entry(name) for name in models_of(request.scope["headers"])]})
 
     @app.api_route("/v1/models/{model:path}", methods=_READ)
     async def get_model(request: Request, model: str) -> JSONResponse:
-        models = models_of(request)
+        models = models_of(request.scope["headers"])
         if model not in models:
             known = ", ".join(models[:20])
             raise UnknownModel(f"model {model[:80]!r} does not exist; use one of: {known}", param="model")
         return JSONResponse(entry(model))
 
     @app.api_route("/healthz", methods=_READ)
-    async def healthz() -> JSONResponse:
-        return JSONResponse({"status": "ok"})
-
     @app.api_route("/readyz", methods=_READ)
-    async def readyz() -> JSONResponse:
-        return JSONResponse({"status": "ready"}) if ready() else JSONResponse({"status": "draining"}, 503)
+    async def health() -> Response:
+        """Reserve the path; `gateway.api.health` answers these methods before they reach this app."""
+        return Response(status_code=204)
 
     @app.options("/")
     async def check() -> Response:

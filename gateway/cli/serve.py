@@ -15,7 +15,6 @@ from urllib.parse import unquote, urlsplit
 from pydantic import SecretStr
 
 from gateway.cli.config import cautions, config_path, pools, report_no_file, report_problems
-from gateway.cli.demo.command import demo
 from gateway.cli.environment import Environment, read_environment
 from gateway.cli.hedging import hedging_summary, is_hedged
 from gateway.cli.kinds import UNKNOWN, detect_kinds
@@ -39,7 +38,7 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     """Run the gateway."""
     file = config_path(arguments.config, os.environ)
     if arguments.model is None and arguments.config is None and not file.exists():
-        return demo(parse(["demo"])) if arguments.or_demo else report_no_file(file)
+        return _demo() if arguments.or_demo else report_no_file(file)
     try:
         environment = read_environment(os.environ)
         read = partial(load, file, os.environ, environment.settings)
@@ -74,6 +73,12 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         names = "`listen` or `admin_listen`" if arguments.model is None else "`--listen` or `--admin-listen`"
         fail(f"{error}; stop the process that listens there, or change {names}")
         return ExitCode.CANNOT_LISTEN
+
+
+def _demo() -> ExitCode:
+    from gateway.cli.demo.command import demo
+
+    return demo(parse(["demo"]))
 
 
 def _from_options(arguments: argparse.Namespace, env: Mapping[str, str], environment: Environment) -> Settings:

@@ -14,6 +14,8 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from gateway.config import settings as settings_module
+from gateway.config.descriptions import attribute_docs
 from gateway.config.document import Document, Loc, Position, read_yaml
 from gateway.config.errors import ConfigError, ConfigProblem, finding
 from gateway.config.rules import Finding, RawMapping, broken_rules, entries, path, replicas
@@ -106,11 +108,15 @@ def json_schema() -> dict[str, object]:
     """Return the JSON schema of the file, for editors."""
     schema = Settings.model_json_schema()
     definitions = {"Settings": schema, **schema["$defs"]}
+    descriptions = attribute_docs(settings_module)
     for section in set(sections().values()):
         defaults = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
         properties = definitions[section.__name__]["properties"]
+        names = {field.alias or name: name for name, field in section.model_fields.items()}
         for key, value in properties.items():
-            properties[key] = _property(value, defaults.get(key))
+            if (description := descriptions[section.__name__].get(names[key])) is not None:
+                value["description"] = description
+            properties[key] = _property(dict(sorted(value.items())), defaults.get(key))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -76,11 +76,11 @@ class Section(BaseModel):
     """A mapping in the file: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(
+        defer_build=True,  # each is built once, as a part of the whole
         frozen=True,
         extra="forbid",
         alias_generator=_key_without_unit,
         hide_input_in_errors=True,  # inputs can be secrets
-        use_attribute_docstrings=True,
     )
 
 
@@ -88,7 +88,8 @@ class KeySettings(Section):
     """A caller's key. With `key_file`, `key` is the file's content."""
 
     model_config = ConfigDict(
-        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]}
+        defer_build=True,  # each is built once, as a part of the whole
+        json_schema_extra={"required": ["name"], "oneOf": [{"required": ["key"]}, {"required": ["key_file"]}]},
     )
 
     name: Name = Field(examples=["team-a"])

@@ -1,6 +1,7 @@
 """`python -m limited_gateway FILES ARGV`: the gateway with a hard limit of open files.
 
-Each file that it opens after it has begun to accept connections is a line `READ ...` on standard error.
+Each file that it opens after it has begun to accept connections, and has loaded the framework of its plain and admin
+routes right afterwards, is a line `READ ...` on standard error.
 """
 
 import os
@@ -8,23 +9,23 @@ import resource
 import sys
 
 from gateway.__main__ import main
-from gateway.api.acceptor import Acceptor
+from gateway.app import Gateway
 
 
 def report_reads() -> None:
-    """Report files and folders that are opened from the first accept on."""
-    accepts: list[Acceptor] = []
-    start = Acceptor.start
+    """Report files and folders that are opened after the framework was loaded."""
+    loaded: list[Gateway] = []
+    load = Gateway.load_framework
 
     def audit(event: str, arguments: tuple[object, ...]) -> None:
-        if accepts and event in {"open", "os.listdir", "os.scandir"}:
+        if loaded and event in {"open", "os.listdir", "os.scandir"}:
             os.write(2, f"READ {arguments[0]}\n".encode())
 
-    def started(acceptor: Acceptor) -> None:
-        accepts.append(acceptor)
-        start(acceptor)
+    async def reported(gateway: Gateway) -> None:
+        await load(gateway)
+        loaded.append(gateway)
 
-    setattr(Acceptor, Acceptor.start.__name__, started)
+    setattr(Gateway, Gateway.load_framework.__name__, reported)
     sys.addaudithook(audit)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 from gateway.events import ComponentFailed, RequestEnded
 from gateway_fixture import Site, serving, until
+from providers.transport.http1 import WireClient
 from race_scenarios import Settings, spread
 from raw_http import Cut, asking, connect, head
 from running import run_real
@@ -92,10 +93,11 @@ def _is_idle(site: Site) -> bool:
     gateway = site.gateway
     assert gateway is not None
     assert gateway._hub.failures == 0
+    clients = [client for client in gateway._topology.clients.values() if isinstance(client, WireClient)]
     pools = [pool for model in gateway._topology.models.values() for pool in model.pools]
     return (
         gateway.active == 0
-        and all(client.connections == len(client._idle) for client in gateway._topology.clients.values())
+        and all(client.connections == len(client._idle) for client in clients)
         and not any(replica.in_flight for pool in pools for replica in pool.replicas)
         and not any(server.stats.in_flight for server in site.replicas.values())
     )
