@@ -204,7 +204,8 @@ class Race:
         deadlines.retry_s = math.inf
         if self._recovery is None:
             deadlines.keep_alive_after(attempt.last_s)
-        self._wakeup.no_later_than(min(attempt.last_s + self._model.timeouts.stall_s, deadlines.keep_alive_s))
+        stall_s = attempt.last_s + self._model.timeouts.stall_s
+        self._wakeup.at(min(stall_s, deadlines.keep_alive_s, deadlines.total_s))
         if self._recovery is not None:
             self._recovery.on_joined(attempt)
             if self._paused:

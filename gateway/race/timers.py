@@ -1,8 +1,9 @@
-"""Runs the timers of many races on one timer of the event loop.
+"""Calls many races in time, on one timer of the event loop.
 
-A race sets a timer for every request and nearly always cancels it, because most answers come long before. asyncio's
-timers are Python objects that are compared in Python; here setting a timer is one step of a heap of tuples, and
-cancelling takes none. A timer runs no earlier than its time; due timers run in the order of their times.
+A race sets a wake-up for every request, and most are cancelled or put off, because answers come long before. asyncio's
+timers are Python objects that are compared in Python; here setting one is one step of a heap of tuples, and cancelling
+it or putting it off takes none: its entry is found out of date when its time comes. A call is made no earlier than its
+time; due calls are made in the order of their times.
 
 Units: seconds of the loop's clock.
 """
@@ -14,91 +15,80 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-_CANCELLED_MAX: Final = 256  # cancelled timers kept in the heap; above it, at most as many as there are others
-
-
-class Timer:
-    """One timer that was set."""
-
-    __slots__ = ("_timers", "callback")
-
-    def __init__(self, timers: "TimerQueue", callback: Callable[[], None]) -> None:
-        self._timers = timers
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        """Cancel it; called at most once, and not after it has run."""
-        self.callback = None
-        self._timers.cancelled += 1
+_STALE_MAX: Final = 256  # entries out of date that are kept in the heap; above it, at most as many as there are others
 
 
 class Wakeup:
     """A call of one function at the earliest of the times asked for; it may find nothing due and ask again.
 
     Args:
-        timers: of the loop.
+        queue: of the loop.
         callback: called without arguments.
 
     Attributes:
         at_s: loop time of the last call that was set.
+        entry_s: time of its entry in the heap, not after `at_s`; infinite without one.
     """
 
-    __slots__ = ("_callback", "_timer", "_timers", "at_s")
+    __slots__ = ("_queue", "at_s", "callback", "entry_s", "is_set")
 
-    def __init__(self, timers: "TimerQueue", callback: Callable[[], None]) -> None:
-        self._timers = timers
-        self._callback = callback
-        self._timer: Timer | None = None
-        self.at_s = math.inf
+    def __init__(self, queue: "TimerQueue", callback: Callable[[], None]) -> None:
+        self._queue = queue
+        self.callback = callback
+        self.at_s = self.entry_s = math.inf
+        self.is_set = False
 
     def no_later_than(self, at_s: float) -> None:
         """Have the function called at `at_s` or earlier."""
-        timer = self._timer
-        if timer is not None and timer.callback is not None:  # it has not gone off
-            if at_s >= self.at_s:
-                return
-            timer.cancel()
-        self.at_s = at_s
-        self._timer = self._timers.set(at_s, self._callback)
+        if not self.is_set or at_s < self.at_s:
+            self.at(at_s)
+
+    def at(self, at_s: float) -> None:
+        """Have the function called at `at_s`, whatever was asked for before."""
+        self.at_s, self.is_set = at_s, True
+        if at_s < self.entry_s:
+            self._queue.add(at_s, self)
 
     def cancel(self) -> None:
         """Have nothing called any more."""
-        if self._timer is not None and self._timer.callback is not None:
-            self._timer.cancel()
-        self._timer, self._callback = None, _nothing  # its owner would be part of a cycle
+        if self.entry_s != math.inf:
+            self._queue.stale += 1
+        self.entry_s, self.is_set = math.inf, False
+        self.callback = _nothing  # its owner would be part of a cycle
 
 
 class TimerQueue:
-    """The timers of one loop.
+    """The wake-ups of one loop.
 
     Args:
         loop: event loop with the clock and the one timer.
 
     Attributes:
-        cancelled: number of cancelled timers still in the heap.
+        stale: number of entries in the heap that are out of date.
     """
 
-    __slots__ = ("_due_s", "_heap", "_loop", "_numbers", "_timer", "cancelled")
+    __slots__ = ("_due_s", "_heap", "_loop", "_numbers", "_timer", "stale")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[tuple[float, int, Wakeup]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = math.inf  # time at which the loop's timer runs
-        self.cancelled = 0
+        self.stale = 0
 
-    def set(self, at_s: float, callback: Callable[[], None]) -> Timer:
-        """Call `callback` at a time."""
-        timer = Timer(self, callback)
-        heapq.heappush(self._heap, (at_s, next(self._numbers), timer))
+    def add(self, at_s: float, wakeup: Wakeup) -> None:
+        """Add the entry of a wake-up, in place of a later one."""
+        if wakeup.entry_s != math.inf:
+            self.stale += 1
+        wakeup.entry_s = at_s
+        heapq.heappush(self._heap, (at_s, next(self._numbers), wakeup))
         if at_s < self._due_s:
             self._wait(at_s)
-        if self.cancelled > _CANCELLED_MAX and 2 * self.cancelled > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
+        if self.stale > _STALE_MAX and 2 * self.stale > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[0] == entry[2].entry_s]
             heapq.heapify(self._heap)
-            self.cancelled = 0
-        return timer
+            self.stale = 0
 
     def _wait(self, until_s: float) -> None:
         if self._timer is not None:
@@ -107,18 +97,22 @@ class TimerQueue:
         self._timer = self._loop.call_at(until_s, self._run)
 
     def _run(self) -> None:
-        """Run the due timers."""
+        """Make the due calls."""
         self._timer, self._due_s = None, math.inf
         now_s = self._loop.time()
         try:
-            while self._heap and ((timer := self._heap[0][2]).callback is None or self._heap[0][0] <= now_s):
-                heapq.heappop(self._heap)
-                callback, timer.callback = timer.callback, None
-                if callback is None:
-                    self.cancelled -= 1
+            while self._heap and (self._heap[0][0] <= now_s or self._heap[0][0] != self._heap[0][2].entry_s):
+                entry_s, _, wakeup = heapq.heappop(self._heap)
+                if entry_s != wakeup.entry_s:
+                    self.stale -= 1
+                    continue
+                wakeup.entry_s = math.inf
+                if wakeup.at_s > now_s:
+                    self.add(wakeup.at_s, wakeup)
                 else:
-                    callback()
-        finally:  # the loop reports a callback that raises; the other timers must still run
+                    wakeup.is_set = False
+                    wakeup.callback()
+        finally:  # the loop reports a callback that raises; the other calls must still be made
             if self._heap and self._heap[0][0] < self._due_s:
                 self._wait(self._heap[0][0])
 

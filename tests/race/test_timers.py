@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.race import timers
-from gateway.race.timers import Timer, TimerQueue
+from gateway.race.timers import TimerQueue, Wakeup
 from running import run_virtual
 
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("set"), st.sampled_from([-1.0, 0.0, 0.5, 1.0, 1.0, 2.5])),
         st.tuples(st.just("cancel"), st.integers(0, 9)),
+        st.tuples(st.just("put off"), st.integers(0, 9)),
+        st.tuples(st.just("sooner"), st.integers(0, 9)),
         st.tuples(st.just("wait"), st.sampled_from([0.0, 0.5, 3.0])),
         st.tuples(st.just("raise"), st.just(1.0)),
     ),
@@ -36,7 +38,7 @@ class _Clock:
     def __init__(self, loop: asyncio.AbstractEventLoop, later: list[tuple[str, float]]) -> None:
         self._loop = loop
         self._later = later  # what alarms do when they go off, in turn
-        self._set: dict[int, Timer] = {}
+        self._set: dict[int, Wakeup] = {}
         self._numbers = 0
         self.timers = TimerQueue(loop)
         self.waiting: dict[int, float] = {}
@@ -48,11 +50,17 @@ class _Clock:
             self._numbers += 1
             number, at_s = self._numbers, self._loop.time() + value
             self.waiting[number] = at_s
-            self._set[number] = self.timers.set(at_s, partial(self._ring, number, raises=step == "raise"))
+            wakeup = self._set[number] = Wakeup(self.timers, partial(self._ring, number, raises=step == "raise"))
+            wakeup.no_later_than(at_s)
+            wakeup.no_later_than(at_s + 1.0)
         elif step == "cancel" and self._set:
             number = sorted(self._set)[int(value) % len(self._set)]
             del self.waiting[number]
             self._set.pop(number).cancel()
+        elif step in ("put off", "sooner") and self._set:
+            number = sorted(self._set)[int(value) % len(self._set)]
+            self.waiting[number] += 1.7 if step == "put off" else -0.2
+            self._set[number].at(self.waiting[number])
 
     def _ring(self, number: int, *, raises: bool) -> None:
         del self._set[number]
@@ -92,10 +100,12 @@ def test_what_is_taken_back_is_forgotten() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         all_alarms, rung = TimerQueue(loop), asyncio.Event()
-        all_alarms.set(loop.time() + 1000, rung.set)
+        Wakeup(all_alarms, rung.set).at(loop.time() + 1000)
         for _ in range(10_000):
-            all_alarms.set(loop.time() + 100, rung.clear).cancel()
-        assert all_alarms.cancelled <= timers._CANCELLED_MAX + 1
+            taken_back = Wakeup(all_alarms, rung.clear)
+            taken_back.at(loop.time() + 100)
+            taken_back.cancel()
+        assert all_alarms.stale <= timers._STALE_MAX + 1
         await rung.wait()
 
     run_virtual(main())
