@@ -183,7 +183,7 @@ class Learning:
         if policy is Policy.STATIC:
             return plan_fixed(policy, self._settings.static_delay_s)
         key = "" if policy is Policy.ADAPTIVE else replica
-        if self._is_due(key, now_s):
+        if now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._early_renewal:
             plan = self._adaptive(now_s) if policy is Policy.ADAPTIVE else self._quantile(replica, now_s)
             self._plans[key] = plan
             if plan is not None:  # the first plan is made as soon as possible
@@ -192,11 +192,9 @@ class Learning:
 
     def ready_plan(self, now_s: float) -> Plan | None:
         """Return the adaptive plan; None under another policy, or while a new plan is due."""
-        is_ready = self._settings.policy is Policy.ADAPTIVE and not self._is_due("", now_s)
-        return self._plans[""] if is_ready else None
-
-    def _is_due(self, key: str, now_s: float) -> bool:
-        return now_s >= self._due_s.get(key, -math.inf) or self._samples >= self._early_renewal
+        is_adaptive = self._settings.policy is Policy.ADAPTIVE
+        is_due = self._samples >= self._early_renewal or now_s >= self._due_s.get("", -math.inf)
+        return self._plans[""] if is_adaptive and not is_due else None
 
     def last_plan(self, replica: str) -> Plan | None:
         """Return the last plan, without making one; for display."""

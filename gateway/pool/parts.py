@@ -43,6 +43,8 @@ class PoolParts:
         self.name = name
         self.replicas = tuple(replicas)
         self.settings = settings
+        self.is_single = len(self.replicas) < 2
+        self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
         self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
@@ -57,11 +59,6 @@ class PoolParts:
         self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
         if previous is not None:
             self._adopt_state(previous)
-
-    @property
-    def max_hedges(self) -> int:
-        """Largest number of backups of a request."""
-        return 0 if self.settings.policy is Policy.OFF else self.settings.max_hedges
 
     def _adopt_state(self, old: "PoolParts") -> None:
         """Take over the state of a pool, except cool-downs; its running attempts share that state and still count."""

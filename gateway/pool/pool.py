@@ -22,7 +22,7 @@ from gateway.hedging.plan import Policy
 from gateway.hedging.possible import EXPLANATIONS
 from gateway.pool.loads import ReplicaLoad
 from gateway.pool.parts import PoolParts
-from gateway.routing.replicas import BreakerState, Replica
+from gateway.routing.replicas import Breaker, BreakerState, Replica
 from providers.base import Api, RateLimit
 
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
@@ -48,11 +48,12 @@ class Pool(PoolParts):
         replica, load, ttft_s = choice.replica, choice.load, choice.ttft_s
         forecast = self._forecast(replica, load, facts, None, ttft_s, choice.uncached)
         plan, delay_s = self.learning.ready_plan(now_s), None
-        if len(self.replicas) < 2 or forecast.never_hedged is Denial.HIDDEN_REASONING:
+        if self.is_single or forecast.never_hedged is Denial.HIDDEN_REASONING:
             delay_s = math.inf
         elif plan is not None:
             delay_s = plan.delay_s(predicted_s=ttft_s, coin=facts.coin, delay_s_min=self.settings.hedge_delay_min_s)
-        replica.breaker.on_sent(now_s)
+        if replica.breaker.limited:
+            replica.breaker.on_sent(now_s)
         self._count(replica, load, facts, forecast, now_s, is_first=True)
         replica.in_flight += 1
         return Primary(replica, forecast, delay_s)
@@ -82,7 +83,7 @@ class Pool(PoolParts):
 
     def delay_s(self, attempt: AttemptView, facts: RequestFacts) -> float:
         """Return the time to wait for this attempt's first content before a hedge is considered."""
-        if len(self.replicas) < 2 or (self.first_token.hides_reasoning and self.waits_for_hidden(attempt)):
+        if self.is_single or (self.first_token.hides_reasoning and self.waits_for_hidden(attempt)):
             return math.inf
         settings, now_s = self.settings, attempt.start_s
         if settings.policy is not Policy.OFF and self.loads.is_suspect(attempt.replica, now_s):
@@ -167,12 +168,10 @@ class Pool(PoolParts):
         self.loads.of[replica].rejections.on_content(now_s)
         if forecast is not None and attempt.first_token_s is None:
             self._on_first_token(attempt, forecast, now_s)
-        old_state = replica.breaker.state
-        replica.breaker.on_content(now_s)
-        if replica.breaker.state is old_state:
-            return None
-        self.loads.on_recovered(now_s)
-        return replica.breaker.state
+        breaker, old_state = replica.breaker, replica.breaker.state
+        if breaker.failures or old_state is not BreakerState.CLOSED:
+            breaker.on_content(now_s)
+        return None if breaker.state is old_state else self._recovered(breaker, now_s)
 
     def on_refusal(self, attempt: AttemptView) -> None:
         """Count an attempt as answered by a policy refusal, which is no sample of its TTFT."""
@@ -199,11 +198,7 @@ class Pool(PoolParts):
                 self._unanswered(attempt, attempt.forecast, outcome, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state
         if effects.breaker is BreakerSignal.SUCCESS:
-            if now_s < self.loads.breaking_until_s:
-                self.loads.on_answer(replica, now_s, broken=False)
-            if attempt.forecast is not None and attempt.forecast.timed and self.first_token.add_usage(attempt.usage):
-                self.learning.restart()
-            return self._succeeded(replica, now_s)
+            return self._succeeded(attempt, now_s)
         is_broken = outcome is Outcome.CUT
         if is_broken:
             self.loads.on_answer(replica, now_s, broken=True)
@@ -219,16 +214,23 @@ class Pool(PoolParts):
             breaker.on_undecided(now_s)
         return breaker.state if breaker.state is not old_state else None
 
-    def _succeeded(self, replica: Replica, now_s: float) -> BreakerState | None:
-        """Record a success; return the breaker's state if it changed."""
-        moved, load = replica.breaker.state is not BreakerState.CLOSED, self.loads.of[replica]
-        replica.breaker.on_success(now_s)
-        if load.rejections.unclear_keys:
-            load.rejections.on_answer()
-        if not moved:
-            return None
+    def _succeeded(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
+        """Learn from a complete answer; return the breaker's state if it changed."""
+        replica, breaker, old_state = attempt.replica, attempt.replica.breaker, attempt.replica.breaker.state
+        if now_s < self.loads.breaking_until_s:
+            self.loads.on_answer(replica, now_s, broken=False)
+        if attempt.forecast is not None and attempt.forecast.timed and self.first_token.add_usage(attempt.usage):
+            self.learning.restart()
+        rejections = self.loads.of[replica].rejections
+        if rejections.unclear_keys:
+            rejections.on_answer()
+        breaker.on_success(now_s)
+        return None if breaker.state is old_state else self._recovered(breaker, now_s)
+
+    def _recovered(self, breaker: Breaker, now_s: float) -> BreakerState:
+        """Start the slow start; return the breaker's state."""
         self.loads.on_recovered(now_s)
-        return replica.breaker.state
+        return breaker.state
 
     # inside, and values for others
 
@@ -251,7 +253,7 @@ class Pool(PoolParts):
             uncached,
             load.pending,
             facts.timed,
-            facts.hedge_off is None and len(self.replicas) > 1 and not is_hidden,
+            facts.hedge_off is None and not self.is_single and not is_hidden,
             self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
             tickets,
             None,

@@ -82,7 +82,8 @@ class Quickest:
         loads, tokens, prefixes = self._loads, facts.prompt_tokens, facts.prefixes
         is_breaking = now_s < loads.breaking_until_s
         choices: list[Choice] = []
-        unseen, unseen_s, streams = 0, math.inf, 0
+        unseen: Choice | None = None
+        unseen_s, streams = math.inf, 0
         for replica in replicas:
             load, name = loads.of[replica], replica.name
             uncached = loads.uncached(facts, replica, now_s) if prefixes else tokens
@@ -93,15 +94,16 @@ class Quickest:
             own_s = ttft_s + load.breaks.cost_s(now_s) if is_breaking else ttft_s
             due_s = load.stalls.due_s
             expected_s = own_s + (now_s - due_s) if now_s > due_s else own_s
-            if load.used_s < unseen_s:
-                unseen, unseen_s = len(choices), load.used_s
+            choice = Choice(expected_s, own_s, ttft_s, uncached, replica, load)
+            choices.append(choice)
             streams += replica.in_flight
-            choices.append(Choice(expected_s, own_s, ttft_s, uncached, replica, load))
+            if load.used_s < unseen_s:
+                unseen, unseen_s = choice, load.used_s
         start = int(rand * len(choices))
         turned = choices[start:] + choices[:start]  # the first one after a random start wins a tie
         best = min(turned, key=_EXPECTED_S)
-        if unseen_s <= now_s - loads.unseen_s and choices[unseen].expected_s <= UNSEEN_RATIO * best.own_s:
-            return choices[unseen]
+        if unseen_s <= now_s - loads.unseen_s and unseen and unseen.expected_s <= UNSEEN_RATIO * best.own_s:
+            return unseen
         if not is_over_share(best.replica, len(choices), streams):
             return best
         return min((each for each in turned if each.expected_s <= NEAR_TIE * best.expected_s), key=_STREAMS)

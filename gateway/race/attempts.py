@@ -26,6 +26,7 @@ from gateway.routing.replicas import BreakerState, Replica
 from providers.base import PASSED_THROUGH, Call
 from providers.errors import Unsupported, UpstreamError
 
+_FIRST_CHOICE: Final = "first choice"  # the reason for a primary
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two hedge decisions about one attempt, whatever the settings
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
 
@@ -99,7 +100,7 @@ class Attempts:
             return None
         if primary is None:
             return None
-        return self._launch(racer, pool, primary.replica, Role.PRIMARY, why_started(Role.PRIMARY, ()), primary=primary)
+        return self._launch(racer, pool, primary.replica, Role.PRIMARY, _FIRST_CHOICE, primary=primary)
 
     def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
@@ -344,7 +345,7 @@ class Attempts:
 def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
     """Return the reason for a primary or a failover, as text; `errors` are those of the attempts before it."""
     if role is Role.PRIMARY:
-        return "first choice"
+        return _FIRST_CHOICE
     return f"after {errors[-1].label}" if errors else "the previous attempt is overdue"
 
 
