@@ -14,6 +14,7 @@ from collections import deque
 from typing import Final, cast
 
 _RECORD_BYTES_MAX: Final = 16_384  # of plain text (RFC 8446, 5.1): one read takes a whole record
+_ENCRYPTED_BYTES: Final = 4 * _RECORD_BYTES_MAX  # at a time: a MemoryBIO keeps the memory of its largest content
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
@@ -191,7 +192,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         backlog = self._backlog
         try:
             while backlog:
-                written = self._tls.write(backlog[0])
+                written = self._tls.write(backlog[0][:_ENCRYPTED_BYTES])
+                self._flush()
                 if written < len(backlog[0]):
                     backlog[0] = backlog[0][written:]
                 else:
@@ -202,7 +204,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._fault = error
             self.abort()
             return
-        self._flush()
         self._tell_flow()
 
     def _flush(self) -> None:
