@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -142,4 +143,8 @@ def test_a_gateway_can_be_started_without_uvloop(tmp_path: Path) -> None:
     line = [sys.executable, "-c", "import uvloop"]
     done = subprocess.run(line, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
     assert "the bench measures without uvloop" in done.stderr
-    assert instructions.event_loop(os.getpid()) == "asyncio"
+    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs
+        assert instructions.event_loop(process.pid) == "asyncio"
+        process.communicate(b"\n")

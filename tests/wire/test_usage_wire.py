@@ -75,7 +75,7 @@ def test_a_raced_request_says_what_it_cost_if_asked() -> None:
                     model="m", messages=HELLO, stream=True, extra_headers={"x-ttft-usage": "on"}
                 )
                 assert len(words_of([chunk async for chunk in stream])) == 8
-            told = msgspec.json.encode(site.gateway._usage.report())
+            told = msgspec.json.encode(site.gateway._report_usage())
             assert json.loads(told)["total"]["requests"] == 5
             assert json.loads(told)["total"]["loser"]["attempts"] == 5
             assert KEY.encode() not in told + await site.gateway._metrics.render()
