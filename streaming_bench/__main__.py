@@ -13,7 +13,7 @@ from typing import Final
 
 from streaming_bench.arguments import DefaultsFormatter
 from streaming_bench.errors import BenchError
-from streaming_bench.report.optional_plots import INSTALL, lacks_matplotlib
+from streaming_bench.report.optional_plots import INSTALL, missing_library
 from streaming_bench.simulation.toml_section import ScenarioError
 
 PROGRAM: Final = "ttft-bench"
@@ -80,9 +80,10 @@ def _module(parser: argparse.ArgumentParser, command: str) -> ModuleType:
     try:
         return importlib.import_module(f"streaming_bench.commands.{command.replace('-', '_')}")
     except ModuleNotFoundError as error:
-        if not lacks_matplotlib(error):
+        library = missing_library(error)
+        if library is None:
             raise
-        parser.error(f"{command} needs matplotlib; install it: {INSTALL}")
+        parser.error(f"{command} needs {library}; install it: {INSTALL}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from typing import Final, Literal
 from streaming_bench.report.records import Run
 from streaming_bench.report.results import Results
 
-INSTALL: Final = "pip install matplotlib; in a checkout: scripts/setup-env dev"
+_LIBRARIES: Final = ("matplotlib", "numpy")
+INSTALL: Final = "pip install numpy matplotlib; in a checkout: scripts/setup-env dev"
 
 
 def draw(what: Literal["of_load", "of_compare"], results: Results, runs: Sequence[Run], below: str) -> list[str]:
@@ -22,13 +23,14 @@ def draw(what: Literal["of_load", "of_compare"], results: Results, runs: Sequenc
     try:
         charts = importlib.import_module("streaming_bench.report.charts")
     except ModuleNotFoundError as error:
-        if not lacks_matplotlib(error):
+        if missing_library(error) != "matplotlib":
             raise
         return [f"Plots need matplotlib, which is missing; install it ({INSTALL}) and run `ttft-bench report`."]
     getattr(charts, what)(results, runs, below)
     return []
 
 
-def lacks_matplotlib(error: ModuleNotFoundError) -> bool:
-    """Return True if the missing module is matplotlib."""
-    return (error.name or "").partition(".")[0] == "matplotlib"
+def missing_library(error: ModuleNotFoundError) -> str | None:
+    """Return the library of the extra `bench` that is not installed; None if another module is missing."""
+    name = (error.name or "").partition(".")[0]
+    return name if name in _LIBRARIES else None

@@ -1,4 +1,4 @@
-"""The bench without matplotlib."""
+"""The bench without its optional libraries."""
 
 import sys
 from pathlib import Path
@@ -36,6 +36,19 @@ def test_a_command_that_only_draws_needs_matplotlib(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit, match=r"^2$"):
         main(["sweep", "--help"])
     assert INSTALL in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_command_without_numpy_prints_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command whose module needs numpy does not start, and prints the installation command."""
+    for name in [name for name in sys.modules if name.startswith("streaming_bench.") and name.count(".") > 1]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["simulate", "--help"])
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"simulate needs numpy; install it: {INSTALL}" in message
 
 
 def test_tables_are_written_without_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
