@@ -96,7 +96,8 @@ def find(api: Api, body: bytes, before: int) -> Large | None:
     if kind is None:
         return None
     key = b'"%b"' % kind.key.encode()
-    colon = _colon(body, body.find(key) + len(key))
+    at = body.find(key)
+    colon = _colon(body, at + len(key)) if at >= 0 else None
     if colon is None:
         return None
     begin = colon.end()
