@@ -1,137 +1,47 @@
-"""The gateway's event loop: asyncio's own, with bounded threads for name lookups.
-
-asyncio looks names up in its default executor, which has 5 to 32 threads and also reads a new configuration. A lookup
-cannot be cancelled, and the system's resolver takes up to half a minute for a name whose servers do not answer. A few
-requests to one such name would stop all lookups and reloads, and the process could not end. On this loop a lookup has a
-thread of its own, requests for the same name share its answer, and the loop closes without waiting for it. The bounds
-are errors, not queues: a request over them fails over to another replica at once. The caller bounds its wait.
+"""The gateway's event loop: uvloop's where it is installed, else asyncio's; both with bounded name lookups.
 
 asyncio and anyio, and so all clients, look names up with the loop's `getaddrinfo`, and neither calls it for an IP
-address or a unix socket. Answers are not kept: a new connection uses what DNS answers now. Units: seconds.
+address or a unix socket. No units.
 """
 
 import asyncio
-import contextlib
-import math
-import socket
-import threading
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+import os
+from collections.abc import Callable
+from typing import Final
 
-_THREADS_MAX: Final = 128  # lookups in progress; a waiting thread takes some 20 kB
-_NAME_THREADS_MAX: Final = 2  # for one name
-_AGAIN_S: Final = 1.0  # age of a lookup after which a new request starts the second one: its datagram may be lost
+from gateway.cli.name_lookups import Infos, NameLookups
 
-_Infos: TypeAlias = list[Any]  # of `socket.getaddrinfo`; its type differs between versions of asyncio's stubs
-_Key: TypeAlias = tuple[str, tuple[tuple[str, int], ...]]
+LOOP_VARIABLE: Final = "TTFT_GATEWAY_LOOP"  # "asyncio": do not use uvloop
 
 
-class GatewayLoop(asyncio.SelectorEventLoop):
+class AsyncioLoop(asyncio.SelectorEventLoop):
     """asyncio's loop with bounded threads for name lookups."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lookups = _Lookups(self)
+        self._lookups = NameLookups(self)
 
-    async def getaddrinfo(self, host: bytes | str | None, port: bytes | str | int | None, **options: int) -> _Infos:
-        """Return the addresses of a host, as `asyncio.loop.getaddrinfo` does.
-
-        Raises:
-            OSError: the name has no address, or there are too many lookups in progress.
-        """
+    async def getaddrinfo(self, host: bytes | str | None, port: bytes | str | int | None, **options: int) -> Infos:
         if host is None or not isinstance(port, int):  # to listen on all addresses, or to look up a service
             return await super().getaddrinfo(host, port, **options)
-        name = host.decode("ascii") if isinstance(host, bytes) else host
-        found = await self._lookups.addresses(name, options)
-        return [(*info[:4], (info[4][0], port, *info[4][2:])) for info in found]
+        return await self._lookups.addresses(host, port, options)
 
 
-class _Lookup:
-    """The lookups of one name.
-
-    Attributes:
-        answer: the next addresses or error, for all requests that wait.
-        threads: number of threads that look the name up.
-        started_s: loop time at which the newest of them was started; minus infinity after an answer, because the
-            threads that remain hang.
-    """
-
-    __slots__ = ("answer", "started_s", "threads")
-
-    def __init__(self, answer: "asyncio.Future[_Infos | Exception]") -> None:
-        self.answer = answer
-        self.threads = 0
-        self.started_s = -math.inf
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop."""
+    return _loop_class()()
 
 
-class _Lookups:
-    """All lookups in progress.
-
-    Args:
-        loop: the loop that they belong to.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._lookups: dict[_Key, _Lookup] = {}
-        self._threads = 0
-
-    async def addresses(self, name: str, options: Mapping[str, int]) -> _Infos:
-        """Return the addresses of a name, with port 0.
-
-        Raises:
-            OSError: the name has no address, or there are too many lookups in progress.
-        """
-        key = name, tuple(sorted(options.items()))
-        lookup = self._lookups.get(key) or _Lookup(self._loop.create_future())
-        is_due = lookup.threads < _NAME_THREADS_MAX and self._loop.time() >= lookup.started_s + _AGAIN_S
-        if is_due and not self._start(key, lookup) and not lookup.threads:
-            raise _too_many(self._threads)
-        answer = await asyncio.shield(lookup.answer)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def _start(self, key: _Key, lookup: _Lookup) -> bool:
-        """Start a thread for a lookup; return False if there is no room, which a second thread has in one half only."""
-        if self._threads >= _THREADS_MAX // (lookup.threads + 1):
-            return False
-        thread = threading.Thread(target=self._look_up, args=(key,), name=f"look up {key[0]}", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the system allows no more threads
-            return False
-        self._lookups[key] = lookup
-        self._threads += 1
-        lookup.threads += 1
-        lookup.started_s = self._loop.time()
-        return True
-
-    def _look_up(self, key: _Key) -> None:
-        """Look up a name; runs on a thread."""
-        name, options = key
-        answer: _Infos | Exception = OSError("the name lookup failed")
-        try:
-            answer = socket.getaddrinfo(name, None, **dict(options))
-        except (OSError, ValueError) as error:  # the name is unknown or invalid
-            answer = error
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._answered, key, answer)
-
-    def _answered(self, key: _Key, answer: _Infos | Exception) -> None:
-        """Give the answer of a thread to all requests that wait for the name."""
-        lookup = self._lookups[key]
-        self._threads -= 1
-        lookup.threads -= 1
-        lookup.answer.set_result(answer)
-        if lookup.threads:
-            lookup.answer = self._loop.create_future()
-            lookup.started_s = -math.inf
-        else:
-            del self._lookups[key]
+def loop_name() -> str:
+    """Return the name of the library whose loop is used: uvloop or asyncio."""
+    return "asyncio" if _loop_class() is AsyncioLoop else "uvloop"
 
 
-def _too_many(count: int) -> OSError:
-    """Make the error for a lookup over the bound; clients report its text."""
-    return socket.gaierror(socket.EAI_AGAIN, f"{count} name lookups are in progress, the maximum; check DNS")
+def _loop_class() -> Callable[[], asyncio.AbstractEventLoop]:
+    if os.environ.get(LOOP_VARIABLE) == "asyncio":
+        return AsyncioLoop
+    try:
+        from gateway.cli.uv_loop import UvLoop
+    except ImportError:  # Windows, PyPy, or a system without a build of it
+        return AsyncioLoop
+    return UvLoop

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.cli.event_loop import GatewayLoop
+from gateway.cli.event_loop import new_loop
 from gateway.cli.fetch import fetch
 from gateway.cli.terminal import warn
 from gateway.config.settings import ReplicaSettings, Settings
@@ -35,7 +35,7 @@ Ask = Callable[[str], Awaitable[bytes | None]]
 def detect_kinds(settings: Settings) -> Settings:
     """Return settings with the kind of each replica of the only model, and print the kinds with their source."""
     [model] = settings.models
-    with asyncio.Runner(loop_factory=GatewayLoop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         kinds = runner.run(_kinds(model.replicas))
     known: dict[str, list[str]] = defaultdict(list)
     for replica, kind in zip(model.replicas, kinds, strict=True):

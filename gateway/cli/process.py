@@ -1,8 +1,6 @@
 """The process of a running gateway: event loop, limit of open files, and exit code.
 
-The loop is asyncio's own, except for name lookups (event_loop.py). With uvloop, this data path used 50% more CPU for
-each paced token (51 us instead of 34; nginx: 18), had no gain per request above the noise, and had a clock of whole
-milliseconds. No units.
+The choice of the loop belongs to event_loop.py. No units.
 """
 
 import asyncio
@@ -13,7 +11,7 @@ import resource
 import sys
 from collections.abc import Coroutine
 
-from gateway.cli.event_loop import GatewayLoop
+from gateway.cli.event_loop import new_loop
 from gateway.cli.parser import ExitCode
 from gateway.cli.stderr import stderr_off_loop
 from gateway.cli.terminal import warn
@@ -23,7 +21,7 @@ from gateway.server import ExitReport
 def run_until_end(serving: Coroutine[object, object, ExitReport]) -> ExitCode:
     """Run a gateway on a new event loop, with the maximum number of open files that the system allows."""
     _raise_open_files()
-    with stderr_off_loop() as close_stderr, asyncio.Runner(loop_factory=GatewayLoop) as runner:
+    with stderr_off_loop() as close_stderr, asyncio.Runner(loop_factory=new_loop) as runner:
         report = runner.run(serving)
         if report.cut:
             warn(f"{report.cut} running requests were ended with an error")

@@ -1,13 +1,14 @@
-"""`version`: version of the gateway, of Python, and the operating system. Imports no framework. No units."""
+"""`version`: versions of the gateway and of Python, event loop and operating system. Imports no framework. No units."""
 
 import argparse
 import platform
 
+from gateway.cli.event_loop import loop_name
 from gateway.cli.parser import PROGRAM, ExitCode
 from gateway.version import gateway_version
 
 
 def version(_arguments: argparse.Namespace) -> ExitCode:
     """Print the version."""
-    print(f"{PROGRAM} {gateway_version()} (Python {platform.python_version()}, {platform.system()})")
+    print(f"{PROGRAM} {gateway_version()} (Python {platform.python_version()}, {loop_name()}, {platform.system()})")
     return ExitCode.OK

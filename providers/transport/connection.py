@@ -106,6 +106,7 @@ class Connection(asyncio.Protocol):
         "_exchange",
         "_framed",
         "_headers",
+        "_is_open",
         "_keep",
         "_loose_bytes",
         "_owner",
@@ -134,6 +135,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._exchange: Exchange | None = None
+        self._is_open = False  # between `connection_made` and `connection_lost`
         self.kept = False  # open before its exchange began: the server may have closed it meanwhile
         self.closing = False
         self.idle = False  # in its owner's pool
@@ -200,6 +202,7 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:  # TCP_WINDOW_CLAMP does not work: newer kernels raise it again
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES_MAX)
+        self._is_open = True
         self._owner.opened()
 
     def data_received(self, data: bytes) -> None:
@@ -246,6 +249,9 @@ class Connection(asyncio.Protocol):
         return False  # asyncio then closes this side too
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_open:  # it never was, or its owner has called this before the loop does
+            return
+        self._is_open = False
         self.closing = True
         self._unsent = None
         self._owner.lost(self)

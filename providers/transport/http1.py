@@ -179,8 +179,18 @@ class WireClient:
         return connection
 
     async def _connect(self) -> Connection:
+        """Connect; uvloop closes a connection that is cancelled after `connection_made` without `connection_lost`."""
+        connection = Connection(self)
+        try:
+            await self._connect_socket(connection)
+        except BaseException:
+            connection.connection_lost(None)
+            raise
+        return connection
+
+    async def _connect_socket(self, connection: Connection) -> None:
         """Connect to the unix socket, or to host and port; TLS sends the host name (not an address), and no ALPN."""
-        origin, loop, connection = self._origin, self._loop, Connection(self)
+        origin, loop = self._origin, self._loop
         if origin.socket is not None:
             await loop.create_unix_connection(lambda: connection, origin.socket)
         elif origin.tls is None:
@@ -193,7 +203,6 @@ class WireClient:
             except BaseException:
                 transport.abort()  # a cancelled handshake; idempotent
                 raise
-        return connection
 
     def _close_oldest(self) -> None:
         connection = self._idle.popleft()

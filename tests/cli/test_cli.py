@@ -244,6 +244,20 @@ def test_providers_overwritten_in_place(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.parametrize("typed", ["version", "--version"])
 def test_version(capsys: pytest.CaptureFixture[str], typed: str) -> None:
-    """`version` prints the distribution's name and version on one line."""
+    """`version` prints the distribution's name and version, Python's, the loop and the system on one line."""
     assert main([typed]) == ExitCode.OK
-    assert re.fullmatch(r"ttft-gateway \S+ \(Python \S+, \S+\)\n", capsys.readouterr().out)
+    assert re.fullmatch(r"ttft-gateway \S+ \(Python \S+, (uvloop|asyncio), \S+\)\n", capsys.readouterr().out)
+
+
+def test_version_prints_the_loop_of_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TTFT_GATEWAY_LOOP=asyncio, or a system without uvloop, runs on asyncio's loop."""
+    monkeypatch.setenv("TTFT_GATEWAY_LOOP", "asyncio")
+    main(["version"])
+    assert ", asyncio, " in capsys.readouterr().out
+    monkeypatch.delenv("TTFT_GATEWAY_LOOP")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    monkeypatch.delitem(sys.modules, "gateway.cli.uv_loop", raising=False)
+    main(["version"])
+    assert ", asyncio, " in capsys.readouterr().out

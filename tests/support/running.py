@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-from gateway.cli.event_loop import GatewayLoop
+from gateway.cli.event_loop import new_loop
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ def run_virtual(main: Coroutine[object, object, T]) -> T:
 
 def run_real(main: Coroutine[object, object, T]) -> T:
     """Run `main` in real time with sockets, on the gateway's own loop; for tests/wire and little else."""
-    return _run(main, GatewayLoop)
+    return _run(main, new_loop)
 
 
 def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[object, object, T]) -> T:

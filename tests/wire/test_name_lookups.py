@@ -14,8 +14,8 @@ import pytest
 
 from gateway.api.plain_routes import contract
 from gateway.app import Gateway
-from gateway.cli import event_loop
-from gateway.cli.event_loop import GatewayLoop
+from gateway.cli import name_lookups
+from gateway.cli.event_loop import new_loop
 from gateway.cli.serve import _warn_of_unreachable
 from gateway.config.loader import load
 from gateway.config.settings import Settings
@@ -163,7 +163,7 @@ def test_the_loop_ends_while_a_lookup_hangs(names: Names) -> None:
             await until(lambda: names.threads["dead.example"] > 0)
             looking.cancel()
 
-    with asyncio.Runner(loop_factory=GatewayLoop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())
     [thread] = [thread for thread in threading.enumerate() if thread.name == "look up dead.example"]
     names.release()
@@ -172,7 +172,7 @@ def test_the_loop_ends_while_a_lookup_hangs(names: Names) -> None:
 
 def test_lookups_over_the_bound_are_connect_errors(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name over the bound fails at once with an error of its own, and is looked up again when threads are free."""
-    monkeypatch.setattr(event_loop, "_THREADS_MAX", 3)
+    monkeypatch.setattr(name_lookups, "_THREADS_MAX", 3)
 
     async def main() -> None:
         async with serving(answering(OK)) as server, asyncio.TaskGroup() as tasks, asyncio.timeout(20):
@@ -215,7 +215,7 @@ def test_no_thread_to_be_had_is_a_lookup_error(names: Names, monkeypatch: pytest
 
 def test_a_lookup_that_was_lost_is_made_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later request starts a second lookup, whose answer serves all; while the first one hangs, each asks anew."""
-    monkeypatch.setattr(event_loop, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(name_lookups, "_AGAIN_S", 0.0)
     answers: list[Any] = []
     lost = threading.Event()
 
@@ -255,8 +255,8 @@ def test_answers_are_those_of_the_system(port: int | str | None) -> None:
 
 def test_a_second_lookup_takes_no_room_of_other_names(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of the threads in use, later requests for a name wait for the lookup that it has."""
-    monkeypatch.setattr(event_loop, "_AGAIN_S", 0.0)
-    monkeypatch.setattr(event_loop, "_THREADS_MAX", 2)
+    monkeypatch.setattr(name_lookups, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(name_lookups, "_THREADS_MAX", 2)
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks, asyncio.timeout(20):

@@ -206,6 +206,8 @@ def test_a_slow_sender_is_told_so() -> None:
             async def trickle() -> None:
                 with contextlib.suppress(ConnectionError):
                     for byte in payload[:-10]:
+                        if writer.is_closing():  # uvloop rejects writes to a closed transport
+                            return
                         writer.write(bytes([byte]))
                         await asyncio.sleep(0.002)
 

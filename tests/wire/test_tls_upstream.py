@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 import trustme
 
-from gateway.cli.event_loop import GatewayLoop
+from gateway.cli.event_loop import AsyncioLoop
 from http_clients import client_of
 from providers.base import Request
 from providers.errors import ConnectError, ConnectionCut, UpstreamError
@@ -29,8 +29,8 @@ _T = TypeVar("_T")
 
 def _loops() -> dict[str, _Loop]:
     if find_spec("uvloop") is None:
-        return {"asyncio": GatewayLoop}
-    return {"asyncio": GatewayLoop, "uvloop": import_module("uvloop").new_event_loop}
+        return {"asyncio": AsyncioLoop}
+    return {"asyncio": AsyncioLoop, "uvloop": import_module("gateway.cli.uv_loop").UvLoop}
 
 
 pytestmark = pytest.mark.parametrize("loop", _loops().values(), ids=_loops())

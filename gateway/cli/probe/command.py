@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from gateway.cli.config import config_path, report_problems
 from gateway.cli.environment import read_environment
-from gateway.cli.event_loop import GatewayLoop
+from gateway.cli.event_loop import new_loop
 from gateway.cli.fetch import fetch
 from gateway.cli.parser import ExitCode
 from gateway.cli.probe.cancel import COUNTERS, CancelTest, TokenCounter, cancel
@@ -67,7 +67,7 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
     if (objection := planned.objection(confirmed=arguments.yes)) is not None:
         fail(objection)
         return ExitCode.USAGE
-    with asyncio.Runner(loop_factory=GatewayLoop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         reports = runner.run(probe_all(settings, chosen, arguments.requests, arguments.max_tokens))
     _show(reports, as_document=arguments.json)
     return ExitCode.FAILED if any(report.error for report in reports) else ExitCode.OK
