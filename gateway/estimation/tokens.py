@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.estimation.fit import FitState, RelativeFit
 
-_SAMPLE_BYTES: Final = 8_192  # number of bytes sampled from a longer text,
+_SAMPLE_BYTES: Final = 4_096  # number of bytes sampled from a longer text,
 _PIECES: Final = 16  # in this number of pieces
 _IMAGE: Final = b";base64,"
 _IMAGE_TOKENS: Final = 800.0  # providers count an image by its tiles, not by the length of its data
@@ -109,7 +109,7 @@ def _factors(fit: RelativeFit) -> TextTokens:
 def text_tokens(body: bytes) -> TextTokens:
     """Weigh the raw bytes of JSON that holds a prompt: the messages, and the tools if there are any.
 
-    Reads at most 8 kB; a longer text is sampled in 16 pieces. Inline images count as 800 tokens each.
+    Reads at most 4 kB; a longer text is sampled in 16 pieces. Inline images count as 800 tokens each.
     """
     images = 0
     if _IMAGE in body:
