@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
+from gateway.cli.event_loop import LOOP_VARIABLE
 from gateway.cli.parser import ADMIN_LISTEN_VARIABLE, LISTEN_VARIABLE, ONE_TIME_KEY_VARIABLE, STATE_VARIABLE
 from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.settings import Settings
@@ -59,6 +60,7 @@ def read_environment(env: Mapping[str, str]) -> Environment:
     Raises:
         ConfigError: a variable is invalid.
     """
+    _check_loop(env.get(LOOP_VARIABLE))
     admin_listen = env.get(ADMIN_LISTEN_VARIABLE)
     return Environment(
         _address(LISTEN_VARIABLE, env.get(LISTEN_VARIABLE)),
@@ -66,6 +68,12 @@ def read_environment(env: Mapping[str, str]) -> Environment:
         _learned_file(env.get(STATE_VARIABLE)),
         _key(env.get(ONE_TIME_KEY_VARIABLE)),
     )
+
+
+def _check_loop(text: str | None) -> None:
+    if text not in (None, "", "asyncio"):
+        message = f'found "{text}", but asyncio is the only value; write asyncio, or remove the variable for uvloop'
+        raise ConfigError((ConfigProblem(LOOP_VARIABLE, None, None, "", message),))
 
 
 def _address(variable: str, text: str | None) -> Address | None:

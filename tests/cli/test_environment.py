@@ -130,6 +130,11 @@ def test_the_key_is_not_shown(
         ),
         ("TTFT_GATEWAY_ADMIN_LISTEN", "on", 'found "on", but an address must be host:port'),
         ("TTFT_GATEWAY_ONE_TIME_KEY", "yes", 'found "yes", but a boolean is expected; write true or false'),
+        (
+            "TTFT_GATEWAY_LOOP",
+            "epoll",
+            'found "epoll", but asyncio is the only value; write asyncio, or remove the variable for uvloop',
+        ),
     ],
 )
 def test_bad_values(

@@ -210,7 +210,8 @@ def test_an_impatient_client_cancels_upstream() -> None:
         profiles: dict[str, Settings] = {"a": {"ttft": "10m"}, "b": {"ttft": "10m"}}
         async with serving(profiles, hedge=RACED) as site, async_client(site.url) as client:
             while not site.reached:  # a busy machine may need more time to get so far
-                with pytest.raises(openai.APITimeoutError):
+                # The SDK sends its timeout, so the gateway's own 504 may come first.
+                with pytest.raises((openai.APITimeoutError, openai.InternalServerError)):
                     await client.chat.completions.create(model="m", messages=HELLO, timeout=0.3)
             await site.until_idle()
             assert {record.ended for record in site.records()} == {Ended.CANCELLED}
