@@ -1,6 +1,8 @@
 """Clients without a key that connect again and again, and more streams than files. Real sockets, a process."""
 
 import asyncio
+import contextlib
+import random
 import signal
 import socket
 from pathlib import Path
@@ -20,8 +22,7 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
     """Under a flood the gateway starts, reads no file, serves a caller with a key, and writes one line per change."""
 
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = _unused_port()
         async with (
             simulated_sockets.serving(ttft="1ms", tokens=300, gap="100ms") as replica,
             asyncio.TaskGroup() as tasks,
@@ -51,3 +52,11 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
         assert len([line for line in output.splitlines() if not line.startswith(b"{")]) < 20
 
     run_real(main())
+
+
+def _unused_port() -> int:
+    """Return a port below those of clients: one that connects before the gateway listens could get its port."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is unused")
