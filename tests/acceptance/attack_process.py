@@ -5,7 +5,6 @@ import contextlib
 import json
 import re
 import signal
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from providers.simulated.server import SimulatedServer
 from raw_http import ASK, CHAT, answer, request_bytes
 from spawned import WAIT_S, full_pipe, refuses, rest, spawn, started, until
 from spawned import stream as unkeyed
+from unused_ports import unused_port
 
 _FILES: Final = 1_024
 _CLIENTS: Final = 1_500
@@ -39,18 +39,13 @@ async def _replica() -> AsyncIterator[SimulatedServer]:
         await server.close()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 async def floods(_scale: Scale) -> list[Row]:
     """Clients without a key, more than the gateway's open files, that reconnect while it starts and serves."""
     open_files(_CLIENTS + _FILES)
     codes, texts, answered = [], [], 0
     async with _replica() as replica:
         for number in range(_STARTS):
-            port = _free_port()
+            port = unused_port()
             with tempfile.TemporaryDirectory() as folder:
                 async with asyncio.TaskGroup() as tasks, limited(replica.url, port, Path(folder), _FILES) as gateway:
                     flood = [tasks.create_task(reconnecting(port)) for _ in range(_CLIENTS)]
@@ -79,7 +74,7 @@ async def floods(_scale: Scale) -> list[Row]:
 
 async def output(_scale: Scale) -> list[Row]:
     """Standard output and error that block, from before the start on."""
-    port = _free_port()
+    port = unused_port()
     async with _replica() as replica:
         with full_pipe() as pipe:
             listen = ["--listen", f"127.0.0.1:{port}", "--admin-listen", "off"]

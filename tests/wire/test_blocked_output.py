@@ -2,20 +2,19 @@
 
 import asyncio
 import signal
-import socket
 
 import simulated_sockets
 from gateway.cli.parser import ExitCode
 from running import run_real
 from spawned import WAIT_S, full_pipe, refuses, rest, spawn, stream, until
+from unused_ports import unused_port
 
 
 def test_output_that_nothing_reads_stops_nothing() -> None:
     """The gateway starts, serves and ends by a signal while all of its output blocks."""
 
     async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = unused_port()
         async with simulated_sockets.serving(ttft="1ms", tokens=2) as replica:
             with full_pipe() as pipe:
                 listen = ["--listen", f"127.0.0.1:{port}", "--admin-listen", "off"]

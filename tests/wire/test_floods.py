@@ -1,10 +1,7 @@
 """Clients without a key that connect again and again, and more streams than files. Real sockets, a process."""
 
 import asyncio
-import contextlib
-import random
 import signal
-import socket
 from pathlib import Path
 
 import simulated_sockets
@@ -12,6 +9,7 @@ from floods import chat_bytes, limited, opened, reconnecting, status, stream
 from gateway.cli.parser import ExitCode
 from running import run_real
 from spawned import WAIT_S
+from unused_ports import unused_port
 
 _FILES = 160  # the gateway's limit; a quarter is for callers that it does not know
 _CLIENTS = 200
@@ -22,7 +20,7 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
     """Under a flood the gateway starts, reads no file, serves a caller with a key, and writes one line per change."""
 
     async def main() -> None:
-        port = _unused_port()
+        port = unused_port()
         async with (
             simulated_sockets.serving(ttft="1ms", tokens=300, gap="100ms") as replica,
             asyncio.TaskGroup() as tasks,
@@ -52,11 +50,3 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
         assert len([line for line in output.splitlines() if not line.startswith(b"{")]) < 20
 
     run_real(main())
-
-
-def _unused_port() -> int:
-    """Return a port below those of clients: one that connects before the gateway listens could get its port."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is unused")
