@@ -28,7 +28,7 @@ from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
 from gateway.config.errors import ConfigError
 from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
-from gateway.events import AcceptingChanged, ConfigReloaded, HedgingSwitched, ReplicaSwitched
+from gateway.events import AcceptingChanged, ConfigReloaded, Event, HedgingSwitched, ReplicaSwitched
 from gateway.learned_file import LearnedFile
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.hub import Hub
@@ -69,6 +69,9 @@ class _Admin(Protocol):
 
     key: str | None
     hosts: HostCheck
+
+    def on_event(self, event: Event) -> None:
+        """Pass an event to the feeds."""
 
     def close(self) -> None:
         """End all feeds."""
@@ -157,10 +160,14 @@ class Gateway:
             self._report_usage,
             admission=self._admission_state,
         )
+        # On the loop, where a reload may change the access too, and before the thread's result gets there the same way.
+        self._runtime.loop.call_soon_threadsafe(self._add_admin, admin)
+        return admin.app
+
+    def _add_admin(self, admin: "_Admin") -> None:
         self._admin = admin
         self._set_access(self._topology.settings)
         self._hub.listeners.append(admin.on_event)
-        return admin.app
 
     @property
     def active(self) -> int:
