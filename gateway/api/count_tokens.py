@@ -69,6 +69,9 @@ class CountExchange(ClientExchange):
             self._entry.reject(error.status)
         report_rejected(self._runtime, self, self._key_name, error)
 
+    def _abandon(self) -> None:
+        """Do nothing: the answer is made at once."""
+
     def _release(self) -> None:
         if self._entry is not None:
             self._entry.close(0.0)

@@ -9,6 +9,7 @@ at once would reset the connection, and the sender would never see the response.
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
 from gateway.api.body_reader import Arrival
@@ -57,7 +58,7 @@ class Connection(Protocol):
         """The whole response was written, and the next request may begin."""
 
 
-class ClientExchange:
+class ClientExchange(ABC):
     """One request and its response; a subclass checks the head and makes the response.
 
     Args:
@@ -186,21 +187,23 @@ class ClientExchange:
 
     # the subclass
 
+    @abstractmethod
     def _open(self) -> Arrival:
         """Check everything but the body, and return the body to receive; raise a `GatewayError` to reject."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _answer(self, body: bytes) -> None:
         """Make the response; raise a `GatewayError` to reject the request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rejected(self, error: GatewayError) -> None:
         """Report a request that is rejected with this error."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _abandon(self) -> None:
         """Stop making the response: it cannot be sent."""
 
+    @abstractmethod
     def _release(self) -> None:
         """Release everything that the request holds; called once, and last."""
 

@@ -108,6 +108,12 @@ class _Exchange(ClientExchange):
     def _rejected(self, error: GatewayError) -> None:
         pass
 
+    def _abandon(self) -> None:
+        pass
+
+    def _release(self) -> None:
+        pass
+
 
 def _served(pieces: list[bytes], *, exchanges: bool = False) -> tuple[list[Seen], bytes]:
     """What the application was asked, or the exchanges in its place, and what was written."""
