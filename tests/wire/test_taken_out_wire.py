@@ -6,11 +6,11 @@ from pathlib import Path
 
 import httpx
 
+from held import held_replica
 from raw_http import ASK, CHAT
 from served import Served, gateway, replicas
 
 _QUICK = {"ttft": "5ms", "tokens": 3}
-_LONG = {"ttft": "5ms", "tokens": 40, "gap": "20ms"}
 _OFF = {"policy": "off", "routing": "round_robin"}
 
 
@@ -31,8 +31,8 @@ def _rows(urls: dict[str, str], **fields: object) -> list[dict[str, object]]:
 
 def test_a_replica_is_drained_and_used_again(tmp_path: Path) -> None:
     """Its stream under way ends whole, new requests go elsewhere, a reload keeps it out, and it comes back."""
-    with replicas(a=_LONG, b=_QUICK) as urls:
-        config = {"hedge": _OFF, "models": [{"name": "m", "replicas": _rows(urls)}]}
+    with held_replica() as (held, released), replicas(b=_QUICK) as urls:
+        config = {"hedge": _OFF, "models": [{"name": "m", "replicas": _rows({"a": held, **urls})}]}
         with gateway(config, tmp_path) as served:
             with httpx.stream("POST", served.url + CHAT, json={**ASK}) as stream:
                 assert stream.headers["x-ttft-replica"] == "a"
@@ -43,6 +43,7 @@ def test_a_replica_is_drained_and_used_again(tmp_path: Path) -> None:
                     "models": {"m": {"a": {"out": True, "in_flight": 1}, "b": {"out": False, "in_flight": 0}}}
                 }
                 assert _winners(served) == {"b": 6}
+                released.set()
                 assert [line for line in lines if line][-1] == "data: [DONE]"
             assert httpx.get(served.admin_url + "/admin/replicas").json()["models"]["m"]["a"]["in_flight"] == 0
             [model] = httpx.get(served.admin_url + "/admin/models").json()["models"]
