@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.body_reader import BodyLimits
 from gateway.api.routes import Serving
+from gateway.api.turns import Turns
 from gateway.callers import attempt_limits, keyring, request_limits
 from gateway.config import settings as config
 from gateway.estimation.tokens import TokenScale
@@ -158,9 +159,9 @@ class _Builder:
             key_limiters |= _kept(previous.key_limiters, old_keys, settings.keys)
             count_limiters |= _kept(previous.count_limiters, old_keys, settings.keys)
             model_queues |= _kept(previous.model_queues, {model.name: model for model in old.models}, settings.models)
-        bodies = BodyLimits(
-            settings.limits.request_body_max_bytes, settings.timeouts.request_body_s, memory, self._runtime
-        )
+        turns = Turns(self._runtime.loop) if previous is None else previous.serving.bodies.turns
+        body_bytes_max, body_s = settings.limits.request_body_max_bytes, settings.timeouts.request_body_s
+        bodies = BodyLimits(body_bytes_max, body_s, memory, self._runtime, turns)
         admission = Admission(key_limiters, model_queues, self._runtime)
         counts = Admission(count_limiters, {}, self._runtime)
         named = models | {alias: models[each.name] for each in settings.models for alias in each.aliases}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.api.turns import Turn, Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
@@ -29,12 +30,14 @@ class BodyLimits:
         body_s: longest time for one body to arrive.
         memory: shared by all bodies. A bug in it fails no request: it is reported, and the limit is not enforced.
         runtime: reports such a bug.
+        turns: those of large bodies.
     """
 
     bytes_max: int
     body_s: float
     memory: BodyMemory
     runtime: Runtime
+    turns: Turns
 
 
 class Arrival:
@@ -46,7 +49,7 @@ class Arrival:
         on_failure: called with `RequestTimeout` or `Overloaded` if the rest of the body is no longer awaited.
     """
 
-    __slots__ = ("_held", "_is_refused", "_limits", "_on_failure", "_pieces", "_size", "_timer")
+    __slots__ = ("_held", "_is_refused", "_limits", "_on_failure", "_pieces", "_size", "_timer", "_turn")
 
     def __init__(self, limits: BodyLimits, key_name: str, on_failure: OnFailure) -> None:
         self._limits = limits
@@ -54,6 +57,7 @@ class Arrival:
         self._size = 0
         self._pieces = bytearray()  # grows in place, where joining pieces would need their memory twice
         self._timer: asyncio.Handle | None = None  # ends the wait for an incomplete body
+        self._turn: Turn | None = None  # of a large body
         self._is_refused = False  # another body got its room
         self._held: HeldBody | None = None
         try:
@@ -105,8 +109,14 @@ class Arrival:
         self._arrived()
         return body
 
+    def take_turn(self, parse: Callable[[], None]) -> None:
+        """Call `parse`, which must not raise, when the loop has time for a large body; never after `close`."""
+        self._turn = self._limits.turns.take(parse)
+
     def close(self, held_s: float | None = None) -> None:
         """Release the bytes; `held_s` is the time for which a request held them, None if the body became no request."""
+        if self._turn is not None:
+            self._turn.cancel()
         if self._timer is not None:
             self._arrived()
         held, self._held = self._held, None

@@ -10,6 +10,7 @@ at once would reset the connection, and the sender would never see the response.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Final, Protocol
 
 from gateway.api.body_reader import Arrival
@@ -17,6 +18,7 @@ from gateway.api.dialects.base import ClientApi
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond_error
 from gateway.api.response_writer import ResponseWriter
+from gateway.api.turns import LARGE_MIN
 from gateway.errors import GatewayError, Internal
 from gateway.inbound.identity import caller_ids
 from gateway.race.context import Runtime
@@ -172,7 +174,18 @@ class ClientExchange(ABC):
         try:
             body = arrival.receive(pieces, is_last=not self.more_body)
             if body is not None:
-                self._answer(body)
+                if len(body) > LARGE_MIN:
+                    arrival.take_turn(partial(self._answer_large, body))
+                else:
+                    self._answer(body)
+        except GatewayError as error:
+            self._reject(error)
+        except Exception as error:
+            self._fail(error)
+
+    def _answer_large(self, body: bytes) -> None:
+        try:
+            self._answer(body)
         except GatewayError as error:
             self._reject(error)
         except Exception as error:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api.body_reader import Arrival, BodyLimits
+from gateway.api.turns import Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
 from gateway.limits.body_memory import BodyMemory, HeldBody
 from gateway.race.context import Runtime
@@ -52,7 +53,7 @@ def reader(body_bytes_max: int, body_s: float, memory: BodyMemory) -> BodyLimits
     """Return a reader of the running loop."""
     loop = asyncio.get_running_loop()
     runtime = Runtime(loop, lambda _event: None, lambda: 0.0, TimerQueue(loop))
-    return BodyLimits(body_bytes_max, body_s, memory, runtime)
+    return BodyLimits(body_bytes_max, body_s, memory, runtime, Turns(runtime.loop))
 
 
 async def receive(bodies: BodyLimits, headers: Headers, sender: Sender, key_name: str = "a") -> bytes:

@@ -15,6 +15,7 @@ from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.http_protocol import PIPELINED_MAX
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
+from gateway.api.turns import Turns
 from gateway.errors import BadRequest, BodyTooLarge, GatewayError
 from gateway.events import ComponentFailed, Event
 from gateway.limits.body_memory import BodyMemory
@@ -97,7 +98,7 @@ class Site:
         loop = asyncio.get_running_loop()
         self.runtime = Runtime(loop, self.events.append, lambda: 0.0, TimerQueue(loop))
         self.memory = BodyMemory(10_000)
-        self.bodies = BodyLimits(1_000, 3.0, self.memory, self.runtime)
+        self.bodies = BodyLimits(1_000, 3.0, self.memory, self.runtime, Turns(self.runtime.loop))
         self.client: PretendedClient = connected_to(self._open, self._application)
 
     @property
@@ -373,3 +374,28 @@ def test_invalid_chunks_end_the_connection(path: str) -> None:
     assert site.statuses == [400 if path == "/a" else 413]
     assert (site.said[-1], site.closed) == ("over", True)
     assert "answer" not in site.said
+
+
+@pytest.mark.parametrize(
+    ("path", "leaves", "statuses", "said"),
+    [
+        ("/a", False, [200], ["open", "answer", "over"]),
+        ("/late-bug", False, [500], ["open", "answer", "gone", "over"]),
+        ("/a", True, [], ["open", "gone", "over"]),
+    ],
+)
+def test_a_large_body_waits_for_its_turn(
+    monkeypatch: pytest.MonkeyPatch, path: str, leaves: bool, statuses: list[int], said: list[str]
+) -> None:
+    """It is answered after those before it; nothing of it is held for a client that has left."""
+    monkeypatch.setattr(exchange_module, "LARGE_MIN", 100)
+
+    async def play(site: Site) -> None:
+        site.bodies.turns.take(lambda: None)
+        site.client.send(request(b"x" * 200, path))
+        assert site.said == ["open"]
+        if leaves:
+            site.client.leave()
+
+    site = played(play)
+    assert (site.statuses, site.said) == (statuses, said)

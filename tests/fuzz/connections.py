@@ -19,6 +19,7 @@ from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.http_protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
+from gateway.api.turns import Turns
 from gateway.errors import GatewayError
 from gateway.limits.body_memory import BodyMemory
 from gateway.race.context import Runtime
@@ -136,7 +137,7 @@ def _served(pieces: list[bytes], *, exchanges: bool = False) -> tuple[list[Seen]
     async def main() -> bytes:
         loop = asyncio.get_running_loop()
         runtime = Runtime(loop, lambda _: None, lambda: 0.0, TimerQueue(loop))
-        bodies = BodyLimits(1_000_000, 500.0, BodyMemory(1_000_000), runtime)
+        bodies = BodyLimits(1_000_000, 500.0, BodyMemory(1_000_000), runtime, Turns(runtime.loop))
 
         def open_exchange(connection: Connection, head: RequestHead) -> ClientExchange:
             assert head.path

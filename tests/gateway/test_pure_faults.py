@@ -17,6 +17,7 @@ from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
 from gateway.api.routes import RacedRoutes, RequestLimits, Serving
+from gateway.api.turns import Turns
 from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
 from gateway.inbound.parsed import NumberLimits
@@ -90,7 +91,7 @@ class GatewayUnderTest:
         settings = default_hedging(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], default_timeouts())
         runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
-        bodies = BodyLimits(1_000_000, 10.0, BodyMemory(1_000_000_000), runtime)
+        bodies = BodyLimits(1_000_000, 10.0, BodyMemory(1_000_000_000), runtime, Turns(runtime.loop))
         limiters = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9))}
         admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
