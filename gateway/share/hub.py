@@ -1,0 +1,318 @@
+"""The engine that adds up the asks of all heads: a state machine without connections. Pure.
+
+Everything is bounded, and everything may be lost: where a table is full, its least recently used entry goes, and the
+hints in later asks replace it. Units: seconds of one clock, which is the engine's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from gateway.share.words import (
+    BIN_S,
+    FORGET_S_MAX,
+    FORGET_WINDOWS,
+    SILENT_S,
+    SLICE_S,
+    Answer,
+    Ask,
+    BucketAnswer,
+    BucketAsk,
+    GaugeAnswer,
+    GaugeAsk,
+    News,
+    NewsAnswer,
+    NewsAsk,
+    Reply,
+    SliceAnswer,
+    SliceAsk,
+    SlotsAnswer,
+    SlotsAsk,
+    refill,
+)
+
+HEADS_MAX: Final = 4_096
+KEYS_MAX: Final = 20_000  # of each kind
+NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; those of one bin are about 3,000 bins of a sketch at most
+NEWS_MAX: Final = 1_024
+_BINS_MAX: Final = math.ceil(SLICE_S / BIN_S)
+_LOWER_S: Final = 5.0  # without an ask with a lower limit; then a higher one counts
+_GONE_MAX: Final = 4  # silent heads that one ask removes, so that no ask takes long
+
+_T = TypeVar("_T")
+
+
+class _Table(dict[str, _T], Generic[_T]):
+    """Entries by key, least recently used first, at most `KEYS_MAX`."""
+
+    def use(self, key: str) -> _T | None:
+        """Return the entry of a key as the most recently used one, None if there is none."""
+        entry = self.pop(key, None)
+        if entry is not None:
+            self[key] = entry
+        return entry
+
+    def add(self, key: str, entry: _T) -> _T:
+        """Add an entry; the least recently used one makes room."""
+        if len(self) >= KEYS_MAX:
+            del self[next(iter(self))]
+        self[key] = entry
+        return entry
+
+
+@dataclass(slots=True)
+class _Lowest:
+    """The lowest of the limits that heads ask with; a higher one counts once no head has asked with the lower."""
+
+    value: float
+    asked_s: float
+
+    def counted(self, value: float, now_s: float) -> float:
+        if value <= self.value or now_s >= self.asked_s + _LOWER_S:
+            self.value, self.asked_s = value, now_s
+        return self.value
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """A bucket.
+
+    Attributes:
+        born_left: amount at its birth: the lowest hint of the heads that have known an earlier life.
+    """
+
+    amount: _Lowest
+    epoch: int
+    left: float
+    born_left: float
+    now_s: float
+
+
+@dataclass(slots=True)
+class _Slots:
+    """The slots of one limit.
+
+    Attributes:
+        held: slots by head.
+        lacking: loop time of the last ask that got less than it wanted, by head.
+        unknown: slots of heads that have not asked since the birth, counted until `unknown_s`.
+    """
+
+    limit: _Lowest
+    unknown: int
+    unknown_s: float
+    held: dict[str, int] = field(default_factory=dict)
+    lacking: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Gauge:
+    """Loads of one pool: of each head, and their sums."""
+
+    values: dict[str, GaugeAsk] = field(default_factory=dict)
+    seen_s: dict[str, float] = field(default_factory=dict)  # longest silent first
+    sums: dict[str, list[int]] = field(default_factory=dict)
+    opened: dict[str, dict[str, float]] = field(default_factory=dict)  # times of closing, by replica and head
+
+
+@dataclass(slots=True)
+class _Item:
+    news: News
+    number: int
+    until_s: float
+
+
+class ShareHub:
+    """The engine."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, float] = {}  # time of the last ask, longest silent first
+        self._buckets: _Table[_Bucket] = _Table()
+        self._slots: _Table[_Slots] = _Table()
+        self._gauges: _Table[_Gauge] = _Table()
+        self._slices: _Table[dict[int, dict[str, int]]] = _Table()
+        self._news: dict[str, _Item] = {}  # oldest first
+        self._number = 0
+        self._read: dict[str, int] = {}  # number of the last news that a head has
+        self._epoch = 0
+
+    def answer(self, now_s: float, head: str, asks: Sequence[Ask]) -> Reply:
+        """Execute a batch of a head, and return its answers."""
+        self._see(head, now_s)
+        return Reply([self._answer(now_s, head, ask) for ask in asks], len(self._heads))
+
+    def heads(self, now_s: float) -> dict[str, float]:
+        """Return the time since the last ask of each head."""
+        return {head: now_s - seen_s for head, seen_s in self._heads.items()}
+
+    def gone(self, head: str) -> None:
+        """Forget a head whose connection has ended."""
+        self._heads.pop(head, None)
+        self._forget(head)
+
+    def _see(self, head: str, now_s: float) -> None:
+        self._heads.pop(head, None)
+        if len(self._heads) >= HEADS_MAX:
+            self.gone(next(iter(self._heads)))
+        self._heads[head] = now_s
+        for silent in _silent(self._heads, now_s):
+            self.gone(silent)
+
+    def _forget(self, head: str) -> None:
+        self._read.pop(head, None)
+        for slots in self._slots.values():
+            slots.held.pop(head, None)
+            slots.lacking.pop(head, None)
+        for gauge in self._gauges.values():
+            _remove(gauge, head)
+
+    def _answer(self, now_s: float, head: str, ask: Ask) -> Answer:
+        if isinstance(ask, BucketAsk):
+            return self._bucket(now_s, ask)
+        if isinstance(ask, GaugeAsk):
+            return self._gauge(now_s, head, ask)
+        if isinstance(ask, SliceAsk):
+            return self._slice(now_s, ask)
+        return self._lease_slots(now_s, head, ask) if isinstance(ask, SlotsAsk) else self._tell(now_s, head, ask)
+
+    # leases
+
+    def _bucket(self, now_s: float, ask: BucketAsk) -> BucketAnswer:
+        bucket = self._buckets.use(ask.key)
+        if bucket is None or now_s >= bucket.now_s + min(FORGET_WINDOWS * ask.window_s, FORGET_S_MAX):
+            self._epoch = max(self._epoch + 1, int(1000 * now_s))
+            left = ask.amount if ask.hint is None else min(ask.hint, ask.amount)
+            bucket = _Bucket(_Lowest(ask.amount, now_s), self._epoch, left, left, now_s)
+            self._buckets.add(ask.key, bucket)
+        elif ask.hint is not None and ask.epoch != bucket.epoch and ask.hint < bucket.born_left:
+            bucket.left -= bucket.born_left - ask.hint
+            bucket.born_left = ask.hint
+        amount = bucket.amount.counted(ask.amount, now_s)
+        rate = refill(amount, ask.window_s)
+        bucket.left = min(amount, bucket.left + max(0.0, now_s - bucket.now_s) * rate)
+        bucket.now_s = now_s
+        if ask.epoch == bucket.epoch:  # the hints of a new life contain the debts of an older one
+            bucket.left = min(amount, bucket.left - ask.beyond)
+        if ask.drained:
+            bucket.left = min(0.0, bucket.left)
+        least = min(ask.least, amount)
+        missing = least - bucket.left
+        if missing > 1e-9 * amount:
+            return BucketAnswer(0.0, bucket.left, missing / rate if rate else math.inf, bucket.epoch, amount)
+        granted = min(max(ask.want, least), max(0.0, bucket.left))
+        bucket.left -= granted
+        return BucketAnswer(granted, bucket.left, 0.0, bucket.epoch, amount)
+
+    def _lease_slots(self, now_s: float, head: str, ask: SlotsAsk) -> SlotsAnswer:
+        slots = self._slots.use(ask.key)
+        if slots is None:
+            slots = self._slots.add(
+                ask.key, _Slots(_Lowest(ask.limit, now_s), ask.held + (ask.others or 0), now_s + SILENT_S)
+            )
+        limit = int(slots.limit.counted(ask.limit, now_s))
+        if now_s >= slots.unknown_s:
+            slots.unknown = 0
+        if slots.held.pop(head, None) is None:
+            slots.unknown = max(0, slots.unknown - ask.held)
+        others = sum(slots.held.values()) + slots.unknown
+        granted = max(0, min(ask.want, limit - others - ask.held))
+        if ask.held or granted:
+            slots.held[head] = ask.held + granted
+        slots.lacking.pop(head, None)
+        for lacking in _silent(slots.lacking, now_s, 1.0):
+            del slots.lacking[lacking]
+        wanted = bool(slots.lacking)
+        if granted < ask.want:
+            slots.lacking[head] = now_s
+        return SlotsAnswer(granted, others, limit, wanted)
+
+    # sums
+
+    def _gauge(self, now_s: float, head: str, ask: GaugeAsk) -> GaugeAnswer:
+        gauge = self._gauges.use(ask.key) or self._gauges.add(ask.key, _Gauge())
+        for silent in _silent(gauge.seen_s, now_s):
+            _remove(gauge, silent)
+        _remove(gauge, head)
+        others = {name: (values[0], values[1]) for name, values in gauge.sums.items() if any(values)}
+        opened = {name: _opened(by_head, now_s) for name, by_head in gauge.opened.items()}
+        if len(ask.values) + len(gauge.sums) <= NAMES_MAX:
+            gauge.values[head], gauge.seen_s[head] = ask, now_s
+            for name, (in_flight, pending) in ask.values.items():
+                sums = gauge.sums.setdefault(name, [0, 0])
+                sums[0] += in_flight
+                sums[1] += pending
+            for name in ask.open_s.keys() & ask.values.keys():
+                gauge.opened.setdefault(name, {})[head] = now_s + ask.open_s[name]
+        heads = len(gauge.values)
+        return GaugeAnswer(heads, others, {name: found for name, found in opened.items() if found[0]})
+
+    def _slice(self, now_s: float, ask: SliceAsk) -> SliceAnswer:
+        bins = self._slices.use(ask.key)
+        if bins is None:
+            bins = self._slices.add(ask.key, {})
+        number = int(now_s / BIN_S)
+        for old in [each for each in bins if each <= number - _BINS_MAX or each > number]:
+            del bins[old]
+        if ask.added:
+            sums = bins.setdefault(number, {})
+            for name, added in ask.added.items():
+                if name in sums or len(sums) < NAMES_MAX:
+                    sums[name] = sums.get(name, 0) + added
+        since = ask.since if ask.since <= number else 0  # a number of another life
+        return SliceAnswer(number, {each: dict(sums) for each, sums in bins.items() if each >= since})
+
+    # news
+
+    def _tell(self, now_s: float, head: str, ask: NewsAsk) -> NewsAnswer:
+        for name in [name for name, item in self._news.items() if now_s >= item.until_s]:
+            del self._news[name]
+        for news in ask.news:
+            self._news.pop(news.name, None)
+            if len(self._news) >= NEWS_MAX:
+                del self._news[next(iter(self._news))]
+            self._number = max(self._number + 1, int(1000 * now_s))
+            self._news[news.name] = _Item(news, self._number, now_s + news.left_s)
+        after = ask.after if ask.after <= self._number else 0  # a number of another life
+        self._read[head] = after
+        reached = sum(self._number <= read for read in self._read.values())
+        items = [item for item in self._news.values() if item.number > after]
+        return NewsAnswer(
+            self._number, [News(item.news.name, item.news.value, item.until_s - now_s) for item in items], reached
+        )
+
+
+def _silent(seen_s: dict[str, float], now_s: float, silent_s: float = SILENT_S) -> list[str]:
+    """Return some of the heads that were not seen for `silent_s`; `seen_s` has the longest silent one first."""
+    silent: list[str] = []
+    for head, at_s in seen_s.items():
+        if len(silent) >= _GONE_MAX or now_s < at_s + silent_s:
+            break
+        silent.append(head)
+    return silent
+
+
+def _remove(gauge: _Gauge, head: str) -> None:
+    """Remove a head's values from a gauge, and replicas that no head has."""
+    ask = gauge.values.pop(head, None)
+    if ask is None:
+        return
+    del gauge.seen_s[head]
+    for name, (in_flight, pending) in ask.values.items():
+        sums = gauge.sums.get(name)
+        if sums is None:  # all heads have none
+            continue
+        sums[0] -= in_flight
+        sums[1] -= pending
+        if sums == [0, 0]:
+            del gauge.sums[name]
+    for name in ask.open_s.keys() & gauge.opened.keys():
+        gauge.opened[name].pop(head, None)
+        if not gauge.opened[name]:
+            del gauge.opened[name]
+
+
+def _opened(by_head: dict[str, float], now_s: float) -> tuple[int, float]:
+    """Return the number of heads with an open breaker, and the longest time for which one stays open."""
+    left_s = [until_s - now_s for until_s in by_head.values() if until_s > now_s]
+    return len(left_s), max(left_s, default=0.0)

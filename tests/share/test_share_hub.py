@@ -1,0 +1,415 @@
+"""The engine that adds up the asks of all heads."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gateway.share.hub as hub_module
+from gateway.share.hub import ShareHub
+from gateway.share.words import (
+    Answer,
+    Ask,
+    BucketAnswer,
+    BucketAsk,
+    GaugeAnswer,
+    GaugeAsk,
+    News,
+    NewsAnswer,
+    NewsAsk,
+    Reply,
+    SliceAnswer,
+    SliceAsk,
+    SlotsAnswer,
+    SlotsAsk,
+)
+
+T = TypeVar("T", bound=Answer)
+
+
+class Heads:
+    """Heads of one hub, at a time that the test sets."""
+
+    def __init__(self) -> None:
+        self.hub = ShareHub()
+        self.now_s = 1_000.0
+
+    def ask(self, head: str, ask: Ask, kind: type[T]) -> T:
+        [answer] = self.hub.answer(self.now_s, head, [ask]).answers
+        assert isinstance(answer, kind)
+        return answer
+
+    def bucket(
+        self,
+        head: str = "a",
+        want: float = 0.0,
+        least: float = 0.0,
+        beyond: float = 0.0,
+        hint: float | None = None,
+        epoch: int = 0,
+        *,
+        amount: float = 60.0,
+        window_s: float = 60.0,
+        drained: bool = False,
+    ) -> BucketAnswer:
+        ask = BucketAsk("k", amount, window_s, want, least, beyond, hint, epoch, drained)
+        return self.ask(head, ask, BucketAnswer)
+
+    def slots(self, head: str, held: int, want: int = 0, others: int | None = None, limit: int = 4) -> SlotsAnswer:
+        return self.ask(head, SlotsAsk("k", limit, held, want, others), SlotsAnswer)
+
+    def gauge(self, head: str, open_s: dict[str, float] | None = None, **values: tuple[int, int]) -> GaugeAnswer:
+        return self.ask(head, GaugeAsk("pool", values, open_s or {}), GaugeAnswer)
+
+
+def test_answers_come_in_the_order_of_the_asks() -> None:
+    """One batch may hold every kind."""
+    asks: list[Ask] = [
+        NewsAsk([]),
+        BucketAsk("k", 5, 60, want=1),
+        SliceAsk("s", {}),
+        GaugeAsk("g", {}),
+        SlotsAsk("c", 2, 0),
+    ]
+    reply = ShareHub().answer(5.0, "a", asks)
+    kinds = [NewsAnswer, BucketAnswer, SliceAnswer, GaugeAnswer, SlotsAnswer]
+    assert [type(answer) for answer in reply.answers] == kinds
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=Reply) == reply
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(asks), type=list[Ask]) == asks
+
+
+def test_heads_that_are_silent_for_five_seconds_are_not_counted() -> None:
+    """The reply has the number of heads."""
+    hub = ShareHub()
+    assert hub.answer(0.0, "a", []).heads == 1
+    assert hub.answer(4.0, "b", []).heads == 2
+    assert hub.answer(5.0, "b", []).heads == 1
+    assert hub.heads(6.0) == {"b": 1.0}
+
+
+# buckets
+
+
+def test_a_bucket_is_full_at_first_and_refills() -> None:
+    """Heads share one bucket, which the engine's clock fills."""
+    heads = Heads()
+    assert heads.bucket(want=50).granted == 50
+    answer = heads.bucket("b", want=50)
+    assert (answer.granted, answer.left) == (10, 0)
+    heads.now_s += 7.0
+    assert heads.bucket("b", want=50).granted == pytest.approx(7)
+    heads.now_s += 1_000.0
+    assert heads.bucket().left == 60
+
+
+def test_less_than_the_least_is_not_granted_and_the_wait_is_stated() -> None:
+    """A head that is refused learns when to ask again."""
+    heads = Heads()
+    heads.bucket(want=55)
+    answer = heads.bucket(want=20, least=8)
+    assert (answer.granted, answer.left, answer.wait_s) == (0, 5, 3)
+    heads.now_s += 3.0
+    assert heads.bucket(want=20, least=8).granted == 8
+
+
+def test_more_than_the_bucket_holds_is_a_full_bucket() -> None:
+    """A request above the limit gets all of it."""
+    assert Heads().bucket(want=1_000, least=1_000).granted == 60
+
+
+def test_what_was_spent_without_a_lease_is_a_debt() -> None:
+    """Nobody gets anything until the debt is repaid."""
+    heads = Heads()
+    epoch = heads.bucket(want=60).epoch
+    heads.bucket(beyond=30, epoch=epoch)
+    answer = heads.bucket(want=1, least=1)
+    assert (answer.granted, answer.left, answer.wait_s) == (0, -30, 31)
+
+
+def test_what_is_given_back_is_there_for_others() -> None:
+    """A head that stops needs no lease."""
+    heads = Heads()
+    epoch = heads.bucket(want=60).epoch
+    heads.bucket(beyond=-20, epoch=epoch)
+    assert heads.bucket("b", want=60).granted == 20
+
+
+def test_a_drained_bucket_has_nothing_left() -> None:
+    """A rejection by the provider empties it; a debt remains."""
+    heads = Heads()
+    assert heads.bucket(drained=True).left == 0
+    assert heads.bucket(beyond=5, epoch=heads.bucket().epoch, drained=True).left == -5
+
+
+def test_a_lost_bucket_goes_on_from_the_lowest_hint() -> None:
+    """Debts of the life before are in the hints, and count once; a head without a hint changes nothing."""
+    heads = Heads()
+    old = heads.bucket(want=50).epoch
+    heads.hub = ShareHub()
+    heads.now_s += 1.0
+    answer = heads.bucket("a", beyond=30, hint=10, epoch=old)
+    assert answer.left == 10
+    assert answer.epoch != old
+    heads.bucket("b", want=2, hint=12, epoch=old)
+    assert heads.bucket("c").left == 8
+    assert heads.bucket("d", hint=7, epoch=old).left == 5
+    assert heads.bucket("a", hint=0, epoch=answer.epoch).left == 5
+
+
+def test_a_bucket_that_only_heads_fill() -> None:
+    """With an infinite window nothing refills."""
+    heads = Heads()
+    epoch = heads.bucket(hint=0, window_s=math.inf).epoch
+    heads.now_s += 500.0
+    assert heads.bucket(want=1, least=1, window_s=math.inf).wait_s == math.inf
+    heads.bucket(beyond=-3, epoch=epoch, window_s=math.inf)
+    assert heads.bucket(want=5, window_s=math.inf).granted == 3
+
+
+def test_of_two_limits_the_lower_one_counts_while_heads_have_it() -> None:
+    """During a rolling change of a limit, the lower one holds."""
+    heads = Heads()
+    assert heads.bucket("a", amount=60).amount == 60
+    assert heads.bucket("b", amount=30).amount == 30
+    assert heads.bucket("a", want=60, amount=60).granted == 30
+    heads.now_s += 5.0
+    assert heads.bucket("a", amount=60).amount == 60
+
+
+def test_a_clock_that_steps_back_gives_nothing() -> None:
+    """Nothing is refilled, and nothing fails."""
+    heads = Heads()
+    heads.bucket(want=60)
+    heads.now_s -= 100.0
+    assert heads.bucket().left == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.floats(0, 3), st.floats(0, 100), st.floats(0, 50), st.floats(-5, 30)),
+        max_size=60,
+    )
+)
+def test_no_more_is_granted_than_one_bucket_allows(
+    steps: list[tuple[str, float, float, float, float]],
+) -> None:
+    """All that is granted, charged to one bucket of the same size, never leaves it in debt."""
+    heads, true_left, epoch = Heads(), 60.0, Heads().bucket().epoch
+    epoch = heads.bucket().epoch
+    for head, wait_s, want, least, beyond in steps:
+        heads.now_s += wait_s
+        true_left = min(60.0, true_left + wait_s)
+        answer = heads.bucket(head, want, least, beyond, epoch=epoch)
+        true_left = min(60.0, true_left - beyond) - answer.granted
+        assert true_left == pytest.approx(answer.left, abs=1e-6)
+        assert answer.granted == 0 or true_left >= -1e-6
+        assert answer.granted == 0 or answer.granted >= min(least, 60.0)
+
+
+# slots
+
+
+def test_slots_are_leased_up_to_the_limit() -> None:
+    """A head that lacks slots is shown to those that hold them."""
+    heads = Heads()
+    assert heads.slots("a", 0, 3) == SlotsAnswer(3, 0, 4)
+    assert heads.slots("b", 0, 3) == SlotsAnswer(1, 3, 4)
+    assert heads.slots("a", 3) == SlotsAnswer(0, 1, 4, wanted=True)
+    assert heads.slots("a", 1).granted == 0
+    assert heads.slots("b", 1, 2) == SlotsAnswer(2, 1, 4)
+
+
+def test_slots_of_a_head_that_is_gone_are_free() -> None:
+    """After 5 s of silence, or at once when its connection ends."""
+    heads = Heads()
+    heads.slots("a", 0, 4)
+    heads.now_s += 4.9
+    assert heads.slots("b", 0, 1).granted == 0
+    heads.now_s += 0.1
+    assert heads.slots("b", 0, 1).granted == 1
+    heads.slots("b", 0)
+    heads.slots("a", 0, 4)
+    heads.hub.gone("a")
+    assert heads.slots("b", 0, 4).granted == 4
+
+
+def test_after_a_loss_slots_in_use_are_not_leased_again() -> None:
+    """The first head states what the others had; it counts until they have asked, at most 5 s."""
+    heads = Heads()
+    assert heads.slots("a", 1, 4, others=2) == SlotsAnswer(1, 2, 4)
+    assert heads.slots("b", 2, 1, others=1) == SlotsAnswer(0, 2, 4, wanted=True)
+    assert heads.slots("b", 1) == SlotsAnswer(0, 2, 4, wanted=True)
+    assert heads.slots("a", 2, 4).granted == 1
+    heads = Heads()
+    heads.slots("a", 1, others=2)
+    heads.now_s += 5.0
+    assert heads.slots("a", 1, 4).granted == 3
+
+
+# gauges
+
+
+def test_a_head_gets_the_sums_of_the_others() -> None:
+    """Each head adds its own loads, which are fresh."""
+    heads = Heads()
+    assert heads.gauge("a", r1=(1, 100), r2=(2, 50)) == GaugeAnswer(1, {})
+    assert heads.gauge("b", r1=(3, 10)) == GaugeAnswer(2, {"r1": (1, 100), "r2": (2, 50)})
+    assert heads.gauge("a", r1=(0, 0)).others == {"r1": (3, 10)}
+    assert heads.gauge("b").others == {}
+    assert heads.gauge("a").others == {}
+
+
+def test_loads_of_a_silent_head_go() -> None:
+    """After 5 s they are not in the sums."""
+    heads = Heads()
+    heads.gauge("a", r1=(1, 100))
+    heads.now_s += 3.0
+    heads.gauge("b", r1=(2, 10))
+    heads.now_s += 2.0
+    assert heads.gauge("c") == GaugeAnswer(2, {"r1": (2, 10)})
+
+
+def test_open_breakers_are_counted_with_the_time_left() -> None:
+    """Heads need no common clock."""
+    heads = Heads()
+    heads.gauge("a", {"r1": 5.0}, r1=(0, 0))
+    heads.gauge("b", {"r1": 2.0, "r2": 1.0}, r1=(0, 0), r2=(0, 0))
+    heads.now_s += 1.5
+    assert heads.gauge("c").opened == {"r1": (2, 3.5)}
+    heads.gauge("a", {}, r1=(0, 0))
+    assert heads.gauge("c").opened == {"r1": (1, 0.5)}
+    assert heads.gauge("b").opened == {}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcd"), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9))), max_size=30
+    )
+)
+def test_sums_are_those_of_the_last_values(steps: list[tuple[str, dict[str, int]]]) -> None:
+    """However values come and go, the sums are exact."""
+    heads, last = Heads(), dict[str, dict[str, int]]()
+    for head, counts in steps:
+        answer = heads.gauge(head, None, **{name: (count, 10 * count) for name, count in counts.items()})
+        last[head] = counts
+        others: dict[str, tuple[int, int]] = {}
+        for name in "xyz":
+            count = sum(values.get(name, 0) for other, values in last.items() if other != head)
+            if count:
+                others[name] = (count, 10 * count)
+        assert answer.others == others
+
+
+# slices
+
+
+def test_a_slice_adds_by_name_and_bin() -> None:
+    """Heads read the bins that changed since their last ask; a newcomer reads all."""
+    heads = Heads()
+    assert heads.ask("a", SliceAsk("s", {"e1": 1, "x": 7}), SliceAnswer) == SliceAnswer(200, {200: {"e1": 1, "x": 7}})
+    assert heads.ask("b", SliceAsk("s", {"e1": 2}), SliceAnswer).bins == {200: {"e1": 3, "x": 7}}
+    heads.now_s += 5.0
+    both = heads.ask("a", SliceAsk("s", {"e2": 1}, 200), SliceAnswer)
+    assert both == SliceAnswer(201, {200: {"e1": 3, "x": 7}, 201: {"e2": 1}})
+    assert heads.ask("a", SliceAsk("s", {}, 201), SliceAnswer).bins == {201: {"e2": 1}}
+    assert heads.ask("c", SliceAsk("s", {}), SliceAnswer).bins.keys() == {200, 201}
+    assert heads.ask("c", SliceAsk("other", {}), SliceAnswer).bins == {}
+
+
+def test_bins_are_dropped_after_two_minutes() -> None:
+    """A slice is as long as the window of what is learned."""
+    heads = Heads()
+    heads.ask("a", SliceAsk("s", {"e1": 1}), SliceAnswer)
+    heads.now_s += 115.0
+    assert heads.ask("a", SliceAsk("s", {}), SliceAnswer).bins == {200: {"e1": 1}}
+    heads.now_s += 5.0
+    assert heads.ask("a", SliceAsk("s", {}), SliceAnswer).bins == {}
+
+
+def test_a_bin_number_of_an_engine_before_reads_all() -> None:
+    """The numbers of an engine with another clock mean nothing."""
+    heads = Heads()
+    heads.ask("a", SliceAsk("s", {"e1": 1}), SliceAnswer)
+    assert heads.ask("b", SliceAsk("s", {}, 9_999), SliceAnswer).bins == {200: {"e1": 1}}
+
+
+# news
+
+
+def test_news_reach_every_head_once() -> None:
+    """The publisher sees how many heads have them; later news replace earlier ones of the same name."""
+    heads = Heads()
+
+    def ask(head: str, *news: News, after: int = 0) -> NewsAnswer:
+        return heads.ask(head, NewsAsk(news, after), NewsAnswer)
+
+    assert ask("b") == NewsAnswer(0, [], 1)
+    told = ask("a", News("hedging", "off"), News("cool r1", "", 3.0))
+    assert [news.name for news in told.news] == ["hedging", "cool r1"]
+    assert told.reached == 0
+    heads.now_s += 1.0
+    heard = ask("b")
+    assert heard.news == [News("hedging", "off", 3599.0), News("cool r1", "", 2.0)]
+    assert ask("b", after=heard.number) == NewsAnswer(heard.number, [], 1)
+    assert ask("a", after=told.number).reached == 2
+    later = ask("a", News("hedging", "on"), after=told.number)
+    assert ask("b", after=heard.number).news == [News("hedging", "on")]
+    heads.now_s += 2.0
+    assert [news.name for news in ask("c").news] == ["hedging"]
+    assert ask("c", after=later.number + 5).news != []
+
+
+# bounds
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda key: BucketAsk(key, 1, 1, want=1),
+        lambda key: SlotsAsk(key, 1, 0, 1),
+        lambda key: GaugeAsk(key, {"r": (1, 1)}),
+        lambda key: SliceAsk(key, {"n": 1}),
+    ],
+    ids=["bucket", "slots", "gauge", "slice"],
+)
+def test_the_least_recently_used_key_makes_room(ask: Callable[[str], Ask], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No table grows without a bound."""
+    monkeypatch.setattr(hub_module, "KEYS_MAX", 3)
+    hub = ShareHub()
+    first = hub.answer(0.0, "a", [ask("k1")]).answers
+    hub.answer(0.0, "b", [ask("k2"), ask("k3"), ask("k1")])
+    hub.answer(0.0, "a", [ask("k4")])
+    assert hub.answer(0.0, "c", [ask("k1")]).answers != first
+    table = next(each for each in vars(hub).values() if isinstance(each, dict) and "k1" in each)
+    assert list(table) == ["k3", "k4", "k1"]
+
+
+def test_heads_and_names_and_news_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest goes, or the new one is not taken."""
+    for name in ("HEADS_MAX", "NAMES_MAX", "NEWS_MAX"):
+        monkeypatch.setattr(hub_module, name, 2)
+    heads = Heads()
+    for head in "abc":
+        heads.gauge(head, r=(1, 1))
+    assert heads.gauge("c") == GaugeAnswer(2, {"r": (1, 1)})
+    heads.gauge("c", r1=(1, 1), r2=(1, 1))
+    assert heads.gauge("b").others == {}
+    sums = heads.ask("a", SliceAsk("s", {"x": 1, "y": 1, "z": 1}), SliceAnswer).bins[200]
+    assert sums == {"x": 1, "y": 1}
+    news = heads.ask("a", NewsAsk([News(name, "") for name in "xyz"]), NewsAnswer).news
+    assert [each.name for each in news] == ["y", "z"]
+
+
+def test_epochs_differ() -> None:
+    """A bucket that is born again in the same millisecond has another epoch."""
+    hub, epochs = ShareHub(), set[int]()
+    for number, _ in itertools.product(range(5), range(2)):
+        [answer] = hub.answer(1.0, "a", [BucketAsk(f"k{number}", 1, 1)]).answers
+        assert isinstance(answer, BucketAnswer)
+        epochs.add(answer.epoch)
+    assert len(epochs) == 5
