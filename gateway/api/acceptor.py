@@ -13,12 +13,31 @@ _PAUSE_S = 0.1  # after a failure
 _QUIET_S = 5.0  # without a failure, after which accepting counts as working again
 
 
+class Connecting:
+    """Gives accepted connections their protocol.
+
+    Args:
+        make: returns the protocol of a new connection.
+    """
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._make = make
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def take(self, connection: socket.socket) -> None:
+        """Serve a connection; its socket must not block."""
+        connecting = self._loop.create_task(self._loop.connect_accepted_socket(self._make, connection))
+        self._tasks.add(connecting)
+        connecting.add_done_callback(self._tasks.discard)
+
+
 class Acceptor:
     """Accepts the connections of one listening socket.
 
     Args:
         sock: the socket; not closed.
-        make: returns the protocol of a new connection.
+        take: receives each new connection.
         batch: connections for each turn of the event loop, at most `BATCH_MAX`.
         on_failure: called after each failure; may close connections.
         on_change: receives the error when accepting begins to fail, and None when it works again.
@@ -27,18 +46,17 @@ class Acceptor:
     def __init__(
         self,
         sock: socket.socket,
-        make: Callable[[], asyncio.Protocol],
+        take: Callable[[socket.socket], None],
         batch: int,
         on_failure: Callable[[], None],
         on_change: Callable[[OSError | None], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._make = make
+        self._take = take
         self._batch = min(batch, BATCH_MAX)
         self._on_failure = on_failure
         self._on_change = on_change
-        self._connecting: set[asyncio.Task[object]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._failed_s: float | None = None  # time of the last failure; None while accepting works
         sock.setblocking(False)
@@ -70,9 +88,7 @@ class Acceptor:
                 self._fail(error)
                 return
             connection.setblocking(False)
-            connecting = self._loop.create_task(self._loop.connect_accepted_socket(self._make, connection))
-            self._connecting.add(connecting)
-            connecting.add_done_callback(self._connecting.discard)
+            self._take(connection)
 
     def _fail(self, error: OSError) -> None:
         if self._failed_s is None:

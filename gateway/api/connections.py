@@ -27,6 +27,7 @@ class WaitingConnections:
     Args:
         files_max: maximum number of open files of the process. A quarter may be connections of unknown callers, a
             quarter idle ones of known callers. Half remains for admitted requests, which need two or three files each.
+        processes: number of processes that share the memory; the bounds of each are its part.
 
     Attributes:
         accepted_max: connections to accept in one turn of the event loop. A request needs about five turns until its
@@ -37,9 +38,9 @@ class WaitingConnections:
         draining: True while the gateway stops: each response then ends its connection.
     """
 
-    def __init__(self, files_max: float = math.inf) -> None:
-        self._unknown_max = int(min(_UNKNOWN_MAX, files_max / 4))
-        self._known_max = int(min(_KNOWN_MAX, files_max / 4))
+    def __init__(self, files_max: float = math.inf, processes: int = 1) -> None:
+        self._unknown_max = int(min(_UNKNOWN_MAX / processes, files_max / 4))
+        self._known_max = int(min(_KNOWN_MAX / processes, files_max / 4))
         self.accepted_max = 1 + self._unknown_max // 10
         self.unknown: dict[ClientConnection, asyncio.Transport] = {}
         self.known: dict[ClientConnection, asyncio.Transport] = {}

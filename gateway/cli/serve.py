@@ -26,7 +26,8 @@ from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.loader import from_replicas, load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.config.values import secret_fault
-from gateway.server import Addresses, ListenError, run
+from gateway.http_server import ListenError
+from gateway.server import Addresses, run
 from gateway.version import gateway_version
 
 _CONNECT_S_MAX = 1.0

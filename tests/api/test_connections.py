@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from gateway.api import acceptor
-from gateway.api.acceptor import Acceptor
+from gateway.api.acceptor import Acceptor, Connecting
 from gateway.api.connections import ClientConnection, WaitingConnections
 from running import run_real
 
@@ -137,7 +137,7 @@ def test_a_failure_to_accept_is_reported_once(monkeypatch: pytest.MonkeyPatch) -
             sock.listen()
             accepting = Acceptor(
                 sock,
-                Connection,
+                Connecting(Connection).take,
                 8,
                 lambda: made_room.append(None),
                 lambda error: changes.append(None if error is None else error.strerror),

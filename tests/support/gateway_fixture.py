@@ -18,6 +18,7 @@ from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.events import Event
+from gateway.http_server import name_of
 from providers.simulated.profile import parse_profile
 from providers.simulated.server import SimulatedServer
 from providers.simulated.stats import RequestRecord
@@ -170,18 +171,18 @@ async def _in_process(file: Path) -> AsyncIterator[Site]:
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(settings, tasks, lambda: load(file, {}))
         with await serve._bind(settings.listen) as sock:
-            server = serve._servers(gateway)[0]
+            server = serve._servers(gateway, [sock])[0]
             running = tasks.create_task(server.serve([sock]))
-            sweeping = tasks.create_task(serve._sweep([server], gateway))
+            sweeping = tasks.create_task(serve.sweep([server], gateway))
             await server.prepared.wait()
             server.acceptor.start()
-            site = Site(serve._name(sock).port, gateway=gateway)
+            site = Site(name_of(sock).port, gateway=gateway)
             gateway._hub.listeners.append(site._events.append)
             try:
                 yield site
             finally:
                 sweeping.cancel()
-                await serve._end(gateway, [server], [running])
+                await serve.end(gateway, [server], [running])
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from gateway.api.asgi import Application, Receive, Scope, Send
 from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
 from gateway.app import Gateway
-from gateway.server import _servers
+from gateway.http_server import Accepting, HttpServer, Take, waiting_connections
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -141,11 +141,17 @@ def request(body: bytes, path: str = "/v1/chat/completions", headers: Mapping[st
 
 def connected(gateway: Gateway) -> PretendedClient:
     """Connect to the public address of a gateway, whose loop must be running."""
-    server = _servers(gateway)[0]
+    server = HttpServer(
+        gateway.application, waiting_connections(), gateway.client_idle_s, gateway.exchange, _accept_none
+    )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     server.server_state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
-    return PretendedClient(server._protocol())
+    return PretendedClient(server.make_protocol())
+
+
+def _accept_none(_take: Take) -> Accepting:
+    raise AssertionError
 
 
 def connected_to(open_exchange: OpenExchange, application: Application | None = None) -> PretendedClient:

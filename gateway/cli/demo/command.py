@@ -28,7 +28,8 @@ from gateway.cli.terminal import bold, fail
 from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.config.values import parse_address
-from gateway.server import Addresses, ListenError, run
+from gateway.http_server import ListenError
+from gateway.server import Addresses, run
 from gateway.version import gateway_version
 
 _STEADY = {"ttft": "lognormal_median:200ms,0.25", "gap": "15ms"}
