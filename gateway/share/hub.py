@@ -35,6 +35,7 @@ from gateway.share.words import (
 HEADS_MAX: Final = 4_096
 KEYS_MAX: Final = 20_000  # of each kind
 NAMES_MAX: Final = 4_096  # names in a gauge or in a bin; those of one bin are about 3,000 bins of a sketch at most
+ROW_MAX: Final = 64  # integers in a row of a gauge
 NEWS_MAX: Final = 1_024
 _BINS_MAX: Final = math.ceil(SLICE_S / BIN_S)
 _LOWER_S: Final = 5.0  # without an ask with a lower limit; then a higher one counts
@@ -108,12 +109,12 @@ class _Slots:
 
 @dataclass(slots=True)
 class _Gauge:
-    """Loads of one pool: of each head, and their sums."""
+    """The rows of each head, and their sums."""
 
     values: dict[str, GaugeAsk] = field(default_factory=dict)
     seen_s: dict[str, float] = field(default_factory=dict)  # longest silent first
     sums: dict[str, list[int]] = field(default_factory=dict)
-    opened: dict[str, dict[str, float]] = field(default_factory=dict)  # times of closing, by replica and head
+    counts: dict[str, int] = field(default_factory=dict)  # of the heads that have a row of the name
 
 
 @dataclass(slots=True)
@@ -234,18 +235,13 @@ class ShareHub:
         for silent in _silent(gauge.seen_s, now_s):
             _remove(gauge, silent)
         _remove(gauge, head)
-        others = {name: (values[0], values[1]) for name, values in gauge.sums.items() if any(values)}
-        opened = {name: _opened(by_head, now_s) for name, by_head in gauge.opened.items()}
-        if len(ask.values) + len(gauge.sums) <= NAMES_MAX:
+        others = {name: list(sums) for name, sums in gauge.sums.items() if any(sums)}
+        if len(ask.rows) + len(gauge.sums) <= NAMES_MAX and all(len(row) <= ROW_MAX for row in ask.rows.values()):
             gauge.values[head], gauge.seen_s[head] = ask, now_s
-            for name, (in_flight, pending) in ask.values.items():
-                sums = gauge.sums.setdefault(name, [0, 0])
-                sums[0] += in_flight
-                sums[1] += pending
-            for name in ask.open_s.keys() & ask.values.keys():
-                gauge.opened.setdefault(name, {})[head] = now_s + ask.open_s[name]
-        heads = len(gauge.values)
-        return GaugeAnswer(heads, others, {name: found for name, found in opened.items() if found[0]})
+            for name, row in ask.rows.items():
+                gauge.counts[name] = gauge.counts.get(name, 0) + 1
+                _add(gauge.sums.setdefault(name, []), row, 1)
+        return GaugeAnswer(len(gauge.values), others)
 
     def _slice(self, now_s: float, ask: SliceAsk) -> SliceAnswer:
         bins = self._slices.use(ask.key)
@@ -293,26 +289,21 @@ def _silent(seen_s: dict[str, float], now_s: float, silent_s: float = SILENT_S) 
 
 
 def _remove(gauge: _Gauge, head: str) -> None:
-    """Remove a head's values from a gauge, and replicas that no head has."""
+    """Remove a head's rows from a gauge, and names that no head has."""
     ask = gauge.values.pop(head, None)
     if ask is None:
         return
     del gauge.seen_s[head]
-    for name, (in_flight, pending) in ask.values.items():
-        sums = gauge.sums.get(name)
-        if sums is None:  # all heads have none
-            continue
-        sums[0] -= in_flight
-        sums[1] -= pending
-        if sums == [0, 0]:
-            del gauge.sums[name]
-    for name in ask.open_s.keys() & gauge.opened.keys():
-        gauge.opened[name].pop(head, None)
-        if not gauge.opened[name]:
-            del gauge.opened[name]
+    for name, row in ask.rows.items():
+        gauge.counts[name] -= 1
+        if gauge.counts[name]:
+            _add(gauge.sums[name], row, -1)
+        else:
+            del gauge.sums[name], gauge.counts[name]
 
 
-def _opened(by_head: dict[str, float], now_s: float) -> tuple[int, float]:
-    """Return the number of heads with an open breaker, and the longest time for which one stays open."""
-    left_s = [until_s - now_s for until_s in by_head.values() if until_s > now_s]
-    return len(left_s), max(left_s, default=0.0)
+def _add(sums: list[int], row: Sequence[int], sign: int) -> None:
+    """Add a row to sums, which grow to its length."""
+    sums.extend([0] * (len(row) - len(sums)))
+    for place, value in enumerate(row):
+        sums[place] += sign * value

@@ -105,14 +105,12 @@ class GaugeAsk(Struct, tag="gauge", array_like=True, frozen=True):
     """Replace what a head has now, and ask for the others'.
 
     Attributes:
-        key: name of the pool.
-        values: requests in flight and pending prompt tokens by replica.
-        open_s: time for which a breaker stays open, by replica with an open one.
+        key: name of the gauge; contains the form of its rows.
+        rows: integers by name, such as the attempts in flight and the pending prompt tokens of a replica.
     """
 
     key: str
-    values: Mapping[str, tuple[int, int]]
-    open_s: Mapping[str, float] = {}
+    rows: Mapping[str, Sequence[int]]
 
 
 class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
@@ -120,13 +118,11 @@ class GaugeAnswer(Struct, tag="gauge", array_like=True, frozen=True):
 
     Attributes:
         heads: number of heads with this gauge, the asking one included.
-        others: sums over the other heads by replica.
-        opened: number of other heads with an open breaker, and the longest time for which one stays open, by replica.
+        others: sums over the rows of the other heads, by name; only rows that are not all 0.
     """
 
     heads: int
-    others: dict[str, tuple[int, int]]
-    opened: dict[str, tuple[int, float]] = {}
+    others: dict[str, list[int]]
 
 
 class SliceAsk(Struct, tag="slice", array_like=True, frozen=True):
