@@ -1,7 +1,7 @@
 """Spreads the parsing of large bodies, so that one sender of many cannot keep the event loop from all others.
 
-A parse runs in one piece. After it, the next one waits for three times as long, from any client, and the loop serves
-everything else. A large body that comes alone is parsed at once. Units: seconds, bytes.
+A parse runs in one piece. After a long one, the next body waits, from any client, and the loop serves everything else.
+A large body that comes alone is parsed at once. Units: seconds, bytes.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from typing import Final
 LARGE_MIN: Final = 256 * 1024
 """Size above which a body takes a turn: a smaller one is parsed within a millisecond."""
 
-_PAUSES: Final = 3  # the pause after a parse, in durations of that parse
-_PAUSE_S_MAX: Final = 0.3
+_FREE_S: Final = 0.005  # time of a parse that needs no pause: bodies of some MB that are one text
+_PAUSES: Final = 7  # the pause after a longer parse, in durations of the rest of it
+_PAUSE_S_MAX: Final = 0.5
 
 
 class Turn:
@@ -68,7 +69,8 @@ class Turns:
 
     def _pause(self, begin_s: float) -> None:
         parse_s = self._loop.time() - begin_s
-        self._loop.call_later(min(_PAUSES * parse_s, _PAUSE_S_MAX), self._continue)
+        pause_s = _PAUSES * max(0.0, parse_s - _FREE_S)
+        self._loop.call_later(min(pause_s, _PAUSE_S_MAX), self._continue)
 
     def _continue(self) -> None:
         while self._waiting:

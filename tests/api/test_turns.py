@@ -43,17 +43,17 @@ def _parsed(loop: _Loop, parsed: list[tuple[str, float]], name: str, takes_s: fl
     return parse
 
 
-def test_a_body_alone_is_parsed_at_once_and_others_wait_for_three_times_its_duration() -> None:
-    """The order is that of arrival; a very long parse makes others wait for 0.3 s."""
+def test_a_body_alone_is_parsed_at_once_and_others_wait_after_a_long_parse() -> None:
+    """The order is that of arrival; a short parse makes no other body wait, a very long one for 0.5 s."""
     loop, parsed = _Loop(), list[tuple[str, float]]()
     turns = Turns(cast("asyncio.AbstractEventLoop", loop))
-    for name, takes_s in (("a", 0.03), ("b", 0.5), ("c", 0.01)):
+    for name, takes_s in (("a", 0.035), ("b", 0.5), ("c", 0.004), ("d", 0.01)):
         turns.take(_parsed(loop, parsed, name, takes_s))
     assert parsed == [("a", 10.0)]
     loop.run()
-    assert parsed == [("a", 10.0), ("b", 10.12), ("c", 10.92)]
-    turns.take(_parsed(loop, parsed, "d", 0.01))
-    assert parsed[-1] == ("d", 10.96)
+    assert parsed == [("a", 10.0), ("b", 10.245), ("c", 11.245), ("d", 11.249)]
+    turns.take(_parsed(loop, parsed, "e", 0.01))
+    assert parsed[-1] == ("e", 11.294)
 
 
 def test_a_turn_that_is_given_up_costs_no_pause() -> None:
@@ -64,4 +64,4 @@ def test_a_turn_that_is_given_up_costs_no_pause() -> None:
     for turn in taken[:3]:
         turn.cancel()
     loop.run()
-    assert parsed == [("a", 10.0), ("d", 10.04)]
+    assert parsed == [("a", 10.0), ("d", 10.045)]
