@@ -7,6 +7,7 @@ to write instead. It must not depend on what a section means. Units: seconds; sh
 import random
 import re
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args, get_origin
 
@@ -40,13 +41,13 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=_k
     """Base of every table of a scenario file."""
 
 
-class Quantity:
+class Quantity(ABC):
     """Base of every value that is not a plain TOML number or text."""
 
     @classmethod
+    @abstractmethod
     def parse(cls, value: object) -> Self:
         """Return the quantity, or raise ValueError with the value found and what to write."""
-        raise NotImplementedError
 
 
 class Duration(Quantity, float):
