@@ -15,10 +15,11 @@ from gateway.version import gateway_version
 from providers.base import Api, Burst, Headers, HttpClient, WireProtocol
 from providers.catalog import CATALOG, Auth
 from providers.openai.edits import BodyEdits
+from providers.response_stream import Bounds
 from providers.tolerant_json import dumps
 from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
-from providers.upstream import Bounds, HttpEndpoint
+from providers.upstream import HttpEndpoint
 
 _VERSION = gateway_version()  # reads a file, so not on the loop
 _SECRET_CHARS_MIN = 8

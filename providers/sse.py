@@ -42,7 +42,7 @@ class Splitter:
         The bytes are not consumed: the caller takes the event and feeds the rest. Called only between events.
         """
         end = data.find(b"\n\n") + 2
-        plain = 2 < end <= self._max and data[0] != _LF and not self._has_cr and b"\r" not in data[:end]
+        plain = 2 < end <= self._max and data[0] != _LF and not self._has_cr and data.find(b"\r", 0, end) < 0
         return end if plain else 0
 
     def feed(self, data: bytes) -> Sequence[bytes]:

@@ -42,19 +42,20 @@ UNSTREAMED: Final = RequestMode(stream=False, options=False)
 
 
 class StreamSupport:
-    """The request modes that one server supports."""
+    """The request modes that one server supports.
 
-    __slots__ = ("_learned",)
+    Attributes:
+        learned: mode and its expiry time by the shape of calls, the oldest first.
+    """
+
+    __slots__ = ("learned",)
 
     def __init__(self) -> None:
-        self._learned: dict[_Shape, tuple[RequestMode, float]] = {}  # mode and its expiry time; the oldest first
-
-    def __bool__(self) -> bool:
-        return bool(self._learned)
+        self.learned: dict[_Shape, tuple[RequestMode, float]] = {}
 
     def mode_for(self, call: Call, now_s: float) -> RequestMode:
         """Return the mode for a call whose answer is needed as events."""
-        mode, until_s = self._learned.get(_shape(call), (DEFAULT, 0.0))
+        mode, until_s = self.learned.get(_shape(call), (DEFAULT, 0.0))
         return mode if now_s < until_s else DEFAULT
 
     def rejected(self, call: Call, mode: RequestMode, error: UpstreamError, now_s: float) -> bool:
@@ -62,13 +63,13 @@ class StreamSupport:
         shape = _shape(call)
         other = _other(call, mode, error)
         if other is None:
-            if error.status in (400, 422) and mode == self._learned.get(shape, (None,))[0]:
-                del self._learned[shape]  # the rejection had another reason
+            if error.status in (400, 422) and mode == self.learned.get(shape, (None,))[0]:
+                del self.learned[shape]  # the rejection had another reason
             return False
-        self._learned.pop(shape, None)
-        while len(self._learned) >= _SHAPES_MAX:
-            del self._learned[next(iter(self._learned))]
-        self._learned[shape] = (other, now_s + _REMEMBERED_S)
+        self.learned.pop(shape, None)
+        while len(self.learned) >= _SHAPES_MAX:
+            del self.learned[next(iter(self.learned))]
+        self.learned[shape] = (other, now_s + _REMEMBERED_S)
         return True
 
 

@@ -6,7 +6,6 @@ while the transport is above its limit for unsent bytes, and while more than 64 
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -24,7 +23,7 @@ _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _STATUS_LINES: Final = {
     status: b"HTTP/1.1 %d %b\r\n" % (status, _PHRASES.get(status, b"")) for status in range(100, 600)
 }
-_unsendable = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n").search  # RFC 9110, 5.5
+_CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})  # allowed in no header (RFC 9110, 5.5)
 
 
 class RaceControl(Protocol):
@@ -143,7 +142,7 @@ class ResponseWriter:
             self._is_chunked = True
             fields.append((b"transfer-encoding", b"chunked"))
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])
-        if _unsendable(lines) or lines.count(b"\n") != len(fields):
+        if len(lines) - len(lines.translate(None, _CONTROLS)) != 2 * len(fields):  # their own CR LF
             self._replace()
             return
         self._head = b"%b%b\r\n" % (_STATUS_LINES[status], lines)

@@ -37,6 +37,11 @@ class Billed(enum.Enum):
     WHOLE = "whole"  # cancelled, and billed as if it had run to its end
 
 
+# Looked up once, because Python 3.11 looks up a member in its class slowly.
+_NOTHING, _USED, _WHOLE = Billed.NOTHING, Billed.USED, Billed.WHOLE
+_RELEASE, _PROMPT, _CATALOG = Bill.RELEASE, Bill.PROMPT, Bill.CATALOG
+
+
 class Charge(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Billed usage and cost of one attempt.
 
@@ -83,13 +88,13 @@ def charge(
     """
     prices = attempt.replica.prices
     bill = OUTCOME_EFFECTS[outcome].bill
-    if bill is Bill.RELEASE or (bill is Bill.PROMPT and not _accepted(attempt)):
-        return Charge(disposition, Billed.NOTHING, cost=None if prices is None else 0.0)
+    if bill is _RELEASE or (bill is _PROMPT and not _accepted(attempt)):
+        return Charge(disposition, _NOTHING, cost=None if prices is None else 0.0)
     usage = attempt.usage
     prompt = usage.prompt_tokens if usage is not None else None
     completion = usage.completion_tokens if usage is not None else None
     cached = (usage.cached_tokens or 0) if usage is not None else 0
-    whole = bill is Bill.CATALOG and attempt.replica.bills_cancelled and not attempt.empty
+    whole = bill is _CATALOG and attempt.replica.bills_cancelled and not attempt.empty
     estimated = whole or prompt is None or completion is None
     if prompt is None:
         prompt = round(prompt_tokens)
@@ -98,8 +103,7 @@ def charge(
     if whole:
         completion = max(completion, round(answer_tokens))
     cost = None if prices is None else prices.cost(prompt, cached, completion)
-    billed = Billed.WHOLE if whole else Billed.USED
-    return Charge(disposition, billed, prompt, cached, completion, estimated, cost)
+    return Charge(disposition, _WHOLE if whole else _USED, prompt, cached, completion, estimated, cost)
 
 
 def _accepted(attempt: Chargeable) -> bool:
@@ -152,14 +156,15 @@ class ChargeTotal(msgspec.Struct, omit_defaults=True, gc=False):
         self.completion_tokens += charge.completion_tokens
         if charge.estimated:
             self.estimated += 1
-        if charge.billed is not Billed.USED:
-            if charge.billed is Billed.WHOLE:
+        billed = charge.billed
+        if billed is not _USED:
+            if billed is _WHOLE:
                 self.billed_whole += 1
             else:
                 self.billed_nothing += 1
         if charge.cost is not None:
             self.cost = money((self.cost or 0.0) + charge.cost)
-        elif charge.billed is not Billed.NOTHING:
+        elif billed is not _NOTHING:
             self.unpriced += 1
 
     def merge(self, other: "ChargeTotal") -> None:

@@ -157,6 +157,7 @@ class RetryBudget:
             elapsed_s = now_s - self._now_s
             self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)
             credit_max, earned = _RETRIES_SAVED + self._accrual, elapsed_s * _RETRIES_PER_S
-            self._credit = min(credit_max, self._credit + earned)
-            self._unclear_credit = min(credit_max, self._unclear_credit + earned)
+            credit, unclear_credit = self._credit + earned, self._unclear_credit + earned
+            self._credit = min(credit_max, credit)
+            self._unclear_credit = min(credit_max, unclear_credit)
             self._now_s = now_s

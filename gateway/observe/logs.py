@@ -211,7 +211,8 @@ def _request_line(event: RequestEnded, time: datetime) -> RequestLine:
     status, error, recoveries = event.status, event.error, event.recoveries
     times_s = (event.total_s, event.gateway_s, event.work_s, event.ttft_s, event.queued_s or None)
     total_ms, gateway_ms, work_ms, ttft_ms, queued_ms = _ms(times_s)
-    attempts, priced = list[AttemptLine](), list[Charge]()
+    attempts: list[AttemptLine] = []
+    priced: list[Charge] = []
     for attempt in event.attempts:
         attempts.append(_attempt_line(attempt))
         if attempt.charge.cost is not None:

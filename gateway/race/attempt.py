@@ -26,7 +26,10 @@ PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
 _REQUEST_ID_HEADERS = (b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id")
 
-_CONTENT, _REFUSAL = FrameKind.CONTENT, FrameKind.REFUSAL  # looked up once: these run for every event
+# Looked up once, because Python 3.11 looks up a member in its class slowly.
+_CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
+_FINISH, _WORK, _PREAMBLE = FrameKind.FINISH, FrameKind.WORK, FrameKind.PREAMBLE
+_MALFORMED, _COMMENT = FrameKind.MALFORMED, FrameKind.COMMENT
 
 
 class AttemptListener(Protocol):
@@ -295,28 +298,28 @@ class Attempt:
     def _on_other(self, frame: Frame) -> None:
         """Handle an event without content."""
         kind = frame.kind
-        if kind is FrameKind.ERROR:
+        if kind is _ERROR:
             self._race.on_failed(self, frame.error or ProtocolError("the upstream sent an error without a message"))
             return
-        if kind is FrameKind.MALFORMED:
+        if kind is _MALFORMED:
             self.malformed += 1
             if self.malformed > _MALFORMED_MAX:
                 self._race.on_failed(self, ProtocolError("the upstream's stream has several events that are not JSON"))
             return
-        if kind is FrameKind.FINISH:
+        if kind is _FINISH:
             self._finished = True
             self.generated_s, self._generated = self.last_s, frame.raw
-        elif kind is FrameKind.WORK or kind is FrameKind.PREAMBLE:
+        elif kind is _WORK or kind is _PREAMBLE:
             event = frame.source or frame.raw
             # A ping begins nothing, and in mid-stream the start of an empty text does not end the reasoning before it.
-            if kind is FrameKind.WORK if self._forward is None else phase_of(event) is not None:
+            if kind is _WORK if self._forward is None else phase_of(event) is not None:
                 self._begun_s, self._begun = self.last_s, event
         if self._forward is not None:
             if frame.raw:
                 self._forward(frame.raw)
-        elif kind is not FrameKind.COMMENT:
+        elif kind is not _COMMENT:
             self._hold(frame.raw)
-            if kind is FrameKind.WORK and self.work_s is None and self.outcome is None:
+            if kind is _WORK and self.work_s is None and self.outcome is None:
                 self.work_s = self.last_s
                 self._race.on_work(self)
 

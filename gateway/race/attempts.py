@@ -26,7 +26,9 @@ from gateway.routing.replicas import BreakerState, Replica
 from providers.base import PASSED_THROUGH, Call
 from providers.errors import Unsupported, UpstreamError
 
+_PRIMARY: Final = Role.PRIMARY  # looked up once: in its class, a member is slow on Python 3.11
 _FIRST_CHOICE: Final = "first choice"  # the reason for a primary
+_HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two hedge decisions about one attempt, whatever the settings
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
 
@@ -100,7 +102,7 @@ class Attempts:
             return None
         if primary is None:
             return None
-        return self._launch(racer, pool, primary.replica, Role.PRIMARY, _FIRST_CHOICE, primary=primary)
+        return self._launch(racer, pool, primary.replica, _PRIMARY, _FIRST_CHOICE, primary=primary)
 
     def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
@@ -310,8 +312,7 @@ class Attempts:
             message = "the request could not be translated for this upstream"
             failure = Unsupported(message, code="unsupported_parameter")
             runtime.loop.call_soon(attempt.on_end, failure)
-        hedge_off = self.facts.hedge_off  # a key's denial is reported if the request is late
-        if recovery_call is None and hedge_off in (None, Denial.KEY) and self.hedges < pool.max_hedges:
+        if recovery_call is None and self.facts.hedge_off in _HEDGED and self.hedges < pool.max_hedges:
             delay_s = None if primary is None else primary.delay_s
             if delay_s is None:
                 delay_s = runtime.safely("plan", pool.delay_s, math.inf, attempt, self.facts)

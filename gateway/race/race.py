@@ -30,6 +30,10 @@ from providers.base import Call, Headers
 from providers.errors import Diverged, TimedOut, UpstreamError
 
 _LATE_S: Final = 1.0  # a timer later than this: the process or the machine was stopped
+# Looked up once, because Python 3.11 looks up a member in its class slowly.
+_RACING, _STREAMING, _OVER = State.RACING, State.STREAMING, State.OVER
+_FIRST_CONTENT, _COMPLETE = Trigger.FIRST_CONTENT, Trigger.COMPLETE
+_FINISHED, _ABANDONED, _RECOVERY = Outcome.FINISHED, RecoveryResult.ABANDONED, Role.RECOVERY
 
 
 class Race:
@@ -61,7 +65,7 @@ class Race:
         self._caller = caller
         self._runtime = runtime
         self._attempts = Attempts(model, call, facts, caller, runtime)
-        self._state = State.RACING
+        self._state = _RACING
         self._winner: Attempt | None = None  # while STREAMING
         self._recovery: Recovery | None = None  # of the stream that the client reads
         self._paused = False
@@ -86,7 +90,7 @@ class Race:
 
     def shut_down(self) -> None:
         """End the request with an error: the gateway stops and the drain is over."""
-        if self._state is not State.OVER:
+        if self._state is not _OVER:
             error = ShuttingDown("the gateway is shutting down and its drain period is over; retry")
             self._client.fail(error)
             self._stop(Trigger.DRAINED, Outcome.DRAINED, status=error.status, error=error.code)
@@ -128,7 +132,7 @@ class Race:
         if self._attempts.first_work(attempt):
             attempt.deadlines.await_content(attempt.last_s + self._model.timeouts.stall_s)  # or longer, by its phase
             self._wakeup.no_later_than(attempt.deadlines.give_up_s)
-            if self._state is State.RACING:
+            if self._state is _RACING:
                 self._attempts.close_others(attempt, keep_empty=True)
                 self._enter(Trigger.FIRST_WORK, State.WORKING)
                 self._deadlines.retry_s = math.inf
@@ -138,7 +142,7 @@ class Race:
         if len(self._attempts.sent) > 1:
             self._attempts.close_others(attempt)
         self._attempts.first_content(attempt)
-        self._win(Trigger.FIRST_CONTENT, attempt)
+        self._win(_FIRST_CONTENT, attempt)
 
     def on_finished(self, attempt: Attempt) -> None:
         """Complete the answer; one without content wins only if no other attempt is left."""
@@ -149,12 +153,12 @@ class Race:
         recovery = self._recovery
         if recovery is not None and recovery.catching_up and not recovery.on_end(self._now()):
             self._diverged(attempt, recovery)
-        if self._state is not State.STREAMING:
+        if self._state is not _STREAMING:
             return
-        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else Outcome.FINISHED)
+        self._attempts.close(attempt, Outcome.MODEL_REFUSAL if attempt.refused else _FINISHED)
         self._client.finish()
-        if self._state is State.STREAMING:  # the client may have given up
-            self._end(Trigger.COMPLETE, status=200, error=None)
+        if self._state is _STREAMING:  # the client may have given up
+            self._end(_COMPLETE, status=200, error=None)
 
     def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Take the next step after an attempt that is over without a complete answer."""
@@ -163,11 +167,11 @@ class Race:
         was_winner, attempts = attempt is self._winner, self._attempts
         attempts.fail(attempt, Outcome.CUT if was_winner else failure.outcome, error)
         if self._state is State.WORKING:
-            self._enter(Trigger.FAILED, State.RACING)
+            self._enter(Trigger.FAILED, _RACING)
         live = attempts.live
         standing = Standing(
             was_winner=was_winner,
-            carried_on=attempt.role is Role.RECOVERY,
+            carried_on=attempt.role is _RECOVERY,
             recoverable=self._recovery is not None,
             committed=self._client.committed,
             is_backup=attempt.role is Role.BACKUP,
@@ -182,7 +186,7 @@ class Race:
             self._fail(Trigger.FAILED, client_error(error))
             return
         if was_winner:
-            self._enter(Trigger.FAILED, State.RECOVERING if step is NextStep.RECOVER else State.RACING)
+            self._enter(Trigger.FAILED, State.RECOVERING if step is NextStep.RECOVER else _RACING)
         if step is NextStep.RECOVER and self._recovery is not None:
             self._recovery.on_broken(attempt, error)
             self._deadlines.keep_alive_after(self._now())
@@ -198,7 +202,7 @@ class Race:
         self._state = state
 
     def _win(self, trigger: Trigger, attempt: Attempt) -> None:
-        self._enter(trigger, State.STREAMING)
+        self._enter(trigger, _STREAMING)
         self._winner = attempt
         deadlines = self._deadlines
         deadlines.retry_s = math.inf
@@ -262,7 +266,7 @@ class Race:
 
     def _fail(self, trigger: Trigger, error: GatewayError) -> None:
         """End the request with an error."""
-        if self._state is not State.OVER:
+        if self._state is not _OVER:
             self._client.fail(error)
             if self._recovery is not None:
                 self._recovery.settle(RecoveryResult.FAILED, self._now())
@@ -270,14 +274,14 @@ class Race:
 
     def _stop(self, trigger: Trigger, outcome: Outcome, status: int, error: str | None) -> None:
         """End every attempt with one outcome, and the request."""
-        if self._state is not State.OVER:
+        if self._state is not _OVER:
             for attempt in self._attempts.sent:
                 self._attempts.close(attempt, outcome)
             self._end(trigger, status, error)
 
     def _end(self, trigger: Trigger, status: int, error: str | None) -> None:
-        self._enter(trigger, State.OVER)
-        usage = self._winner.usage if self._winner is not None and self._winner.role is not Role.RECOVERY else None
+        self._enter(trigger, _OVER)
+        usage = self._winner.usage if self._winner is not None and self._winner.role is not _RECOVERY else None
         if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
             self._runtime.safely("tokens", self._model.scale.learn, None, self._facts.text, usage.prompt_tokens)
         self._wakeup.cancel()
@@ -286,8 +290,9 @@ class Race:
                 self._attempts.close(attempt, Outcome.LOST)  # an empty answer that was kept in reserve
         now_s = self._runtime.loop.time()
         if self._recovery is not None:
-            self._recovery.settle(RecoveryResult.ABANDONED, now_s)
-        attempts, winner, unknown = self._attempts, self._winner, list[Charge]()
+            self._recovery.settle(_ABANDONED, now_s)
+        attempts, winner = self._attempts, self._winner
+        unknown: list[Charge] = []
         billed = self._runtime.safely("accounting", charges, unknown, attempts, winner)
         self._runtime.emit(ended(attempts, winner, self._recovery, billed, now_s, status, error))
         attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
@@ -325,9 +330,9 @@ class Race:
             self._check_stall(self._winner, now_s)
         else:
             self._check_waiting(now_s)
-        if now_s >= deadlines.keep_alive_s and self._state is not State.OVER:
+        if now_s >= deadlines.keep_alive_s and self._state is not _OVER:
             self._keep_alive(now_s)
-        if self._state is not State.OVER:
+        if self._state is not _OVER:
             self._wakeup.no_later_than(self._next_due_s())
 
     def _keep_alive(self, now_s: float) -> None:
@@ -363,7 +368,7 @@ class Race:
                     self._nothing_left(GiveUp())  # the attempt that was to confirm it does not answer
             elif due is Due.HEDGE:
                 self._attempts.hedge(self, attempt, now_s)  # its deadlines are in `_next_due_s`
-            if self._state is State.OVER:
+            if self._state is _OVER:
                 return
         if now_s >= self._deadlines.retry_s:
             self._deadlines.retry_s = math.inf

@@ -26,6 +26,7 @@ from gateway.routing.replicas import Replica
 from providers.base import Call, Continuation, Joiner, Recoverer, Transcript, Usage
 from providers.errors import TimedOut, UpstreamError
 
+_OFF, _AUTO = RecoveryMode.OFF, RecoveryMode.AUTO  # looked up once: in its class, a member is slow on Python 3.11
 RECOVERIES_MAX: Final = 2  # streams of one request that may break and be recovered
 EARLY_EVENTS: Final = 8  # so few events that a replay is worth trying even for a sampled answer
 KEPT_BYTES_MAX: Final = 4 * 1024 * 1024  # of events: some 16,000 tokens; a longer answer is not recovered
@@ -62,7 +63,7 @@ def watch(model: Model, call: Call, attempt: Attempt, write: Callable[[bytes], N
         write: sends an event to the client.
     """
     recoverer = model.recoverers.get(call.api)
-    if model.recovery is RecoveryMode.OFF or recoverer is None or not call.streaming:
+    if model.recovery is _OFF or recoverer is None or not call.streaming:
         return None
     if attempt.refused or not call.repeatable:
         return None
@@ -113,7 +114,7 @@ class Recovery:
     ) -> None:
         self._mode = model.recovery
         # A fallback may be another model: an answer goes on there only where that is configured.
-        later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not RecoveryMode.AUTO else ()
+        later = model.pools[model.pools.index(attempt.pool) + 1 :] if model.recovery is not _AUTO else ()
         self._pools = (attempt.pool, *later)
         # Replicas, and the number of tokens after which they broke the stream.
         self._places: frozenset[tuple[Replica, int]] = frozenset()

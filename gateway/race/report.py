@@ -19,6 +19,7 @@ from gateway.race.recovery import Recovery
 
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)  # after a bug in `charges`
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
+_PRIMARY, _WINNER = Result.PRIMARY, Disposition.WINNER  # looked up once: in its class, a member is slow on Python 3.11
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +43,7 @@ def _result(attempts: Attempts, first: Attempt | None) -> Result:
     """Return the result so far; `first`: attempt whose content was sent first, None if there is no winner."""
     if attempts.hedges:
         return Result.BACKUP_WON if first is not None and first.role is Role.BACKUP else Result.BACKUP_LOST
-    return Result.DENIED if attempts.denials else Result.PRIMARY
+    return Result.DENIED if attempts.denials else _PRIMARY
 
 
 def charges(attempts: Attempts, winner: Attempt | None) -> list[Charge]:
@@ -51,7 +52,7 @@ def charges(attempts: Attempts, winner: Attempt | None) -> list[Charge]:
     for attempt in attempts.sent:
         outcome, role = attempt.outcome, attempt.role
         if attempt is winner:
-            outcome, shown = outcome or Outcome.FINISHED, Disposition.WINNER
+            outcome, shown = outcome or Outcome.FINISHED, _WINNER
         else:  # a recovery is never raced: if it is not the winner, its answer differed
             outcome, is_raced = outcome or Outcome.LOST, winner is not None and role is not Role.RECOVERY
             shown = disposition(outcome, is_backup=role is Role.BACKUP, is_won=is_raced)
@@ -108,7 +109,8 @@ def ended(
         first, usage = recovery.first, recovery.usage(winner.usage)
         events = winner.events + recovery.carried_tokens
     arrived_s, start_s = caller.arrived_s, sent[0].start_s if sent else now_s
-    reports, malformed = list[AttemptReport](), 0
+    reports: list[AttemptReport] = []
+    malformed = 0
     for attempt, charged in zip(sent, billed or repeat(_UNKNOWN), strict=False):
         reports.append(_report(attempt, start_s, charged))
         malformed += attempt.malformed

@@ -11,6 +11,7 @@ Units: seconds of the loop's clock.
 import enum
 import math
 from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.limits.prices import Prices
 from providers.base import Api, Endpoint, LimitReader
@@ -32,6 +33,9 @@ class BreakerState(enum.Enum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"  # one probe is under way
+
+
+_CLOSED: Final = BreakerState.CLOSED  # looked up once: in its class, a member is slow on Python 3.11
 
 
 @dataclass(slots=True)
@@ -91,9 +95,9 @@ class Breaker:
 
     def on_success(self, now_s: float) -> None:
         """Record a complete answer."""
-        if self.state is not BreakerState.CLOSED:
+        if self.state is not _CLOSED:
             self.closed_s = now_s
-        self.state = BreakerState.CLOSED
+            self.state = _CLOSED
         self.failures = self.broken = 0
         self.wait_s = OPEN_S
 

@@ -67,7 +67,7 @@ class OpenAIRecoverer:
         """One choice of plain text; see `Recoverer.continuable`."""
         if call.choices != 1 or not call.repeatable:
             return False
-        if call.api is Api.COMPLETIONS and _active_value(call, "logprobs") is not None:
+        if "logprobs" in call.spans and call.api is Api.COMPLETIONS and _active_value(call, "logprobs") is not None:
             return False
         return _NOT_CONTINUABLE.isdisjoint(call.spans) or all(
             _active_value(call, key) is None for key in _NOT_CONTINUABLE

@@ -19,9 +19,10 @@ from providers.base import Api, Call, Frame, FrameKind, Headers, HttpSink, HttpS
 from providers.catalog import CATALOG, Auth
 from providers.errors import UpstreamError
 from providers.openai.chat import OpenAIChat
+from providers.response_stream import Bounds
 from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
-from providers.upstream import Bounds, HttpEndpoint
+from providers.upstream import HttpEndpoint
 from streaming_bench.report.records import Record
 
 _CONTENT: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)

@@ -13,9 +13,10 @@ from openai_calls import STREAMED
 from providers.base import Api, Frame, FrameKind, Headers, HttpSink, Request, Stream, WireProtocol
 from providers.errors import BadStatus, ConnectionCut, ProtocolError, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
+from providers.response_stream import Bounds
 from providers.responses.protocol import OpenAIResponses
 from providers.sse import Splitter
-from providers.upstream import Bounds, HttpEndpoint
+from providers.upstream import HttpEndpoint
 from running import run_virtual
 
 SSE: Headers = [(b"content-type", b"text/event-stream")]

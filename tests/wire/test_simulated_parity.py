@@ -18,7 +18,8 @@ from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
 from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
-from providers.upstream import Bounds, HttpEndpoint
+from providers.response_stream import Bounds
+from providers.upstream import HttpEndpoint
 from running import run_real
 from simulated_sockets import until
 
