@@ -162,7 +162,7 @@ def listening(address: Address, found: Sequence[Any]) -> socket.socket:
     """Return a listening socket.
 
     Args:
-        found: what `getaddrinfo` has returned for the address.
+        found: the results of `getaddrinfo` for the address.
 
     Raises:
         ListenError: the address is in use or not local.
