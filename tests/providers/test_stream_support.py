@@ -57,7 +57,7 @@ def test_a_mode_that_does_not_help_is_forgotten() -> None:
     call, support = call_of(ASKED), StreamSupport()
     support.rejected(call, DEFAULT, rejection("messages: 'stream' is no role"), 0.0)
     assert not support.rejected(call, UNSTREAMED, rejection("messages: 'stream' is no role"), 0.0)
-    assert not support
+    assert not support.learned
 
 
 def test_memory_is_bounded() -> None:
