@@ -56,6 +56,7 @@ class Predictor:
     """Predicts the TTFT of one pool's replicas by their names; a replica exists from its first sample on.
 
     Attributes:
+        level_median: median of the levels, 1 before the first sample: the slowness of all replicas against the fit.
         memory_s: time constant with which a level without samples decays to 1.
     """
 
@@ -65,11 +66,11 @@ class Predictor:
         "_fit",
         "_folded_s",
         "_levels",
-        "_median",
         "_raw",
         "_samples",
         "_scales",
         "_unfitted",
+        "level_median",
         "memory_s",
     )
 
@@ -82,8 +83,8 @@ class Predictor:
         self._coefficients = (0.0, 0.0, 0.0)
         self._levels: dict[str, float] = {}  # logarithms
         self._scales: dict[str, float] = {}  # the levels as factors
-        self._median: float | None = None  # of the factors; None until needed
         self._folded_s = -math.inf
+        self.level_median = 1.0
         self.memory_s = _MEMORY_S
 
     @staticmethod
@@ -118,13 +119,6 @@ class Predictor:
     def levels(self) -> dict[str, float]:
         """Each replica's level as a factor; replicas without samples are missing and count as 1."""
         return dict(self._scales)
-
-    @property
-    def level_median(self) -> float:
-        """Median of the levels, 1 before the first sample: the slowness of all replicas against the fit."""
-        if self._median is None:
-            self._median = statistics.median(self._scales.values()) if self._scales else 1.0
-        return self._median
 
     def predict(self, replica: str, uncached: float, pending: float, now_s: float) -> float | None:
         """Return the expected TTFT in seconds, or None before the pool's first sample.
@@ -168,8 +162,7 @@ class Predictor:
     def forget(self, replica: str) -> None:
         """Drop the level of a removed replica."""
         self._levels.pop(replica, None)
-        self._scales.pop(replica, None)
-        self._median = None
+        self._set_scales()
 
     def fold(self, now_s: float) -> None:
         """Decay the levels to now_s and process the appended samples; `predict` calls this when it is due."""
@@ -186,8 +179,11 @@ class Predictor:
         if self._unfitted >= _REFIT:
             self._coefficients = self._fit.solve_nonnegative()
             self._unfitted = 0
+        self._set_scales()
+
+    def _set_scales(self) -> None:
         self._scales = {replica: math.exp(level) for replica, level in self._levels.items()}
-        self._median = None
+        self.level_median = statistics.median(self._scales.values()) if self._scales else 1.0
 
     def _add_first(self) -> None:
         """Process the first samples: b is their median; the 20th starts the fit, without outliers."""

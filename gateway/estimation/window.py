@@ -118,7 +118,10 @@ class Window:
         """Add a wait that ended after x."""
         if now_s >= self._due_s:
             self._roll(now_s)
-        self._events.add(x)
+        events = self._events
+        events.raw.append(x)  # `add` without a call: every request has three samples
+        if len(events.raw) >= _RAW_MAX:
+            events.fold()
 
     def add_censored(self, x: float, now_s: float) -> None:
         """Add a wait that was given up after x."""
@@ -209,39 +212,40 @@ class _Tally:
 
     Attributes:
         bins: number of samples in each nonempty bin, by its index in _VALUES; without those still buffered.
+        raw: samples that are still buffered.
     """
 
-    __slots__ = ("_binned", "_open", "_raw", "bins")
+    __slots__ = ("_binned", "_open", "bins", "raw")
 
     def __init__(self) -> None:
         self.bins: dict[int, int] = {}
         self._binned = 0  # sum of the bins
         self._open: dict[int, int] = {}  # the part of the bins that belongs to the open slice
-        self._raw: list[float] = []
+        self.raw: list[float] = []
 
     @property
     def count(self) -> int:
         """Number of all samples."""
-        return self._binned + len(self._raw)
+        return self._binned + len(self.raw)
 
     @property
     def open_count(self) -> int:
         """Number of samples in the open slice."""
-        return sum(self._open.values()) + len(self._raw)
+        return sum(self._open.values()) + len(self.raw)
 
     def add(self, x: float) -> None:
-        self._raw.append(x)
-        if len(self._raw) >= _RAW_MAX:
+        self.raw.append(x)
+        if len(self.raw) >= _RAW_MAX:
             self.fold()
 
     def fold(self) -> None:
         """Put the buffered samples into bins."""
-        for x in self._raw:
+        for x in self.raw:
             if SAMPLE_MIN < x < SAMPLE_MAX:
                 self.add_to_bin(_MAPPING.key(x) - _KEY_MIN, 1)
             else:
                 self.add_to_bin(len(_VALUES) - 1 if x >= SAMPLE_MAX else 0, 1)  # NaN, too, is no logarithm's argument
-        self._raw.clear()
+        self.raw.clear()
 
     def add_to_bin(self, index: int, count: int) -> None:
         """Add samples to a bin of the open slice."""

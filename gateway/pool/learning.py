@@ -76,6 +76,8 @@ class Learning:
         self.restored_age_s: float | None = None
         self._plans: dict[str, Plan | None] = {}  # by replica; the adaptive plan under ""
         self._due_s: dict[str, float] = {}
+        self._ready: Plan | None = None  # the adaptive plan, until a new one is due
+        self._ready_until_s = -math.inf
 
     def adopt_state(self, old: "Learning", stay: Collection[str]) -> None:
         """Take over the state learned under other settings; `stay` has the names of unchanged replicas."""
@@ -97,6 +99,7 @@ class Learning:
         self._early_renewal = math.inf
         self._plans.clear()
         self._due_s.clear()
+        self._ready, self._ready_until_s = None, -math.inf
         self.restored_age_s = None
 
     def state(self, now_s: float) -> LearningState:
@@ -188,13 +191,13 @@ class Learning:
             self._plans[key] = plan
             if plan is not None:  # the first plan is made as soon as possible
                 self._due_s[key] = now_s + _RENEW_S
+                if policy is Policy.ADAPTIVE:
+                    self._ready, self._ready_until_s = plan, now_s + _RENEW_S
         return self._plans[key]
 
     def ready_plan(self, now_s: float) -> Plan | None:
         """Return the adaptive plan; None under another policy, or while a new plan is due."""
-        is_adaptive = self._settings.policy is Policy.ADAPTIVE
-        is_due = self._samples >= self._early_renewal or now_s >= self._due_s.get("", -math.inf)
-        return self._plans[""] if is_adaptive and not is_due else None
+        return self._ready if now_s < self._ready_until_s and self._samples < self._early_renewal else None
 
     def last_plan(self, replica: str) -> Plan | None:
         """Return the last plan, without making one; for display."""

@@ -25,6 +25,9 @@ from gateway.pool.parts import PoolParts
 from gateway.routing.replicas import Breaker, BreakerState, Replica
 from providers.base import Api, RateLimit
 
+# Looked up once, because Python 3.11 looks up a member in its class slowly.
+_CLOSED, _SUCCESS, _COST = BreakerState.CLOSED, BreakerSignal.SUCCESS, BudgetUnit.COST
+_HIDDEN_REASONING: Final = Denial.HIDDEN_REASONING
 _SLOW_LEVEL: Final = 1.5  # ratio of TTFT to its usual law above which the pool earns credits more slowly
 
 
@@ -48,7 +51,7 @@ class Pool(PoolParts):
         replica, load, ttft_s = choice.replica, choice.load, choice.ttft_s
         forecast = self._forecast(replica, load, facts, None, ttft_s, choice.uncached)
         plan, delay_s = self.learning.ready_plan(now_s), None
-        if self.is_single or forecast.never_hedged is Denial.HIDDEN_REASONING:
+        if self.is_single or forecast.never_hedged is _HIDDEN_REASONING:
             delay_s = math.inf
         elif plan is not None:
             delay_s = plan.delay_s(predicted_s=ttft_s, coin=facts.coin, delay_s_min=self.settings.hedge_delay_min_s)
@@ -110,7 +113,7 @@ class Pool(PoolParts):
         if facts.hedge_off is not None:
             return Denied(facts.hedge_off, math.inf, EXPLANATIONS[facts.hedge_off])
         if self.waits_for_hidden(asking):
-            return Denied(Denial.HIDDEN_REASONING, math.inf, EXPLANATIONS[Denial.HIDDEN_REASONING])
+            return Denied(_HIDDEN_REASONING, math.inf, EXPLANATIONS[_HIDDEN_REASONING])
         if not self.hedging_on:
             return Denied(Denial.OFF, math.inf, "hedging is switched off")
         late, waited_s = asking.replica, now_s - asking.start_s
@@ -169,7 +172,7 @@ class Pool(PoolParts):
         if forecast is not None and attempt.first_token_s is None:
             self._on_first_token(attempt, forecast, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state
-        if breaker.failures or old_state is not BreakerState.CLOSED:
+        if breaker.failures or old_state is not _CLOSED:
             breaker.on_content(now_s)
         return None if breaker.state is old_state else self._recovered(breaker, now_s)
 
@@ -197,7 +200,7 @@ class Pool(PoolParts):
             if attempt.content_s is None and attempt.first_token_s is None:
                 self._unanswered(attempt, attempt.forecast, outcome, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state
-        if effects.breaker is BreakerSignal.SUCCESS:
+        if effects.breaker is _SUCCESS:
             return self._succeeded(attempt, now_s)
         is_broken = outcome is Outcome.CUT
         if is_broken:
@@ -254,7 +257,7 @@ class Pool(PoolParts):
             load.pending,
             facts.timed,
             facts.hedge_off is None and not self.is_single and not is_hidden,
-            self._never_hedged[replica.name] or (Denial.HIDDEN_REASONING if is_hidden else None),
+            self._never_hedged[replica.name] or (_HIDDEN_REASONING if is_hidden else None),
             tickets,
             None,
             by_work,
@@ -335,7 +338,7 @@ class Pool(PoolParts):
             self.learning.add_answer(usage.completion_tokens, now_s)
         if forecast.quota is not None:
             self.quotas.close(attempt, bill, now_s)
-        if forecast.earns and attempt.content_s is not None and self.budget.unit is BudgetUnit.COST:
+        if forecast.earns and attempt.content_s is not None and self.budget.unit is _COST:
             spent = charge(attempt, outcome, Disposition.WINNER, forecast.prompt_tokens, self.learning.answer_tokens)
             self.budget.earn_spent(spent.cost, now_s, self._earning())
 

@@ -99,12 +99,13 @@ class Quickest:
             streams += replica.in_flight
             if load.used_s < unseen_s:
                 unseen, unseen_s = choice, load.used_s
-        start = int(rand * len(choices))
+        count = len(choices)
+        start = int(rand * count)
         turned = choices[start:] + choices[:start]  # the first one after a random start wins a tie
         best = min(turned, key=_EXPECTED_S)
         if unseen_s <= now_s - loads.unseen_s and unseen and unseen.expected_s <= UNSEEN_RATIO * best.own_s:
             return unseen
-        if not is_over_share(best.replica, len(choices), streams):
+        if not is_over_share(best.replica, count, streams):
             return best
         return min((each for each in turned if each.expected_s <= NEAR_TIE * best.expected_s), key=_STREAMS)
 
