@@ -208,7 +208,7 @@ def test_no_more_is_granted_than_one_bucket_allows(
         true_left = min(60.0, true_left - beyond) - answer.granted
         assert true_left == pytest.approx(answer.left, abs=1e-6)
         assert answer.granted == 0 or true_left >= -1e-6
-        assert answer.granted == 0 or answer.granted >= min(least, 60.0)
+        assert answer.granted == 0 or answer.granted >= min(least, 60.0) - 1e-6  # rounding
 
 
 # slots
