@@ -193,8 +193,9 @@ class ShareHub:
         rate = refill(amount, ask.window_s)
         bucket.left = min(amount, bucket.left + max(0.0, now_s - bucket.now_s) * rate)
         bucket.now_s = now_s
-        if ask.epoch == bucket.epoch:  # the hints of a new life contain the debts of an older one
-            bucket.left = min(amount, bucket.left - ask.beyond)
+        # the hints of a new life contain the debts of an older one
+        change = -ask.beyond if ask.epoch == bucket.epoch else ask.saved if ask.epoch else 0.0
+        bucket.left = min(amount, bucket.left + change)
         if ask.drained:
             bucket.left = min(0.0, bucket.left)
         least = min(ask.least, amount)

@@ -36,6 +36,8 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
         hint: estimate of the amount left in the bucket, without the head's lease; None if the head has no answer yet.
         epoch: epoch of the last answer; 0 without one.
         drained: True if the limit was found used up, whatever the bucket's own count.
+        saved: amount that the head was free to spend while the engine was away, and did not; it is not in the hint, and
+            counts in a later life of the bucket only.
     """
 
     key: str
@@ -47,6 +49,7 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
     hint: float | None = None
     epoch: int = 0
     drained: bool = False
+    saved: float = 0.0
 
 
 class BucketAnswer(Struct, tag="bucket", array_like=True, frozen=True):

@@ -161,6 +161,18 @@ def test_a_lost_bucket_goes_on_from_the_lowest_hint() -> None:
     assert heads.bucket("a", hint=0, epoch=answer.epoch).left == 5
 
 
+def test_what_heads_saved_while_the_engine_was_away_counts_in_its_next_life() -> None:
+    """The hint takes it for spent; in the same life it was never taken."""
+    heads = Heads()
+    old = heads.bucket(want=50).epoch
+    assert heads.ask("a", BucketAsk("k", 60, 60, epoch=old, saved=5), BucketAnswer).left == 10
+    heads.hub = ShareHub()
+    heads.now_s += 1.0
+    assert heads.ask("a", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 8
+    assert heads.ask("b", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 13
+    assert heads.ask("c", BucketAsk("k", 60, 60, saved=5), BucketAnswer).left == 13
+
+
 def test_a_bucket_that_only_heads_fill() -> None:
     """With an infinite window nothing refills."""
     heads = Heads()
