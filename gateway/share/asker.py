@@ -1,0 +1,226 @@
+"""Sends the asks of one head to its engine in batches, and decides when the engine is away.
+
+The only place with a time limit for the engine. A reply after 100 ms is late; its answers are still used, because the
+engine has executed the asks. Three late or lost batches in a row, each sent after the one before was given up, mean
+that the engine is away; a reply in time means that it is back. Units: seconds of the loop's clock.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from gateway.share.fleet import ASK_S_MAX, Fleet, Holder
+from gateway.share.words import Engine, Reply
+
+TICK_S: Final = 0.1
+BATCH_MAX: Final = 256  # asks
+SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, ASK_S_MAX)
+_STRIKES_MAX: Final = 3
+_GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, replies are read before they count as late
+_SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this head
+_AWAY_PING_S: Final = 0.25  # between checks of an engine that is away
+_JITTER: Final = 0.1  # of each tick, so that heads do not ask all at once
+
+
+class _Batch:
+    """A batch under way."""
+
+    __slots__ = ("holders", "is_late", "is_ping", "sent_s", "timer")
+
+    def __init__(self, holders: Sequence[Holder], sent_s: float, *, is_ping: bool) -> None:
+        self.holders = holders
+        self.sent_s = sent_s
+        self.is_ping = is_ping
+        self.is_late = False
+        self.timer: asyncio.Handle | None = None
+
+
+class AskCounts:
+    """Counters of replies, for metrics.
+
+    Attributes:
+        results: number of batches by result: "ok", "late" or "lost".
+        aways: number of times at which the engine was found to be away.
+        seconds: number of replies in time by index of the first of `SECONDS_BOUNDS` that is not shorter.
+        seconds_sum: time of those replies together.
+    """
+
+    __slots__ = ("aways", "results", "seconds", "seconds_sum")
+
+    def __init__(self) -> None:
+        self.results = {"ok": 0, "late": 0, "lost": 0}
+        self.aways = 0
+        self.seconds = [0] * len(SECONDS_BOUNDS)
+        self.seconds_sum = 0.0
+
+
+class Asker:
+    """The asks of one head.
+
+    Args:
+        engine: connection to the engine.
+        fleet: state that replies change.
+        loop: event loop.
+        rand: returns uniform random numbers in [0, 1).
+        on_change: called with True when the engine is back and with False when it is away.
+
+    Attributes:
+        ticks: functions called with the time at least every 0.11 s while the engine answers, and when it is back.
+        is_up: False while the engine is away.
+        since_s: loop time of the last change of `is_up`.
+        counts: counters of replies.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        rand: Callable[[], float],
+        on_change: Callable[[bool], None],
+    ) -> None:
+        self._engine = engine
+        self._fleet = fleet
+        self._loop = loop
+        self._rand = rand
+        self._on_change = on_change
+        self.ticks: list[Callable[[float], None]] = []
+        self.is_up = True
+        self.since_s = loop.time()
+        self.counts = AskCounts()
+        self._wanting: dict[Holder, None] = {}
+        self._is_flushing = False
+        self._strikes = 0
+        self._strike_s = self._sent_s = self.since_s
+        self._pings = 0  # under way
+        self._first: asyncio.Future[None] | None = loop.create_future()
+        self._timer: asyncio.Handle | None = None
+        fleet.want = self.want
+        fleet.alone_since_s = self.since_s
+
+    async def start(self) -> None:
+        """Ask for the first time, and return after the reply, or after its time limit."""
+        self._ping(self._loop.time())
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        if self._first is not None:
+            await asyncio.wait({self._first}, timeout=ASK_S_MAX)
+
+    def close(self) -> None:
+        """Stop asking, and close the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wanting.clear()
+        self._fleet.leave(self._loop.time())
+        self._fleet.want = self._drop
+        self._engine.close()
+
+    def want(self, holder: Holder) -> None:
+        """Send a holder's ask with the next batch, in the next turn of the loop."""
+        self._wanting[holder] = None
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _drop(self, holder: Holder) -> None:
+        holder.lost(self._loop.time())
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        now_s = self._loop.time()
+        holders = list(islice(self._wanting, BATCH_MAX))
+        for holder in holders:
+            del self._wanting[holder]
+        if self._wanting:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+        if self.is_up:
+            self._send(holders, now_s)
+        else:
+            for holder in holders:
+                holder.lost(now_s)
+
+    def _ping(self, now_s: float) -> None:
+        self._pings += 1
+        self._send((), now_s, is_ping=True)
+
+    def _send(self, holders: Sequence[Holder], now_s: float, *, is_ping: bool = False) -> None:
+        asks = [(holder, ask) for holder in holders if (ask := holder.ask(now_s)) is not None]
+        if not asks and not is_ping:
+            return
+        self._sent_s = now_s
+        batch = _Batch([holder for holder, _ in asks], now_s, is_ping=is_ping)
+        batch.timer = self._loop.call_later(ASK_S_MAX - _GRACE_S, self._nearly_late, batch)
+        self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
+
+    def _nearly_late(self, batch: _Batch) -> None:
+        batch.timer = self._loop.call_later(_GRACE_S, self._late, batch)
+
+    def _late(self, batch: _Batch) -> None:
+        batch.is_late, batch.timer = True, None
+        self.counts.results["late"] += 1
+        self._strike(batch)
+
+    def _answered(self, batch: _Batch, reply: Reply | None) -> None:
+        now_s = self._loop.time()
+        if batch.timer is not None:
+            batch.timer.cancel()
+            batch.timer = None
+        self._pings -= batch.is_ping
+        if reply is not None and len(reply.answers) == len(batch.holders):
+            self._fleet.heads = max(1, reply.heads)
+            for holder, answer in zip(batch.holders, reply.answers, strict=True):
+                holder.answered(answer, now_s)
+            if not batch.is_late:
+                self._in_time(now_s, now_s - batch.sent_s)
+            return
+        for holder in batch.holders:
+            holder.lost(now_s)
+        if not batch.is_late:
+            self.counts.results["lost"] += 1
+            self._strike(batch)
+
+    def _in_time(self, now_s: float, took_s: float) -> None:
+        """Record a reply in time: the engine is there."""
+        counts = self.counts
+        counts.results["ok"] += 1
+        counts.seconds_sum += took_s
+        counts.seconds[next((i for i, bound in enumerate(SECONDS_BOUNDS) if took_s <= bound), -1)] += 1
+        self._strikes = 0
+        if self._first is not None:
+            if not self._first.done():
+                self._first.set_result(None)
+            self._first = None
+        if self._fleet.is_alone:
+            self._fleet.is_alone = False
+            if not self.is_up:
+                self.is_up, self.since_s = True, now_s
+                self._on_change(True)
+            self._call_ticks(now_s)
+
+    def _strike(self, batch: _Batch) -> None:
+        """Count a late or lost batch, unless it was sent before the last one was given up."""
+        now_s = self._loop.time()
+        self._fleet.leave(now_s)
+        if batch.sent_s < self._strike_s or not self.is_up:
+            return
+        self._strikes += 1
+        self._strike_s = now_s
+        if self._strikes >= _STRIKES_MAX:
+            self.is_up, self.since_s = False, now_s
+            self.counts.aways += 1
+            self._on_change(False)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S * (1 + _JITTER * (2 * self._rand() - 1)), self._tick)
+        now_s = self._loop.time()
+        pause_s = (0.0 if self._strikes else _SILENCE_S) if self.is_up else _AWAY_PING_S
+        if now_s >= self._sent_s + pause_s and self._pings < _STRIKES_MAX:
+            self._ping(now_s)
+        if not self._fleet.is_alone:
+            self._call_ticks(now_s)
+
+    def _call_ticks(self, now_s: float) -> None:
+        for tick in self.ticks:
+            tick(now_s)

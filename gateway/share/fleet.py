@@ -1,0 +1,79 @@
+"""The fleet as one head sees it, and the way to ask the engine; shared by all leases and gauges of a process. Pure.
+
+A head is *alone* from the first late or lost reply to the next one in time: nobody waits for the engine any more, and
+limits are divided by the number of heads last seen. Units: seconds of the loop's clock.
+"""
+
+import enum
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from gateway.share.words import AWAY_SHARE, Answer, Ask
+
+ASK_S_MAX: Final = 0.1  # time limit of a reply, and of a request's wait for it
+ASK_WAIT_S: Final = 0.001  # wait that limits report while the engine is asked: after it, the reply has usually come
+
+
+class WhenAway(enum.Enum):
+    """The part of each limit that a gateway uses while the engine is away."""
+
+    SHARE = "share"  # an equal part of 0.9 of the limit
+    ALONE = "alone"  # all of it
+    REFUSE = "refuse"  # none
+
+
+class Holder(Protocol):
+    """Something that asks the engine; at most one ask is under way."""
+
+    def ask(self, now_s: float) -> Ask | None:
+        """Return the ask that is sent now; None if there is nothing to ask any more."""
+
+    def answered(self, answer: Answer, now_s: float) -> None:
+        """Receive the answer, possibly long after the time limit."""
+
+    def lost(self, now_s: float) -> None:
+        """There will be no answer; the engine has executed the ask or not."""
+
+
+class Fleet:
+    """The state of sharing.
+
+    Args:
+        when_away: the part of each limit to use alone.
+
+    Attributes:
+        heads: number of heads in the last reply; 1 before the first.
+        is_alone: True while the engine does not answer in time.
+        alone_since_s: time of the last change to that state.
+        times_alone: number of those changes.
+        want: has a holder's ask sent with the next batch.
+    """
+
+    __slots__ = ("alone_since_s", "heads", "is_alone", "times_alone", "want", "when_away")
+
+    def __init__(self, when_away: WhenAway = WhenAway.SHARE) -> None:
+        self.when_away = when_away
+        self.heads = 1
+        self.is_alone = True
+        self.alone_since_s = -math.inf
+        self.times_alone = 1
+        self.want: Callable[[Holder], None] = _ignore
+
+    @property
+    def part(self) -> float:
+        """Part of each limit that this head uses alone."""
+        if self.when_away is WhenAway.SHARE:
+            return AWAY_SHARE / self.heads
+        return 1.0 if self.when_away is WhenAway.ALONE else 0.0
+
+    def leave(self, now_s: float) -> None:
+        """Go on alone."""
+        if not self.is_alone:
+            self.is_alone = True
+            self.alone_since_s = now_s
+            self.times_alone += 1
+
+
+def _ignore(_: Holder) -> None:
+    """Send nothing: there is no asker yet."""

@@ -1,0 +1,216 @@
+"""Batches of asks, their time limit, and when the engine counts as away; in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from gateway.share.asker import BATCH_MAX, Asker
+from gateway.share.fleet import Fleet
+from gateway.share.words import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
+from running import run_virtual
+from shared_engine import EngineHost, HostedEngine
+
+
+class Holder:
+    """Asks for one token, and notes what came."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.granted: list[float] = []
+        self.lost_s: list[float] = []
+
+    def ask(self, now_s: float) -> Ask | None:
+        assert now_s == self._loop.time()
+        return BucketAsk("k", 1_000.0, 60.0, 1.0)
+
+    def answered(self, answer: Answer, now_s: float) -> None:
+        assert isinstance(answer, BucketAnswer)
+        self.granted.append(now_s)
+
+    def lost(self, now_s: float) -> None:
+        self.lost_s.append(now_s)
+
+
+class Running:
+    """An asker with its engine."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.host = EngineHost(self.loop)
+        self.fleet = Fleet()
+        self.changes: list[bool] = []
+        self.asker = Asker(HostedEngine(self.host, "me"), self.fleet, self.loop, lambda: 0.5, self.changes.append)
+        self.ticks: list[float] = []
+        self.asker.ticks.append(self.ticks.append)
+
+    def want(self) -> Holder:
+        holder = Holder(self.loop)
+        self.fleet.want(holder)
+        return holder
+
+
+def virtually(test: Callable[[Running], Awaitable[None]]) -> None:
+    """Run a test on a virtual loop."""
+
+    async def main() -> None:
+        running = Running()
+        await test(running)
+        running.asker.close()
+
+    run_virtual(main())
+
+
+def test_asks_of_one_turn_are_one_batch() -> None:
+    """Every holder gets its answer after one exchange."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        start_s = running.loop.time()
+        holders = [running.want() for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert [holder.granted for holder in holders] == [[pytest.approx(start_s + 0.0005)]] * 3
+        assert running.asker.counts.results == {"ok": 2, "late": 0, "lost": 0}
+
+    virtually(test)
+
+
+def test_a_batch_is_bounded() -> None:
+    """What does not fit goes with the next one."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        holders = [running.want() for _ in range(BATCH_MAX + 1)]
+        await asyncio.sleep(0.01)
+        assert all(len(holder.granted) == 1 for holder in holders)
+        assert running.asker.counts.results["ok"] == 3
+
+    virtually(test)
+
+
+@pytest.mark.parametrize(("break_engine", "ready_s"), [(None, 0.0005), ("kill", 0.1), ("hang", 0.1)])
+def test_the_start_waits_100_ms_at_most(break_engine: str | None, ready_s: float) -> None:
+    """A process is ready with its first reply, or without one."""
+
+    async def test(running: Running) -> None:
+        if break_engine is not None:
+            getattr(running.host, break_engine)()
+        await running.asker.start()
+        assert running.loop.time() == pytest.approx(ready_s)
+        assert running.fleet.is_alone is (break_engine is not None)
+
+    virtually(test)
+
+
+def test_late_answers_count_but_nobody_waits_for_them() -> None:
+    """A head is alone from the first late reply; three of them mean away, and only a reply in time means back."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        running.host.delay_s = 0.2
+        holder = running.want()
+        await asyncio.sleep(0.11)
+        assert (running.fleet.is_alone, running.asker.is_up, holder.granted) == (True, True, [])
+        await asyncio.sleep(0.1)
+        assert len(holder.granted) == 1
+        await asyncio.sleep(1.0)
+        assert (running.asker.is_up, running.fleet.is_alone) == (False, True)
+        running.host.delay_s = 0.0005
+        await asyncio.sleep(0.5)
+        assert (running.asker.is_up, running.fleet.is_alone) == (True, False)
+        assert running.changes == [False, True]
+
+    virtually(test)
+
+
+@pytest.mark.parametrize(("stop", "start"), [("kill", "start"), ("hang", "go_on")])
+def test_an_engine_that_was_away_is_used_at_once(stop: str, start: str) -> None:
+    """While it is away, asks are given up at once; leases settle their debts in the turn in which it is back."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        getattr(running.host, stop)()
+        await asyncio.sleep(8.0)
+        assert running.changes == [False]
+        holder = running.want()
+        await asyncio.sleep(0.001)
+        assert len(holder.lost_s) == 1
+        ticks = len(running.ticks)
+        getattr(running.host, start)()
+        asked_s = running.loop.time()
+        while running.fleet.is_alone:
+            await asyncio.sleep(0.01)
+        assert running.loop.time() - asked_s < 0.6
+        assert len(running.ticks) == ticks + 1
+        assert running.changes == [False, True]
+        assert running.asker.counts.aways == 1
+
+    virtually(test)
+
+
+def test_a_hung_engine_gets_few_batches() -> None:
+    """However long it hangs, what it has to do later is bounded."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        running.host.hang()
+        await asyncio.sleep(600.0)
+        late = running.asker.counts.results["late"]
+        assert late <= 5
+        running.host.go_on()
+        await asyncio.sleep(1.0)
+        assert running.asker.is_up
+
+    virtually(test)
+
+
+def test_an_idle_head_is_counted() -> None:
+    """Without anything to ask it asks once a second, so that the engine counts it."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        running.host.hub.answer(running.loop.time(), "other", [])
+        await asyncio.sleep(3.0)
+        assert running.fleet.heads == 2
+        await asyncio.sleep(60.0)
+        assert running.fleet.heads == 1
+        assert running.host.hub.heads(running.loop.time())["me"] <= 1.2
+
+    virtually(test)
+
+
+def test_nothing_is_asked_after_the_end() -> None:
+    """A lease of a request that ends later is told so."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        running.asker.close()
+        assert len(running.want().lost_s) == 1
+        assert running.fleet.is_alone
+
+    virtually(test)
+
+
+class Short:
+    """An engine whose replies lack an answer."""
+
+    def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
+        asyncio.get_running_loop().call_soon(answered, Reply([], 3) if asks else Reply([]))
+
+    def close(self) -> None: ...
+
+
+def test_a_reply_without_all_answers_is_lost() -> None:
+    """Nothing is used from it."""
+
+    async def main() -> None:
+        loop, fleet = asyncio.get_running_loop(), Fleet()
+        asker = Asker(Short(), fleet, loop, lambda: 0.5, lambda _: None)
+        await asker.start()
+        holder = Holder(loop)
+        fleet.want(holder)
+        await asyncio.sleep(0.01)
+        assert (len(holder.lost_s), fleet.heads) == (1, 1)
+        asker.close()
+
+    run_virtual(main())
