@@ -141,11 +141,11 @@ class ResponseWriter:
         if body_bytes is None and self._has_chunks:  # in HTTP/1.0, the end of the connection ends the body
             self._is_chunked = True
             fields.append((b"transfer-encoding", b"chunked"))
-        lines = b"".join([b"%b: %b\r\n" % field for field in fields])
-        if len(lines) - len(lines.translate(None, _CONTROLS)) != 2 * len(fields):  # their own CR LF
+        lines = b"\r\n".join(map(b": ".join, fields))
+        if len(lines) - len(lines.translate(None, _CONTROLS)) != 2 * (len(fields) - 1):  # the CR LF between the lines
             self._replace()
             return
-        self._head = b"%b%b\r\n" % (_STATUS_LINES[status], lines)
+        self._head = b"%b%b\r\n\r\n" % (_STATUS_LINES[status], lines)
         if self._stalled:
             self._pause()
 

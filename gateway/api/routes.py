@@ -263,7 +263,9 @@ class RacedRoutes:
         previous_id = inbound.previous_id
         pinned = None if previous_id is None else self._pinned(previous_id, model, caller.key_name)
         facts = self._facts(inbound, model, serving.attempts.get(caller.key_name), pinned)
-        permit = self._admit(serving.admission, caller, model, call, facts, entry)
+        permit = None
+        if serving.admission.applies_to(entry, model.name):
+            permit = self._admit(serving.admission, caller, model, call, facts, entry)
         race = Race(model, call, facts, client, caller, self.runtime if permit is None else permit.runtime)
         response.race = race
         return race, permit
@@ -279,9 +281,7 @@ class RacedRoutes:
     def _admit(
         self, admission: Admission, caller: Caller, model: Model, call: Call, facts: RequestFacts, entry: Entry | None
     ) -> Permit | None:
-        """Return a permit for a request, None if it needs none."""
-        if not admission.applies_to(entry, model.name):
-            return None
+        """Return a permit for a request, None after a bug."""
         answer_tokens = facts.answer_tokens or model.pools[0].learning.answer_tokens
         size = RequestSize(facts.prompt_tokens, call.choices * answer_tokens, facts.deadline_s)
         try:

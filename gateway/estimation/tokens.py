@@ -20,6 +20,7 @@ from gateway.estimation.fit import FitState, RelativeFit
 _SAMPLE_BYTES: Final = 4_096  # number of bytes sampled from a longer text,
 _PIECES: Final = 16  # in this number of pieces
 _IMAGE: Final = b";base64,"
+_SEMICOLONS_MAX: Final = 64  # looked at one by one for an image; a search for one byte takes a fortieth of the time
 _IMAGE_TOKENS: Final = 800.0  # providers count an image by its tiles, not by the length of its data
 _IMAGES_MAX: Final = 32
 _OUTLIER: Final = 3.0  # times the estimate: caused by a hidden prompt or an image, not by the tokenizer
@@ -112,7 +113,7 @@ def text_tokens(body: bytes) -> TextTokens:
     Reads at most 4 kB; a longer text is sampled in 16 pieces. Inline images count as 800 tokens each.
     """
     images = 0
-    if _IMAGE in body:
+    if _has_image(body):
         body, images = _without_images(body)
     length = size = len(body)
     if length > _SAMPLE_BYTES:
@@ -121,7 +122,7 @@ def text_tokens(body: bytes) -> TextTokens:
         size = _SAMPLE_BYTES
     factor = 2.0 * length / (size or 1) / _UNIT  # every second pair is read
     is_ascii = body.isascii()
-    if is_ascii and b"\\u" in body:
+    if is_ascii and body.find(b"\\") >= 0 and body.find(b"\\u") >= 0:  # a search for one byte is 20 times as fast
         body = body.decode("raw_unicode_escape", "replace").encode("utf-8", "surrogatepass")
         is_ascii, size = False, len(body)
     # A byte for every second pair of bytes: the class of the first + 16 * the class of the second. A shift of the whole
@@ -142,6 +143,16 @@ def _sum(weights: bytes, most: int) -> int:
     if len(weights) <= size:
         return adler32(weights, 0) & _ADLER_MASK
     return sum([adler32(weights[at : at + size], 0) & _ADLER_MASK for at in range(0, len(weights), size)])
+
+
+def _has_image(body: bytes) -> bool:
+    """Return True if a body has an inline image; most texts have few semicolons."""
+    at = body.find(b";")
+    for _ in range(_SEMICOLONS_MAX):
+        if at < 0 or body.startswith(_IMAGE, at):
+            return at >= 0
+        at = body.find(b";", at + 1)
+    return at >= 0 and body.find(_IMAGE, at) >= 0
 
 
 def _without_images(body: bytes) -> tuple[bytes, int]:

@@ -10,7 +10,6 @@ from providers.base import Headers
 
 _request_id = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}").fullmatch  # UUIDs, `Root=1-...` of load balancers, base64
 _trace = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?").fullmatch  # W3C Trace Context
-_NO_TRACE: Final = b"0" * 32
 
 
 class CallerIds(NamedTuple):
@@ -18,6 +17,10 @@ class CallerIds(NamedTuple):
 
     request_id: str | None
     trace_id: str | None
+
+
+_NO_TRACE: Final = b"0" * 32
+_NO_IDS: Final = CallerIds(None, None)
 
 
 def caller_ids(headers: Headers) -> CallerIds:
@@ -28,6 +31,8 @@ def caller_ids(headers: Headers) -> CallerIds:
             named = value
         elif name == b"traceparent":
             parent = value
+    if named is None and parent is None:
+        return _NO_IDS
     request_id = trace_id = None
     if named is not None and _request_id(named := named.strip(b" \t")):
         request_id = named.decode()

@@ -13,7 +13,7 @@ import enum
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -31,6 +31,8 @@ from gateway.inbound.parsed import NumberLimits, ParsedFields, RawFields
 from providers.base import Api, Call, Headers
 
 Spans = dict[str, tuple[int, int]]
+_Top = tuple[bytes, Spans, ParsedFields]
+"""A body, the positions of the values at its top level, and the fields that the gateway uses."""
 
 _SPACE, _BRACE = b" {"
 KEYS_MAX: Final = 200  # keys at the top level; the API has some 40
@@ -57,14 +59,6 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     stored: bool = False
     previous_id: str | None = None
     tells_usage: bool = False
-
-
-class _Top(NamedTuple):
-    """The top level of a body: the body, the positions of its values, and the fields that the gateway uses."""
-
-    body: bytes
-    spans: Spans
-    fields: ParsedFields
 
 
 _COUNTED_MIN: Final = 16 * 1024  # bytes of a body whose keys may be counted before they are decoded
@@ -272,7 +266,7 @@ def _top(api: Api, body: bytes, bounds: NumberLimits, default_model: str | None)
     usual = _spaced_spans if body[body.find(b":") + 1] == _SPACE else _compact_spans
     spans = usual(body, raws) or _spans(body, raws)
     try:
-        return _Top(body, spans, _READERS[api](body, raws, bounds))
+        return body, spans, _READERS[api](body, raws, bounds)
     except RecursionError:
         raise inbound_syntax.too_deep() from None
 
@@ -304,7 +298,7 @@ def _large_top(api: Api, body: bytes, bounds: NumberLimits) -> _Top | None:
         if before == end:
             longer = end - begin - len(inbound_large.STUB)
             later = {key: (start + longer, stop + longer) for key, (start, stop) in spans.items() if start > begin}
-            return _Top(body, {**spans, **later, large.key: large.span}, fields)
+            return body, {**spans, **later, large.key: large.span}, fields
     return None
 
 

@@ -82,7 +82,7 @@ class Race:
         if primary is None:
             self._next(Role.PRIMARY)
         else:
-            self._wakeup.no_later_than(self._deadlines.next_due_s(primary.deadlines.next_due_s()))
+            self._wakeup.at(self._deadlines.next_due_s(primary.deadlines.next_due_s()))
 
     def client_gone(self) -> None:
         """Cancel everything: the client has disconnected."""

@@ -146,7 +146,7 @@ class ChunkReader:
             return 0, 0
         if data.endswith(suffix):
             text = data[self._text_at]  # if a token arrives alone; else it has a quote, which is found at once
-            if text and b'"' not in text and 1 not in text.translate(_UNUSUAL):
+            if text and text.find(b'"') < 0 and 1 not in text.translate(_UNUSUAL):
                 return len(data), 1
         run = data[: data.rfind(suffix) + len(suffix)]
         texts = [line[self._text_of_line] for line in run.split(b"\n")[:-1:2]]  # each second line is blank
@@ -173,7 +173,7 @@ class ChunkReader:
         """
         self._learn_left -= 1
         found = _TEXT.search(event)
-        if found is not None and b'"finish_reason":"' not in event and b'"finish_reason": "' not in event:
+        if found is not None and event.find(b'"finish_reason":"') < 0 and event.find(b'"finish_reason": "') < 0:
             start, end = found.span(1)
             self._prefix, self._suffix = event[:start], event[end:]
             self._separator = self._suffix + self._prefix
@@ -235,8 +235,9 @@ class ChunkReader:
             kind = _FINISH
         if choice.text:
             kind = _CONTENT
-        if isinstance(choice.delta, dict):
-            for key, value in choice.delta.items():
+        delta = choice.delta
+        if delta and isinstance(delta, dict):
+            for key, value in delta.items():
                 if not value or key == "role":
                     continue
                 if key in _REASONING:
