@@ -95,6 +95,7 @@ class Asker:
         self._strikes = 0
         self._strike_s = self._sent_s = self.since_s
         self._pings = 0  # under way
+        self._pending = 0  # batches under way that are not late
         self._first: asyncio.Future[None] | None = loop.create_future()
         self._timer: asyncio.Handle | None = None
         fleet.want = self.want
@@ -150,6 +151,7 @@ class Asker:
         if not asks and not is_ping:
             return
         self._sent_s = now_s
+        self._pending += 1
         batch = _Batch([holder for holder, _ in asks], now_s, is_ping=is_ping)
         batch.timer = self._loop.call_later(ASK_S_MAX - _GRACE_S, self._nearly_late, batch)
         self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
@@ -159,6 +161,7 @@ class Asker:
 
     def _late(self, batch: _Batch) -> None:
         batch.is_late, batch.timer = True, None
+        self._pending -= 1
         self.counts.results["late"] += 1
         self._strike(batch)
 
@@ -167,6 +170,7 @@ class Asker:
         if batch.timer is not None:
             batch.timer.cancel()
             batch.timer = None
+            self._pending -= 1
         self._pings -= batch.is_ping
         if reply is not None and len(reply.answers) == len(batch.holders):
             self._fleet.heads = max(1, reply.heads)
@@ -215,8 +219,11 @@ class Asker:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S * (1 + _JITTER * (2 * self._rand() - 1)), self._tick)
         now_s = self._loop.time()
-        pause_s = (0.0 if self._strikes else _SILENCE_S) if self.is_up else _AWAY_PING_S
-        if now_s >= self._sent_s + pause_s and self._pings < _STRIKES_MAX:
+        if not self.is_up:
+            is_due = now_s >= self._sent_s + _AWAY_PING_S and self._pings <= _STRIKES_MAX
+        else:  # after a strike, a batch under way decides
+            is_due = not self._pending if self._strikes else now_s >= self._sent_s + _SILENCE_S
+        if is_due:
             self._ping(now_s)
         if not self._fleet.is_alone:
             self._call_ticks(now_s)

@@ -1,7 +1,7 @@
 """The fleet as one head sees it, and the way to ask the engine; shared by all leases and gauges of a process. Pure.
 
-A head is *alone* from the first late or lost reply to the next one in time: nobody waits for the engine any more, and
-limits are divided by the number of heads last seen. Units: seconds of the loop's clock.
+A head is *alone* from the first late or lost reply to the next one in time: no request waits for the engine any more,
+and limits are divided by the number of heads last seen. Units: seconds of the loop's clock.
 """
 
 import enum

@@ -39,6 +39,7 @@ ROW_MAX: Final = 64  # integers in a row of a gauge
 NEWS_MAX: Final = 1_024
 _BINS_MAX: Final = math.ceil(SLICE_S / BIN_S)
 _LOWER_S: Final = 5.0  # without an ask with a lower limit; then a higher one counts
+_PAUSE_S: Final = 2.0  # longer than any head is silent
 _GONE_MAX: Final = 4  # silent heads that one ask removes, so that no ask takes long
 
 _T = TypeVar("_T")
@@ -129,6 +130,7 @@ class ShareHub:
 
     def __init__(self) -> None:
         self._heads: dict[str, float] = {}  # time of the last ask, longest silent first
+        self._asked_s = math.inf  # time of the last ask of all
         self._buckets: _Table[_Bucket] = _Table()
         self._slots: _Table[_Slots] = _Table()
         self._gauges: _Table[_Gauge] = _Table()
@@ -153,6 +155,10 @@ class ShareHub:
         self._forget(head)
 
     def _see(self, head: str, now_s: float) -> None:
+        paused_s = now_s - self._asked_s
+        if paused_s > _PAUSE_S:  # the engine has not run: its heads were not silent
+            self._heads = {each: seen_s + paused_s for each, seen_s in self._heads.items()}
+        self._asked_s = now_s
         self._heads.pop(head, None)
         if len(self._heads) >= HEADS_MAX:
             self.gone(next(iter(self._heads)))

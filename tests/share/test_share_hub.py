@@ -87,9 +87,23 @@ def test_heads_that_are_silent_for_five_seconds_are_not_counted() -> None:
     """The reply has the number of heads."""
     hub = ShareHub()
     assert hub.answer(0.0, "a", []).heads == 1
-    assert hub.answer(4.0, "b", []).heads == 2
+    assert [hub.answer(now_s, "b", []).heads for now_s in (1.5, 3.0, 4.5)] == [2, 2, 2]
     assert hub.answer(5.0, "b", []).heads == 1
     assert hub.heads(6.0) == {"b": 1.0}
+
+
+def test_heads_are_not_silent_while_the_engine_is_stopped() -> None:
+    """After a pause of the engine nothing is free that a head still has."""
+    heads = Heads()
+    heads.slots("a", 0, 4)
+    heads.now_s += 60.0
+    assert heads.slots("b", 0, 1).granted == 0
+    heads.now_s += 1.9
+    heads.slots("b", 0, 1)
+    heads.now_s += 1.9
+    heads.slots("b", 0, 1)
+    heads.now_s += 1.9
+    assert heads.slots("b", 0, 1).granted == 1
 
 
 # buckets
@@ -240,8 +254,9 @@ def test_slots_of_a_head_that_is_gone_are_free() -> None:
     """After 5 s of silence, or at once when its connection ends."""
     heads = Heads()
     heads.slots("a", 0, 4)
-    heads.now_s += 4.9
-    assert heads.slots("b", 0, 1).granted == 0
+    for pause_s in (1.7, 1.7, 1.5):
+        heads.now_s += pause_s
+        assert heads.slots("b", 0, 1).granted == 0
     heads.now_s += 0.1
     assert heads.slots("b", 0, 1).granted == 1
     heads.slots("b", 0)
