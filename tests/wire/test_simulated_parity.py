@@ -12,13 +12,13 @@ from openai_calls import call_of
 from providers.base import Api, Endpoint, Frame, FrameKind, Headers
 from providers.errors import BadStatus, RequestModeRejected, UpstreamError
 from providers.openai.chat import OpenAIChat
+from providers.response_stream import Bounds
 from providers.simulated.endpoint import SimulatedEndpoint
 from providers.simulated.faults import FAULTS
 from providers.simulated.profile import parse_profile
 from providers.simulated.replica import FAULT_HEADER, SimulatedReplica
 from providers.transport.http1 import WireClient
 from providers.transport.origin import Origin
-from providers.response_stream import Bounds
 from providers.upstream import HttpEndpoint
 from running import run_real
 from simulated_sockets import until
