@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gateway.api.auth import Keyring
 from gateway.api.hosts import HostCheck
-from gateway.api.routes import AttemptLimits, RequestLimits
+from gateway.api.serving import AttemptLimits, RequestLimits
 from gateway.config import settings as config
 from gateway.inbound.parsed import NumberLimits
 from gateway.race.retry_plan import TRIES_MAX

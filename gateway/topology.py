@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.body_reader import BodyLimits
-from gateway.api.routes import Serving
+from gateway.api.serving import Serving
 from gateway.api.turns import Turns
 from gateway.callers import attempt_limits, keyring, request_limits
 from gateway.config import settings as config

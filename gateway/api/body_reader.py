@@ -46,12 +46,17 @@ class Arrival:
     Args:
         limits: the limits.
         key_name: name of the caller's API key.
+        headers: headers of the request.
         on_failure: called with `RequestTimeout` or `Overloaded` if the rest of the body is no longer awaited.
+
+    Raises:
+        BodyTooLarge: the announced length is over the limit.
+        Overloaded: all bodies together, or those of the caller's key, are at their limit.
     """
 
     __slots__ = ("_held", "_is_refused", "_limits", "_on_failure", "_pieces", "_size", "_timer", "_turn")
 
-    def __init__(self, limits: BodyLimits, key_name: str, on_failure: OnFailure) -> None:
+    def __init__(self, limits: BodyLimits, key_name: str, headers: Headers, on_failure: OnFailure) -> None:
         self._limits = limits
         self._on_failure = on_failure
         self._size = 0
@@ -60,28 +65,19 @@ class Arrival:
         self._turn: Turn | None = None  # of a large body
         self._is_refused = False  # another body got its room
         self._held: HeldBody | None = None
-        try:
-            self._held = limits.memory.open(key_name)
-        except Exception as error:  # a bug there must not fail the request; inlined `safely`: runs for every request
-            limits.runtime.report("body_memory", error)
-
-    def check(self, headers: Headers) -> None:
-        """Reject a body before any of it is read.
-
-        Raises:
-            BodyTooLarge: the announced length is over the limit.
-            Overloaded: all bodies together, or those of the caller's key, are at their limit.
-        """
         for name, value in headers:
             if name == b"content-length":
                 announced = int(value[:_DIGITS_MAX])
-                bytes_max = self._limits.bytes_max
-                if value[_DIGITS_MAX:] or announced > bytes_max:
-                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {bytes_max}")
+                if value[_DIGITS_MAX:] or announced > limits.bytes_max:
+                    raise BodyTooLarge(f"the request body is {announced} bytes; send at most {limits.bytes_max}")
                 break
-        memory = self._limits.memory
+        memory = limits.memory
         if memory.held >= memory.bytes_max and not memory.arriving:  # nothing can be refused in favour of this body
             raise self._over_memory(1)
+        try:
+            self._held = memory.open(key_name)
+        except Exception as error:  # a bug there must not fail the request; inlined `safely`: runs for every request
+            limits.runtime.report("body_memory", error)
 
     def receive(self, pieces: list[bytes], *, is_last: bool) -> bytes | None:
         """Take the pieces that one read of the connection brought; return the whole body with the last of them.

@@ -16,7 +16,8 @@ from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
-from gateway.api.routes import Serving, report_rejected
+from gateway.api.routes import report_rejected
+from gateway.api.serving import Serving
 from gateway.errors import GatewayError, MethodNotAllowed
 from gateway.estimation.tokens import text_tokens
 from gateway.inbound.request import parse_count
@@ -53,7 +54,7 @@ class CountExchange(ClientExchange):
         self._key_name = serving.keyring.name(head.headers)
         self._connection.admit(known=serving.keyring.has_keys)
         self._entry = serving.counts.enter(self._key_name)
-        return Arrival(serving.bodies, self._key_name, self._reject)
+        return Arrival(serving.bodies, self._key_name, head.headers, self._reject)
 
     def _answer(self, body: bytes) -> None:
         serving, headers = self._serving, self.head.headers

@@ -147,7 +147,6 @@ class ClientExchange(ABC):
             self.response.stall()
         try:
             self._arrival = self._open()
-            self._arrival.check(self.head.headers)
         except GatewayError as error:
             self._reject(error)
         except Exception as error:

@@ -7,19 +7,18 @@ request that is rejected here reaches no replica and gets an error in the form o
 import itertools
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from gateway.api.admission import Admission, Entry, Permit, RequestSize
-from gateway.api.auth import Keyring
 from gateway.api.azure_paths import deployment_of
-from gateway.api.body_reader import Arrival, BodyLimits
+from gateway.api.body_reader import Arrival
 from gateway.api.dialects.base import ClientApi
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
 from gateway.api.response import EventStream, JsonAnswer, TellingAnswer, TellingStream, respond_error
 from gateway.api.response_writer import ResponseWriter
+from gateway.api.serving import AttemptLimits, Serving
 from gateway.api.websocket import is_handshake
 from gateway.errors import (
     GatewayError,
@@ -34,7 +33,6 @@ from gateway.estimation.tokens import text_tokens
 from gateway.events import RequestRejected
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
-from gateway.inbound.parsed import NumberLimits
 from gateway.inbound.request import Inbound, parse
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
@@ -44,71 +42,6 @@ from providers.base import Api, Call, Headers
 
 _ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # vLLM's further paths
 _CLIENT_GONE = 499  # the status in logs of a client that disconnected
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """Limits on client requests.
-
-    Attributes:
-        bounds: limits on numbers in a body.
-        passed_headers: names of client headers to pass on.
-        default_model: name of the model of requests without a known one; None if those are errors.
-    """
-
-    bounds: NumberLimits
-    passed_headers: frozenset[bytes]
-    default_model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptLimits:
-    """Limits on the upstream attempts for one key's requests.
-
-    Attributes:
-        hedge: True if requests may be hedged.
-        attempts_max: largest number of attempts of a request, hedges and failed ones included.
-    """
-
-    hedge: bool
-    attempts_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The objects built from the settings that serve requests.
-
-    Attributes:
-        models: models by public name and by alias.
-        keyring: API keys and the models they may use.
-        bodies: limits on request bodies.
-        admission: gives permits to requests.
-        counts: the same for requests that only count tokens, whose limits are separate, as at Anthropic.
-        limits: limits on client requests.
-        attempts: limits on attempts by name of the key, for keys that have some.
-    """
-
-    models: Mapping[str, Model]
-    keyring: Keyring
-    bodies: BodyLimits
-    admission: Admission
-    counts: Admission
-    limits: RequestLimits
-    attempts: Mapping[str, AttemptLimits] = field(default_factory=dict)
-
-    def model(self, key_name: str, requested: str) -> Model:
-        """Return the requested model, or the default one.
-
-        Raises:
-            UnknownModel: there is no such model.
-            ModelNotAllowed: the key may not use it.
-        """
-        model = self.models.get(requested)
-        if model is None and self.limits.default_model is not None:
-            model = self.models[self.limits.default_model]
-        if model is None or not self.keyring.may_use(key_name, model.name):
-            raise self.keyring.model_error(key_name, requested, self.models)
-        return model
 
 
 class RacedExchange(ClientExchange):
@@ -142,7 +75,7 @@ class RacedExchange(ClientExchange):
         if serving.keyring.has_keys:
             self._connection.admit(known=True)
         self._entry = serving.admission.enter(key_name)  # before the body: a key at its limit cannot send any
-        return Arrival(serving.bodies, key_name, self._reject)
+        return Arrival(serving.bodies, key_name, head.headers, self._reject)
 
     def _answer(self, body: bytes) -> None:
         routes, response, key_name = self._routes, self.response, self._key_name

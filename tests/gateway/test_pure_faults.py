@@ -16,7 +16,8 @@ from gateway import estimation, hedging, limits, pool, routing
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.auth import Keyring
 from gateway.api.body_reader import BodyLimits
-from gateway.api.routes import RacedRoutes, RequestLimits, Serving
+from gateway.api.routes import RacedRoutes
+from gateway.api.serving import RequestLimits, Serving
 from gateway.api.turns import Turns
 from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event

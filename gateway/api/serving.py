@@ -1,0 +1,75 @@
+"""The models, keys and limits of the settings in force; a reload replaces them. No units."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.api.admission import Admission
+from gateway.api.auth import Keyring
+from gateway.api.body_reader import BodyLimits
+from gateway.inbound.parsed import NumberLimits
+from gateway.race.context import Model
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Limits on client requests.
+
+    Attributes:
+        bounds: limits on numbers in a body.
+        passed_headers: names of client headers to pass on.
+        default_model: name of the model of requests without a known one; None if those are errors.
+    """
+
+    bounds: NumberLimits
+    passed_headers: frozenset[bytes]
+    default_model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """Limits on the upstream attempts for one key's requests.
+
+    Attributes:
+        hedge: True if requests may be hedged.
+        attempts_max: largest number of attempts of a request, hedges and failed ones included.
+    """
+
+    hedge: bool
+    attempts_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The objects built from the settings that serve requests.
+
+    Attributes:
+        models: models by public name and by alias.
+        keyring: API keys and the models they may use.
+        bodies: limits on request bodies.
+        admission: gives permits to requests.
+        counts: the same for requests that only count tokens, whose limits are separate, as at Anthropic.
+        limits: limits on client requests.
+        attempts: limits on attempts by name of the key, for keys that have some.
+    """
+
+    models: Mapping[str, Model]
+    keyring: Keyring
+    bodies: BodyLimits
+    admission: Admission
+    counts: Admission
+    limits: RequestLimits
+    attempts: Mapping[str, AttemptLimits] = field(default_factory=dict)
+
+    def model(self, key_name: str, requested: str) -> Model:
+        """Return the requested model, or the default one.
+
+        Raises:
+            UnknownModel: there is no such model.
+            ModelNotAllowed: the key may not use it.
+        """
+        model = self.models.get(requested)
+        if model is None and self.limits.default_model is not None:
+            model = self.models[self.limits.default_model]
+        if model is None or not self.keyring.may_use(key_name, model.name):
+            raise self.keyring.model_error(key_name, requested, self.models)
+        return model
