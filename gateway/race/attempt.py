@@ -24,7 +24,7 @@ from providers.errors import EmptyAnswer, ProtocolError, TimedOut, UpstreamError
 
 PREAMBLE_BYTES_MAX = 256 * 1024
 _MALFORMED_MAX = 1  # events skipped per stream; a second one means that the stream is broken
-_REQUEST_ID_HEADERS = (b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id")
+_REQUEST_ID_HEADERS = frozenset({b"x-request-id", b"request-id", b"apim-request-id", b"x-ms-request-id"})
 
 # Looked up once, because Python 3.11 looks up a member in its class slowly.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
