@@ -27,8 +27,8 @@ def _wanted() -> dict[str, list[Requirement]]:
     """Return lock -> the requirements that pyproject.toml gives it."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         pyproject = tomllib.load(file)
-    runtime = pyproject["project"]["dependencies"]
     extras = pyproject["project"]["optional-dependencies"]
+    runtime = [*pyproject["project"]["dependencies"], *extras["share"]]
     build = pyproject["dependency-groups"]["build"]
     groups = [runtime, build, [*runtime, *build, *extras["bench"], *extras["dev"]]]
     return {lock: [Requirement(line) for line in group] for lock, group in zip(LOCKS, groups, strict=True)}

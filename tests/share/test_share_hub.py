@@ -1,9 +1,12 @@
-"""The engine that adds up the asks of all heads."""
+"""The engines that add up the asks of all heads: the hub of a host, and the functions in a Redis server.
+
+Both pass the same tests, and answer random asks equally.
+"""
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import pytest
@@ -28,16 +31,47 @@ from gateway.share.words import (
     SlotsAnswer,
     SlotsAsk,
 )
+from redis_server import redis_server
+from share_engines import ServerEngine, SharedEngine
 
 T = TypeVar("T", bound=Answer)
+Engines: TypeAlias = Callable[[], SharedEngine]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
+    """The functions in a real server."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as process:
+        engine = ServerEngine(process.socket)
+        yield engine
+        engine.close()
+
+
+@pytest.fixture(scope="module", params=["hub", "server"])
+def engines(request: pytest.FixtureRequest) -> Engines:
+    """Return a function that makes an empty engine."""
+    if request.param == "hub":
+        return ShareHub
+    engine: ServerEngine = request.getfixturevalue("server")
+
+    def emptied() -> ServerEngine:
+        engine.lose()
+        return engine
+
+    return emptied
 
 
 class Heads:
-    """Heads of one hub, at a time that the test sets."""
+    """Heads of one engine, at a time that the test sets."""
 
-    def __init__(self) -> None:
-        self.hub = ShareHub()
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self.hub = engines()
         self.now_s = 1_000.0
+
+    def lose(self) -> None:
+        """Lose all that the engine has."""
+        self.hub = self._engines()
 
     def ask(self, head: str, ask: Ask, kind: type[T]) -> T:
         [answer] = self.hub.answer(self.now_s, head, [ask]).answers
@@ -67,7 +101,7 @@ class Heads:
         return self.ask(head, GaugeAsk("pool", rows), GaugeAnswer)
 
 
-def test_answers_come_in_the_order_of_the_asks() -> None:
+def test_answers_come_in_the_order_of_the_asks(engines: Engines) -> None:
     """One batch may hold every kind."""
     asks: list[Ask] = [
         NewsAsk([]),
@@ -76,25 +110,26 @@ def test_answers_come_in_the_order_of_the_asks() -> None:
         GaugeAsk("g", {}),
         SlotsAsk("c", 2, 0),
     ]
-    reply = ShareHub().answer(5.0, "a", asks)
+    reply = engines().answer(5.0, "a", asks)
     kinds = [NewsAnswer, BucketAnswer, SliceAnswer, GaugeAnswer, SlotsAnswer]
     assert [type(answer) for answer in reply.answers] == kinds
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=Reply) == reply
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(asks), type=list[Ask]) == asks
 
 
-def test_heads_that_are_silent_for_five_seconds_are_not_counted() -> None:
+def test_heads_that_are_silent_for_five_seconds_are_not_counted(engines: Engines) -> None:
     """The reply has the number of heads."""
-    hub = ShareHub()
+    hub = engines()
     assert hub.answer(0.0, "a", []).heads == 1
     assert [hub.answer(now_s, "b", []).heads for now_s in (1.5, 3.0, 4.5)] == [2, 2, 2]
     assert hub.answer(5.0, "b", []).heads == 1
-    assert hub.heads(6.0) == {"b": 1.0}
+    if isinstance(hub, ShareHub):
+        assert hub.heads(6.0) == {"b": 1.0}
 
 
-def test_heads_are_not_silent_while_the_engine_is_stopped() -> None:
+def test_heads_are_not_silent_while_the_engine_is_stopped(engines: Engines) -> None:
     """After a pause of the engine nothing is free that a head still has."""
-    heads = Heads()
+    heads = Heads(engines)
     heads.slots("a", 0, 4)
     heads.now_s += 60.0
     assert heads.slots("b", 0, 1).granted == 0
@@ -109,9 +144,9 @@ def test_heads_are_not_silent_while_the_engine_is_stopped() -> None:
 # buckets
 
 
-def test_a_bucket_is_full_at_first_and_refills() -> None:
+def test_a_bucket_is_full_at_first_and_refills(engines: Engines) -> None:
     """Heads share one bucket, which the engine's clock fills."""
-    heads = Heads()
+    heads = Heads(engines)
     assert heads.bucket(want=50).granted == 50
     answer = heads.bucket("b", want=50)
     assert (answer.granted, answer.left) == (10, 0)
@@ -121,9 +156,9 @@ def test_a_bucket_is_full_at_first_and_refills() -> None:
     assert heads.bucket().left == 60
 
 
-def test_less_than_the_least_is_not_granted_and_the_wait_is_stated() -> None:
+def test_less_than_the_least_is_not_granted_and_the_wait_is_stated(engines: Engines) -> None:
     """A head that is refused learns when to ask again."""
-    heads = Heads()
+    heads = Heads(engines)
     heads.bucket(want=55)
     answer = heads.bucket(want=20, least=8)
     assert (answer.granted, answer.left, answer.wait_s) == (0, 5, 3)
@@ -131,40 +166,40 @@ def test_less_than_the_least_is_not_granted_and_the_wait_is_stated() -> None:
     assert heads.bucket(want=20, least=8).granted == 8
 
 
-def test_more_than_the_bucket_holds_is_a_full_bucket() -> None:
+def test_more_than_the_bucket_holds_is_a_full_bucket(engines: Engines) -> None:
     """A request above the limit gets all of it."""
-    assert Heads().bucket(want=1_000, least=1_000).granted == 60
+    assert Heads(engines).bucket(want=1_000, least=1_000).granted == 60
 
 
-def test_what_was_spent_without_a_lease_is_a_debt() -> None:
+def test_what_was_spent_without_a_lease_is_a_debt(engines: Engines) -> None:
     """Nobody gets anything until the debt is repaid."""
-    heads = Heads()
+    heads = Heads(engines)
     epoch = heads.bucket(want=60).epoch
     heads.bucket(beyond=30, epoch=epoch)
     answer = heads.bucket(want=1, least=1)
     assert (answer.granted, answer.left, answer.wait_s) == (0, -30, 31)
 
 
-def test_what_is_given_back_is_there_for_others() -> None:
+def test_what_is_given_back_is_there_for_others(engines: Engines) -> None:
     """A head that stops needs no lease."""
-    heads = Heads()
+    heads = Heads(engines)
     epoch = heads.bucket(want=60).epoch
     heads.bucket(beyond=-20, epoch=epoch)
     assert heads.bucket("b", want=60).granted == 20
 
 
-def test_a_drained_bucket_has_nothing_left() -> None:
+def test_a_drained_bucket_has_nothing_left(engines: Engines) -> None:
     """A rejection by the provider empties it; a debt remains."""
-    heads = Heads()
+    heads = Heads(engines)
     assert heads.bucket(drained=True).left == 0
     assert heads.bucket(beyond=5, epoch=heads.bucket().epoch, drained=True).left == -5
 
 
-def test_a_lost_bucket_goes_on_from_the_lowest_hint() -> None:
+def test_a_lost_bucket_goes_on_from_the_lowest_hint(engines: Engines) -> None:
     """Debts of the life before are in the hints, and count once; a head without a hint changes nothing."""
-    heads = Heads()
+    heads = Heads(engines)
     old = heads.bucket(want=50).epoch
-    heads.hub = ShareHub()
+    heads.lose()
     heads.now_s += 1.0
     answer = heads.bucket("a", beyond=30, hint=10, epoch=old)
     assert answer.left == 10
@@ -175,21 +210,21 @@ def test_a_lost_bucket_goes_on_from_the_lowest_hint() -> None:
     assert heads.bucket("a", hint=0, epoch=answer.epoch).left == 5
 
 
-def test_what_heads_saved_while_the_engine_was_away_counts_in_its_next_life() -> None:
+def test_what_heads_saved_while_the_engine_was_away_counts_in_its_next_life(engines: Engines) -> None:
     """The hint takes it for spent; in the same life it was never taken."""
-    heads = Heads()
+    heads = Heads(engines)
     old = heads.bucket(want=50).epoch
     assert heads.ask("a", BucketAsk("k", 60, 60, epoch=old, saved=5), BucketAnswer).left == 10
-    heads.hub = ShareHub()
+    heads.lose()
     heads.now_s += 1.0
     assert heads.ask("a", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 8
     assert heads.ask("b", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 13
     assert heads.ask("c", BucketAsk("k", 60, 60, saved=5), BucketAnswer).left == 13
 
 
-def test_a_bucket_that_only_heads_fill() -> None:
+def test_a_bucket_that_only_heads_fill(engines: Engines) -> None:
     """With an infinite window nothing refills."""
-    heads = Heads()
+    heads = Heads(engines)
     epoch = heads.bucket(hint=0, window_s=math.inf).epoch
     heads.now_s += 500.0
     assert heads.bucket(want=1, least=1, window_s=math.inf).wait_s == math.inf
@@ -197,9 +232,9 @@ def test_a_bucket_that_only_heads_fill() -> None:
     assert heads.bucket(want=5, window_s=math.inf).granted == 3
 
 
-def test_of_two_limits_the_lower_one_counts_while_heads_have_it() -> None:
+def test_of_two_limits_the_lower_one_counts_while_heads_have_it(engines: Engines) -> None:
     """During a rolling change of a limit, the lower one holds."""
-    heads = Heads()
+    heads = Heads(engines)
     assert heads.bucket("a", amount=60).amount == 60
     assert heads.bucket("b", amount=30).amount == 30
     assert heads.bucket("a", want=60, amount=60).granted == 30
@@ -207,9 +242,9 @@ def test_of_two_limits_the_lower_one_counts_while_heads_have_it() -> None:
     assert heads.bucket("a", amount=60).amount == 60
 
 
-def test_a_clock_that_steps_back_gives_nothing() -> None:
+def test_a_clock_that_steps_back_gives_nothing(engines: Engines) -> None:
     """Nothing is refilled, and nothing fails."""
-    heads = Heads()
+    heads = Heads(engines)
     heads.bucket(want=60)
     heads.now_s -= 100.0
     assert heads.bucket().left == 0
@@ -222,10 +257,11 @@ def test_a_clock_that_steps_back_gives_nothing() -> None:
     )
 )
 def test_no_more_is_granted_than_one_bucket_allows(
+    engines: Engines,
     steps: list[tuple[str, float, float, float, float]],
 ) -> None:
     """All that is granted, charged to one bucket of the same size, never leaves it in debt."""
-    heads, true_left, epoch = Heads(), 60.0, Heads().bucket().epoch
+    heads, true_left = Heads(engines), 60.0
     epoch = heads.bucket().epoch
     for head, wait_s, want, least, beyond in steps:
         heads.now_s += wait_s
@@ -240,9 +276,9 @@ def test_no_more_is_granted_than_one_bucket_allows(
 # slots
 
 
-def test_slots_are_leased_up_to_the_limit() -> None:
+def test_slots_are_leased_up_to_the_limit(engines: Engines) -> None:
     """A head that lacks slots is shown to those that hold them."""
-    heads = Heads()
+    heads = Heads(engines)
     assert heads.slots("a", 0, 3) == SlotsAnswer(3, 0, 4)
     assert heads.slots("b", 0, 3) == SlotsAnswer(1, 3, 4)
     assert heads.slots("a", 3) == SlotsAnswer(0, 1, 4, wanted=True)
@@ -250,9 +286,9 @@ def test_slots_are_leased_up_to_the_limit() -> None:
     assert heads.slots("b", 1, 2) == SlotsAnswer(2, 1, 4)
 
 
-def test_slots_of_a_head_that_is_gone_are_free() -> None:
-    """After 5 s of silence, or at once when its connection ends."""
-    heads = Heads()
+def test_slots_of_a_head_that_is_gone_are_free(engines: Engines) -> None:
+    """After 5 s of silence, or at once when its connection to a hub ends."""
+    heads = Heads(engines)
     heads.slots("a", 0, 4)
     for pause_s in (1.7, 1.7, 1.5):
         heads.now_s += pause_s
@@ -261,18 +297,19 @@ def test_slots_of_a_head_that_is_gone_are_free() -> None:
     assert heads.slots("b", 0, 1).granted == 1
     heads.slots("b", 0)
     heads.slots("a", 0, 4)
-    heads.hub.gone("a")
-    assert heads.slots("b", 0, 4).granted == 4
+    if isinstance(heads.hub, ShareHub):
+        heads.hub.gone("a")
+        assert heads.slots("b", 0, 4).granted == 4
 
 
-def test_after_a_loss_slots_in_use_are_not_leased_again() -> None:
+def test_after_a_loss_slots_in_use_are_not_leased_again(engines: Engines) -> None:
     """The first head states what the others had; it counts until they have asked, at most 5 s."""
-    heads = Heads()
+    heads = Heads(engines)
     assert heads.slots("a", 1, 4, others=2) == SlotsAnswer(1, 2, 4)
     assert heads.slots("b", 2, 1, others=1) == SlotsAnswer(0, 2, 4, wanted=True)
     assert heads.slots("b", 1) == SlotsAnswer(0, 2, 4, wanted=True)
     assert heads.slots("a", 2, 4).granted == 1
-    heads = Heads()
+    heads = Heads(engines)
     heads.slots("a", 1, others=2)
     heads.now_s += 5.0
     assert heads.slots("a", 1, 4).granted == 3
@@ -281,9 +318,9 @@ def test_after_a_loss_slots_in_use_are_not_leased_again() -> None:
 # gauges
 
 
-def test_a_head_gets_the_sums_of_the_others() -> None:
+def test_a_head_gets_the_sums_of_the_others(engines: Engines) -> None:
     """Each head adds its own loads, which are fresh."""
-    heads = Heads()
+    heads = Heads(engines)
     assert heads.gauge("a", r1=(1, 100), r2=(2, 50)) == GaugeAnswer(1, {})
     assert heads.gauge("b", r1=(3, 10)) == GaugeAnswer(2, {"r1": [1, 100], "r2": [2, 50]})
     assert heads.gauge("a", r1=(0, 0)).others == {"r1": [3, 10]}
@@ -291,9 +328,9 @@ def test_a_head_gets_the_sums_of_the_others() -> None:
     assert heads.gauge("a").others == {}
 
 
-def test_loads_of_a_silent_head_go() -> None:
+def test_loads_of_a_silent_head_go(engines: Engines) -> None:
     """After 5 s they are not in the sums."""
-    heads = Heads()
+    heads = Heads(engines)
     heads.gauge("a", r1=(1, 100))
     heads.now_s += 3.0
     heads.gauge("b", r1=(2, 10))
@@ -301,9 +338,9 @@ def test_loads_of_a_silent_head_go() -> None:
     assert heads.gauge("c") == GaugeAnswer(2, {"r1": [2, 10]})
 
 
-def test_rows_may_differ_in_length() -> None:
+def test_rows_may_differ_in_length(engines: Engines) -> None:
     """A later version may add places; another one counts as 0 there."""
-    heads = Heads()
+    heads = Heads(engines)
     heads.gauge("a", r1=(1, 2))
     heads.gauge("b", r1=(1, 2, 3))
     assert heads.gauge("c").others == {"r1": [2, 4, 3]}
@@ -316,9 +353,9 @@ def test_rows_may_differ_in_length() -> None:
         st.tuples(st.sampled_from("abcd"), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9))), max_size=30
     )
 )
-def test_sums_are_those_of_the_last_values(steps: list[tuple[str, dict[str, int]]]) -> None:
+def test_sums_are_those_of_the_last_values(engines: Engines, steps: list[tuple[str, dict[str, int]]]) -> None:
     """However values come and go, the sums are exact."""
-    heads, last = Heads(), dict[str, dict[str, int]]()
+    heads, last = Heads(engines), dict[str, dict[str, int]]()
     for head, counts in steps:
         answer = heads.gauge(head, **{name: (count, 10 * count) for name, count in counts.items()})
         last[head] = counts
@@ -333,9 +370,9 @@ def test_sums_are_those_of_the_last_values(steps: list[tuple[str, dict[str, int]
 # slices
 
 
-def test_a_slice_adds_by_name_and_bin() -> None:
+def test_a_slice_adds_by_name_and_bin(engines: Engines) -> None:
     """Heads read the bins that changed since their last ask; a newcomer reads all."""
-    heads = Heads()
+    heads = Heads(engines)
     assert heads.ask("a", SliceAsk("s", {"e1": 1, "x": 7}), SliceAnswer) == SliceAnswer(200, {200: {"e1": 1, "x": 7}})
     assert heads.ask("b", SliceAsk("s", {"e1": 2}), SliceAnswer).bins == {200: {"e1": 3, "x": 7}}
     heads.now_s += 5.0
@@ -346,9 +383,9 @@ def test_a_slice_adds_by_name_and_bin() -> None:
     assert heads.ask("c", SliceAsk("other", {}), SliceAnswer).bins == {}
 
 
-def test_bins_are_dropped_after_two_minutes() -> None:
+def test_bins_are_dropped_after_two_minutes(engines: Engines) -> None:
     """A slice is as long as the window of what is learned."""
-    heads = Heads()
+    heads = Heads(engines)
     heads.ask("a", SliceAsk("s", {"e1": 1}), SliceAnswer)
     heads.now_s += 115.0
     assert heads.ask("a", SliceAsk("s", {}), SliceAnswer).bins == {200: {"e1": 1}}
@@ -356,9 +393,9 @@ def test_bins_are_dropped_after_two_minutes() -> None:
     assert heads.ask("a", SliceAsk("s", {}), SliceAnswer).bins == {}
 
 
-def test_a_bin_number_of_an_engine_before_reads_all() -> None:
+def test_a_bin_number_of_an_engine_before_reads_all(engines: Engines) -> None:
     """The numbers of an engine with another clock mean nothing."""
-    heads = Heads()
+    heads = Heads(engines)
     heads.ask("a", SliceAsk("s", {"e1": 1}), SliceAnswer)
     assert heads.ask("b", SliceAsk("s", {}, 9_999), SliceAnswer).bins == {200: {"e1": 1}}
 
@@ -366,9 +403,9 @@ def test_a_bin_number_of_an_engine_before_reads_all() -> None:
 # news
 
 
-def test_news_reach_every_head_once() -> None:
+def test_news_reach_every_head_once(engines: Engines) -> None:
     """The publisher sees how many heads have them; later news replace earlier ones of the same name."""
-    heads = Heads()
+    heads = Heads(engines)
 
     def ask(head: str, *news: News, after: int = 0) -> NewsAnswer:
         return heads.ask(head, NewsAsk(news, after), NewsAnswer)
@@ -418,7 +455,7 @@ def test_heads_and_names_and_news_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     """The oldest goes, or the new one is not taken."""
     for name in ("HEADS_MAX", "NAMES_MAX", "ROW_MAX", "NEWS_MAX"):
         monkeypatch.setattr(hub_module, name, 2)
-    heads = Heads()
+    heads = Heads(ShareHub)
     for head in "abc":
         heads.gauge(head, r=(1, 1))
     assert heads.gauge("c") == GaugeAnswer(2, {"r": [1, 1]})

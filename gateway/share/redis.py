@@ -1,0 +1,220 @@
+"""The engine of many hosts: a function library, ttft1.lua, in a Redis or Valkey server of version 7 or later.
+
+One connection and one task, which connects again and again: the server may be away at any time, also at the start.
+Batches that come while others are under way are sent together. The library is loaded at every connect, so that a server
+without data works at once. The address is looked up at every connect, of Sentinels too.
+
+Imported only if a server is configured; redis-py is an extra.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import AuthenticationError, RedisError
+
+from gateway.share.address import EngineAddress
+from gateway.share.wire import pack, unpack
+from gateway.share.words import Answer, Answered, Ask, Reply
+
+CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
+SILENCE_S: Final = 1.0  # without a byte of a reply, after which a connection is closed
+CALL_MAX: Final = 32  # asks in one function call, during which the server does nothing else
+QUEUE_MAX: Final = 256  # batches without a reply
+_PAUSES_S: Final = (0.05, 0.5)  # first and longest time between attempts to connect; doubled after each
+_REASON_MAX: Final = 200  # characters
+LIBRARY: Final = files("gateway.share").joinpath("ttft1.lua").read_text("utf-8")
+
+
+class Login(NamedTuple):
+    """User and password.
+
+    Attributes:
+        user: name of the user; None for the default one.
+        password: its password; None for no login.
+    """
+
+    user: str | None = None
+    password: str | None = None
+
+
+class _Batch(NamedTuple):
+    asks: Sequence[Ask]
+    answered: Answered
+
+
+class RedisEngine:
+    """The connection of one head to a server.
+
+    Args:
+        address: place of the server.
+        login: user and password.
+        fleet: name that the heads have in common.
+        head: name of this head, unique in the fleet.
+        rand: returns uniform random numbers in [0, 1).
+        tls: returns the TLS context of the next connection; used if the address demands TLS.
+
+    Attributes:
+        fault: reason for which there is no connection; "" with a connection. Without secrets.
+    """
+
+    def __init__(
+        self,
+        address: EngineAddress,
+        login: Login,
+        fleet: str,
+        head: str,
+        rand: Callable[[], float],
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ) -> None:
+        self.fault = "not connected yet"
+        self._address = address
+        self._login = login
+        self._call = ("FCALL", "ttft1_ask", 1, f"ttft1:{{{fleet}}}:heads", head)
+        self._rand = rand
+        self._tls = tls
+        self._waiting: deque[_Batch] = deque()
+        self._sent: deque[_Batch] = deque()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._pause_s = _PAUSES_S[0]
+
+    def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
+        """See `Engine.ask`."""
+        if self.fault or len(self._waiting) >= QUEUE_MAX:
+            asyncio.get_running_loop().call_soon(answered, None)
+        else:
+            self._waiting.append(_Batch(asks, answered))
+            self._wake.set()
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def run(self) -> None:
+        """Connect, and send batches, until the engine is closed."""
+        self._task = asyncio.current_task()
+        connect_s = CONNECT_S * (1 + len(self._address.hosts) * bool(self._address.service))
+        try:
+            while True:
+                connection = None
+                try:
+                    async with asyncio.timeout(connect_s):
+                        connection = await self._connect()
+                    self.fault = ""
+                    await self._serve(connection)
+                except (RedisError, OSError, ValueError) as error:
+                    self._lose(_reason(error))
+                finally:
+                    if connection is not None:
+                        await connection.disconnect(nowait=True)
+                await asyncio.sleep(self._pause_s * (0.5 + self._rand()))
+                self._pause_s = min(2 * self._pause_s, _PAUSES_S[1])
+        finally:
+            self._lose("closed")
+
+    def _lose(self, fault: str) -> None:
+        """Answer all batches that have no reply."""
+        self.fault = fault
+        for batch in (*self._sent, *self._waiting):
+            asyncio.get_running_loop().call_soon(batch.answered, None)
+        self._sent.clear()
+        self._waiting.clear()
+
+    async def _connect(self) -> AbstractConnection:
+        address = self._address
+        if address.service:
+            address = await self._primary()
+        connection = self._connection(address, self._login, address.database)
+        try:
+            await connection.connect()
+            await connection.send_command("FUNCTION", "LOAD", "REPLACE", LIBRARY)
+            await connection.read_response()
+            await connection.send_command(*self._call, *pack(()))
+            unpack((), await connection.read_response())
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    def _connection(self, address: EngineAddress, login: Login, database: int = 0) -> AbstractConnection:
+        common: dict[str, Any] = {
+            "db": database,
+            "username": login.user,
+            "password": login.password,
+            "socket_timeout": SILENCE_S,
+            "socket_connect_timeout": CONNECT_S,
+            "protocol": 2,
+            "driver_info": None,
+        }
+        if address.path:
+            return UnixDomainSocketConnection(path=address.path, **common)
+        host, port = address.hosts[0]
+        if not address.is_tls:
+            return Connection(host=host, port=port, **common)
+        connection = SSLConnection(host=host, port=port, **common)
+        connection.ssl_context.context = self._tls()
+        return connection
+
+    async def _primary(self) -> EngineAddress:
+        """Return the address of the server that the first Sentinel with an answer names."""
+        error: Exception = OSError("the Sentinels do not know the service")
+        for place in self._address.hosts:
+            sentinel = self._address._replace(hosts=(place,))
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    found = await self._named(sentinel)
+            except (RedisError, OSError) as failed:
+                error = failed
+                continue
+            if found is not None:
+                return sentinel._replace(hosts=(found,))
+        raise error
+
+    async def _named(self, sentinel: EngineAddress) -> tuple[str, int] | None:
+        for login in (Login(), self._login):
+            connection = self._connection(sentinel, login)
+            try:
+                await connection.connect()
+                await connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", sentinel.service)
+                found = await connection.read_response()
+            except AuthenticationError:
+                if login == self._login:
+                    raise
+            else:
+                return None if found is None else (found[0].decode(), int(found[1]))
+            finally:
+                await connection.disconnect(nowait=True)
+        return None
+
+    async def _serve(self, connection: AbstractConnection) -> None:
+        """Send what waits, and read the replies; then what has come meanwhile."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self._sent, self._waiting = self._waiting, self._sent
+            calls: list[tuple[str | int | bytes, ...]] = [
+                (*self._call, *pack(part)) for batch in self._sent for part in _parts(batch.asks)
+            ]
+            await connection.send_packed_command(connection.pack_commands(calls))
+            while self._sent:
+                asks = self._sent[0].asks
+                replies = [unpack(part, await connection.read_response()) for part in _parts(asks)]
+                answers: list[Answer] = [answer for reply in replies for answer in reply.answers]
+                loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].heads))
+            self._pause_s = _PAUSES_S[0]
+
+
+def _parts(asks: Sequence[Ask]) -> list[Sequence[Ask]]:
+    """Return a batch in parts for one call each; an empty one is a part as well."""
+    return [asks[start : start + CALL_MAX] for start in range(0, max(1, len(asks)), CALL_MAX)]
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:_REASON_MAX]

@@ -1,0 +1,80 @@
+"""The hub and the functions in a server answer every ask equally."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.share.hub import ShareHub
+from gateway.share.words import Ask, BucketAsk, GaugeAsk, News, NewsAsk, SliceAsk, SlotsAsk
+from redis_server import redis_server
+from share_engines import ServerEngine
+
+EIGHTHS = st.integers(-40, 800).map(lambda number: number / 8)  # exact in every order of additions
+KEYS = st.sampled_from(["k1", "k2"])
+NAMES = st.sampled_from(["r1", "r2", "ä \n", "7"])
+EPOCHS = st.sampled_from([0, 1_000_000])
+ASKS: st.SearchStrategy[Ask] = st.one_of(
+    st.builds(
+        BucketAsk,
+        key=KEYS,
+        amount=st.sampled_from([64.0, 32.0, 16]),
+        window_s=st.sampled_from([64.0, 1.0, math.inf]),
+        want=EIGHTHS.map(abs),
+        least=EIGHTHS.map(abs),
+        beyond=EIGHTHS,
+        hint=st.none() | EIGHTHS,
+        epoch=EPOCHS,
+        drained=st.booleans(),
+        saved=EIGHTHS.map(abs),
+    ),
+    st.builds(
+        SlotsAsk,
+        key=KEYS,
+        limit=st.integers(1, 6),
+        held=st.integers(0, 4),
+        want=st.integers(0, 4),
+        others=st.none() | st.integers(0, 4),
+    ),
+    st.builds(
+        GaugeAsk, key=KEYS, rows=st.dictionaries(NAMES, st.lists(st.integers(-3, 2**40), max_size=4), max_size=4)
+    ),
+    st.builds(
+        SliceAsk,
+        key=KEYS,
+        added=st.dictionaries(NAMES, st.integers(-(2**60), 2**60), max_size=3),
+        since=st.sampled_from([0, 200, 201, 9_999]),
+    ),
+    st.builds(
+        NewsAsk,
+        news=st.lists(st.builds(News, name=NAMES, value=NAMES, left_s=st.sampled_from([0.5, 4.0, 3600.0])), max_size=3),
+        after=st.sampled_from([0, 999_999, 1_000_000, 1_000_002, 2_000_000]),
+    ),
+)
+STEPS = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.125, 0.5, 1.0, 4.5, 130.0]), st.sampled_from("abc"), st.lists(ASKS, max_size=4)),
+    max_size=12,
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerEngine]:
+    """The functions in a real server."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as process:
+        engine = ServerEngine(process.socket)
+        yield engine
+        engine.close()
+
+
+@given(STEPS)
+def test_the_hub_and_the_server_agree(server: ServerEngine, steps: list[tuple[float, str, Sequence[Ask]]]) -> None:
+    """The same batches at the same times have the same replies, and every key has a TTL."""
+    hub, now_s = ShareHub(), 1_000.0
+    server.lose()
+    for wait_s, head, asks in steps:
+        now_s += wait_s
+        expected, replied = hub.answer(now_s, head, asks), server.answer(now_s, head, asks)
+        assert replied == expected
+    assert all(ttl > 0 for ttl in server.keys().values()), server.keys()

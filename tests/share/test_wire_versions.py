@@ -1,0 +1,56 @@
+"""Gateways with different wire versions share limits by their number while one replaces the other."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.share.words import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from redis_server import redis_server
+from share_engines import ServerEngine
+
+LIMIT = 600.0
+STEP_S = 0.25
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerEngine, ServerEngine]]:
+    """The functions of two versions in one server."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as process:
+        both = ServerEngine(process.socket), ServerEngine(process.socket, 2)
+        yield both
+        for each in both:
+            each.close()
+
+
+def test_a_limit_is_divided_by_heads_during_a_rolling_upgrade(versions: tuple[ServerEngine, ServerEngine]) -> None:
+    """Four heads are replaced one by one, back as well, at twice the limit: over by 5 % at most, most of it used."""
+    versions[0].lose()
+    plan = ["1111", "1112", "1122", "1222", "2222", "2221", "2211", "1111"]
+    now_s, true_left, deepest, granted = 1_000.0, LIMIT, 0.0, 0.0
+    for number in range(int(20 * len(plan) / STEP_S)):
+        now_s += STEP_S
+        true_left = min(LIMIT, true_left + STEP_S * LIMIT / 60)
+        for place, version in enumerate(plan[int(number * STEP_S / 20)]):
+            ask = BucketAsk("key", LIMIT, 60, want=5, least=1)
+            [answer] = versions[int(version) - 1].answer(now_s, f"{version}-{place}", [ask]).answers
+            assert isinstance(answer, BucketAnswer)
+            granted += answer.granted
+            true_left -= answer.granted
+            deepest = max(deepest, -true_left)
+    assert deepest <= 0.05 * LIMIT
+    assert granted >= 0.8 * (LIMIT + 20 * len(plan) * LIMIT / 60)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+def test_slots_are_divided_by_heads(versions: tuple[ServerEngine, ServerEngine], limit: int) -> None:
+    """Together the versions have exactly the limit, however it divides."""
+    versions[0].lose()
+    granted = 0
+    for number in range(4):  # a higher limit counts after 5 s
+        granted = 0
+        for version, head in ((0, "a"), (1, "b"), (1, "c")):
+            ask = SlotsAsk("key", limit, 0, limit if number == 3 else 0)
+            [answer] = versions[version].answer(1_000.0 + 3 * number, head, [ask]).answers
+            assert isinstance(answer, SlotsAnswer)
+            granted += answer.granted
+    assert granted == limit

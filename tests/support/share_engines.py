@@ -1,0 +1,59 @@
+"""The engines that add up the asks of heads, behind one face: the hub of a host, and the functions in a real server.
+
+Both have the test's clock: in the text of the functions, the server's TIME becomes a look at two keys.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+import redis
+
+from gateway.share.redis import LIBRARY
+from gateway.share.wire import pack, unpack
+from gateway.share.words import Ask, Reply
+
+_CLOCK = "call('TIME')"
+
+
+class SharedEngine(Protocol):
+    """An engine of several heads at a time of the test's."""
+
+    def answer(self, now_s: float, head: str, asks: Sequence[Ask]) -> Reply:
+        """Execute a batch of a head."""
+
+
+class ServerEngine:
+    """The functions in a server.
+
+    Args:
+        path: unix socket of the server.
+        version: wire version; another one than 1 is the same library under other names.
+    """
+
+    def __init__(self, path: Path, version: int = 1) -> None:
+        self._server = redis.Redis(unix_socket_path=str(path), protocol=2)
+        self._version = f"ttft{version}"
+        library = LIBRARY.replace("VERSION = 1", f"VERSION = {version}").replace("ttft1", self._version)
+        assert _CLOCK in library
+        self._server.function_load(library.replace(_CLOCK, "call('MGET', 'clock:s', 'clock:us')"), replace=True)
+
+    def answer(self, now_s: float, head: str, asks: Sequence[Ask]) -> Reply:
+        """Execute a batch of a head."""
+        micros = round(now_s * 1e6)
+        pipe = self._server.pipeline(transaction=False)
+        pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
+        pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:heads", head, *pack(asks))
+        return unpack(asks, cast("list[bytes]", pipe.execute())[1])
+
+    def lose(self) -> None:
+        """Lose all data, but not the functions."""
+        self._server.flushall()
+
+    def keys(self) -> dict[str, int]:
+        """Return the TTL in seconds of every key; -1 for none."""
+        return {str(key): self._server.ttl(key) for key in self._server.keys("ttft*")}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
