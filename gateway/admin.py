@@ -233,8 +233,10 @@ class Admin:
     async def _replicas(self) -> Response:
         models: dict[str, dict[str, object]] = {}
         for pool in await read_pools(self._state):
-            shown = {each.replica: {"out": each.out, "in_flight": each.in_flight} for each in pool.replicas}
-            models.setdefault(pool.model, {}).update(shown)
+            shown = models.setdefault(pool.model, {})
+            for each in pool.replicas:
+                drained = {"draining": True} if each.draining else {}
+                shown[each.replica] = {"out": each.out, "in_flight": each.in_flight, **drained}
         return _json({"models": models})
 
     async def _take(self, request: Request) -> Response:
@@ -274,7 +276,8 @@ class _EventStream(EventSourceResponse):
 
 
 def _model_state(model: str, pools: Sequence[PoolState]) -> dict[str, object]:
-    possible = any(replica.never_hedged is None for pool in pools for replica in pool.replicas)
+    listed = [replica for pool in pools for replica in pool.replicas if not replica.draining]
+    possible = any(replica.never_hedged is None for replica in listed)
     return {"model": model, "hedging_possible": possible, "pools": pools}
 
 

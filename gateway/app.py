@@ -5,10 +5,12 @@ Only this module and topology.py name concrete classes of every package. No poli
 
 import asyncio
 import logging
+import os
 import random
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from gateway.api.asgi import Application, Message, Receive, Scope, Send
@@ -27,9 +29,11 @@ from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
 from gateway.config.errors import ConfigError
+from gateway.discovery.driver import Discovery
 from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
 from gateway.events import AcceptingChanged, ConfigReloaded, Event, HedgingSwitched, ReplicaSwitched
 from gateway.learned_file import LearnedFile
+from gateway.model_parts import Tune
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.hub import Hub
 from gateway.observe.logs import RequestLog, loss_line, wants_text
@@ -40,7 +44,7 @@ from gateway.observe.usage import UsageReport, UsageTable
 from gateway.observe.writer import LineWriter
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
-from gateway.topology import Tune, build_topology
+from gateway.topology import build_topology
 from gateway.version import gateway_version
 from providers.anthropic.assembler import MessageAssembler
 from providers.base import Api, Headers
@@ -50,14 +54,8 @@ from providers.responses.protocol import OpenAIResponses
 
 _FIXED = ("listen", "admin_listen", "learned_file")  # sockets are bound once, and the file is read once
 _TRACEBACK_S = 60.0  # between tracebacks of the event loop: a failure in a callback may repeat with every event
-_HEALTH: Scope = {
-    "type": "http",
-    "method": "GET",
-    "path": "/healthz",
-    "root_path": "",
-    "query_string": b"",
-    "headers": [],
-}
+_NO_BODY = {"root_path": "", "query_string": b"", "headers": []}
+_HEALTH: Scope = {"type": "http", "method": "GET", "path": "/healthz", **_NO_BODY}
 _VERSION = gateway_version()  # reads a file, so not on the loop
 
 Reread = Callable[[], config.Settings]
@@ -83,10 +81,11 @@ class Gateway:
     Args:
         tasks: owner of every long-lived task; its loop must be running.
         reread: reads the settings again for a reload; None if there is no file.
-        tune: change of each model's hedging (`gateway.topology.Tune`); None for the settings as they are.
+        tune: change of each model's hedging (`gateway.model_parts.Tune`); None for the settings as they are.
 
     Attributes:
         learned: file of the learned state.
+        discovery: sources of replicas.
         draining: True while the gateway stops; /readyz then returns 503.
         application: public ASGI application, for the requests without an exchange.
         admin: admin ASGI application.
@@ -109,10 +108,12 @@ class Gateway:
         self._hub = Hub(loop)
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
+        apply = partial(self._apply, rows_only=True)
+        self.discovery = Discovery(tasks, self._runtime, apply, os.environ)
         self.learned = LearnedFile(settings.learned_file, lambda: self._topology.models, self._runtime)
         self._usage = UsageTable()
         process = ProcessValues(_VERSION, lambda: self._writer.lost)
-        self._metrics = Metrics(self._states, self._admission_state, process)
+        self._metrics = Metrics(self._states, self._admission_state, process, self.discovery.states)
         self._admin: _Admin | None = None  # until its application is built
         out = sys.stdout.fileno()
         text = wants_text("auto", out)
@@ -182,8 +183,16 @@ class Gateway:
         for race in tuple(self._routes.active):
             race.shut_down()
 
+    async def discover(self) -> None:
+        """Find the replicas of models with a source, once before the first request; then follow the sources."""
+        prepared = await self.discovery.prepare(self._topology.settings)
+        if prepared.followed:
+            self._apply(prepared.settings)
+            self.discovery.commit(prepared)
+
     def close(self) -> None:
         """Close idle connections, and flush the log."""
+        self.discovery.close()
         self._topology.close()
         self._hub.flush()
         self._writer.close()
@@ -212,6 +221,8 @@ class Gateway:
     def keep_warm(self) -> None:
         """Keep a connection open to every replica of each pool in use; must be called every few seconds."""
         self._topology.keep_warm()
+        for model, replica in self._topology.forget_drained(self._runtime.loop.time()):
+            self._metrics.forget(model, replica)
 
     async def reload(self) -> ConfigReloaded:
         """Read the settings again and apply them to new requests; running requests keep the old ones.
@@ -225,7 +236,9 @@ class Gateway:
                     raise ReloadFailed(
                         "there is no configuration file: the gateway was started with options; restart it"
                     )
-                event = self._apply(await asyncio.to_thread(self._reread))
+                prepared = await self.discovery.prepare(await asyncio.to_thread(self._reread))
+                event = self._apply(prepared.settings)
+                self.discovery.commit(prepared)
             except Exception as error:
                 if isinstance(error, ConfigError | ReloadFailed):
                     text = str(error)
@@ -240,19 +253,24 @@ class Gateway:
             self._hub.emit_now(event)
             return event
 
-    def _apply(self, settings: config.Settings) -> ConfigReloaded:
+    def _apply(self, settings: config.Settings, *, rows_only: bool = False) -> ConfigReloaded:
+        """Put settings in force; `rows_only`: they differ only in replicas that were found at run time."""
         old = self._topology
         fixed = [name for name in _FIXED if getattr(settings, name) != getattr(old.settings, name)]
         if fixed:
             raise ReloadFailed(
                 f"{' and '.join(fixed)} changed; restart the gateway to apply this file (no setting was changed)"
             )
-        topology = self._topology = build_topology(settings, self._tasks, self._runtime, old, self._tune)
+        topology = self._topology = build_topology(
+            settings, self._tasks, self._runtime, old, self._tune, rows_only=rows_only
+        )
         for named, replica in topology.replicas.items():  # one with new settings stays out, too
-            replica.out = named in old.replicas and old.replicas[named].out
+            if replica is not old.replicas.get(named):
+                replica.out = old.is_out(named)
+        topology.start_draining()
         for model in topology.models.values():
-            if all(replica.out for pool in model.pools for replica in pool.replicas):  # the file has removed the rest
-                self._take(model, [replica.name for pool in model.pools for replica in pool.replicas], out=False)
+            if model is not old.models.get(model.name) and all(replica.out for replica in model.replicas):
+                self._take(model, [replica.name for replica in model.replicas], out=False)  # the rest was removed
         self._routes.serving = self._counts.serving = topology.serving
         self._set_access(settings)
         old.close(keep=topology)
@@ -304,7 +322,7 @@ class Gateway:
         now_s = self._runtime.loop.time()
         for model in self._topology.models.values():
             for pool in model.pools:
-                yield from pool_state(model.name, pool, now_s)
+                yield from pool_state(model.name, pool, now_s, self._topology.draining(model.name, pool.name))
 
     def _admission_state(self) -> AdmissionState:
         topology = self._topology
@@ -315,7 +333,9 @@ class Gateway:
         model = self._topology.models.get(name)
         if model is None:
             return None
-        return {**describe(model, self._runtime.loop.time(), quantiles), "learned_file": self.learned.describe()}
+        described = describe(model, self._runtime.loop.time(), quantiles)
+        found = [source for source in self.discovery.states() if source.model == name]
+        return {**described, "discovery": found, "learned_file": self.learned.describe()}
 
     def _switch(self, name: str | None, /, *, on: bool) -> None:
         for model in self._topology.models.values():
@@ -332,7 +352,7 @@ class Gateway:
                 f"replica {name[:80]!r} does not exist; GET /admin/replicas lists the replicas", param="replica"
             )
         for model in models if out else ():
-            if all(replica.out or replica.name == name for pool in model.pools for replica in pool.replicas):
+            if all(replica.out or replica.name == name for replica in model.replicas):
                 raise LastReplica(
                     f"{name} is the last replica of {model.name}; take another one in first", param="replica"
                 )

@@ -236,6 +236,17 @@ class OverKeyLimit(GatewayError):
             self.should_retry = False  # a retry will not fit either
 
 
+class NoReplicas(GatewayError):
+    """The source of the model's replicas has not found any yet."""
+
+    status = 503
+    code = "no_replicas"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class Overloaded(GatewayError):
     """The model's queue or the memory for request bodies is full."""
 

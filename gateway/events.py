@@ -249,6 +249,44 @@ class ReplicaSwitched:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasFound:
+    """A source (`discover`) added replicas to a pool, or removed some.
+
+    Attributes:
+        source: name of the source.
+        added: names of new replicas, at most 20.
+        removed: names of removed replicas, at most 20.
+        replicas: number of the source's replicas from now on.
+    """
+
+    at_s: float
+    model: str
+    pool: str
+    source: str
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryChanged:
+    """Answers of a source (`discover`) began to be unusable, or are used again.
+
+    Attributes:
+        source: name of the source.
+        replicas: number of its replicas, which stay in use meanwhile.
+        error: state of the answer; None if answers are used again.
+    """
+
+    at_s: float
+    model: str
+    pool: str
+    source: str
+    replicas: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigReloaded:
     """A reload of the configuration; with an error nothing has changed.
 
@@ -342,6 +380,8 @@ Event = (
     | BreakerChanged
     | HedgingSwitched
     | ReplicaSwitched
+    | ReplicasFound
+    | DiscoveryChanged
     | ConfigReloaded
     | LearnedRestored
     | LearnedFileFailed

@@ -15,14 +15,14 @@ import logging
 import os
 import stat
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final
 
 import msgspec
 
+from gateway.daemon_thread import on_thread
 from gateway.events import LearnedFileFailed, LearnedRestored
 from gateway.pool.learned import VERSION, Learned, LearnedModel, learned_pool, restore_pool
 from gateway.race.context import Model, Runtime
@@ -35,8 +35,6 @@ _FILE_BYTES_MAX: Final = 32_000_000
 _SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
 _FORMAT: Final = "ttft-gateway learned state"
 _BEGINNING: Final = f'{{"format":"{_FORMAT}"'.encode()
-
-_T = TypeVar("_T")
 
 
 class _Header(msgspec.Struct):
@@ -73,7 +71,7 @@ class LearnedFile:
         if self._file is None:
             return
         file, now_s = self._file, self._runtime.loop.time()
-        reading = _on_thread(lambda: _read(file), "read learned state")
+        reading = on_thread(lambda: _read(file), "read learned state")
         try:
             learned = await asyncio.wait_for(reading, _READ_S_MAX)
             if learned is not None:
@@ -121,7 +119,7 @@ class LearnedFile:
         """Write on a thread, after the end of the previous write."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
-        self._writing = _on_thread(lambda: _replace(file, msgspec.json.encode(learned)), "write learned state")
+        self._writing = on_thread(lambda: _replace(file, msgspec.json.encode(learned)), "write learned state")
         self._writing.add_done_callback(lambda written: written.exception())  # which nothing else does if it is late
         await asyncio.shield(self._writing)
 
@@ -225,34 +223,6 @@ def _replace(file: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
-
-
-def _on_thread(call: Callable[[], _T], name: str) -> "asyncio.Future[_T]":
-    """Run a call on a daemon thread of its own; one that hangs delays no name lookup and not the end of the process."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[_T] = loop.create_future()
-
-    def finish(result: _T | None, error: Exception | None) -> None:
-        if answer.done():  # given up
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(cast("_T", result))
-
-    def run() -> None:
-        result: _T | None = None
-        error: Exception | None = OSError("internal error")
-        try:
-            result, error = call(), None
-        except (OSError, _Unusable, _Foreign) as fault:
-            error = fault
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(finish, result, error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return answer
 
 
 def _wall_s() -> float:

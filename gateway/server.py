@@ -30,7 +30,7 @@ from gateway.http_server import (
     name_of,
     waiting_connections,
 )
-from gateway.topology import Tune
+from gateway.model_parts import Tune
 
 READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
@@ -75,7 +75,7 @@ async def run(
             open files may later all be in use.
         meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
         reread: reads the settings again for a reload; None if there is no file.
-        tune: see `gateway.topology.Tune`.
+        tune: see `gateway.model_parts.Tune`.
 
     Raises:
         ListenError: an address is in use or not local.
@@ -87,6 +87,7 @@ async def run(
         addresses = Addresses(name_of(sockets[0]), name_of(sockets[1]) if len(sockets) > 1 else None)
         async with asyncio.TaskGroup() as tasks:
             gateway = Gateway(settings, tasks, reread, tune)
+            await gateway.discover()
             await gateway.learned.restore()
             asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
             servers = _servers(gateway, sockets)

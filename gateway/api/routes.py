@@ -23,6 +23,7 @@ from gateway.api.websocket import is_handshake
 from gateway.errors import (
     GatewayError,
     MethodNotAllowed,
+    NoReplicas,
     ShuttingDown,
     UnsupportedApi,
     UnsupportedUpgrade,
@@ -41,6 +42,7 @@ from gateway.routing.replicas import Replica
 from providers.base import Api, Call, Headers
 
 _ENGINE_PATHS = {"/rerank": Api.RERANK, "/v2/rerank": Api.RERANK, "/tokenize": Api.TOKENIZE}  # vLLM's further paths
+_NO_REPLICAS_RETRY_S = 5.0  # between two look-ups of replicas, by default
 _CLIENT_GONE = 499  # the status in logs of a client that disconnected
 
 
@@ -206,6 +208,11 @@ class RacedRoutes:
     def _model(self, serving: Serving, key_name: str, requested: str, api: Api) -> Model:
         """Return the requested model, if the key may use it and it supports this API."""
         model = serving.model(key_name, requested)
+        if not model.apis:
+            raise NoReplicas(
+                f"model {model.name!r} has no replicas yet; retry later, or check the source in its `discover`",
+                _NO_REPLICAS_RETRY_S,
+            )
         if api not in model.apis:
             supported = ", ".join(f"/v1/{each.value}" for each in self.apis if each in model.apis)
             raise UnsupportedApi(f"model {requested!r} is not supported at /v1/{api.value}; use {supported}")

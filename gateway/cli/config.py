@@ -14,8 +14,10 @@ from gateway.cli.environment import read_environment
 from gateway.cli.hedging import hedging_details, hedging_summary
 from gateway.cli.parser import CONFIG_FILE, CONFIG_VARIABLE, PROGRAM, ExitCode
 from gateway.cli.terminal import fail, warn
+from gateway.config.discovered import PoolPlace, expected, sources, with_rows
 from gateway.config.errors import ConfigError
 from gateway.config.loader import json_schema, load, masked
+from gateway.config.replica_list import read_replicas
 from gateway.config.settings import ModelSettings, Replicas, Settings
 
 
@@ -28,11 +30,18 @@ def check_config(arguments: argparse.Namespace) -> ExitCode:
         return report_problems(error)
     for caution in cautions(settings):
         warn(caution)
-    replicas = sum(len(pool) for model in settings.models for pool in pools(model))
-    print(f"{file}: valid ({_count(len(settings.models), 'model')}, {_count(replicas, 'replica')})")
-    for model in settings.models:
-        print(f"  {model.name}: {hedging_summary(settings, model)}")
-        for line in hedging_details(settings, model):
+    try:
+        listed = _listed(settings)
+    except ConfigError as error:
+        return report_problems(error)
+    replicas = sum(len(pool) for model in with_rows(settings, listed).models for pool in pools(model))
+    counts = [_count(len(settings.models), "model"), _count(replicas, "replica")]
+    if found := sources(settings):
+        counts.append(f"{_count(len(found), 'source')} of further replicas")
+    print(f"{file}: valid ({', '.join(counts)})")
+    for model in (described := expected(settings, listed)).models:
+        print(f"  {model.name}: {hedging_summary(described, model)}")
+        for line in dict.fromkeys(hedging_details(described, model)):
             print(f"    {line}")
     return ExitCode.OK
 
@@ -95,6 +104,21 @@ def cautions(settings: Settings) -> Iterator[str]:
     for model in settings.models:
         if "queue" in model.model_fields_set and model.concurrency is None:
             yield f"model {model.name} has a queue but no concurrency; requests are never queued"
+
+
+def _listed(settings: Settings) -> dict[PoolPlace, Replicas]:
+    """Return the replicas of the files that `discover` names, and warn of files that do not exist yet.
+
+    Raises:
+        ConfigError: a file is unreadable or invalid.
+    """
+    listed = {}
+    for place, source in sources(settings).items():
+        if source.file is not None and not Path(source.file).exists():
+            warn(f"the file {source.file} does not exist; {place.model} gets no replicas from it until it does")
+        elif source.file is not None:
+            listed[place] = read_replicas(Path(source.file), os.environ, settings, place)
+    return listed
 
 
 def _count(number: int, noun: str) -> str:

@@ -22,6 +22,8 @@ from gateway.cli.parser import PROGRAM, ExitCode, parse
 from gateway.cli.process import run_until_end
 from gateway.cli.stderr import stderr_off_loop
 from gateway.cli.terminal import bold, fail, warn
+from gateway.config.discovered import expected, name_of
+from gateway.config.discovered import pools as listing_pools
 from gateway.config.errors import ConfigError, ConfigProblem
 from gateway.config.loader import from_replicas, load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
@@ -115,7 +117,7 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
     for model in settings.models[:_LISTED_MAX]:
         yield f"  {_describe(settings, model)}"
     if more := settings.models[_LISTED_MAX:]:
-        unhedged = sum(not is_hedged(settings, model) for model in more)
+        unhedged = sum(not is_hedged(*_expected(settings, model)) for model in more)
         yield f"  and {len(more)} more models" + (f", {unhedged} of them without hedging" if unhedged else "")
     if generated_key is not None:
         yield f"  key {generated_key}, generated for this run because no keys are configured"
@@ -124,8 +126,17 @@ def _introduction(settings: Settings, addresses: Addresses, generated_key: str |
 
 
 def _describe(settings: Settings, model: ModelSettings) -> str:
-    names = " then ".join(", ".join(map(_shown_name, pool)) for pool in pools(model))
-    return f"{model.name}: {names}; {hedging_summary(settings, model)}"
+    names = " then ".join(
+        ", ".join([*map(_shown_name, pool.replicas), *([] if pool.discover is None else [name_of(pool.discover)])])
+        for pool in listing_pools(model)
+    )
+    return f"{model.name}: {names}; {hedging_summary(*_expected(settings, model))}"
+
+
+def _expected(settings: Settings, model: ModelSettings) -> tuple[Settings, ModelSettings]:
+    """Return settings and a model with stand-ins for replicas that are found later."""
+    described = expected(settings, {})
+    return described, next(each for each in described.models if each.name == model.name)
 
 
 def _shown_name(replica: ReplicaSettings) -> str:

@@ -12,7 +12,8 @@ from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
 from gateway.config.renamed import CHANGED_VALUES, RENAMED_KEYS
-from gateway.config.settings import Section, sections
+from gateway.config.section import Section
+from gateway.config.sections import sections
 
 _QUOTED_MAX = 80  # characters of a value that a message quotes
 _SECRET = frozenset({"key", "admin_key", "api_key", "proxy", "headers"})

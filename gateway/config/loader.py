@@ -18,14 +18,15 @@ from gateway.config import settings as settings_module
 from gateway.config.descriptions import attribute_docs
 from gateway.config.document import Document, Loc, Position, read_yaml
 from gateway.config.errors import ConfigError, ConfigProblem, finding
-from gateway.config.rules import Finding, RawMapping, broken_rules, entries, path, replicas
-from gateway.config.settings import Settings, sections
+from gateway.config.rules import Finding, RawMapping, broken_rules, entries, path, pools, replicas, templates
+from gateway.config.sections import sections
+from gateway.config.settings import Settings
 from gateway.config.tls import TlsFault, TlsFiles, tls_context
 from gateway.config.values import secret_fault, with_v1
 
 _FILE_BYTES_MAX = 1_000_000
 _SECRET_BYTES_MAX = 16_384
-_PROBLEMS_MAX = 100  # reported at a time; a file of another program may have as many as lines
+PROBLEMS_MAX = 100  # reported at a time; a file of another program may have as many as lines
 _OPTIONS = (  # correction for a file -> correction for a command line
     (re.compile("add `keys: [^`]*`"), "write `keys` in a configuration file"),
     (re.compile("`allow_anonymous: true`"), "`--allow-anonymous`"),
@@ -46,17 +47,30 @@ def load(file: Path, env: Mapping[str, str], defaults: Mapping[str, object] | No
     Raises:
         ConfigError: the file or a secret file is unreadable or invalid.
     """
-    try:
-        text = _read(file, _FILE_BYTES_MAX)
-    except _Unreadable as error:
-        raise ConfigError((ConfigProblem(str(file), None, None, "", str(error)),)) from None
-    document = read_yaml(text, env)
+    document = read_yaml(read_text(file), env)
     _add_defaults(document.data, defaults or {})
     settings, findings = _check(document, file.parent)
     if settings is None or findings:
-        problems = [_problem(str(file), document, loc, message) for loc, message in findings]
-        raise ConfigError(tuple(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))))
+        raise located(file, document, findings)
     return settings
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a configuration file.
+
+    Raises:
+        ConfigError: it is unreadable or too large.
+    """
+    try:
+        return _read(file, _FILE_BYTES_MAX)
+    except _Unreadable as error:
+        raise ConfigError((ConfigProblem(str(file), None, None, "", str(error)),)) from None
+
+
+def located(file: Path, document: Document, findings: Sequence[Finding]) -> ConfigError:
+    """Return the error for the problems of a file, at most one for each path, in the order of their positions."""
+    problems = [_problem(str(file), document, loc, message) for loc, message in _first_of_each(findings)]
+    return ConfigError(tuple(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))))
 
 
 def from_replicas(
@@ -101,6 +115,8 @@ def masked(settings: Settings) -> str:
     for _, entry, field in _secret_entries(shown):
         if entry[f"{field}_file"]:
             entry[field] = None
+    for _, pool in (each for at, model in entries(shown, (), "models") for each in pools(model, at)):
+        pool["replicas"] = pool["replicas"] or None
     return yaml.safe_dump(_without_none(shown), sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -114,7 +130,8 @@ def json_schema() -> dict[str, object]:
         properties = definitions[section.__name__]["properties"]
         names = {field.alias or name: name for name, field in section.model_fields.items()}
         for key, value in properties.items():
-            if (description := descriptions[section.__name__].get(names[key])) is not None:
+            docs = (descriptions.get(each.__name__, {}) for each in section.__mro__)
+            if description := next((found for each in docs if (found := each.get(names[key]))), None):
                 value["description"] = description
             properties[key] = _property(dict(sorted(value.items())), defaults.get(key))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -182,33 +199,44 @@ def _check(document: Document, folder: Path) -> tuple[Settings | None, list[Find
         findings = findings or [((), "the file is empty; write at least `models:` with one model and its replicas")]
         return None, findings
     if isinstance(data, dict):
-        findings += _take_secrets(data, folder)
-        findings += _take_tls(data, folder)
+        findings += take_secrets(data, folder)
+        findings += take_tls(data, folder)
         if isinstance(kept := data.get("learned_file"), str) and kept not in ("", "off"):
             data["learned_file"] = str((folder / kept).absolute())
+        for source in (each for at, model in entries(data, (), "models") for _, each in templates(model, at)):
+            if isinstance(file := source.get("file"), str) and file:
+                source["file"] = str((folder / file).absolute())
     settings = None
     try:
         settings = Settings.model_validate(data)
     except ValidationError as error:
-        for detail in error.errors(include_url=False)[:_PROBLEMS_MAX]:
+        for detail in error.errors(include_url=False)[:PROBLEMS_MAX]:
             if detail["type"] != "too_short" or not detail["input"]:  # otherwise an item is at fault
                 findings.append(finding(detail, document.references.get(detail["loc"])))
     if isinstance(data, dict):
         findings += broken_rules(data)
+    return settings, _first_of_each(findings)
+
+
+def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:
     first: dict[Loc, str] = {}
     for loc, message in findings:
         first.setdefault(loc, message)
-    return settings, list(first.items())[:_PROBLEMS_MAX]
+    return list(first.items())[:PROBLEMS_MAX]
+
+
+def _rows(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
+    return [*replicas(model, loc), *templates(model, loc)]
 
 
 def _secret_entries(data: RawMapping) -> list[tuple[Loc, RawMapping, str]]:
     """Return each mapping that can name a secret file, with the setting that the file replaces."""
-    every_replica = (replica for loc, model in entries(data, (), "models") for replica in replicas(model, loc))
+    every_replica = (row for at, model in entries(data, (), "models") for row in _rows(model, at))
     keys = ((loc, entry, "key") for loc, entry in entries(data, (), "keys"))
     return [((), data, "admin_key"), *keys, *((loc, entry, "api_key") for loc, entry in every_replica)]
 
 
-def _take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
+def take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
     """Set each secret that has a file to the content of the file."""
     findings: list[Finding] = []
     for loc, entry, field in _secret_entries(data):
@@ -227,10 +255,10 @@ def _take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
     return findings
 
 
-def _take_tls(data: RawMapping, folder: Path) -> list[Finding]:
+def take_tls(data: RawMapping, folder: Path) -> list[Finding]:
     """Make the paths of TLS files absolute, and load the files."""
     findings: list[Finding] = []
-    for loc, entry in (replica for at, model in entries(data, (), "models") for replica in replicas(model, at)):
+    for loc, entry in (row for at, model in entries(data, (), "models") for row in _rows(model, at)):
         connection = entry.get("connection")
         if not isinstance(connection, dict):
             continue

@@ -11,7 +11,8 @@ from difflib import get_close_matches
 from pydantic_core import PydanticCustomError
 
 from gateway.config.document import Loc
-from gateway.config.settings import LimitSettings, Settings, headers_of_kind
+from gateway.config.kinds import headers_of_kind
+from gateway.config.settings import LimitSettings, Settings
 from gateway.config.values import Address, parse_address, parse_size
 
 _azure_deployment = re.compile(r"/openai/deployments/[^/]+/?$").search
@@ -33,14 +34,24 @@ def entries(parent: RawMapping, loc: Loc, key: str) -> list[tuple[Loc, RawMappin
 
 def replicas(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
     """Return every replica of a model with its path, those of its fallbacks last."""
-    pools = [(loc, model), *entries(model, loc, "fallbacks")]
-    return [replica for pool_loc, pool in pools for replica in entries(pool, pool_loc, "replicas")]
+    return [replica for pool_loc, pool in pools(model, loc) for replica in entries(pool, pool_loc, "replicas")]
+
+
+def pools(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
+    """Return every list of replicas of a model with its path: the model itself, then its fallbacks."""
+    return [(loc, model), *entries(model, loc, "fallbacks")]
+
+
+def templates(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
+    """Return the settings of every source of a model's replicas with their path."""
+    found = (((*pool_loc, "discover"), pool.get("discover")) for pool_loc, pool in pools(model, loc))
+    return [(at, source) for at, source in found if isinstance(source, dict)]
 
 
 def broken_rules(data: RawMapping) -> list[Finding]:
     """Return all violations of rules between settings."""
     models = entries(data, (), "models")
-    every_replica = [replica for loc, model in models for replica in replicas(model, loc)]
+    every_replica = [row for loc, model in models for row in (*replicas(model, loc), *templates(model, loc))]
     return [
         *_repeated_names("key", entries(data, (), "keys")),
         *_repeated_secrets([((), {"key": data.get("admin_key")}), *entries(data, (), "keys")]),
@@ -57,6 +68,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *(finding for loc, model in models for finding in _no_primary(model, loc)),
         *_repeated_names("quota", entries(data, (), "quotas")),
         *_unused_quotas(entries(data, (), "quotas"), every_replica),
+        *(finding for loc, model in models for pool in pools(model, loc) for finding in _source(*pool)),
         *_body_limits(data),
         *_addresses(data),
         *_hedging(data, models),
@@ -154,9 +166,14 @@ def _size(value: object, default: int) -> int | None:
         return None
 
 
+def _known_rows(model: RawMapping, loc: Loc) -> list[tuple[Loc, RawMapping]]:
+    """Return the replicas of a model and the settings of those found in DNS; a file's rows are checked when read."""
+    return [*replicas(model, loc), *(row for row in templates(model, loc) if "file" not in row[1])]
+
+
 def _missing_boundaries(model: RawMapping, loc: Loc) -> Iterator[Finding]:
     """If requests must not leave a boundary, every replica needs one."""
-    every = replicas(model, loc)
+    every = _known_rows(model, loc)
     marked = next((at for at, entry in every if entry.get("boundary") is not None), None)
     if marked is None or model.get("cross_boundary") in ("failover", "always"):
         return
@@ -171,16 +188,45 @@ def _missing_boundaries(model: RawMapping, loc: Loc) -> Iterator[Finding]:
 
 def _no_primary(model: RawMapping, loc: Loc) -> Iterator[Finding]:
     """A pool needs a replica that takes primaries."""
-    for pool_loc, pool in [(loc, model), *entries(model, loc, "fallbacks")]:
+    for pool_loc, pool in pools(model, loc):
         rows = entries(pool, pool_loc, "replicas")
+        source = pool.get("discover")
+        if isinstance(source, dict) and source.get("backup_only") not in (True, "true"):
+            continue
         if rows and all(row.get("backup_only") in (True, "true") for _, row in rows):
             at, _ = rows[0]
             yield (*at, "backup_only"), "every replica of this list is backup_only; remove this line from at least one"
 
 
+def _source(loc: Loc, pool: RawMapping) -> Iterator[Finding]:
+    """A pool needs replicas or a source of them, and a source needs all that its kind needs."""
+    if "discover" not in pool and "replicas" not in pool:
+        example = "a, kind: vllm, base_url: http://10.0.0.1:8000/v1" if len(loc) == 2 else "c, ..."
+        yield (*loc, "replicas"), f"this setting is missing; write `replicas: [{{name: {example}}}]`"
+    source = pool.get("discover")
+    if not isinstance(source, dict):
+        return
+    at = (*loc, "discover")
+    if "dns" in source and "file" in source:
+        yield (*at, "file"), "`dns` is set as well; remove one of the two"
+    elif "dns" in source:
+        for name, example in (("port", "8000"), ("kind", "vllm")):
+            if name not in source:
+                yield (*at, name), f"this setting is missing; write `{name}: {example}`"
+    elif "file" not in source:
+        yield (
+            at,
+            "`dns` or `file` is missing; write `dns: vllm.llm.svc` with `port` and `kind`, or `file: replicas.yaml`",
+        )
+    elif "port" in source:
+        yield (*at, "port"), "only `dns` uses `port`; write it in `base_url` of the file's rows, and remove this line"
+
+
 def _unused_quotas(
     quotas: list[tuple[Loc, RawMapping]], every_replica: list[tuple[Loc, RawMapping]]
 ) -> Iterator[Finding]:
+    if any("file" in entry for _, entry in every_replica):  # its rows may use any quota
+        return
     used = sorted({quota for _, entry in every_replica if isinstance(quota := entry.get("quota"), str)})
     for loc, entry in quotas:
         name = entry.get("name")
@@ -312,7 +358,7 @@ def _cost_budgets(data: RawMapping, models: list[tuple[Loc, RawMapping]]) -> Ite
         for at, hedge in (((*loc, "hedge"), model.get("hedge")), (("hedge",), data.get("hedge"))):
             if not isinstance(hedge, dict) or "budget_unit" not in hedge:
                 continue
-            unpriced = next((found for found, entry in replicas(model, loc) if "prices" not in entry), None)
+            unpriced = next((found for found, entry in _known_rows(model, loc) if "prices" not in entry), None)
             if hedge["budget_unit"] == "cost" and "prices" not in model and unpriced is not None:
                 text = (
                     f"`budget_unit: cost` needs prices, but {path(unpriced)} has none; "

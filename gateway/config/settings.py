@@ -9,12 +9,13 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are cou
 """
 
 from collections.abc import Mapping
-from functools import cache
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field
 
+from gateway.config.kinds import Kind
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader
+from gateway.config.section import Section
 from gateway.config.values import (
     Address,
     BaseUrl,
@@ -22,17 +23,18 @@ from gateway.config.values import (
     Delay,
     Duration,
     HostName,
+    Interval,
     ListenAddress,
     Name,
     Number,
     OptionalAddress,
     OptionalFile,
+    Port,
     ProxyUrl,
     Secret,
     Share,
     Size,
     Switch,
-    invalid_value,
     no_boolean,
 )
 from providers.catalog import CATALOG, Auth
@@ -52,36 +54,6 @@ AuthName = Literal["bearer", "api-key", "x-api-key"]
 AUTHS: Mapping[AuthName, Auth] = {"bearer": Auth.BEARER, "api-key": Auth.API_KEY, "x-api-key": Auth.X_API_KEY}
 
 DEFAULT_POLICY: Policy = "adaptive"
-
-
-def _kind(value: str) -> str:
-    if value not in CATALOG:
-        raise invalid_value("it is not a supported kind", "one of " + ", ".join(sorted(CATALOG)))
-    return value
-
-
-Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": sorted(CATALOG)})]
-
-
-def headers_of_kind(kind: str) -> list[str]:
-    """Return the names of the headers that every request to a kind has; none for an unknown kind."""
-    return [name.decode() for name, _ in CATALOG[kind].headers] if kind in CATALOG else []
-
-
-def _key_without_unit(field: str) -> str:
-    return field.removesuffix("_s").removesuffix("_bytes")
-
-
-class Section(BaseModel):
-    """A mapping in the file: frozen; unknown keys are errors."""
-
-    model_config = ConfigDict(
-        defer_build=True,  # each is built once, as a part of the whole
-        frozen=True,
-        extra="forbid",
-        alias_generator=_key_without_unit,
-        hide_input_in_errors=True,  # inputs can be secrets
-    )
 
 
 class KeySettings(Section):
@@ -147,8 +119,8 @@ class BodySettings(Section):
     """Largest numbers to send; larger ones are lowered, absent ones stay absent."""
 
 
-class ReplicaSettings(Section):
-    """An endpoint that serves a model. With `api_key_file`, `api_key` is the file's content."""
+class ReplicaName(Section):
+    """The settings that only a replica itself has."""
 
     name: Name = Field(examples=["a"])
     """Name in logs, metrics and response headers; unique within the model, fallbacks included."""
@@ -156,6 +128,11 @@ class ReplicaSettings(Section):
     """Provider or server software of the endpoint."""
     base_url: BaseUrl = Field(examples=["http://10.0.0.1:8000/v1"])
     """URL of the API, usually ending in /v1."""
+
+
+class ReplicaOptions(Section):
+    """The settings of a replica that a list of replicas may share. With `api_key_file`, `api_key` is its content."""
+
     api_key: Secret | None = None
     """Key sent to the replica; unset: none."""
     api_key_file: str | None = None
@@ -193,6 +170,10 @@ class ReplicaSettings(Section):
     body: BodySettings = Field(default=BodySettings(), examples=["{max: {max_tokens: 4096}}"])
     """Values set or capped in each request to the replica that generates text."""
 
+
+class ReplicaSettings(ReplicaOptions, ReplicaName):
+    """An endpoint that serves a model."""
+
     @property
     def stops_billing(self) -> bool | None:
         """`cancel_stops_billing`, by default that of the kind; None if it is unknown."""
@@ -203,11 +184,40 @@ class ReplicaSettings(Section):
 Replicas = tuple[ReplicaSettings, ...]
 
 
+class DiscoverSource(Section):
+    """The settings of a source of replicas."""
+
+    dns: HostName | None = Field(default=None, examples=["vllm.llm.svc.cluster.local"])
+    """Name in DNS; each of its addresses is a replica."""
+    port: Port | None = Field(default=None, examples=["8000"])
+    """Port of the replicas; required with `dns`."""
+    file: str | None = Field(default=None, min_length=1, examples=["replicas.yaml"])
+    """File with a list of replicas, instead of `dns`; relative to the configuration file."""
+    every_s: Interval = 5.0
+    """Time between two look-ups."""
+    kind: Kind | None = Field(default=None, examples=["vllm"])
+    """Kind of the replicas; required with `dns`."""
+
+
+class DiscoverSettings(ReplicaOptions, DiscoverSource):
+    """A source of replicas that come and go, and the settings of those that have none of their own."""
+
+
+LISTED = ConfigDict(
+    defer_build=True,  # each is built once, as a part of the whole
+    json_schema_extra={"anyOf": [{"required": ["replicas"]}, {"required": ["discover"]}]},
+)
+"""A mapping that lists replicas or names their source."""
+
+
 class FallbackSettings(Section):
     """Interchangeable replicas, used after all earlier ones have failed."""
 
-    replicas: Replicas = Field(min_length=1, examples=["[{name: c, ...}]"])
+    model_config = LISTED
+    replicas: Replicas = Field(default=(), min_length=1, examples=["[{name: c, ...}]"])
     """Replicas of this fallback."""
+    discover: DiscoverSettings | None = Field(default=None, examples=["{dns: vllm.llm.svc, port: 8000, kind: vllm}"])
+    """Source of further replicas of this fallback."""
 
 
 class HedgeSettings(Section):
@@ -249,12 +259,17 @@ class QueueSettings(Section):
 class ModelSettings(Section):
     """A public model name and the replicas that serve it."""
 
+    model_config = LISTED
     name: Name = Field(examples=["llama-70b"])
     """Public name, as callers write it in `model`."""
     aliases: tuple[Name, ...] = Field(default=(), max_length=100, examples=["[gpt-4o, claude-sonnet-4-5]"])
     """Further public names of the model; unique among all names and aliases."""
-    replicas: Replicas = Field(min_length=1, examples=["[{name: a, kind: vllm, base_url: http://10.0.0.1:8000/v1}]"])
+    replicas: Replicas = Field(
+        default=(), min_length=1, examples=["[{name: a, kind: vllm, base_url: http://10.0.0.1:8000/v1}]"]
+    )
     """Interchangeable endpoints; requests are spread over them and hedged between them."""
+    discover: DiscoverSettings | None = Field(default=None, examples=["{dns: vllm.llm.svc, port: 8000, kind: vllm}"])
+    """Source of further replicas, which come and go."""
     fallbacks: tuple[FallbackSettings, ...] = Field(default=(), examples=["[{replicas: [...]}]"])
     """Replicas for requests that every earlier replica has failed, in this order."""
     prices: PriceSettings | None = Field(default=None, examples=["{prompt: 2.50, cached_prompt: 1.25, completion: 10}"])
@@ -382,19 +397,3 @@ class Settings(Section):
         """Return the hedging settings in force for a model: its own where set, else the top-level ones."""
         own = {name: getattr(model.hedge, name) for name in model.hedge.model_fields_set}
         return self.hedge.model_copy(update=own)
-
-
-@cache
-def sections() -> dict[tuple[str, ...], type[Section]]:
-    """Return every mapping in the file by its path without indices; `()` is the file itself."""
-    found: dict[tuple[str, ...], type[Section]] = {}
-
-    def visit(path: tuple[str, ...], section: type[Section]) -> None:
-        found[path] = section
-        for name, field in section.model_fields.items():
-            for kind in (field.annotation, *get_args(field.annotation)):
-                if isinstance(kind, type) and issubclass(kind, Section):
-                    visit((*path, field.alias or name), kind)
-
-    visit((), Settings)
-    return found

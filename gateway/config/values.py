@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "kB": 1000, "KiB": 1024, "B": 1}
+_INTERVAL_MIN_S = 0.1
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,6})?"
 _DURATION = re.compile(rf"({_NUMBER})(ms|s|m|h)")
 _SIZE = re.compile(r"([0-9]{1,12})(B|[kMG]B|[KMG]iB)")
@@ -66,6 +67,12 @@ def _duration(seconds: float) -> str:
 def _positive(seconds: float) -> float:
     if seconds == 0:
         raise invalid_value("it must be more than 0s")
+    return seconds
+
+
+def _not_often(seconds: float) -> float:
+    if seconds < _INTERVAL_MIN_S:
+        raise invalid_value(f"it must be at least {_duration(_INTERVAL_MIN_S)}")
     return seconds
 
 
@@ -286,6 +293,9 @@ Delay = Annotated[float, BeforeValidator(_seconds), _DURATION_TEXT, _DURATION_SC
 Duration = Annotated[float, BeforeValidator(_seconds), AfterValidator(_positive), _DURATION_TEXT, _DURATION_SCHEMA]
 """Duration of more than 0s; in seconds."""
 
+Interval = Annotated[float, BeforeValidator(_seconds), AfterValidator(_not_often), _DURATION_TEXT, _DURATION_SCHEMA]
+"""Time between two look-ups; in seconds."""
+
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
@@ -303,6 +313,7 @@ Share = Annotated[
 """Percentage, as a fraction of 1."""
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(no_boolean)]
+Port = Annotated[int, Field(ge=1, le=65_535), BeforeValidator(no_boolean)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(no_boolean)]
 Switch = Annotated[bool, BeforeValidator(_boolean)]
 Name = Annotated[str, AfterValidator(_name)]

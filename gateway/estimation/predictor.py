@@ -159,6 +159,12 @@ class Predictor:
         if len(self._raw) >= _BUFFER_MAX:
             self.fold(now_s)
 
+    def start_at_median(self, replica: str) -> None:
+        """Give a new replica the median level of the others: all of them may be slow."""
+        if self._levels:
+            self._levels[replica] = statistics.median(self._levels.values())
+            self._set_scales()
+
     def forget(self, replica: str) -> None:
         """Drop the level of a removed replica."""
         self._levels.pop(replica, None)

@@ -272,6 +272,12 @@ class LedgerRegistry(Mapping[str, Ledger]):
             self._implied[identity] = name
         return self.named(self._implied[identity])
 
+    def forget(self, name: str) -> None:
+        """Drop a quota that no replica uses any more, unless it is configured."""
+        if name not in self._configured:
+            self._ledgers.pop(name, None)
+            self._implied = {identity: each for identity, each in self._implied.items() if each != name}
+
     def _create(self, name: str) -> Ledger:
         """Return the previous ledger if its configured limits are unchanged, else a new one."""
         ledgers, configured = self._previous

@@ -4,7 +4,7 @@ Reads pools, changes nothing. Units: seconds in `PoolState`, milliseconds in the
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.estimation.survival import Survival
@@ -26,9 +26,13 @@ _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _CURVE_POINTS = 32
 
 
-def pool_state(model: str, pool: Pool, now_s: float) -> Iterator[PoolState | None]:
-    """Yield a snapshot for metrics, after a None for each replica so that the reader can pause between them."""
-    replicas = []
+def pool_state(model: str, pool: Pool, now_s: float, draining: Collection[Replica] = ()) -> Iterator[PoolState | None]:
+    """Yield a snapshot for metrics, after a None for each replica so that the reader can pause between them.
+
+    Args:
+        draining: replicas that were removed from the pool and complete their requests.
+    """
+    replicas = [_draining_state(replica) for replica in draining]
     for replica in pool.replicas:
         replicas.append(_replica_state(pool, replica, now_s))
         yield None
@@ -103,6 +107,11 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
     )
 
 
+def _draining_state(replica: Replica) -> ReplicaState:
+    state = replica.breaker.state.value
+    return ReplicaState(replica.name, replica.in_flight, state, takes_hedges=False, draining=True)
+
+
 def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
     """Return the hedge delay of a request with an empty prompt; None if there is no plan or it never hedges."""
     plan = pool.learning.last_plan(replica.name)
@@ -142,7 +151,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
             "ms_per_1000_pending_tokens": round(1e6 * c, 3),
         },
         "restored_age_s": None if learning.restored_age_s is None else round(learning.restored_age_s, 3),
-        "plan": _describe_plan(learning.last_plan(pool.replicas[0].name)),
+        "plan": _describe_plan(learning.last_plan(pool.replicas[0].name)) if pool.replicas else None,
         "ttft_x": _estimates(learning.ratios, now_s, quantiles, 1.0),
         "quotas": [describe_quota(quota) for quota in quota_states(pool, now_s)],
         "replicas": [_describe_replica(pool, replica, now_s, quantiles) for replica in pool.replicas],

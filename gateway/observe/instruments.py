@@ -115,13 +115,24 @@ class Family(Generic[T]):
         self._make = make
         self._labels = labels
         self._series: dict[tuple[str, ...], T] = {}
+        self._by_replica: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+        is_per_replica = MODEL in labels and REPLICA in labels
+        self._replica_at = (labels.index(MODEL), labels.index(REPLICA)) if is_per_replica else None
 
     def at(self, *values: str) -> T:
         """Return the series with these label values, created on first use."""
         series = self._series.get(values)
         if series is None:
             series = self._series[values] = self._make()
+            if self._replica_at is not None:
+                model, replica = self._replica_at
+                self._by_replica.setdefault((values[model], values[replica]), []).append(values)
         return series
+
+    def forget(self, model: str, replica: str) -> None:
+        """Drop the series of a replica."""
+        for values in self._by_replica.pop((model, replica), ()):
+            del self._series[values]
 
     def all(self) -> list[T]:
         """Return all series."""

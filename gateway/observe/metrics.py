@@ -20,6 +20,8 @@ from gateway.observe.recorder import Recorder
 from gateway.observe.state import (
     AdmissionSource,
     AdmissionState,
+    DiscoverySource,
+    DiscoveryState,
     ModelAdmission,
     PoolState,
     ReplicaState,
@@ -47,6 +49,11 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], 
         lambda replica: _BREAKER_LEVELS[replica.breaker],
     ),
     ("ttft_gateway_replica_out", "1 while the replica is taken out", lambda replica: float(replica.out)),
+    (
+        "ttft_gateway_replica_draining",
+        "1 while a removed replica completes its requests, and for 5 minutes",
+        lambda replica: 1.0 if replica.draining else None,
+    ),
     ("ttft_gateway_suspect", "1 if the replica has stopped answering", lambda replica: float(replica.suspect)),
     (
         "ttft_gateway_hedge_delay_seconds",
@@ -56,6 +63,14 @@ _REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], 
 )
 
 
+_DISCOVERY_GAUGES: tuple[tuple[str, str, Callable[[DiscoveryState], float]], ...] = (
+    (
+        "ttft_gateway_discovery_up",
+        "1 if the last answer of the source is in use",
+        lambda source: float(source.fault is None),
+    ),
+    ("ttft_gateway_discovered_replicas", "Replicas in use from the source", lambda source: source.replicas),
+)
 _MODEL_GAUGES: tuple[tuple[str, str, Callable[[ModelAdmission], float]], ...] = (
     ("ttft_gateway_admitted", "Requests under way, for models with a concurrency limit", lambda model: model.in_flight),
     ("ttft_gateway_queue_length", "Requests in the model's queue", lambda model: model.waiting),
@@ -69,9 +84,11 @@ class Metrics:
         state: source of the pools' state, read at each scrape.
         admission: source of the admission state, read at each scrape.
         process: source of the values of the process, read at each scrape.
+        discovery: source of the state of discovery, read at each scrape.
 
     Attributes:
         on_event: counts one event (a `gateway.events.Listener`).
+        forget: drops the series of a replica, given the names of model and replica.
     """
 
     def __init__(
@@ -79,12 +96,15 @@ class Metrics:
         state: StateSource,
         admission: AdmissionSource = AdmissionState,
         process: Callable[[], Iterable[ProcessValue]] = tuple,
+        discovery: DiscoverySource = tuple,
     ) -> None:
         self._state = state
         self._process = process
         self._admission = admission
         self._instruments = Instruments()
-        self.on_event = Recorder(self._instruments).on_event
+        self._discovery = discovery
+        recorder = Recorder(self._instruments)
+        self.on_event, self.forget = recorder.on_event, recorder.forget
 
     async def render(self) -> bytes:
         """Return all metrics as text of content type `CONTENT_TYPE`."""
@@ -115,6 +135,9 @@ class Metrics:
         )
         yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
         yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
+        sources = list(self._discovery())
+        for name, text, read_source in _DISCOVERY_GAUGES:
+            yield from _sliced(name, text, "gauge", _discovery_lines(name, read_source, sources))
         admission = self._admission()
         for name, text, read_model in _MODEL_GAUGES:
             yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))
@@ -140,9 +163,16 @@ def _replica_lines(name: str, read: Callable[[ReplicaState], float | None], pool
                 yield name, {MODEL: pool.model, REPLICA: replica.replica}, value
 
 
+def _discovery_lines(
+    name: str, read: Callable[[DiscoveryState], float], sources: list[DiscoveryState]
+) -> Iterator[Line]:
+    for source in sources:
+        yield name, {MODEL: source.model, "pool": source.pool}, read(source)
+
+
 def _possible_lines(pools: list[PoolState]) -> Iterator[Line]:
     for pool in pools:
-        for replica in pool.replicas:
+        for replica in (each for each in pool.replicas if not each.draining):
             labels = {MODEL: pool.model, REPLICA: replica.replica, "reason": replica.never_hedged or ""}
             yield _POSSIBLE, labels, float(replica.never_hedged is None)
 

@@ -103,6 +103,12 @@ class Recorder:
             self._on_troubled_request(event)
         self._count_key(event.key_name, status_class)
 
+    def forget(self, model: str, replica: str) -> None:
+        """Drop the series of a replica that was removed, after its last request."""
+        self._attempts = {key: each for key, each in self._attempts.items() if (key[0], key[2]) != (model, replica)}
+        for family in self._instruments.families():
+            family.forget(model, replica)
+
     def _on_attempt(self, event: RequestEnded, attempt: AttemptReport) -> None:
         charge, usage = attempt.charge, attempt.usage
         key = (event.model, event.api, attempt.replica, attempt.role, attempt.outcome, charge.disposition)

@@ -25,6 +25,7 @@ class ReplicaState:
         suspect: True if it stopped answering and gets only probes as primaries.
         never_hedged: reason (`Denial`) for which requests sent to it cannot be hedged; None if they can.
         takes_hedges: True if hedges may go to it.
+        draining: True if it was removed and completes its requests.
         cancel_stops_billing: True if cancelling a request stops its bill; None if that is unknown.
         hedge_delay_s: time without a first content after which an attempt is considered for a hedge; None without
             hedging. Under a policy that predicts, the delay for an empty prompt.
@@ -41,6 +42,7 @@ class ReplicaState:
     suspect: bool = False
     never_hedged: str | None = None
     takes_hedges: bool = True
+    draining: bool = False
     cancel_stops_billing: bool | None = True
     hedge_delay_s: float | None = None
     ttfb_p50_s: float | None = None
@@ -115,6 +117,27 @@ class PoolState:
 
 
 @dataclass(frozen=True, slots=True)
+class DiscoveryState:
+    """Snapshot of a source of replicas (`discover`).
+
+    Attributes:
+        model: public model name.
+        pool: unique name of its pool in its model.
+        source: name of the source.
+        replicas: number of its replicas in use.
+        answer_age_s: time since the last answer that was used; None without one.
+        fault: state of the last answer if it is not used; None if it is.
+    """
+
+    model: str
+    pool: str
+    source: str
+    replicas: int
+    answer_age_s: float | None
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelAdmission:
     """Snapshot of a model with a concurrency limit.
 
@@ -165,6 +188,8 @@ class AdmissionState:
 
 
 AdmissionSource = Callable[[], AdmissionState]
+
+DiscoverySource = Callable[[], Iterable[DiscoveryState]]
 
 StateSource = Callable[[], Iterable[PoolState | None]]
 """Gives every pool, those of a model in a row, and None while it works on one: taken over several turns of the loop."""

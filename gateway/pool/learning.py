@@ -87,7 +87,11 @@ class Learning:
         self.calibration, self.rescues = old.calibration, old.rescues
         self.ttft |= {name: old.ttft[name] for name in stay}
         self.ttfb |= {name: old.ttfb[name] for name in stay}
-        for name in set(old.ttft) - set(stay):
+        self.forget_others(stay)
+
+    def forget_others(self, stay: Collection[str]) -> None:
+        """Drop the levels of replicas that are gone, which their last attempts may have added again."""
+        for name in self.predictor.levels.keys() - set(stay):
             self.predictor.forget(name)
 
     def restart(self) -> None:

@@ -40,6 +40,7 @@ class ReplicaLoad:
         memory: prompts in its prefix cache.
         pending: prompt tokens of attempts without first content.
         used_s: time of the last attempt sent to it.
+        is_new: True from its addition to a running pool to its first content: hedges do not go to it.
     """
 
     rejections: Rejections
@@ -48,6 +49,7 @@ class ReplicaLoad:
     memory: PrefixMemory = field(default_factory=PrefixMemory)
     pending: float = 0.0
     used_s: float = -math.inf
+    is_new: bool = False
 
 
 class Loads:
@@ -74,9 +76,12 @@ class Loads:
         "unseen_s",
     )
 
-    def __init__(self, replicas: Iterable[Replica], learning: Learning) -> None:
+    def __init__(self, replicas: Iterable[Replica], learning: Learning, old: "Loads | None" = None) -> None:
+        known = {} if old is None else old.of
         self._learning = learning
-        self.of = {replica: ReplicaLoad(Rejections(replica.breaker)) for replica in replicas}
+        self.of: dict[Replica, ReplicaLoad] = {
+            each: known[each] if each in known else ReplicaLoad(Rejections(each.breaker)) for each in replicas
+        }
         self.numbers = itertools.count()
         self._request_s = math.inf  # time of the last request
         self._gap_s = 0.0  # mean time between two requests
@@ -85,12 +90,10 @@ class Loads:
 
     def adopt_state(self, old: "Loads") -> Sequence[Replica]:
         """Take over the state of a former pool and return the replicas that stay; running attempts share the loads."""
-        stay = [replica for replica in self.of if replica in old.of]
-        self.of |= {replica: old.of[replica] for replica in stay}
         self.numbers = old.numbers
         self._request_s, self._gap_s = old._request_s, old._gap_s
         self.ramping_until_s, self.breaking_until_s = old.ramping_until_s, old.breaking_until_s
-        return stay
+        return [replica for replica in self.of if replica in old.of]
 
     def on_request(self, now_s: float) -> None:
         """Count a request: with little traffic, what was learned is remembered for longer."""
@@ -101,6 +104,11 @@ class Loads:
             self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
             self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
         self._request_s = now_s
+
+    @property
+    def has_requests(self) -> bool:
+        """True after the pool's first request."""
+        return math.isfinite(self._request_s)
 
     def on_recovered(self, now_s: float) -> None:
         """Start the slow start after a breaker has closed: its replica's share of primaries grows step by step."""

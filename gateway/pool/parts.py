@@ -27,9 +27,10 @@ class PoolParts:
 
     Args:
         name: name for display: the model's name, with a number for a fallback.
-        replicas: at least one replica, with different names.
+        replicas: replicas with different names; none while their source has not found any.
         ledgers: ledgers by quota name; shared between pools.
         previous: pool that this one replaces after a reload, None without one; replicas that stay keep their state.
+        ends_cool_downs: True if their cool-downs end, which tests whether their providers still refuse.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class PoolParts:
         settings: HedgeParameters,
         ledgers: Mapping[str, Ledger] | None = None,
         previous: "PoolParts | None" = None,
+        *,
+        ends_cool_downs: bool = True,
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
@@ -50,20 +53,22 @@ class PoolParts:
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS
         self.budget = HedgeBudget(settings.budget, settings.budget_unit)
         self.first_token = FirstTokenChoice(settings.first_token)
-        self.learning = Learning([replica.name for replica in replicas], settings)
+        loads = None if previous is None else previous.loads
+        new = [replica.name for replica in replicas if loads is None or replica not in loads.of]
+        self.learning = Learning(new, settings)
         self.quotas = Quotas(replicas, ledgers or {}, self.learning)
-        self.loads = Loads(replicas, self.learning)
+        self.loads: Loads = Loads(replicas, self.learning, loads)
         self.picker = Picker(self.replicas, settings, self.loads, self.learning, self.quotas, self._can_hedge)
         self._quickest = Quickest(self.picker, settings, self.loads, self.learning, self.quotas)
         off = settings.policy is Policy.OFF or settings.budget <= 0
         self._never_hedged = never_hedged(list(map(target_of, replicas)), off=off, crossing=settings.crossing)
         if previous is not None:
-            self._adopt_state(previous)
+            self._adopt_state(previous, ends_cool_downs=ends_cool_downs)
 
-    def _adopt_state(self, old: "PoolParts") -> None:
-        """Take over the state of a pool, except cool-downs; its running attempts share that state and still count."""
+    def _adopt_state(self, old: "PoolParts", *, ends_cool_downs: bool) -> None:
+        """Take over the state of a pool; its running attempts share that state and still count."""
         stay = self.loads.adopt_state(old.loads)
-        for replica in stay:
+        for replica in stay if ends_cool_downs else ():
             replica.breaker.end_cool_down()
         names = [replica.name for replica in stay]
         self.learning.adopt_state(old.learning, names)
@@ -83,6 +88,16 @@ class PoolParts:
         replica.out = out
         if not out:
             replica.breaker.start_slowly(now_s)
+            self.loads.on_recovered(now_s)
+
+    def welcome(self, new: Sequence[Replica], now_s: float) -> None:
+        """Start replicas slowly that were added to a pool in use; they get no hedge before their first content."""
+        if not self.loads.has_requests or len(new) == len(self.replicas):  # nothing else could serve
+            return
+        for replica in new:
+            replica.breaker.start_slowly(now_s)
+            self.learning.predictor.start_at_median(replica.name)
+            self.loads.of[replica].is_new = True
             self.loads.on_recovered(now_s)
 
     def never_hedged(self, replica: Replica) -> Denial | None:

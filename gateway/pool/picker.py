@@ -34,6 +34,7 @@ NEAR_TIE: Final = 1.1  # predictions within this ratio count as equal, so that l
 UNSEEN_RATIO: Final = 1.5  # a replica without requests gets one unless its prediction is worse by more than this ratio
 _SHARE_MAX: Final = 1.25  # times an equal share of the streams in flight; above it an equally quick engine is picked
 _IN_FLIGHT_MIN: Final = 4  # fewer streams in flight are no load
+_FIRST_REQUEST_S: Final = 1.0  # a new replica gets the next primary after this time, if it has had none
 _WEIGHED_RATIO: Final = 1.5  # with weights, predictions within this ratio of the best one count as equal
 _PROBE_UNPAID: Final = 3.0  # times as long without a probe that could be hedged
 _IN_FLIGHT: Final = attrgetter("in_flight")
@@ -192,8 +193,14 @@ class Picker:
         )
 
     def _takes_hedge(self, replica: Replica, now_s: float) -> bool:
-        """Return True if it is not suspect; a suspect backup-only replica gets no primary, so its probe is a hedge."""
-        stalls = self._loads.of[replica].stalls
+        """Return True if it has answered and is not suspect.
+
+        A backup-only replica gets no primary, so a hedge is its first request, and its probe while it is suspect.
+        """
+        load = self._loads.of[replica]
+        stalls = load.stalls
+        if load.is_new and not replica.backup_only:
+            return False
         return not stalls.is_suspect(now_s) or (
             replica.backup_only and stalls.take_probe(now_s, self._loads.probe_every_s)
         )
@@ -202,7 +209,11 @@ class Picker:
         self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
     ) -> Replica:
         if now_s < self._loads.ramping_until_s:
-            candidates, rand = ramped(candidates, now_s, rand)
+            for replica in candidates:
+                if self._loads.of[replica].is_new and self._is_first_due(replica, now_s):
+                    return replica
+            to_best = self._settings.routing is Routing.PREDICTED
+            candidates, rand = ramped(candidates, now_s, rand, to_best=to_best)
         loads = self._loads.of
         suspects = [replica for replica in candidates if loads[replica].stalls.is_suspect(now_s)]
         if 0 < len(suspects) < len(candidates):
@@ -216,6 +227,11 @@ class Picker:
         if self._quotas.of:
             candidates = self._quotas.with_headroom(candidates, now_s)
         return self._pick_routed(ring, facts, candidates, now_s, rand)
+
+    def _is_first_due(self, replica: Replica, now_s: float) -> bool:
+        """Return True if a new replica waits for its first request, which shows whether it answers."""
+        unused = self._loads.of[replica].used_s == -math.inf
+        return unused and now_s >= replica.breaker.closed_s + _FIRST_REQUEST_S
 
     def _pick_routed(
         self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
@@ -313,4 +329,4 @@ def is_over_share(best: Replica, count: int, streams: int) -> bool:
 
 def common_apis(replicas: Sequence[Replica]) -> set[Api | None]:
     """Return the APIs that every replica serves, and None."""
-    return {None, *frozenset.intersection(*(each.apis for each in replicas))}
+    return {None, *(frozenset.intersection(*(each.apis for each in replicas)) if replicas else ())}

@@ -168,7 +168,9 @@ class Pool(PoolParts):
     def on_content(self, attempt: AttemptView, now_s: float) -> BreakerState | None:
         """Learn from first content; return the breaker's state if it changed."""
         replica, forecast = attempt.replica, attempt.forecast
-        self.loads.of[replica].rejections.on_content(now_s)
+        load = self.loads.of[replica]
+        load.is_new = False
+        load.rejections.on_content(now_s)
         if forecast is not None and attempt.first_token_s is None:
             self._on_first_token(attempt, forecast, now_s)
         breaker, old_state = replica.breaker, replica.breaker.state

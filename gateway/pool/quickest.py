@@ -62,8 +62,9 @@ class Quickest:
         self._quotas = quotas
         self._ring = picker.tiers[0]
         replicas = picker.ring.replicas
-        is_reserve = self._ring.replicas[0].backup_only  # there is no other replica
-        self._is_compared = settings.routing is Routing.PREDICTED and not is_weighted(replicas) and not is_reserve
+        # False without any replica, or without one that takes primaries.
+        is_usual = any(not replica.backup_only for replica in self._ring.replicas)
+        self._is_compared = settings.routing is Routing.PREDICTED and not is_weighted(replicas) and is_usual
         self._apis = common_apis(replicas)
 
     def pick(self, facts: RequestFacts, now_s: float, rand: float) -> Choice | None:

@@ -92,9 +92,14 @@ class Model:
     recovery: RecoveryMode = RecoveryMode.OFF
     recoverers: Mapping[Api, Recoverer] = field(default_factory=dict)
 
+    @property
+    def replicas(self) -> list[Replica]:
+        """Replicas of all pools."""
+        return [replica for pool in self.pools for replica in pool.replicas]
+
     def replica(self, name: str | None) -> Replica | None:
         """Return the replica of this name from any pool, None if there is none."""
-        return next((each for pool in self.pools for each in pool.replicas if each.name == name), None)
+        return next((each for each in self.replicas if each.name == name), None)
 
 
 class Client(Protocol):

@@ -80,19 +80,27 @@ def backups(
     ]
 
 
-def ramped(candidates: Sequence[Replica], now_s: float, rand: float) -> tuple[Sequence[Replica], float]:
+def ramped(
+    candidates: Sequence[Replica], now_s: float, rand: float, *, to_best: bool = False
+) -> tuple[Sequence[Replica], float]:
     """Return the candidates; in the share of requests that slow start withholds, only those not in slow start.
 
     Args:
         candidates: at least one replica.
         rand: uniform random number in [0, 1).
+        to_best: True if every request goes to the best candidate, which an idle replica in slow start may be: it is one
+            for no more requests than it may get. Other routings spread requests over the candidates.
 
     Returns:
         At least one candidate, and a random number that is still uniform.
     """
-    share = min(replica.breaker.share(now_s) for replica in candidates)
+    shares = [replica.breaker.share(now_s) for replica in candidates]
+    share = min(shares)
     if share >= 1:
         return candidates, rand
+    if to_best:
+        weights = [replica.weight for replica in candidates]
+        share = sum(weight * own for weight, own in zip(weights, shares, strict=True) if own < 1) / sum(weights)
     if rand < share:
         return candidates, rand / share
     rest = [replica for replica in candidates if replica.breaker.share(now_s) >= 1]

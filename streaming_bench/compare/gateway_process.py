@@ -16,8 +16,8 @@ from gateway.cli.process import run_until_end
 from gateway.config.loader import load
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent
+from gateway.model_parts import Tune
 from gateway.server import Addresses, run
-from gateway.topology import Tune
 
 SIGNALS: Final = ("ttfb", "headers")
 

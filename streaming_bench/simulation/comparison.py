@@ -14,8 +14,8 @@ from importlib.metadata import version
 from msgspec import structs
 
 from gateway.config.settings import HedgeSettings
+from gateway.model_parts import hedge_parameters
 from gateway.routing.strategies import Crossing, Routing
-from gateway.topology import hedge_parameters
 from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws

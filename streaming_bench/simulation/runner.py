@@ -21,13 +21,13 @@ from gateway.errors import GatewayError
 from gateway.events import AttemptReport, ComponentFailed, Event, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Plan
+from gateway.model_parts import timeouts
 from gateway.pool.learned import learned_pool, restore_pool
 from gateway.pool.pool import Pool
 from gateway.race.context import Caller, Model, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
-from gateway.topology import timeouts
 from streaming_bench.simulation.law_scenario import Clients
 from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from accounted import SHARE, disagreements, traffic
 from cut_scenarios import cuts, differing
+from discovery_scenarios import blocked
 from fault_scenarios import WRONG, faulty
 from floods import open_files
 from gateway.hedging.charges import Disposition
@@ -180,6 +181,14 @@ def recovery() -> Iterator[Line]:
     yield Line("honest errors where replicas differ", "1000", measured, result.honest == 1000)
 
 
+def discovery() -> Iterator[Line]:
+    """CPU time of the loop for one replica more or less, of 50 models with 20 replicas."""
+    seen = blocked(models=50, replicas=20, changes=50)
+    look_up_ms, change_ms = 1000 * seen.look_up_s, 1000 * seen.change_s
+    longest = f"change {change_ms:.1f}, look-up {look_up_ms:.1f} in {seen.changes} changes"
+    yield Line("loop blocked by a change of replicas", "<= 5", longest, max(look_up_ms, change_ms) <= 5)
+
+
 def quotas() -> Iterator[Line]:
     """429s with quotas at 1.12 times the traffic, hedged against not hedged on the same requests, in virtual time."""
     for others in (0.0, 0.5):
@@ -246,6 +255,7 @@ PARTS = (
     accounts,
     growth,
     recovery,
+    discovery,
     quotas,
     ledgers,
 )

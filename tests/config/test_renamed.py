@@ -11,7 +11,7 @@ from checkout import DOCS
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.renamed import CHANGED_VALUES, RENAMED_KEYS
-from gateway.config.settings import sections
+from gateway.config.sections import sections
 
 KEYS = [(path, old, new) for path, keys in RENAMED_KEYS.items() for old, new in keys.items()]
 

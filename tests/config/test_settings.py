@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from checkout import ROOT
 from gateway.config.loader import json_schema, load
-from gateway.config.settings import HedgeSettings, Settings, sections
+from gateway.config.sections import sections
+from gateway.config.settings import HedgeSettings, ReplicaOptions, Settings
 from providers.catalog import CATALOG
 
 LISTS = {"keys", "models", "replicas", "fallbacks", "quotas"}
@@ -18,12 +19,16 @@ MODEL = {"name": "m", "replicas": [{"name": "a", "kind": "vllm", "base_url": "ht
 def documented_settings() -> dict[str, object]:
     """Every setting by the path of its heading, with its default as in a file; None for no default."""
     found: dict[str, object] = {}
-    # A mapping that is allowed in several sections is described once, in the highest one.
-    highest = {section: place for place, section in sorted(sections().items(), key=lambda item: -len(item[0]))}
+    # A mapping that is allowed in several sections is described once, in the highest one; what `discover` shares with
+    # replicas, there.
+    places = {place: section for place, section in sections().items() if "discover" not in place[:-1]}
+    highest = {section: place for place, section in sorted(places.items(), key=lambda item: -len(item[0]))}
     for section, place in highest.items():
         prefix = "".join(f"{name}[]." if name in LISTS else f"{name}." for name in place)
         defaults = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
-        for field in section.model_fields.values():
+        for name, field in section.model_fields.items():
+            if place[-1:] == ("discover",) and name in ReplicaOptions.model_fields:
+                continue
             default = defaults.get(str(field.alias))
             found[f"{prefix}{field.alias}"] = default if isinstance(default, str | int | float) else None
     return found

@@ -76,7 +76,8 @@ def _config(urls: Mapping[str, str]) -> dict[str, Any]:
             {"name": model, "replicas": [{"name": "a", "kind": "simulated", "base_url": base}]}
             for model, base in bases.items()
         ]
-        + [{"name": "chat-only", "replicas": [{**_CHAT_ONLY, "base_url": next(iter(urls.values()))}]}],
+        + [{"name": "chat-only", "replicas": [{**_CHAT_ONLY, "base_url": next(iter(urls.values()))}]}]
+        + [{"name": "undiscovered", "discover": {"file": "absent.yaml"}}],
         "limits": {"event_max": "100kB"},
         "drain_timeout": "300ms",
     }
@@ -112,6 +113,7 @@ ERRORS: dict[str, Asked] = {  # code -> a request that gets it
     "integer_above_max_value": chat(n=17),
     "invalid_api_key": Asked({}, headers={"authorization": "Bearer wrong"}),
     "model_not_found": chat(model="gpt-17"),
+    "no_replicas": chat(model="undiscovered"),
     "unsupported_api": Asked({"model": "chat-only", "prompt": "Hello"}, "/v1/completions"),
     "model_not_found 403": chat()._replace(headers={"authorization": f"Bearer {NARROW}"}),
     "rate_limit_exceeded": chat(model="absent")._replace(headers={"authorization": f"Bearer {NARROW}"}),

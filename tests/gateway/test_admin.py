@@ -174,6 +174,7 @@ def test_models() -> None:
         "suspect": True,
         "never_hedged": "billed",
         "takes_hedges": True,
+        "draining": False,
         "cancel_stops_billing": True,
         "hedge_delay_s": None,
         "ttfb_p50_s": None,

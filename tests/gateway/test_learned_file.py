@@ -188,7 +188,7 @@ def test_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             return hanging[-1]
 
         with monkeypatch.context() as patch:
-            patch.setattr(gateway.learned_file, "_on_thread", on_thread)
+            patch.setattr(gateway.learned_file, "on_thread", on_thread)
             process = Process(file, contents=40)
             await process.learned.save(0.01)
             await process.learned.save(0.01)

@@ -32,6 +32,7 @@ from gateway.observe.instruments import Histogram, Instruments
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
 from gateway.observe.recorder import Recorder
+from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
 from providers.base import Api, Usage
 from running import run_virtual
 from sample_events import (
@@ -50,6 +51,8 @@ from sample_events import (
 
 CALL = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
+DRAINING = PoolState("llama", "llama", "off", True, 0.0, 0.0, (ReplicaState("d", 1, "closed", draining=True),))
+FOUND = [DiscoveryState("llama", "llama", "dns vllm:8000", 2, 0.5, "the answer is empty")]
 
 
 class Scrape:
@@ -251,6 +254,29 @@ def test_reloads_and_stops_of_accepting() -> None:
     assert scrape["ttft_gateway_accept_stops_total", {}] == 1
 
 
+def test_a_removed_replica_and_its_source() -> None:
+    """It is shown as draining, cannot be hedged, and after that its series end; others stay."""
+    text = run_virtual(Metrics(lambda: [DRAINING], discovery=lambda: FOUND).render()).decode()
+    labels = 'gen_ai_request_model="llama",replica="d"'
+    assert f"ttft_gateway_replica_draining{{{labels}}} 1.0" in text
+    assert f"ttft_gateway_hedging_possible{{{labels}" not in text
+    assert 'ttft_gateway_discovery_up{gen_ai_request_model="llama",pool="llama"} 0.0' in text
+    metrics = Metrics(list)
+    metrics.on_event(REQUEST)
+    metrics.on_event(replace(REQUEST, model="other"))
+    metrics.forget("llama", REQUEST.attempts[0].replica)
+    assert [metrics_of(metrics, model) for model in ("llama", "other")] == [False, True]
+    metrics.on_event(REQUEST)
+    assert metrics_of(metrics, "llama")
+
+
+def metrics_of(metrics: Metrics, model: str) -> bool:
+    """Return True if there are attempts of the first replica of a request."""
+    lines = (line for line in run_virtual(metrics.render()).decode().splitlines() if "attempts_total{" in line)
+    labels = (f'gen_ai_request_model="{model}"', f'replica="{REQUEST.attempts[0].replica}"')
+    return any(all(each in line for each in labels) for line in lines)
+
+
 def test_requests_by_key_are_bounded() -> None:
     """Requests count by key and class of status, rejected ones too; keys above the bound share one name."""
     refused = [RequestRejected(0.0, "r", f"key-{number}", 429, "rate_limit_exceeded") for number in range(1_100)]
@@ -400,7 +426,7 @@ def test_every_metric_is_documented() -> None:
         for family in Instruments().families()
     }
     values = ProcessValues("1.2.3", lambda: 7)
-    for piece in Metrics(list, lambda: ADMISSION, values)._slices([pool("llama")]):
+    for piece in Metrics(list, lambda: ADMISSION, values, lambda: FOUND)._slices([pool("llama"), DRAINING]):
         if piece.samples:
             name = piece.name + ("_total" if piece.type == "counter" else "")
             exported.setdefault(name, (piece.type, set(piece.samples[0].labels)))

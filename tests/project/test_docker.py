@@ -22,7 +22,9 @@ from providers.simulated.profile import KEYS
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["services"]
-KUBERNETES = {row["kind"]: row for row in yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text(encoding="utf-8"))}
+_ROWS = list(yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text(encoding="utf-8")))
+KUBERNETES = {row["kind"]: row for row in _ROWS if row["metadata"]["name"] == "ttft-gateway"}
+[VLLM] = [row for row in _ROWS if row["metadata"]["name"] != "ttft-gateway"]
 POD = KUBERNETES["Deployment"]["spec"]["template"]["spec"]
 [CONTAINER] = POD["containers"]
 IMAGE_ENV = dict(re.findall(r"(TTFT_\w+)=(\S+)", DOCKERFILE))
@@ -94,6 +96,17 @@ def test_kubernetes_serves_its_configuration(tmp_path: Path) -> None:
     check_ports(settings, [port["containerPort"] for port in CONTAINER["ports"]])
     before_s = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert before_s + grace_s(settings) <= POD["terminationGracePeriodSeconds"]
+
+
+def test_the_replicas_are_the_pods_of_a_headless_service(tmp_path: Path) -> None:
+    """The source of the model is the Service beside it, which has an address for each pod and the same port."""
+    [text] = KUBERNETES["ConfigMap"]["data"].values()
+    file = tmp_path / "gateway.yaml"
+    file.write_text(text, encoding="utf-8")
+    source = load(file, {"TEAM_A_KEY": "a-secret"}).models[0].discover
+    assert source is not None
+    assert (VLLM["kind"], VLLM["spec"]["clusterIP"]) == ("Service", "None")
+    assert (source.dns, source.port) == (VLLM["metadata"]["name"], VLLM["spec"]["ports"][0]["port"])
 
 
 def test_selectors_meet_the_pods() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 from gateway.config.settings import HedgeSettings, TimeoutSettings
 from gateway.hedging.parameters import HedgeParameters
+from gateway.model_parts import hedge_parameters, timeouts
 from gateway.race.context import Timeouts
 from gateway.routing.strategies import Crossing
-from gateway.topology import hedge_parameters, timeouts
 
 
 def default_hedging(**changes: Any) -> HedgeParameters:

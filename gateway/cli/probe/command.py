@@ -25,10 +25,11 @@ from gateway.cli.probe.quirks import OF_CHAT, Quirk
 from gateway.cli.probe.report import ProbeReport, as_json, cleaned, details, limits_of, quirks_of, table, times_of
 from gateway.cli.probe.signs import SignTest, sign_call, sign_test
 from gateway.cli.probe.stream import Recording, Tap, begin, record
-from gateway.cli.terminal import bold, fail
+from gateway.cli.terminal import bold, fail, warn
 from gateway.config.errors import ConfigError
 from gateway.config.loader import load
 from gateway.config.settings import Settings
+from gateway.discovery.sources import look_up
 from gateway.inbound.parsed import NumberLimits as RequestBounds
 from gateway.inbound.request import parse
 from gateway.upstreams import endpoint_at, native_apis, needs_httpx, origin_of, upstream_headers
@@ -57,6 +58,10 @@ def probe(arguments: argparse.Namespace) -> ExitCode:
         settings = load(file, os.environ, read_environment(os.environ).settings)
     except ConfigError as error:
         return report_problems(error)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        settings, faults = runner.run(look_up(settings, os.environ))
+    for fault in faults:
+        warn(fault)
     chosen = targets(settings, arguments.model, arguments.replica)
     if not chosen:
         names = ", ".join(target.name for target in targets(settings, None, None))

@@ -1,0 +1,186 @@
+"""Asks the sources of replicas again and again, and puts changed settings in force. Units: seconds of the loop's clock.
+
+One task for each source. Settings with the replicas found are built here; a callable applies them, one changed model at
+a time and at most one in a turn of the event loop. At a reload of the file `prepare` returns the settings to apply, and
+`commit` follows the new sources.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gateway.config.discovered import PoolPlace, identity_of, name_of, pool_name, sources, with_model, with_rows
+from gateway.config.settings import DiscoverSettings, Replicas, Settings
+from gateway.discovery.listing import Listing, after
+from gateway.discovery.sources import Source, SourceFailed, source_of
+from gateway.events import DiscoveryChanged, ReplicasFound
+from gateway.observe.state import DiscoveryState
+from gateway.race.context import Runtime
+
+_FIRST_S_MAX: Final = 3.0  # a start or a reload waits no longer for an answer
+_JITTER: Final = 0.1  # of the interval: the gateways of a fleet do not ask at the same time
+_NAMES_MAX: Final = 20  # in an event
+
+
+_EMPTY: Final = Listing()
+
+
+@dataclass(eq=False, slots=True)
+class _Followed:
+    """A source that is asked.
+
+    Attributes:
+        listing: its replicas in use.
+        fault: state of the last answer if it is not used; None if it is.
+        answered_s: time of the last answer that was used; None without one.
+        is_due: True if it must be asked at once.
+    """
+
+    place: PoolPlace
+    discover: DiscoverSettings
+    source: Source
+    listing: Listing = _EMPTY
+    fault: str | None = None
+    answered_s: float | None = None
+    is_due: bool = True
+
+
+class Prepared(NamedTuple):
+    """The settings of a reload.
+
+    Attributes:
+        base: settings without replicas found at run time.
+        settings: settings to apply.
+        followed: their sources.
+    """
+
+    base: Settings
+    settings: Settings
+    followed: Mapping[PoolPlace, _Followed]
+
+
+class Discovery:
+    """The sources of a process.
+
+    Args:
+        tasks: owner of the tasks.
+        apply: puts settings in force that differ from those in force in one model only.
+        env: environment variables for files.
+    """
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        runtime: Runtime,
+        apply: Callable[[Settings], object],
+        env: Mapping[str, str],
+    ) -> None:
+        self._tasks = tasks
+        self._runtime = runtime
+        self._apply = apply
+        self._env = env
+        self._in_force: Prepared | None = None
+        self._asking: list[asyncio.Task[None]] = []
+        self._turn = asyncio.Lock()
+
+    async def prepare(self, base: Settings) -> Prepared:
+        """Return settings with the replicas that the sources have now; those without an answer keep the last ones."""
+        followed = {place: self._follow(base, place, discover) for place, discover in sources(base).items()}
+        asking = [self._tasks.create_task(self._ask(each)) for each in followed.values()]
+        if asking:
+            _, late = await asyncio.wait(asking, timeout=_FIRST_S_MAX)
+            for task in late:
+                task.cancel()
+        rows = {place: each.listing.rows for place, each in followed.items()}
+        return Prepared(base, with_rows(base, rows), followed)
+
+    def commit(self, prepared: Prepared) -> None:
+        """Follow the sources of settings that are now in force."""
+        self.close()
+        self._in_force = prepared
+        self._asking = [self._tasks.create_task(self._keep_asking(each)) for each in prepared.followed.values()]
+
+    def close(self) -> None:
+        """Ask no more."""
+        for task in self._asking:
+            task.cancel()
+        self._asking = []
+
+    def states(self) -> Iterator[DiscoveryState]:
+        """Yield a snapshot of each source."""
+        now_s = self._runtime.loop.time()
+        for place, each in () if self._in_force is None else self._in_force.followed.items():
+            age_s = None if each.answered_s is None else now_s - each.answered_s
+            rows = len(each.listing.rows)
+            yield DiscoveryState(place.model, pool_name(*place), name_of(each.discover), rows, age_s, each.fault)
+
+    def _follow(self, base: Settings, place: PoolPlace, discover: DiscoverSettings) -> _Followed:
+        """Return the source of a pool, with the replicas that the pool has from its source until now."""
+        followed = _Followed(place, discover, source_of(base, place, self._env))
+        old = None if self._in_force is None else self._in_force.followed.get(place)
+        if old is not None:
+            followed.fault, followed.answered_s = old.fault, old.answered_s
+            is_same = identity_of(old.discover) == identity_of(discover)
+            followed.listing = old.listing if is_same else Listing(old.listing.rows)  # the first answer replaces all
+        return followed
+
+    async def _keep_asking(self, followed: _Followed) -> None:
+        while True:
+            if not followed.is_due:
+                spread = 1 + _JITTER * (2 * self._runtime.rand() - 1)
+                await asyncio.sleep(followed.discover.every_s * spread)
+            before = followed.listing
+            await self._ask(followed)
+            if not _same(before.rows, followed.listing.rows):
+                async with self._turn:
+                    self._put_in_force(followed, before)
+                    await asyncio.sleep(0)
+
+    async def _ask(self, followed: _Followed) -> None:
+        """Ask a source once; raises nothing."""
+        fault: str | None
+        try:
+            answer = await followed.source.ask()
+            listing, fault = after(followed.listing, answer)
+        except SourceFailed as error:
+            listing, fault = followed.listing, str(error)
+        except Exception as error:  # a bug must not stop the gateway
+            self._runtime.report("discovery", error)
+            listing, fault = followed.listing, "the look-up failed with an internal error"
+        now_s = self._runtime.loop.time()
+        followed.listing, followed.is_due = listing, False
+        if fault is None:
+            followed.answered_s = now_s
+        if (fault is None) is not (followed.fault is None):
+            place, source = followed.place, name_of(followed.discover)
+            rows = len(listing.rows)
+            self._runtime.emit(DiscoveryChanged(now_s, place.model, pool_name(*place), source, rows, fault))
+        followed.fault = fault
+
+    def _put_in_force(self, followed: _Followed, before: Listing) -> None:
+        old, place = self._in_force, followed.place
+        if old is None or old.followed.get(place) is not followed:  # replaced by a reload
+            return
+        rows = {each: other.listing.rows for each, other in old.followed.items() if each.model == place.model}
+        settings = with_model(old.settings, old.base, place.model, rows)
+        try:
+            self._apply(settings)
+        except Exception as error:  # a bug must not stop the gateway
+            self._runtime.report("discovery", error)
+            followed.listing = before
+            return
+        self._in_force = old._replace(settings=settings)
+        self._runtime.emit(_change(self._runtime.loop.time(), followed, before.rows))
+
+
+def _change(now_s: float, followed: _Followed, before: Replicas) -> ReplicasFound:
+    was = {row.name for row in before}
+    names = {row.name for row in followed.listing.rows}
+    added, removed = (tuple(sorted(each)[:_NAMES_MAX]) for each in (names - was, was - names))
+    place, source = followed.place, name_of(followed.discover)
+    return ReplicasFound(now_s, place.model, pool_name(*place), source, added, removed, len(names))
+
+
+def _same(rows: Replicas, others: Replicas) -> bool:
+    return len(rows) == len(others) and all(row is other for row, other in zip(rows, others, strict=True))

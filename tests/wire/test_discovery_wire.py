@@ -1,0 +1,99 @@
+"""Replicas that come and go while a gateway process serves: a list in a file, and a name in DNS."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from held import held_replica
+from raw_http import ASK, CHAT
+from served import Served, gateway, replicas
+
+_QUICK = {"ttft": "5ms", "tokens": 3}
+
+
+def _until(is_true: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_true():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it does not happen")
+
+
+def _write(file: Path, urls: dict[str, str]) -> None:
+    """Write a list of replicas, whole or not at all."""
+    rows = [{"name": name, "kind": "simulated", "base_url": url} for name, url in urls.items()]
+    part = file.with_suffix(".part")
+    part.write_text(yaml.safe_dump(rows))
+    part.replace(file)
+
+
+def _replicas(served: Served) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(served.admin_url + "/admin/replicas").json()["models"]["m"]
+    return found
+
+
+def _metrics(served: Served) -> str:
+    return httpx.get(served.admin_url + "/metrics").text
+
+
+def test_a_list_in_a_file(tmp_path: Path) -> None:
+    """Without replicas 503; then each list is used; a removed replica ends its stream whole and is listed meanwhile."""
+    file = tmp_path / "replicas.yaml"
+    model = {"name": "m", "discover": {"file": file.name, "every": "100ms"}}
+    config = {"hedge": {"policy": "off", "routing": "round_robin"}, "models": [model]}
+    with held_replica() as (held, released), replicas(b=_QUICK, c=_QUICK) as urls, gateway(config, tmp_path) as served:
+        refused = httpx.post(served.url + CHAT, json=ASK)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_replicas")
+        assert refused.headers["retry-after"] == "5"
+        assert httpx.get(served.url + "/readyz").status_code == 200
+        assert 'ttft_gateway_discovery_up{gen_ai_request_model="m",pool="m"} 0.0' in _metrics(served)
+
+        _write(file, {"a": held})
+        _until(lambda: "a" in _replicas(served))
+        with httpx.stream("POST", served.url + CHAT, json=ASK) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            _write(file, {"a": held, **urls})
+            _until(lambda: "c" in _replicas(served))
+            _write(file, urls)
+            _until(lambda: "draining" in _replicas(served)["a"])
+            assert _replicas(served)["a"] == {"out": False, "in_flight": 1, "draining": True}
+            answers = [httpx.post(served.url + CHAT, json=ASK) for _ in range(10)]
+            assert {answer.headers["x-ttft-replica"] for answer in answers} == {"b", "c"}
+            file.write_text("- {name: b")
+            [source] = _discovery(served)
+            _until(lambda: _discovery(served)[0]["fault"] is not None)
+            assert source["source"] == f"file {file}"
+            assert httpx.post(served.url + CHAT, json=ASK).status_code == 200
+            released.set()
+            assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert _replicas(served)["a"] == {"out": False, "in_flight": 0, "draining": True}
+        text = _metrics(served)
+        assert 'ttft_gateway_replica_draining{gen_ai_request_model="m",replica="a"} 1.0' in text
+        assert 'ttft_gateway_discovered_replicas{gen_ai_request_model="m",pool="m"} 2.0' in text
+        assert httpx.post(served.admin_url + "/admin/reload").status_code == 200
+        assert set(_replicas(served)) == {"a", "b", "c"}
+
+
+def _discovery(served: Served) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = httpx.get(served.admin_url + "/admin/models/m").json()["discovery"]
+    return found
+
+
+def test_a_name(tmp_path: Path) -> None:
+    """The addresses of a name are replicas, beside those that the file lists."""
+    with replicas(a=_QUICK, b=_QUICK) as urls:
+        port = int(urls["a"].split(":")[2].partition("/")[0])
+        source = {"dns": "localhost", "port": port, "kind": "simulated"}
+        model = {
+            "name": "m",
+            "replicas": [{"name": "b", "kind": "simulated", "base_url": urls["b"]}],
+            "discover": source,
+        }
+        with gateway({"models": [model]}, tmp_path) as served:
+            assert set(_replicas(served)) == {f"127.0.0.1:{port}", "b"}
+            assert httpx.post(served.url + CHAT, json=ASK).status_code == 200
