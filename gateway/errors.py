@@ -20,6 +20,7 @@
     +-- OverKeyLimit          429  the key is at one of its limits
     +-- UpstreamFailed        the upstream's own status (4xx, 429, 5xx), 502 or 504
     +-- Overloaded            503  a model or the gateway is at its limit
+    +-- LimitsAway            503  the key's limits are unknown
     +-- ShuttingDown          503  the gateway drains
     +-- Internal              500
 
@@ -257,6 +258,17 @@ class Overloaded(GatewayError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.closes = closes
+
+
+class LimitsAway(GatewayError):
+    """The key's limits are shared, and the engine that counts them is away."""
+
+    status = 503
+    code = "limits_unavailable"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ShuttingDown(GatewayError):

@@ -22,6 +22,7 @@ from gateway.limits.bucket import Limit
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import LedgerRegistry
+from gateway.limits.rates import LOCAL, LimitMaker
 from gateway.model_parts import Before, ModelParts, PartsBuilder, Tune
 from gateway.race.context import Model, Runtime
 from gateway.routing.affinity import Affinity
@@ -128,6 +129,7 @@ def build_topology(
     runtime: Runtime,
     previous: Topology | None = None,
     tune: Tune | None = None,
+    limits: LimitMaker = LOCAL,
     *,
     rows_only: bool = False,
 ) -> Topology:
@@ -137,9 +139,10 @@ def build_topology(
         tasks: owner of connecting tasks.
         previous: topology to replace; None at the start.
         tune: change of each model's hedging; None for the settings as they are.
+        limits: makes the limits of keys, models and quotas.
         rows_only: True if the settings differ from the previous ones only in replicas that were found at run time.
     """
-    return _Builder(settings, tasks, runtime, previous, tune, rows_only=rows_only).build()
+    return _Builder(settings, tasks, runtime, previous, tune, limits, rows_only=rows_only).build()
 
 
 class _Builder:
@@ -150,9 +153,11 @@ class _Builder:
         runtime: Runtime,
         previous: Topology | None,
         tune: Tune | None,
+        limits: LimitMaker,
         *,
         rows_only: bool,
     ) -> None:
+        self._limits = limits
         self._settings = settings
         self._runtime = runtime
         self._previous = previous
@@ -161,7 +166,7 @@ class _Builder:
         if previous is not None and self._rows_only:
             self._ledgers = previous.ledgers
         else:
-            self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers)
+            self._ledgers = _ledgers(settings.quotas, None if previous is None else previous.ledgers, limits)
         models = () if previous is None else previous.models.values()
         kept = next((model.kept for model in models), None) or Affinity()  # one for all models
         before = None
@@ -175,8 +180,9 @@ class _Builder:
         models = {name: each.model for name, each in parts.items()}
         if previous is not None and self._rows_only:
             return self._with_changed(previous, parts, models)
-        key_limiters, count_limiters = _key_limiters(settings.keys), _key_limiters(settings.keys, counts_only=True)
-        model_queues = _model_queues(settings.models)
+        key_limiters = _key_limiters(settings.keys, self._limits)
+        count_limiters = _key_limiters(settings.keys, self._limits, counts_only=True)
+        model_queues = _model_queues(settings.models, self._limits)
         memory = BodyMemory(settings.limits.buffered_bodies_max_bytes) if previous is None else previous.memory
         memory.bytes_max = settings.limits.buffered_bodies_max_bytes
         memory.is_shared = len(settings.keys) > 1
@@ -276,26 +282,36 @@ def _kept(
     return {new.name: old[new.name] for new in settings if new.name in old and old_settings.get(new.name) == new}
 
 
-def _ledgers(quotas: Sequence[config.QuotaSettings], previous: LedgerRegistry | None) -> LedgerRegistry:
+def _ledgers(
+    quotas: Sequence[config.QuotaSettings], previous: LedgerRegistry | None, made: LimitMaker
+) -> LedgerRegistry:
     configured = {}
     for quota in quotas:
         amounts = ((Resource.REQUESTS, quota.requests_per_min), (Resource.TOKENS, quota.tokens_per_min))
         limits = [Limit(resource, amount, enforce=quota.enforce) for resource, amount in amounts if amount is not None]
         configured[quota.name] = limits
-    return LedgerRegistry(configured, previous)
+    return LedgerRegistry(configured, previous, made)
 
 
-def _key_limiters(keys: Sequence[config.KeySettings], *, counts_only: bool = False) -> dict[str, KeyLimiter]:
+def _key_limiters(
+    keys: Sequence[config.KeySettings], made: LimitMaker, *, counts_only: bool = False
+) -> dict[str, KeyLimiter]:
     limits = {
         key.name: CallerLimits(key.requests_per_min, None if counts_only else key.tokens_per_min, key.concurrency)
         for key in keys
     }
-    return {name: KeyLimiter(given) for name, given in limits.items() if given != CallerLimits()}
-
-
-def _model_queues(models: Sequence[config.ModelSettings]) -> dict[str, ModelQueue]:
+    kind = "count" if counts_only else "key"
     return {
-        model.name: ModelQueue(FairQueue(model.concurrency, model.queue.max), model.queue.timeout_s)
-        for model in models
-        if model.concurrency is not None
+        name: KeyLimiter(given, f"{kind}:{name}", made) for name, given in limits.items() if given != CallerLimits()
     }
+
+
+def _model_queues(models: Sequence[config.ModelSettings], made: LimitMaker) -> dict[str, ModelQueue]:
+    queues = {}
+    for model in models:
+        if model.concurrency is not None:
+            slots = made.slots(f"model:{model.name}", model.concurrency)
+            queue = ModelQueue(FairQueue(model.concurrency, model.queue.max, slots), model.queue.timeout_s)
+            slots.serve(queue.waiting, queue.admit)
+            queues[model.name] = queue
+    return queues

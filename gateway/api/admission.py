@@ -7,8 +7,12 @@ end of another request grants the permit, and the granted request starts in the 
 its holdings exactly once, however its request ends. Independent of ASGI and of the client API; a request without limits
 gets no permit.
 
-    waiting --granted--> granted --next turn of the loop--> running --RequestEnded--> over
-       '--disconnect, timeout, evicted, drain--> over          (granted: disconnect, drain --> over)
+    asking --leased--> waiting --granted--> granted --next turn of the loop--> running --RequestEnded--> over
+      |                   '--disconnect, timeout, evicted, drain--> over       (granted: disconnect, drain --> over)
+      '--refused, disconnect, drain--> over
+
+A limit that the fleet shares may have to ask for more; a request waits for the answer, at most 100 ms. Only an answer
+refuses it.
 
 Units: seconds of the loop's clock, tokens.
 """
@@ -19,12 +23,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.api.entry import Entry, RequestSize, used_tokens
 from gateway.api.key_limits import limit_headers, over_key_limit
 from gateway.errors import GatewayError, Internal, Overloaded, ShuttingDown
 from gateway.events import Event, RequestEnded, RequestRejected
-from gateway.limits.caller_limits import CallerTicket, KeyLimiter, OverLimit
+from gateway.limits.caller_limits import KeyLimiter, OverLimit
 from gateway.limits.fair_queue import FairQueue
 from gateway.race.context import Caller, Runtime
+from gateway.share.fleet import ASK_S_MAX, ASK_WAIT_S
 from providers.base import Headers
 
 
@@ -43,8 +49,6 @@ class QueuedRequest(Protocol):
 
 OnReject = Callable[[GatewayError], None]
 
-_SERVER_ERROR = 500
-
 
 @dataclass(frozen=True, slots=True)
 class ModelQueue:
@@ -53,20 +57,14 @@ class ModelQueue:
     fair_queue: "FairQueue[Permit]"
     timeout_s: float
 
+    def waiting(self) -> int:
+        """Return the number of requests that wait."""
+        return self.fair_queue.waiting
 
-@dataclass(frozen=True, slots=True)
-class RequestSize:
-    """The estimated size of a request.
-
-    Attributes:
-        prompt_tokens: tokens of the prompt.
-        answer_tokens: tokens of all its answers together.
-        deadline_s: the client's read timeout, None if the client sent none.
-    """
-
-    prompt_tokens: float
-    answer_tokens: float
-    deadline_s: float | None = None
+    def admit(self) -> None:
+        """Start requests that wait, as far as there are free slots."""
+        while (permit := self.fair_queue.admit()) is not None:
+            permit.granted()
 
 
 class Admission:
@@ -101,7 +99,9 @@ class Admission:
             self._runtime.report("admission", error)
             return None
         if isinstance(entered, OverLimit):
-            raise over_key_limit(entered, key_name, headers)
+            if not entered.is_asking:
+                raise over_key_limit(entered, key_name, headers)
+            return Entry(limiter, None, self._runtime)  # the body arrives meanwhile
         return Entry(limiter, entered, self._runtime)
 
     def applies_to(self, entry: "Entry | None", model: str) -> bool:
@@ -119,51 +119,18 @@ class Admission:
 
         Raises:
             OverKeyLimit: the key is at one of its limits.
+            LimitsAway: the state of the key's limits is unknown.
             Overloaded: the model's queue is full.
         """
         permit = Permit(caller, model, size, self._model_queues.get(model), self._runtime)
         if entry is not None:
-            now_s = self._runtime.loop.time()
-            over = entry.limiter.reserve(entry.ticket, size.prompt_tokens, size.answer_tokens, now_s)
-            permit.headers = tuple(limit_headers(entry.limiter.status(now_s)))
-            if over is not None:
-                raise over_key_limit(over, caller.key_name, permit.headers)
-            permit.entry = entry
+            permit.reserve(entry)
         try:
             permit.enter()
         except BaseException:  # after a bug, too, the key gets its reservation back
             permit.close()
             raise
         return permit
-
-
-class Entry:
-    """One request in its key's limits; closed once, whatever is called after that.
-
-    Attributes:
-        limiter: the key's limiter.
-        ticket: the request's reservation in it.
-    """
-
-    __slots__ = ("_runtime", "limiter", "ticket")
-
-    def __init__(self, limiter: KeyLimiter, ticket: CallerTicket, runtime: Runtime) -> None:
-        self.limiter = limiter
-        self.ticket = ticket
-        self._runtime = runtime
-
-    def reject(self, status: int) -> None:
-        """Close the entry of a request without a permit; it counts unless the gateway itself failed (5xx)."""
-        close = self.limiter.release if status >= _SERVER_ERROR else self.limiter.reject
-        self._runtime.safely("admission", close, None, self.ticket, self._runtime.loop.time())
-
-    def close(self, used_tokens: float | None) -> None:
-        """Close the entry of a request with a permit; `used_tokens` is None if no replica received the request."""
-        now_s = self._runtime.loop.time()
-        if used_tokens is None:
-            self._runtime.safely("admission", self.limiter.release, None, self.ticket, now_s)
-        else:
-            self._runtime.safely("admission", self.limiter.settle, None, self.ticket, used_tokens, now_s)
 
 
 class Permit:
@@ -176,10 +143,13 @@ class Permit:
     """
 
     __slots__ = (
+        "_ask_until_s",
         "_caller",
         "_has_slot",
         "_has_started",
+        "_is_asking",
         "_is_over",
+        "_is_reserved",
         "_is_waiting",
         "_model",
         "_on_reject",
@@ -204,8 +174,9 @@ class Permit:
         self._queue = queue
         self._runtime = runtime
         self._is_waiting = self._has_slot = self._has_started = self._is_over = False
-        self._start_s = 0.0
-        self._timer: asyncio.Handle | None = None  # ends the wait, or starts the granted request
+        self._is_asking = self._is_reserved = False
+        self._start_s = self._ask_until_s = 0.0
+        self._timer: asyncio.Handle | None = None  # asks again, ends the wait, or starts the granted request
         self._request: QueuedRequest | None = None
         self._on_reject: OnReject | None = None
         self.key_name = caller.key_name
@@ -219,17 +190,40 @@ class Permit:
         runtime = self._runtime
         return Runtime(runtime.loop, self._emit, runtime.rand, runtime.timers, runtime.burst)
 
+    def reserve(self, entry: Entry) -> None:
+        """Reserve the tokens in the key's limits, unless the fleet has to be asked for more.
+
+        Raises:
+            OverKeyLimit: the key is at one of its limits.
+            LimitsAway: the state of the key's limits is unknown.
+        """
+        now_s = self._runtime.loop.time()
+        over = entry.reserve(self._size, now_s)
+        if over is not None and over.is_asking and not self._may_ask(now_s):
+            over = entry.reserve(self._size, now_s, anyway=True)
+        self.headers = tuple(limit_headers(entry.limiter.status(now_s)))
+        if over is None:
+            self.entry, self._is_reserved = entry, True
+        elif over.is_asking:
+            self.entry, self._is_asking = entry, True
+        else:
+            raise over_key_limit(over, self.key_name, self.headers)
+
     def enter(self) -> None:
-        """Take a slot, or join the queue for one.
+        """Take a slot, or join the queue for one, once the key's limits have room.
 
         Raises:
             Overloaded: the queue is full.
         """
         queue = self._queue
-        if queue is None:
+        if queue is None or self._is_asking:
             return
         self._has_slot = queue.fair_queue.try_acquire()
         if self._has_slot:
+            return
+        now_s = self._runtime.loop.time()
+        if queue.fair_queue.is_asking(now_s) and self._may_ask(now_s):
+            self._is_asking = True
             return
         displaced = queue.fair_queue.enqueue(self)
         if displaced is self:
@@ -248,7 +242,9 @@ class Permit:
             on_reject: called with an error if the request never starts.
         """
         self._request, self._on_reject = request, on_reject
-        if not self._is_waiting:
+        if self._is_asking:
+            self._timer = self._runtime.loop.call_later(ASK_WAIT_S, self._ask_again)
+        elif not self._is_waiting:
             self._start(request)
 
     def granted(self) -> None:
@@ -291,6 +287,30 @@ class Permit:
 
     # inside
 
+    def _may_ask(self, now_s: float) -> bool:
+        """Return True if there is time left to wait for an answer of the fleet."""
+        self._ask_until_s = self._ask_until_s or now_s + ASK_S_MAX
+        return now_s < self._ask_until_s
+
+    def _ask_again(self) -> None:
+        """Go on with what the fleet has answered."""
+        self._timer, self._is_asking = None, False
+        try:
+            if self.entry is not None and not self._is_reserved:
+                self.reserve(self.entry)
+            self.enter()
+        except GatewayError as error:
+            if self.entry is not None:
+                self.entry.reject(error.status)
+            self._reject(error)
+            return
+        except Exception as error:  # a bug in a limit must not fail the request
+            self._runtime.report("admission", error)
+        if self._is_asking:
+            self._timer = self._runtime.loop.call_later(ASK_WAIT_S, self._ask_again)
+        elif not self._is_waiting:
+            self._start_granted()
+
     def _start_granted(self) -> None:
         self._timer = None
         self._caller.queued_s = self._waited_s()
@@ -314,7 +334,7 @@ class Permit:
         if isinstance(event, RequestEnded) and not self._is_over:
             self._is_over = True
             self._request = self._on_reject = None
-            self._release(_used_tokens(event, self._size.prompt_tokens))
+            self._release(used_tokens(event, self._size.prompt_tokens))
         self._runtime.emit(event)
 
     def _wait_timed_out(self) -> None:
@@ -323,7 +343,7 @@ class Permit:
     def _reject(self, error: GatewayError) -> None:
         on_reject = self._on_reject
         self.close()
-        self._emit_rejected(error.status, error.code)
+        self._emit_rejected(error.status, error.code or error.kind)
         if on_reject is not None:
             on_reject(error)
 
@@ -365,11 +385,3 @@ class Permit:
         wait_s = fair_queue.wait_s()
         busy = f"model {self._model!r} is at its concurrency limit ({fair_queue.slots})"
         return Overloaded(f"{busy} and {reason}; retry in {wait_s:.3g} s", wait_s)
-
-
-def _used_tokens(event: RequestEnded, prompt_tokens: float) -> float:
-    """Return the tokens to charge to the key: the reported usage, else the estimate of the prompt plus events seen."""
-    usage = event.usage
-    if usage is not None and usage.prompt_tokens is not None:
-        return usage.prompt_tokens + (usage.completion_tokens or 0)
-    return prompt_tokens + event.events if event.events else 0.0

@@ -10,9 +10,9 @@ import secrets
 
 import msgspec
 
-from gateway.api.admission import Entry
 from gateway.api.body_reader import Arrival
 from gateway.api.dialects.base import ClientApi
+from gateway.api.entry import Entry
 from gateway.api.exchange import ClientExchange, Connection
 from gateway.api.request_head import RequestHead
 from gateway.api.response import respond
@@ -59,6 +59,8 @@ class CountExchange(ClientExchange):
     def _answer(self, body: bytes) -> None:
         serving, headers = self._serving, self.head.headers
         assert self._key_name is not None
+        if self._entry is not None:
+            self._entry.enter(self._runtime.loop.time(), anyway=True)  # it costs nothing: it waits for no fleet
         name, prompt = parse_count(body, headers, serving.limits.default_model)
         model = serving.model(self._key_name, name)
         answer = _encode({"input_tokens": max(1, round(model.scale.tokens(text_tokens(prompt))))})

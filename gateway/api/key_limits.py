@@ -6,14 +6,17 @@ The headers are OpenAI's, so that clients that pace themselves by these headers 
 import math
 from collections.abc import Iterable, Iterator
 
-from gateway.errors import OverKeyLimit
+from gateway.errors import GatewayError, LimitsAway, OverKeyLimit
 from gateway.limits.caller_limits import LimitStatus, OverLimit, Quantity
 from providers.base import Headers
 
 
-def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> OverKeyLimit:
-    """Build the error for a key that is at a limit."""
+def over_key_limit(over: OverLimit, key_name: str, headers: Headers) -> GatewayError:
+    """Build the error for a key that is at a limit, or whose limits are unknown."""
     limit = over.limit
+    if over.is_unknown:
+        wait_s = over.wait_s or 1.0
+        return LimitsAway(f"the shared limits of key {key_name!r} are unavailable; retry in {wait_s:.3g} s", wait_s)
     if over.quantity is Quantity.CONCURRENCY:
         what = f"is at its concurrency limit ({limit})"
     elif over.quantity is Quantity.REQUESTS:

@@ -6,7 +6,7 @@ one clock.
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from providers.base import RateLimit, Resource
 
@@ -75,6 +75,44 @@ class BucketState:
     age_s: float | None
 
 
+class QuotaBucket(Protocol):
+    """A limit of a quota, as its ledger uses it; `Bucket` describes the methods.
+
+    Attributes:
+        resource, amount, window_s, enforce: the limit.
+        is_observed: True if the limit comes from responses, False if from the configuration.
+        stated: the limit in the last response.
+        observed_by: number of the latest request whose response corrected the bucket; 0 before the first.
+        is_shared: True if the fleet shares it.
+    """
+
+    is_shared: ClassVar[bool]
+    resource: Resource
+    amount: float
+    window_s: float
+    enforce: bool
+    is_observed: bool
+    stated: float
+    observed_by: int
+
+    def cost(self, spend: Spend) -> int: ...
+    def left(self, now_s: float) -> float: ...
+    def wait_s(self, cost: float, now_s: float) -> float: ...
+    def take(self, cost: float, now_s: float) -> None: ...
+    def drain(self, now_s: float) -> None: ...
+    def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None: ...
+    def state(self, now_s: float) -> BucketState: ...
+
+
+def counted(resource: Resource, spend: Spend) -> int:
+    """Return the part of a spend that a limit on a resource counts."""
+    if resource is Resource.REQUESTS:
+        return spend.requests
+    if resource is Resource.TOKENS:
+        return spend.prompt + spend.answer
+    return spend.prompt if resource is Resource.PROMPT_TOKENS else spend.answer
+
+
 class Bucket:
     """A limit that refills continuously, initially full.
 
@@ -87,6 +125,7 @@ class Bucket:
         observed_by: number of the latest request whose response corrected the bucket; 0 before the first.
     """
 
+    is_shared: ClassVar[bool] = False
     __slots__ = (
         "_full_at_s",
         "_left",

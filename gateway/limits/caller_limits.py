@@ -10,11 +10,9 @@ Units: requests and tokens; now_s in seconds, of one clock.
 import enum
 import math
 from dataclasses import dataclass
-from typing import Final
 
+from gateway.limits.rates import LOCAL, LimitMaker, Rate
 from gateway.limits.wait_estimator import WaitEstimator
-
-_WINDOW_S: Final = 60.0
 
 
 class Quantity(enum.Enum):
@@ -43,12 +41,16 @@ class OverLimit:
         limit: limit of that quantity.
         asked: amount that this request needs.
         wait_s: time until the request could be admitted; None if it exceeds the limit itself.
+        is_asking: True while the fleet's engine is asked for more, so that the request may be admitted in a moment.
+        is_unknown: True if the limit may have room, but the fleet's engine is away.
     """
 
     quantity: Quantity
     limit: int
     asked: int
     wait_s: float | None
+    is_asking: bool = False
+    is_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,42 +82,67 @@ class CallerTicket:
 class KeyLimiter:
     """Usage of one key.
 
-    Attributes:
-        in_flight: requests admitted and not ended.
+    Args:
+        limits: limits of the key.
+        name: name of the key's limits, the same in every process.
+        made: makes the limits.
     """
 
-    __slots__ = ("_requests", "_tokens", "_wait_estimator", "in_flight", "limits")
+    __slots__ = ("_requests", "_slots", "_tokens", "_wait_estimator", "limits")
 
-    def __init__(self, limits: CallerLimits) -> None:
+    def __init__(self, limits: CallerLimits, name: str = "", made: LimitMaker = LOCAL) -> None:
         self.limits = limits
-        self.in_flight = 0
-        self._requests = _Rate(limits.requests_per_min) if limits.requests_per_min is not None else None
-        self._tokens = _Rate(limits.tokens_per_min) if limits.tokens_per_min is not None else None
-        self._wait_estimator = WaitEstimator(limits.concurrency or 1)
+        requests, tokens, concurrency = limits.requests_per_min, limits.tokens_per_min, limits.concurrency
+        self._requests = None if requests is None else made.rate(f"{name}:requests", requests)
+        self._tokens = None if tokens is None else made.rate(f"{name}:tokens", tokens)
+        self._slots = made.slots(f"{name}:slots", math.inf if concurrency is None else concurrency)
+        self._wait_estimator = WaitEstimator(concurrency or 1)
 
-    def enter(self, now_s: float) -> CallerTicket | OverLimit:
+    @property
+    def in_flight(self) -> int:
+        """Requests admitted and not ended."""
+        return self._slots.taken
+
+    def enter(self, now_s: float, *, anyway: bool = False) -> CallerTicket | OverLimit:
         """Count one request whose body is not yet known, or return the reason for rejecting it.
 
-        A rejected request takes nothing.
+        A rejected request takes nothing; with `anyway` none is rejected.
         """
-        limit = self.limits.concurrency
-        if limit is not None and self.in_flight >= limit:
-            return OverLimit(Quantity.CONCURRENCY, limit, self.in_flight + 1, self._wait_estimator.wait_s())
+        over = None if anyway else self._over(now_s)
+        if over is not None:
+            return over
+        self._take(0.0, 1.0, now_s)
+        self._slots.taken += 1
+        return CallerTicket(0.0, now_s)
+
+    def _over(self, now_s: float) -> OverLimit | None:
+        slots = self._slots
+        if slots.taken >= slots.allowed:
+            is_asking, limit = slots.is_asking(now_s), self.limits.concurrency
+            if limit is not None and slots.taken >= slots.allowed:  # no answer, and no share while the engine is away
+                wait_s = self._wait_estimator.wait_s()
+                is_unknown = slots.taken < limit and not is_asking and slots.is_refused
+                return OverLimit(Quantity.CONCURRENCY, limit, slots.taken + 1, wait_s, is_asking, is_unknown)
         if self._requests is not None:
             wait_s = self._requests.wait_s(1.0, now_s)
             if wait_s > 0:
-                return OverLimit(Quantity.REQUESTS, self._requests.limit, 1, wait_s)
-        self._take(0.0, 1.0, now_s)
-        self.in_flight += 1
-        return CallerTicket(0.0, now_s)
+                return _over(Quantity.REQUESTS, self._requests, 1, wait_s)
+        return None
 
     def reserve(
-        self, ticket: CallerTicket, prompt_tokens: float, answer_tokens: float, now_s: float
+        self,
+        ticket: CallerTicket,
+        prompt_tokens: float,
+        answer_tokens: float,
+        now_s: float,
+        *,
+        anyway: bool = False,
     ) -> OverLimit | None:
         """Reserve the tokens of a request that has entered, or return the reason for rejecting it.
 
         A request whose prompt alone exceeds the limit is never admitted. One that exceeds it only together with the
-        longest possible answer waits for a full bucket: most answers are far shorter than their limit.
+        longest possible answer waits for a full bucket: most answers are far shorter than their limit. With `anyway`
+        every other one is admitted.
         """
         tokens = prompt_tokens + answer_tokens
         if self._tokens is not None:
@@ -123,9 +150,9 @@ class KeyLimiter:
             if prompt_tokens > limit:
                 return OverLimit(Quantity.TOKENS, limit, math.ceil(prompt_tokens), None)
             tokens = min(tokens, limit)
-            wait_s = self._tokens.wait_s(tokens, now_s)
+            wait_s = 0.0 if anyway else self._tokens.wait_s(tokens, now_s)
             if wait_s > 0:
-                return OverLimit(Quantity.TOKENS, limit, math.ceil(tokens), wait_s)
+                return _over(Quantity.TOKENS, self._tokens, math.ceil(tokens), wait_s)
         self._take(tokens, 0.0, now_s)
         ticket.tokens = tokens
         return None
@@ -147,7 +174,7 @@ class KeyLimiter:
         """Return the remaining amounts of the limits per minute."""
         rates = ((Quantity.REQUESTS, self._requests), (Quantity.TOKENS, self._tokens))
         return [
-            LimitStatus(quantity, rate.limit, max(0, math.floor(rate.left(now_s))), rate.wait_s(rate.limit, now_s))
+            LimitStatus(quantity, rate.limit, max(0, math.floor(rate.left(now_s))), rate.reset_s(now_s))
             for quantity, rate in rates
             if rate is not None
         ]
@@ -157,7 +184,7 @@ class KeyLimiter:
         if not ticket.is_open:
             return False
         ticket.is_open = False
-        self.in_flight -= 1
+        self._slots.release()
         self._take(tokens, requests, now_s)
         return True
 
@@ -168,28 +195,6 @@ class KeyLimiter:
             self._requests.take(requests, now_s)
 
 
-class _Rate:
-    """A bucket with a limit per minute."""
-
-    __slots__ = ("_left", "_now_s", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._left = float(limit)
-        self._now_s = -math.inf
-
-    def left(self, now_s: float) -> float:
-        """Return the remaining amount; negative if more was used than reserved."""
-        if now_s > self._now_s:
-            if self._left < self.limit:
-                self._left = min(float(self.limit), self._left + (now_s - self._now_s) * self.limit / _WINDOW_S)
-            self._now_s = now_s
-        return self._left
-
-    def take(self, amount: float, now_s: float) -> None:
-        self._left = min(float(self.limit), self.left(now_s) - amount)
-
-    def wait_s(self, amount: float, now_s: float) -> float:
-        """Return the time until `amount` is available; a millionth of the limit counts as available (rounding)."""
-        missing = amount - self.left(now_s)
-        return missing * _WINDOW_S / self.limit if missing > 1e-6 * self.limit else 0.0
+def _over(quantity: Quantity, rate: Rate, asked: int, wait_s: float) -> OverLimit:
+    """Return the reason for rejecting a request that a limit per minute has no room for."""
+    return OverLimit(quantity, rate.limit, asked, wait_s, rate.is_asking, rate.is_refused)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
+from gateway.limits.rates import Slots
 from gateway.limits.wait_estimator import WaitEstimator
 
 QUANTUM: Final = 2_000.0  # a usual request: most turns admit one
@@ -46,28 +47,44 @@ class FairQueue(Generic[W]):
     Args:
         slots: maximum number of concurrent requests.
         waiting_max: maximum number of queued requests.
+        held: the slots themselves; None for those of this process.
 
     Attributes:
-        in_flight: slots taken.
         waiting: queued requests.
     """
 
-    __slots__ = ("_lanes", "_wait_estimator", "in_flight", "slots", "waiting", "waiting_max")
+    __slots__ = ("_held", "_lanes", "_wait_estimator", "slots", "waiting", "waiting_max")
 
-    def __init__(self, slots: int, waiting_max: int) -> None:
+    def __init__(self, slots: int, waiting_max: int, held: Slots | None = None) -> None:
         self.slots = slots
         self.waiting_max = waiting_max
-        self.in_flight = 0
+        self._held = Slots(slots) if held is None else held
         self.waiting = 0
         self._lanes: dict[str, _Lane[W]] = {}  # in the order of their turns
         self._wait_estimator = WaitEstimator(slots)
 
+    @property
+    def in_flight(self) -> int:
+        """Slots taken."""
+        return self._held.taken
+
     def try_acquire(self) -> bool:
         """Take a slot if one is free."""
-        if self.in_flight >= self.slots:
+        held = self._held
+        if held.taken >= held.allowed:
             return False
-        self.in_flight += 1
+        held.taken += 1
         return True
+
+    def is_asking(self, now_s: float) -> bool:
+        """Return True while the fleet is asked for a slot; called when none is free."""
+        return self._held.is_asking(now_s, self.waiting)
+
+    def admit(self) -> W | None:
+        """Take a free slot for the queued request whose turn it is, and return it; None without both."""
+        if not self.waiting or not self.try_acquire():
+            return None
+        return self._pop()
 
     def enqueue(self, request: W) -> W | None:
         """Queue a request; return the request that has no place: this one, an evicted one, or None."""
@@ -96,12 +113,10 @@ class FairQueue(Generic[W]):
 
     def release_unused(self) -> W | None:
         """Release a slot that was not used; return the request that takes it over, or None."""
-        if not self.waiting:
-            self.in_flight -= 1
+        if not self.waiting or not self._held.passes_on():
+            self._held.release()
             return None
-        request = self._next()
-        self.remove(request)
-        return request
+        return self._pop()
 
     def wait_s(self) -> float:
         """Return the expected time until all queued requests, and one more, could be admitted."""
@@ -110,6 +125,11 @@ class FairQueue(Generic[W]):
     def waiting_by_key(self) -> Mapping[str, int]:
         """Return the number of queued requests per key."""
         return {key_name: len(lane.waiting) for key_name, lane in self._lanes.items()}
+
+    def _pop(self) -> W:
+        request = self._next()
+        self.remove(request)
+        return request
 
     def _next(self) -> W:
         """Return the request whose turn it is; the queue must not be empty."""

@@ -8,11 +8,12 @@ Units: requests and tokens; now_s in seconds, of one clock; windows and resets i
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, Spend
+from gateway.limits.bucket import SHORT_S, Bucket, BucketState, Limit, QuotaBucket, Spend
+from gateway.limits.rates import LOCAL, LimitMaker
 from providers.base import RateLimit
 
 _KEPT_SHARE: Final = 0.6  # of a bucket: reserved for primaries
@@ -60,16 +61,22 @@ class Ledger:
 
     Args:
         limits: configured limits; without any, only the limits in responses count.
+        new_bucket: makes the bucket of a configured limit.
     """
 
     __slots__ = ("_buckets", "_cool_until_s", "_limited_s", "_released", "_reserved", "_sent", "_settled")
 
-    def __init__(self, limits: Iterable[Limit] = ()) -> None:
-        self._buckets = [Bucket(limit) for limit in limits]  # observed ones follow
+    def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
+        self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = -math.inf
         self._cool_until_s = -math.inf
         self._sent = Spend(0, 0, 0)
         self._reserved = self._settled = self._released = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """True if the fleet may have to be asked for more of a limit."""
+        return any(bucket.is_shared for bucket in self._buckets)
 
     # tickets
 
@@ -186,7 +193,7 @@ class Ledger:
 
     # internals
 
-    def _observed(self, stated: RateLimit) -> Bucket | None:
+    def _observed(self, stated: RateLimit) -> QuotaBucket | None:
         """Return the bucket of a limit found in responses; None while the limit itself is unknown."""
         same_resource = [bucket for bucket in self._buckets if bucket.resource is stated.resource]
         known = next(
@@ -226,9 +233,16 @@ class LedgerRegistry(Mapping[str, Ledger]):
         configured: quotas with limits in the configuration.
         previous: registry of the previous configuration; ledgers with unchanged limits are kept, and their cool-downs
             end.
+        limits: makes the buckets of configured limits.
     """
 
-    def __init__(self, configured: Mapping[str, Sequence[Limit]], previous: "LedgerRegistry | None" = None) -> None:
+    def __init__(
+        self,
+        configured: Mapping[str, Sequence[Limit]],
+        previous: "LedgerRegistry | None" = None,
+        limits: LimitMaker = LOCAL,
+    ) -> None:
+        self._limits = limits
         self._configured = {name: tuple(limits) for name, limits in configured.items()}
         self._previous: tuple[dict[str, Ledger], dict[str, tuple[Limit, ...]]] = ({}, {})
         if previous is not None:
@@ -282,4 +296,6 @@ class LedgerRegistry(Mapping[str, Ledger]):
         """Return the previous ledger if its configured limits are unchanged, else a new one."""
         ledgers, configured = self._previous
         limits = self._configured.get(name, ())
-        return ledgers[name] if name in ledgers and configured.get(name, ()) == limits else Ledger(limits)
+        if name in ledgers and configured.get(name, ()) == limits:
+            return ledgers[name]
+        return Ledger(limits, lambda limit: self._limits.bucket(f"quota:{name}:{limit.resource.value}", limit))

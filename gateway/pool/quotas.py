@@ -38,6 +38,11 @@ class Quotas:
         self.of = {each: ledgers[each.quota] for each in replicas if each.quota is not None and each.quota in ledgers}
         self._learning = learning
 
+    @property
+    def is_shared(self) -> bool:
+        """True if the fleet may have to be asked for more of a quota."""
+        return any(ledger.is_shared for ledger in self.of.values())
+
     # before an attempt
 
     def without_wait(self, candidates: Sequence[Replica], facts: RequestFacts, now_s: float) -> list[Replica]:

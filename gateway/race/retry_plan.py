@@ -11,6 +11,7 @@ plan.
 Units: seconds of the loop's clock.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from gateway.race.attempt import Attempt
 from gateway.race.context import Model
 from gateway.race.failures import RetryHint, classify
 from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
+from gateway.share.fleet import ASK_S_MAX, ASK_WAIT_S
 from providers.errors import RequestModeRejected, UpstreamError
 
 TRIES_MAX: Final = 4  # upstream attempts of a request; an SDK's own retries multiply them
@@ -70,7 +72,16 @@ class GiveUp(NamedTuple):
 class RetryPlan:
     """The retry policy of one request."""
 
-    __slots__ = ("_facts", "_index", "_mode_retries", "_model", "_retry_same", "_used_remedies", "_waited")
+    __slots__ = (
+        "_ask_until_s",
+        "_facts",
+        "_index",
+        "_mode_retries",
+        "_model",
+        "_retry_same",
+        "_used_remedies",
+        "_waited",
+    )
 
     def __init__(self, model: Model, facts: RequestFacts) -> None:
         self._model = model
@@ -78,6 +89,7 @@ class RetryPlan:
         self._index = 0  # index of the pool in use
         self._retry_same: tuple[Replica, float] | None = None  # the same replica again, and the earliest time
         self._used_remedies: frozenset[RetryHint] = frozenset()  # remedies already used; each is tried once
+        self._ask_until_s = math.inf  # time until which it waits for leases; infinite before the first such wait
         self._mode_retries = 0  # attempts repeated because a server rejected the request mode
         self._waited = False  # True after a Retry-After was waited out, which happens once
 
@@ -139,12 +151,23 @@ class RetryPlan:
         replica = pick(pools[self._index], tried, ignore_breakers=False)
         if replica is not None:
             return SendTo(pools[self._index], replica)
-        step: WaitUntil | SendTo | None = self._wait_for_same(attempts, errors, now_s, rand)
+        step: WaitUntil | SendTo | None = self._wait_for_lease(tried, now_s)
+        step = step or self._wait_for_same(attempts, errors, now_s, rand)
         step = step or self._first_usable(pick, pools[self._index + 1 :], pools, tried)
         if step is not None:
             return step
         waits_s = [pool.picker.wait_s(self._facts, tried, now_s) for pool in pools] if not attempts else []
         return GiveUp(wait_s=min((wait_s for wait_s in waits_s if wait_s is not None), default=None))
+
+    def _wait_for_lease(self, tried: Sequence[Replica], now_s: float) -> WaitUntil | None:
+        """Wait while the fleet is asked for more of a quota, at most 100 ms in all; no setting forbids that."""
+        pool = self._model.pools[self._index]
+        if now_s < self._ask_until_s and pool.quotas.is_shared:
+            wait_s = pool.picker.wait_s(self._facts, tried, now_s)
+            if wait_s == ASK_WAIT_S:
+                self._ask_until_s = min(self._ask_until_s, now_s + ASK_S_MAX)
+                return WaitUntil(now_s + ASK_WAIT_S)
+        return None
 
     def _wait_for_same(
         self, attempts: Sequence[Attempt], errors: Sequence[UpstreamError], now_s: float, rand: Rand

@@ -11,8 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from gateway.share.fleet import ASK_S_MAX, Fleet, Holder
-from gateway.share.words import Engine, Reply
+from gateway.share.fleet import ASK_S_MAX, Holder, Sharing
+from gateway.share.words import Ask, Engine, Reply
 
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks
@@ -65,6 +65,7 @@ class Asker:
         loop: event loop.
         rand: returns uniform random numbers in [0, 1).
         on_change: called with True when the engine is back and with False when it is away.
+        on_error: called with what a holder raised, a bug; it is then given up.
 
     Attributes:
         ticks: functions called with the time at least every 0.11 s while the engine answers, and when it is back.
@@ -76,16 +77,18 @@ class Asker:
     def __init__(
         self,
         engine: Engine,
-        fleet: Fleet,
+        fleet: Sharing,
         loop: asyncio.AbstractEventLoop,
         rand: Callable[[], float],
         on_change: Callable[[bool], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         self._engine = engine
         self._fleet = fleet
         self._loop = loop
         self._rand = rand
         self._on_change = on_change
+        self._on_error = on_error
         self.ticks: list[Callable[[float], None]] = []
         self.is_up = True
         self.since_s = loop.time()
@@ -147,7 +150,7 @@ class Asker:
         self._send((), now_s, is_ping=True)
 
     def _send(self, holders: Sequence[Holder], now_s: float, *, is_ping: bool = False) -> None:
-        asks = [(holder, ask) for holder in holders if (ask := holder.ask(now_s)) is not None]
+        asks = [(holder, ask) for holder in holders if (ask := self._ask(holder, now_s)) is not None]
         if not asks and not is_ping:
             return
         self._sent_s = now_s
@@ -155,6 +158,13 @@ class Asker:
         batch = _Batch([holder for holder, _ in asks], now_s, is_ping=is_ping)
         batch.timer = self._loop.call_later(ASK_S_MAX - _GRACE_S, self._nearly_late, batch)
         self._engine.ask([ask for _, ask in asks], partial(self._answered, batch))
+
+    def _ask(self, holder: Holder, now_s: float) -> Ask | None:
+        try:
+            return holder.ask(now_s)
+        except Exception as error:  # a bug in one holder must not keep the others from asking
+            self._on_error(error)
+            return None
 
     def _nearly_late(self, batch: _Batch) -> None:
         batch.timer = self._loop.call_later(_GRACE_S, self._late, batch)
@@ -175,7 +185,10 @@ class Asker:
         if reply is not None and len(reply.answers) == len(batch.holders):
             self._fleet.heads = max(1, reply.heads)
             for holder, answer in zip(batch.holders, reply.answers, strict=True):
-                holder.answered(answer, now_s)
+                try:
+                    holder.answered(answer, now_s)
+                except Exception as error:  # a bug in one holder must not cost the others their answers
+                    self._on_error(error)
             if not batch.is_late:
                 self._in_time(now_s, now_s - batch.sent_s)
             return
@@ -230,4 +243,7 @@ class Asker:
 
     def _call_ticks(self, now_s: float) -> None:
         for tick in self.ticks:
-            tick(now_s)
+            try:
+                tick(now_s)
+            except Exception as error:  # as above
+                self._on_error(error)

@@ -36,7 +36,7 @@ class Holder(Protocol):
         """There will be no answer; the engine has executed the ask or not."""
 
 
-class Fleet:
+class Sharing:
     """The state of sharing.
 
     Args:

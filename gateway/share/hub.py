@@ -200,7 +200,7 @@ class ShareHub:
         bucket.left = min(amount, bucket.left + max(0.0, now_s - bucket.now_s) * rate)
         bucket.now_s = now_s
         # the hints of a new life contain the debts of an older one
-        change = -ask.beyond if ask.epoch == bucket.epoch else ask.saved if ask.epoch else 0.0
+        change = -ask.beyond if ask.epoch in (0, bucket.epoch) else ask.saved
         bucket.left = min(amount, bucket.left + change)
         if ask.drained:
             bucket.left = min(0.0, bucket.left)

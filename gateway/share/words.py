@@ -34,7 +34,7 @@ class BucketAsk(Struct, tag="bucket", array_like=True, frozen=True):
         least: smallest lease of use; 0 if any is.
         beyond: amount spent without a lease; negative to give back.
         hint: estimate of the amount left in the bucket, without the head's lease; None if the head has no answer yet.
-        epoch: epoch of the last answer; 0 without one.
+        epoch: epoch of the last answer; 0 without one, which counts as the present life.
         drained: True if the limit was found used up, whatever the bucket's own count.
         saved: amount that the head was free to spend while the engine was away, and did not; it is not in the hint, and
             counts in a later life of the bucket only.

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.api.admission import Admission, Entry, ModelQueue, Permit, RequestSize
+from gateway.api.admission import Admission, ModelQueue, Permit
+from gateway.api.entry import Entry, RequestSize
 from gateway.errors import GatewayError, OverKeyLimit, Overloaded
 from gateway.events import ComponentFailed, Event, RequestEnded, RequestRejected
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter

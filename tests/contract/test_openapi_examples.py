@@ -193,7 +193,13 @@ def check_body(media: str, content: dict[str, Any], text: str) -> None:
 
 
 HASTY = {"upstream_timeout", "request_timeout"}  # had of a gateway that waits for nothing
-OTHERWISE = {"internal_error", "gateway_shutting_down", "overloaded", "unknown_host"}  # have tests of their own
+OTHERWISE = {
+    "internal_error",
+    "gateway_shutting_down",
+    "limits_unavailable",
+    "overloaded",
+    "unknown_host",
+}  # have tests of their own
 BYTES: dict[str, bytes] = {  # code -> bytes that get it
     "invalid_http": b"HELLO\r\n\r\n",
     "headers_too_large": b"GET /healthz HTTP/1.1\r\nx-long: %b\r\n\r\n" % (b"a" * 500_000),

@@ -22,26 +22,32 @@ from gateway.api.turns import Turns
 from gateway.app import client_apis
 from gateway.events import ComponentFailed, Event
 from gateway.inbound.parsed import NumberLimits
+from gateway.limits import leased_limits, leased_slots, leases
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.bucket import Limit
 from gateway.limits.caller_limits import CallerLimits, KeyLimiter
 from gateway.limits.fair_queue import FairQueue
 from gateway.limits.ledger import Ledger
+from gateway.limits.rates import LOCAL, LimitMaker
 from gateway.pool.pool import Pool
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
 from gateway.routing.strategies import Routing
+from gateway.share.asker import Asker
+from gateway.share.fleet import Sharing
 from pretended_client import connected_to
 from providers.base import Call, Resource, Sink
 from running import run_virtual
 from scripted import Scripted, ScriptedStream, Step, answer, status
+from shared_engine import EngineHost, HostedEngine
 
 COMPLETE = b"<role>ab<stop><done>"
 BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "%s"}]}'
 LATE, FAILING, LIMITED, QUICK = answer(2.0), status(0.01, 500), status(0.01, 429, retry_after_s=0.5), answer(0.05)
 SCRIPTS = (LATE, QUICK, FAILING, LIMITED)
 BOUNDARIES = {"inside", "reachable"}  # while these raise no failover is sent, as it might cross a boundary
+LEASED = {leased_limits.__name__, leased_slots.__name__, leases.__name__}
 WARM_UP = 60  # requests, so that there is a plan
 
 
@@ -85,16 +91,18 @@ def call_sites(owner: object, name: str, function: FunctionType) -> list[object]
 class GatewayUnderTest:
     """Routes over a pool of three weighted replicas with a quota, two hedges allowed, and all emitted events."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, routing: Routing) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, routing: Routing, made: LimitMaker = LOCAL) -> None:
         self.events: list[Event] = []
-        ledgers = {"quota": Ledger([Limit(Resource.TOKENS, 1e9, 60.0)])}
+        limit = Limit(Resource.TOKENS, 1e9, 60.0, enforce=made is not LOCAL)
+        ledgers = {"quota": Ledger([limit], lambda each: made.bucket("quota", each))}
         replicas = [Replica(name, FlakyEndpoint(QUICK), "quota", weight=n) for n, name in enumerate("abc", 1)]
         settings = default_hedging(budget=1.0, max_hedges=2, routing=routing, cold_start_delay_s=0.1)
         model = Model("m", [Pool("m", replicas, settings, ledgers)], default_timeouts())
         runtime = Runtime(loop, self.events.append, random.Random(1).random, TimerQueue(loop))
         bodies = BodyLimits(1_000_000, 10.0, BodyMemory(1_000_000_000), runtime, Turns(runtime.loop))
-        limiters = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9))}
-        admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0), 1.0)}, runtime)
+        limiters = {"anonymous": KeyLimiter(CallerLimits(10**9, 10**9, 10**9), "key", made)}
+        slots = made.slots("model", 10**9)
+        admission = Admission(limiters, {"m": ModelQueue(FairQueue(10**9, 0, slots), 1.0)}, runtime)
         limits = RequestLimits(NumberLimits(n_max=8, max_tokens_max=100_000), frozenset())
         serving = Serving({"m": model}, Keyring({}, {}), bodies, admission, admission, limits)
         self._client = connected_to(RacedRoutes(serving, client_apis(), runtime).open)
@@ -107,10 +115,12 @@ class GatewayUnderTest:
         return response.body
 
 
-async def inject_faults(targets: Sequence[tuple[object, str, FunctionType]], routing: Routing) -> set[str]:
+async def inject_faults(
+    targets: Sequence[tuple[object, str, FunctionType]], routing: Routing, made: LimitMaker = LOCAL
+) -> set[str]:
     """Break one function after the other during late, failing and quick requests; return the functions that raised."""
     raised: set[str] = set()
-    gateway = GatewayUnderTest(asyncio.get_running_loop(), routing)
+    gateway = GatewayUnderTest(asyncio.get_running_loop(), routing, made)
     for n in range(WARM_UP):
         assert await gateway.ask(f"warm {n}", LATE if n % 10 == 9 else QUICK) == COMPLETE
     assert not any(isinstance(event, ComponentFailed) for event in gateway.events)
@@ -135,6 +145,25 @@ async def inject_faults(targets: Sequence[tuple[object, str, FunctionType]], rou
 @pytest.mark.parametrize("choice", [Routing.PREDICTED, Routing.PREFIX_AFFINITY])
 def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, choice: Routing) -> None:
     """With any pure function raising on every call, every client gets the whole answer of one replica."""
-    targets = list(functions(room))
+    targets = [target for target in functions(room) if target[2].__module__ not in LEASED]
     raised = run_virtual(inject_faults(targets, choice))
     assert len(raised) >= 0.35 * len(targets)  # the others serve the admin address, or cases that do not occur here
+
+
+def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
+    """With limits that a fleet shares, too."""
+
+    async def main() -> set[str]:
+        loop, fleet = asyncio.get_running_loop(), Sharing()
+        held = leases.Leases(fleet)
+        engine = HostedEngine(EngineHost(loop), "me")
+        asker = Asker(engine, fleet, loop, random.Random(1).random, lambda _: None, lambda _: None)
+        asker.ticks.append(held.tick)
+        await asker.start()
+        raised = await inject_faults(targets, Routing.PREDICTED, leased_limits.LeasedLimits(held))
+        asker.close()
+        return raised
+
+    targets = [target for target in functions(limits) if target[2].__module__ in LEASED]
+    raised = run_virtual(main())
+    assert len(raised) >= 0.35 * len(targets)

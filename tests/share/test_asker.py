@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from gateway.share.asker import BATCH_MAX, Asker
-from gateway.share.fleet import Fleet
+from gateway.share.fleet import Sharing
 from gateway.share.words import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
@@ -38,9 +38,13 @@ class Running:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.host = EngineHost(self.loop)
-        self.fleet = Fleet()
+        self.fleet = Sharing()
         self.changes: list[bool] = []
-        self.asker = Asker(HostedEngine(self.host, "me"), self.fleet, self.loop, lambda: 0.5, self.changes.append)
+        self.errors: list[Exception] = []
+        self.expected: list[type[Exception]] = []
+        self.asker = Asker(
+            HostedEngine(self.host, "me"), self.fleet, self.loop, lambda: 0.5, self.changes.append, self.errors.append
+        )
         self.ticks: list[float] = []
         self.asker.ticks.append(self.ticks.append)
 
@@ -57,6 +61,7 @@ def virtually(test: Callable[[Running], Awaitable[None]]) -> None:
         running = Running()
         await test(running)
         running.asker.close()
+        assert [type(error) for error in running.errors] == running.expected
 
     run_virtual(main())
 
@@ -191,6 +196,33 @@ def test_nothing_is_asked_after_the_end() -> None:
     virtually(test)
 
 
+@pytest.mark.parametrize("method", ["ask", "answered", "tick"])
+def test_a_bug_in_one_holder_costs_the_others_nothing(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported, and the others get their answers."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        running.expected = [ZeroDivisionError]
+        broken, other = running.want(), running.want()
+        ticks = running.asker.ticks
+
+        def fail(_: float) -> None:
+            ticks.remove(fail)
+            raise ZeroDivisionError
+
+        if method == "tick":
+            ticks.insert(0, fail)
+        else:
+            monkeypatch.setattr(broken, method, lambda *_: 1 / 0)
+        ticked = len(running.ticks)
+        await asyncio.sleep(0.15)
+        assert len(other.granted) == 1
+        if method != "tick":
+            assert len(running.ticks) > ticked
+
+    virtually(test)
+
+
 class Short:
     """An engine whose replies lack an answer."""
 
@@ -204,8 +236,8 @@ def test_a_reply_without_all_answers_is_lost() -> None:
     """Nothing is used from it."""
 
     async def main() -> None:
-        loop, fleet = asyncio.get_running_loop(), Fleet()
-        asker = Asker(Short(), fleet, loop, lambda: 0.5, lambda _: None)
+        loop, fleet = asyncio.get_running_loop(), Sharing()
+        asker = Asker(Short(), fleet, loop, lambda: 0.5, lambda _: None, lambda _: None)
         await asker.start()
         holder = Holder(loop)
         fleet.want(holder)

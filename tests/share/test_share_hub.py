@@ -220,6 +220,7 @@ def test_what_heads_saved_while_the_engine_was_away_counts_in_its_next_life(engi
     assert heads.ask("a", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 8
     assert heads.ask("b", BucketAsk("k", 60, 60, hint=3, epoch=old, saved=5), BucketAnswer).left == 13
     assert heads.ask("c", BucketAsk("k", 60, 60, saved=5), BucketAnswer).left == 13
+    assert heads.ask("c", BucketAsk("k", 60, 60, beyond=2), BucketAnswer).left == 11
 
 
 def test_a_bucket_that_only_heads_fill(engines: Engines) -> None:

@@ -1,0 +1,364 @@
+"""Limits that many processes share: each leases a part from the engine, and spends it without asking. Pure.
+
+The *hand* is what is leased and not spent; below 0 it is a debt, which the next ask settles. Requests take from the
+hand. It is filled beside them before it is empty, while limit and fleet are large enough for that; otherwise a request
+without enough in the hand waits for one ask. Only the engine refuses. While the engine is away, a head spends what it
+has in hand, and its part of the limit (`Sharing.part`).
+
+Units: requests and tokens; seconds of the loop's clock.
+"""
+
+import math
+from typing import ClassVar, Final, Protocol
+
+from gateway.limits.bucket import BucketState, Limit, Spend, counted
+from gateway.limits.rates import RATE_WINDOW_S
+from gateway.share.fleet import ASK_S_MAX, ASK_WAIT_S, Holder, Sharing
+from gateway.share.words import AWAY_SHARE, Answer, Ask, BucketAnswer, BucketAsk
+from providers.base import RateLimit
+
+_AHEAD_S: Final = 1.0  # time for which the hand lasts at the usual rate
+_USUAL_MIN: Final = 2.0  # requests of usual size that it holds at least
+_HAND_SHARE: Final = 1 / 8  # of the limit: the largest hand
+_HEADS_SHARE: Final = 0.05  # of the limit that a usual request of every head may take; above it, no hand is kept
+_RATE_S: Final = 5.0  # the usual rate is that of about this time
+_USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
+_IDLE_S: Final = 2.0  # without use, after which the hand is given back
+_QUIET_S: Final = 0.05  # longest time after an answer in which it is not asked again
+_FRESH_S: Final = 2.0  # age up to which the amount left in the last answer can be divided
+_REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
+_WAIT_S_MIN: Final = 0.01  # shortest wait after a refusal
+_ROUNDING: Final = 1e-6  # of the limit: counts as available
+
+
+class Leases:
+    """The leases of one process.
+
+    Attributes:
+        fleet: state of sharing.
+        held: leases with a hand, a debt or slots.
+        mismatches: limits by key that another head has lower: own and lower amount.
+    """
+
+    def __init__(self, fleet: Sharing) -> None:
+        self.fleet = fleet
+        self.held: dict[HeldLease, None] = {}
+        self.mismatches: dict[str, tuple[float, float]] = {}
+
+    def tick(self, now_s: float) -> None:
+        """Let each lease in use ask for what is due."""
+        for lease in tuple(self.held):
+            lease.tick(now_s)
+
+    def note_amount(self, key: str, own: float, counts: float) -> None:
+        """Keep or forget that another head has a lower limit."""
+        if counts < own:
+            self.mismatches[key] = (own, counts)
+        elif self.mismatches:
+            self.mismatches.pop(key, None)
+
+
+class HeldLease(Holder, Protocol):
+    """A lease in use."""
+
+    @property
+    def hand(self) -> float:
+        """Amount that is leased and not in use; negative for a debt."""
+
+    def tick(self, now_s: float) -> None:
+        """Ask for what is due; called about every 0.1 s while the engine answers."""
+
+
+class Lease:
+    """The lease of one bucket.
+
+    Args:
+        leases: the leases of the process.
+        key: name of the bucket in the fleet.
+        amount: size of the bucket.
+        window_s: time in which it refills.
+    """
+
+    __slots__ = (
+        "_alone_number",
+        "_amount",
+        "_epoch",
+        "_fleet",
+        "_hand",
+        "_is_asking",
+        "_is_drained",
+        "_keeps_hand",
+        "_leases",
+        "_left",
+        "_need",
+        "_quiet_until_s",
+        "_rate",
+        "_rate_s",
+        "_refill",
+        "_seen_s",
+        "_sent",
+        "_share_left",
+        "_share_s",
+        "_slope",
+        "_spent",
+        "_used_s",
+        "_usual",
+        "_want_s",
+        "_wanted",
+        "_was_alone",
+        "key",
+        "window_s",
+    )
+
+    def __init__(self, leases: Leases, key: str, amount: float, window_s: float) -> None:
+        self.key = key
+        self.window_s = window_s
+        self._leases = leases
+        self._fleet = leases.fleet
+        self._amount = amount
+        self._refill = amount / window_s
+        self._hand = 0.0
+        self._need = 0.0  # amount that a waiting request needs
+        self._is_asking = self._is_drained = False
+        self._sent = 0.0  # debt in the ask under way; negative for an amount that is given back
+        self._wanted = 0.0  # amount asked for in it
+        self._want_s = -math.inf  # when that began
+        # the last answer
+        self._left = amount
+        self._seen_s = -math.inf
+        self._slope = 0.0  # change per second of what is left, at most 0
+        self._epoch = 0
+        self._was_alone = False  # since then
+        self._quiet_until_s = -math.inf
+        self._keeps_hand = True  # False for a limit that is small for the fleet
+        # use
+        self._usual = 0.0  # size of a request, 0 before the first
+        self._spent = 0.0  # since the rate was computed
+        self._rate = 0.0
+        self._rate_s = self._used_s = -math.inf
+        # alone
+        self._alone_number = 0
+        self._share_left = 0.0
+        self._share_s = 0.0
+
+    # what requests do
+
+    def left(self, now_s: float) -> float:
+        """Return an estimate of what the fleet has left; alone, what this head may use."""
+        if self._fleet.is_alone:
+            return max(0.0, self._hand) + self._share(now_s)
+        if self._seen_s == -math.inf:
+            return self._left
+        return min(self._amount, self._hand + self._left + (now_s - self._seen_s) * self._refill)
+
+    def wait_s(self, cost: float, now_s: float) -> float:
+        """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now.
+
+        The engine is asked if the hand is too small; `ASK_WAIT_S` is returned until it has answered.
+        """
+        return 0.0 if cost <= self._hand else self._wait_s(min(cost, self._amount), now_s)
+
+    def take(self, cost: float, now_s: float) -> None:
+        """Take `cost`; a negative cost gives back."""
+        before = self._hand
+        hand = self._hand = before - cost
+        if cost > 0:
+            self._used_s = now_s
+            self._spent += cost
+            self._usual += (_USUAL_WEIGHT if self._usual else 1.0) * (cost - self._usual)
+        if self._fleet.is_alone:
+            self._share_left = self._share(now_s) + min(0.0, hand) - min(0.0, before)
+            self._leases.held[self] = None
+        elif hand < (self._usual if self._keeps_hand else 0.0) and not self._is_asking and now_s >= self._quiet_until_s:
+            self._want(now_s)
+
+    def drain(self, now_s: float) -> None:
+        """Empty the bucket of the fleet, whatever its count."""
+        self._hand = min(0.0, self._hand)
+        self._share_left = min(0.0, self._share(now_s))
+        self._left = min(0.0, self._left)
+        self._is_drained = True
+        if not self._is_asking and not self._fleet.is_alone:
+            self._want(now_s)
+
+    def reset_s(self, now_s: float) -> float:
+        """Return the time until the full limit is available."""
+        return max(0.0, self._amount - self.left(now_s)) / self._refill
+
+    @property
+    def hand(self) -> float:
+        """Amount that is leased and not spent; negative for a debt."""
+        return self._hand
+
+    @property
+    def is_asking(self) -> bool:
+        """True while the engine is asked for more, and answers."""
+        return self._is_asking and not self._fleet.is_alone
+
+    @property
+    def is_refused(self) -> bool:
+        """True while nothing may be used without the engine, which is away."""
+        return self._fleet.is_alone and not self._fleet.part
+
+    def tick(self, now_s: float) -> None:
+        """Settle debts, and give back a hand without use."""
+        if self._is_asking:
+            return
+        if self._hand < 0 or self._is_drained or (self._hand > 0 and now_s >= self._used_s + _IDLE_S):
+            self._want(now_s)
+        elif self._hand == 0:
+            del self._leases.held[self]
+
+    # what the asker does
+
+    def ask(self, now_s: float) -> Ask | None:
+        """Return the ask: settle the debt, or give back an unused hand, and fill it for the next second."""
+        is_idle = now_s >= self._used_s + _IDLE_S and not self._need
+        if self._hand < 0 or is_idle:
+            self._sent, self._hand = -self._hand, 0.0
+        least = max(0.0, self._need - self._hand)
+        target = 0.0 if is_idle else self._target(now_s)
+        want = max(least, self._need + target - self._hand)
+        is_drained, self._need, self._is_drained, self._wanted = self._is_drained, 0.0, False, want
+        return BucketAsk(
+            self.key,
+            self._amount,
+            self.window_s,
+            want,
+            least,
+            self._sent,
+            None if self._seen_s == -math.inf else self._hint(now_s),
+            self._epoch,
+            is_drained,
+            max(0.0, self._share_left) if self._was_alone and self._fleet.part < 1 else 0.0,
+        )
+
+    def answered(self, answer: Answer, now_s: float) -> None:
+        """Add the grant to the hand."""
+        assert isinstance(answer, BucketAnswer)
+        self._is_asking, self._sent = False, 0.0
+        self._hand += answer.granted
+        if now_s > self._seen_s:
+            self._slope = min(0.0, (answer.left - self._left) / (now_s - self._seen_s))
+        self._left, self._seen_s, self._epoch = answer.left, now_s, answer.epoch
+        self._was_alone = False
+        if answer.granted < self._wanted:
+            self._quiet_until_s = now_s + min(answer.wait_s or _QUIET_S, _QUIET_S)
+        self._keeps_hand = self._fleet.heads * self._usual <= _HEADS_SHARE * self._amount
+        self._leases.held[self] = None
+        self._leases.note_amount(self.key, self._amount, answer.amount)
+
+    def lost(self, now_s: float) -> None:
+        """Put the debt back: whether it was counted is unknown."""
+        self._is_asking = False
+        self._hand -= self._sent
+        self._sent = 0.0
+
+    # inside
+
+    def _wait_s(self, need: float, now_s: float) -> float:
+        if need <= self._hand + _ROUNDING * self._amount:
+            return 0.0
+        if self._fleet.is_alone:
+            return self._alone_wait_s(need, now_s)
+        if self._is_asking and now_s >= self._want_s + ASK_S_MAX:
+            return 0.0  # a bug: only an answer refuses
+        if not self._is_asking:
+            left = self.left(now_s)
+            if now_s < self._quiet_until_s and left < need:
+                return max(_WAIT_S_MIN, (need - left) / self._refill)
+        self._need = max(self._need, need)
+        if not self._is_asking:
+            self._want(now_s)
+        return ASK_WAIT_S
+
+    def _want(self, now_s: float) -> None:
+        self._is_asking, self._want_s = True, now_s
+        self._fleet.want(self)
+
+    def _target(self, now_s: float) -> float:
+        """Return the amount to hold for the next second."""
+        elapsed_s = now_s - self._rate_s
+        if elapsed_s > 0:
+            weight = 1 - math.exp(-elapsed_s / _RATE_S)
+            self._rate += weight * (self._spent / max(elapsed_s, _QUIET_S) - self._rate)
+            self._spent, self._rate_s = 0.0, now_s
+        if self._fleet.heads * self._usual > _HEADS_SHARE * self._amount:
+            return 0.0
+        wanted = max(_AHEAD_S * self._rate, _USUAL_MIN * self._usual)
+        return min(wanted, max(_HAND_SHARE * self._amount, self._usual))
+
+    def _hint(self, now_s: float) -> float:
+        """Return the least that the bucket has left: alone, all heads together use 0.9 of it."""
+        kept = 1 - AWAY_SHARE
+        left = kept * self._left if self._was_alone and self._left > 0 else self._left
+        return min(self._amount, left + kept * (now_s - self._seen_s) * self._refill)
+
+    def _alone_wait_s(self, need: float, now_s: float) -> float:
+        part = self._fleet.part
+        if not part:
+            return _REFUSED_S
+        need = min(need, part * self._amount)  # where the part is smaller than a request, it is saved up and overdrawn
+        missing = need - max(0.0, self._hand) - self._share(now_s)
+        return missing / (part * self._refill) if missing > _ROUNDING * self._amount else 0.0
+
+    def _share(self, now_s: float) -> float:
+        """Return what is left of this head's part of the limit."""
+        fleet = self._fleet
+        part = fleet.part
+        if self._alone_number != fleet.times_alone:
+            self._alone_number = fleet.times_alone
+            if not self._was_alone:
+                age_s = fleet.alone_since_s - self._seen_s
+                left = self._left + self._slope * age_s if age_s <= _FRESH_S else 0.0
+                self._share_left = part * max(0.0, left)
+            self._share_s = fleet.alone_since_s
+            self._was_alone = True
+        if now_s > self._share_s:
+            refilled = (now_s - self._share_s) * part * self._refill
+            self._share_left = min(part * self._amount, self._share_left + refilled)
+            self._share_s = now_s
+        return self._share_left
+
+
+class LeasedRate(Lease):
+    """A limit per minute that the fleet shares.
+
+    Attributes:
+        limit: amount per minute.
+    """
+
+    __slots__ = ("limit",)
+
+    def __init__(self, leases: Leases, key: str, limit: int) -> None:
+        super().__init__(leases, key, limit, RATE_WINDOW_S)
+        self.limit = limit
+
+
+class LeasedBucket(Lease):
+    """An enforced limit of a quota that the fleet shares; responses do not correct it.
+
+    Attributes: see `limits.bucket.QuotaBucket`.
+    """
+
+    is_shared: ClassVar[bool] = True
+    __slots__ = ("amount", "enforce", "is_observed", "observed_by", "resource", "stated")
+
+    def __init__(self, leases: Leases, key: str, limit: Limit) -> None:
+        super().__init__(leases, key, limit.amount, limit.window_s)
+        self.resource = limit.resource
+        self.amount = self.stated = limit.amount
+        self.enforce = limit.enforce
+        self.is_observed = False
+        self.observed_by = 0
+
+    def cost(self, spend: Spend) -> int:
+        """Return the part of a spend that this bucket counts."""
+        return counted(self.resource, spend)
+
+    def observe(self, stated: RateLimit, number: int, waited_s: float, sent_since: float, now_s: float) -> None:
+        """Do nothing: observed limits have buckets of their own."""
+
+    def state(self, now_s: float) -> BucketState:
+        """Return a snapshot."""
+        return BucketState(self.resource, self.window_s, self.amount, self.left(now_s), False, self.enforce, None)

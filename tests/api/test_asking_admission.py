@@ -1,0 +1,181 @@
+"""Admission with limits that the fleet shares: every way in which a request leaves while the engine is asked."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.api.admission import Permit
+from gateway.api.entry import Entry, RequestSize
+from gateway.errors import GatewayError
+from gateway.events import ComponentFailed, RequestRejected
+from gateway.limits.caller_limits import CallerLimits
+from gateway.race.context import Caller
+from leased_fleet import Head, Meter
+from running import run_virtual
+from shared_engine import EngineHost, HostedEngine
+
+LIMITS = CallerLimits(requests_per_min=60, tokens_per_min=6_000, concurrency=2)
+
+
+class Asking:
+    """One head, and a request that waits for its engine's answer."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.host = EngineHost(loop, 0.01)
+        self.head = Head(HostedEngine(self.host, "me"), LIMITS, loop, random.Random(1))
+        self.meter = Meter(60, loop.time())
+        self.errors: list[GatewayError] = []
+
+    def arrive(self, tokens: float = 100.0) -> tuple[Entry, Permit]:
+        """Let a request arrive, and be admitted as far as is possible at once."""
+        entry = self.head.admission.enter("k")
+        assert entry is not None
+        caller = Caller("id", "k", self.head.loop.time())
+        permit = self.head.admission.admit(caller, "m", RequestSize(tokens, 0.0), entry)
+        return entry, permit
+
+    def run(self, permit: Permit) -> "Started":
+        started = Started()
+        permit.run(started, self.errors.append)
+        return started
+
+    async def left(self) -> list[int]:
+        """Return the requests and tokens left in the engine after a while, and the requests under way."""
+        await asyncio.sleep(70)
+        states = self.head.limiter.status(self.head.loop.time())
+        return [*(state.remaining for state in states), self.head.limiter.in_flight]
+
+
+class Started:
+    """A request that notes its start."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def client_gone(self) -> None: ...
+
+    def shut_down(self) -> None: ...
+
+
+def virtually(test: Callable[[Asking], Awaitable[None]]) -> None:
+    """Run a test on a virtual loop."""
+
+    async def main() -> None:
+        asking = Asking()
+        await asking.head.asker.start()
+        await test(asking)
+        asking.head.asker.close()
+        assert not [event for event in asking.head.events if isinstance(event, ComponentFailed)]
+
+    run_virtual(main())
+
+
+def test_a_request_waits_for_its_leases_and_starts() -> None:
+    """A slot, a request and tokens: three asks, and then it counts in each."""
+
+    async def test(asking: Asking) -> None:
+        entry, permit = asking.arrive()
+        assert entry.ticket is None
+        started = asking.run(permit)
+        await asyncio.sleep(0)
+        assert started.starts == 0
+        await asyncio.sleep(0.05)
+        assert started.starts == 1
+        assert asking.head.limiter.in_flight == 1
+        permit.close()
+        assert await asking.left() == [60, 6_000, 0]
+
+    virtually(test)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.005, 0.015, 0.025])
+@pytest.mark.parametrize("leave", ["client_gone", "shut_down", "close"])
+def test_a_request_that_leaves_meanwhile_takes_nothing(leave: str, after_s: float) -> None:
+    """Neither a slot nor a request nor tokens, and it is never started."""
+
+    async def test(asking: Asking) -> None:
+        _, permit = asking.arrive()
+        started = asking.run(permit)
+        await asyncio.sleep(after_s)
+        getattr(permit, leave)()
+        await asyncio.sleep(0.2)
+        assert started.starts == 0
+        rejected = [event.status for event in asking.head.events if isinstance(event, RequestRejected)]
+        assert rejected == {"client_gone": [499], "shut_down": [503], "close": []}[leave]
+        assert len(asking.errors) == (leave == "shut_down")
+        assert await asking.left() == [60, 6_000, 0]
+
+    virtually(test)
+
+
+def test_a_body_that_is_rejected_meanwhile_takes_nothing() -> None:
+    """Nothing was taken for it yet."""
+
+    async def test(asking: Asking) -> None:
+        entry = asking.head.admission.enter("k")
+        assert entry is not None
+        entry.reject(400)
+        entry.close(None)
+        assert await asking.left() == [60, 6_000, 0]
+
+    virtually(test)
+
+
+def test_a_refusal_comes_with_the_wait_and_the_headers() -> None:
+    """A request without enough tokens counts as a request, as it does without a fleet."""
+
+    async def test(asking: Asking) -> None:
+        _, first = asking.arrive(5_000.0)
+        asking.run(first)
+        await asyncio.sleep(0.1)
+        _, second = asking.arrive(4_000.0)
+        started = asking.run(second)
+        await asyncio.sleep(0.1)
+        assert started.starts == 0
+        [error] = asking.errors
+        assert (error.status, error.code) == (429, "rate_limit_exceeded")
+        assert error.retry_after_s == pytest.approx(30, abs=0.5)
+        assert (b"x-ratelimit-limit-tokens", b"6000") in error.extra_headers
+        [requests, _] = asking.head.limiter.status(asking.head.loop.time())
+        assert requests.remaining == 58
+        assert asking.head.limiter.in_flight == 1
+
+    virtually(test)
+
+
+def test_a_key_at_its_concurrency_is_refused() -> None:
+    """The third request gets a 429 with a wait."""
+
+    async def test(asking: Asking) -> None:
+        for _ in range(3):
+            asking.run(asking.arrive()[1])
+        await asyncio.sleep(0.2)
+        assert asking.head.limiter.in_flight == 2
+        [error] = asking.errors
+        assert "at its concurrency limit (2)" in error.message
+
+    virtually(test)
+
+
+def test_a_request_that_costs_nothing_does_not_wait() -> None:
+    """It counts, as a debt."""
+
+    async def test(asking: Asking) -> None:
+        entry = asking.head.admission.enter("k")
+        assert entry is not None
+        for _ in range(2):
+            entry.enter(asking.head.loop.time(), anyway=True)
+        assert asking.head.limiter.in_flight == 1
+        await asyncio.sleep(0.5)
+        [requests, _] = asking.head.limiter.status(asking.head.loop.time())
+        assert requests.remaining == 59
+        entry.close(0.0)
+        assert asking.head.limiter.in_flight == 0
+
+    virtually(test)

@@ -1,0 +1,236 @@
+"""A fleet that shares the limits of a key, in virtual time: what it admits while its engine works and fails."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.api.admission import Admission, ModelQueue, Permit
+from gateway.api.entry import RequestSize
+from gateway.errors import GatewayError
+from gateway.limits.caller_limits import CallerLimits
+from gateway.limits.fair_queue import FairQueue
+from gateway.race.context import Caller
+from gateway.share.fleet import WhenAway
+from leased_fleet import Head, Meter, offer
+from running import run_virtual
+from shared_engine import EngineHost, HostedEngine
+
+HEADS = 4
+LIMIT = 600  # a minute
+FOR_S = 36.0
+
+EVEN = (0.25, 0.25, 0.25, 0.25)
+SKEWED = (0.9, 0.04, 0.03, 0.03)
+Script = Sequence[tuple[float, Callable[[EngineHost], None]]]
+
+
+def _delay(delay_s: float) -> Callable[[EngineHost], None]:
+    def change(host: EngineHost) -> None:
+        host.delay_s = delay_s
+
+    return change
+
+
+WORKS: Script = ()
+KILLED: Script = ((20.0, EngineHost.kill), (28.0, EngineHost.start))
+BLINKS: Script = ((20.0, EngineHost.kill), (20.01, EngineHost.start))
+HUNG: Script = ((20.0, EngineHost.hang), (28.0, EngineHost.go_on))
+SLOW: Script = ((20.0, _delay(0.2)), (28.0, _delay(0.0005)))
+
+
+@dataclass
+class Result:
+    """What a fleet did."""
+
+    meter: Meter
+    heads: list[Head]
+    allowed: float
+    asks: int
+
+    @property
+    def share(self) -> float:
+        """What was admitted of what is allowed."""
+        return len(self.meter.admitted) / self.allowed
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest wait of an admitted request."""
+        return max(wait_s for head in self.heads for wait_s in head.waits)
+
+
+def run_fleet(
+    load: float,
+    shares: Sequence[float] = EVEN,
+    script: Script = WORKS,
+    when_away: WhenAway = WhenAway.SHARE,
+    limit: int = LIMIT,
+) -> Result:
+    """Offer a multiple of the limit to a fleet whose engine does what the script says."""
+
+    async def main() -> Result:
+        loop, rand = asyncio.get_running_loop(), random.Random(1)
+        host = EngineHost(loop)
+        limits = CallerLimits(requests_per_min=limit)
+        heads = [Head(HostedEngine(host, f"h{n}"), limits, loop, rand, when_away) for n in range(len(shares))]
+        for head in heads:
+            await head.asker.start()
+        start_s = loop.time()
+        for at_s, act in script:
+            loop.call_at(start_s + at_s, act, host)
+        meter = Meter(limit, start_s)
+        await offer(heads, [share * load * limit / 60 for share in shares], FOR_S, meter, 1)
+        for head in heads:
+            head.asker.close()
+        return Result(meter, heads, meter.allowed(start_s + FOR_S), host.asks)
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize("shares", [EVEN, SKEWED], ids=["even", "skewed"])
+@pytest.mark.parametrize(
+    "script", [WORKS, KILLED, BLINKS, HUNG, SLOW], ids=["works", "killed", "blinks", "hung", "slow"]
+)
+def test_a_fleet_admits_what_is_allowed_and_no_more(shares: Sequence[float], script: Script) -> None:
+    """At four times the limit: over by at most 1 % of it, 0.98 of what is allowed, no error, no wait of 100 ms.
+
+    A skewed fleet without its engine uses less, because each head has an equal part.
+    """
+    result = run_fleet(4.0, shares, script)
+    assert result.meter.over <= (3 if script is WORKS else 0.01 * LIMIT)
+    assert result.share >= (0.95 if script is KILLED else 0.98)
+    assert result.longest_wait_s <= 0.1
+    assert {code for head in result.heads for code in head.refused} == {"rate_limit_exceeded"}
+    changes = [[is_up for _, is_up in head.changes] for head in result.heads]
+    assert changes == ([[]] if script in (WORKS, BLINKS) else [[False, True]]) * HEADS
+    for head in result.heads:
+        assert [at_s for at_s, is_up in head.changes if is_up] == [pytest.approx(28.3, abs=0.5)] * bool(head.changes)
+
+
+@pytest.mark.parametrize("script", [WORKS, KILLED, HUNG, SLOW], ids=["works", "killed", "hung", "slow"])
+def test_a_fleet_under_its_limit_refuses_nothing(script: Script) -> None:
+    """Also while the engine is away, and after it has lost its data."""
+    result = run_fleet(0.8, EVEN, script)
+    assert [head.refused for head in result.heads] == [{}] * HEADS
+    assert result.longest_wait_s <= 0.1
+
+
+def test_a_fleet_that_refuses_while_the_engine_is_away() -> None:
+    """Limited keys get a 503 as soon as the hand is spent."""
+    result = run_fleet(4.0, script=KILLED, when_away=WhenAway.REFUSE)
+    assert result.meter.over == 0
+    assert all(head.refused["limits_unavailable"] > 50 for head in result.heads)
+
+
+def test_asks_are_few_where_the_limit_is_large_for_the_fleet() -> None:
+    """Under 0.2 asks a request at 10,000 a minute."""
+    result = run_fleet(0.9, limit=10_000)
+    assert result.asks < 0.2 * len(result.meter.admitted)
+
+
+# concurrency
+
+
+class Running:
+    """A request that holds its slot for a while."""
+
+    def __init__(self, queues: "Queues", permit: Permit, held_s: float) -> None:
+        self._queues = queues
+        self._permit = permit
+        self._held_s = held_s
+
+    def start(self) -> None:
+        queues = self._queues
+        queues.running += 1
+        queues.most = max(queues.most, queues.running)
+        queues.slot_s += self._held_s
+        queues.loop.call_later(self._held_s, self._end)
+
+    def _end(self) -> None:
+        self._queues.running -= 1
+        self._permit.close()
+
+    def client_gone(self) -> None:
+        pass
+
+    def shut_down(self) -> None:
+        pass
+
+
+class Queues:
+    """The queues of one model in all heads.
+
+    Attributes:
+        running, most: requests running now, and the most that ever were.
+        slot_s: time for which slots were in use, together.
+        rejected: number of rejected requests.
+    """
+
+    def __init__(self, heads: Sequence[Head], slots: int) -> None:
+        self.loop = heads[0].loop
+        self.running = self.most = self.rejected = 0
+        self.slot_s = 0.0
+        self.admissions: list[Admission] = []
+        for head in heads:
+            held = head.limits.slots("model:m", slots)
+            queue = ModelQueue(FairQueue[Permit](slots, 1_000, held), 60.0)
+            held.serve(queue.waiting, queue.admit)
+            self.admissions.append(Admission({}, {"m": queue}, head.runtime))
+
+    async def traffic(self, admission: Admission, per_s: float, held_s: float, until_s: float, seed: str) -> None:
+        """Let requests arrive at random times."""
+        rand = random.Random(seed)
+        while True:
+            await asyncio.sleep(rand.expovariate(per_s))
+            now_s = self.loop.time()
+            if now_s >= until_s:
+                return
+            permit = admission.admit(Caller("id", "k", now_s), "m", RequestSize(1.0, 1.0), None)
+            permit.run(Running(self, permit, held_s), self._reject)
+
+    def _reject(self, _: GatewayError) -> None:
+        self.rejected += 1
+
+
+ALL_BUSY = (6.0, 6.0, 6.0, 6.0)
+ONE_BUSY = (21.0, 1.0, 1.0, 1.0)
+
+
+def run_queues(rates: Sequence[float], script: Script = WORKS, slots: int = 8) -> Queues:
+    """Queue requests of 0.5 s for 8 slots."""
+
+    async def main() -> Queues:
+        loop, rand = asyncio.get_running_loop(), random.Random(1)
+        host = EngineHost(loop)
+        heads = [Head(HostedEngine(host, f"h{n}"), CallerLimits(), loop, rand) for n in range(len(rates))]
+        for head in heads:
+            await head.asker.start()
+        queues = Queues(heads, slots)
+        for at_s, act in script:
+            loop.call_later(at_s, act, host)
+        async with asyncio.TaskGroup() as tasks:
+            for n, (admission, per_s) in enumerate(zip(queues.admissions, rates, strict=True)):
+                tasks.create_task(queues.traffic(admission, per_s, 0.5, loop.time() + FOR_S, f"{n}"))
+        for head in heads:
+            head.asker.close()
+        return queues
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("rates", "script"),
+    [(ALL_BUSY, WORKS), (ONE_BUSY, WORKS), (ONE_BUSY, KILLED), (ALL_BUSY, HUNG)],
+    ids=["even", "skewed", "skewed and killed", "even and hung"],
+)
+def test_slots_of_a_fleet_are_used_and_never_exceeded(rates: Sequence[float], script: Script) -> None:
+    """At half as much again as 8 slots can carry, the fleet runs 8 requests at a time, and nearly always.
+
+    While the engine is away, a head that has no slot gets one.
+    """
+    queues = run_queues(rates, script)
+    assert queues.most <= 8 + (HEADS - 1 if script is not WORKS and rates[0] > rates[1] else 0)
+    assert queues.slot_s >= (0.9 if script is WORKS else 0.75) * 8 * FOR_S
+    assert queues.rejected == 0

@@ -1,0 +1,414 @@
+"""Leased limits: the hand, the asks, and what is used while the engine is away."""
+
+import math
+
+import pytest
+
+from gateway.limits.bucket import Bucket, Limit, Spend
+from gateway.limits.leased_limits import LeasedLimits
+from gateway.limits.leased_slots import LeasedSlots
+from gateway.limits.leases import LeasedBucket, LeasedRate, Leases
+from gateway.limits.rates import Slots
+from gateway.share.fleet import ASK_WAIT_S, Holder, Sharing, WhenAway
+from gateway.share.hub import ShareHub
+from gateway.share.words import BucketAnswer, BucketAsk, SlotsAnswer, SlotsAsk
+from providers.base import Resource
+
+
+class Table:
+    """A fleet whose asks wait until the test has the engine answer, loses them, or lets time pass."""
+
+    def __init__(self, when_away: WhenAway = WhenAway.SHARE, heads: int = 1) -> None:
+        self.fleet = Sharing(when_away)
+        self.fleet.is_alone = False
+        self.fleet.heads = heads
+        self.wanting: dict[Holder, None] = {}
+        self.fleet.want = lambda holder: self.wanting.setdefault(holder, None)
+        self.leases = Leases(self.fleet)
+        self.hub = ShareHub()
+        self.now_s = 100.0
+        self.asks: list[BucketAsk | SlotsAsk] = []
+
+    def rate(self, limit: int = 60) -> LeasedRate:
+        return LeasedRate(self.leases, "k", limit)
+
+    def answer(self, head: str = "me") -> None:
+        """Let the engine answer what was asked."""
+        for holder in self.take_asks():
+            [answer] = self.hub.answer(self.now_s, head, [self.asks[-1]]).answers
+            holder.answered(answer, self.now_s)
+
+    @property
+    def last(self) -> BucketAsk:
+        """The last ask of a bucket."""
+        return next(ask for ask in reversed(self.asks) if isinstance(ask, BucketAsk))
+
+    def lose(self) -> None:
+        """Lose what was asked."""
+        for holder in self.take_asks():
+            holder.lost(self.now_s)
+
+    def take_asks(self) -> list[Holder]:
+        holders, self.wanting = list(self.wanting), {}
+        for holder in holders:
+            ask = holder.ask(self.now_s)
+            assert isinstance(ask, BucketAsk | SlotsAsk)
+            self.asks.append(ask)
+        return holders
+
+    def leave(self) -> None:
+        """Let the engine be away from now on."""
+        self.fleet.leave(self.now_s)
+
+    def spend(self, rate: LeasedRate, number: int, cost: float = 1.0) -> int:
+        """Let requests come at once; return how many have room."""
+        admitted = 0
+        for _ in range(number):
+            if rate.wait_s(cost, self.now_s) == ASK_WAIT_S:
+                self.answer()
+            if rate.wait_s(cost, self.now_s) == 0:
+                rate.take(cost, self.now_s)
+                admitted += 1
+            self.answer()
+        return admitted
+
+    def others_take(self, amount: float) -> None:
+        self.hub.answer(self.now_s, "other", [BucketAsk("k", 60, 60, amount)])
+
+
+# the hand
+
+
+def test_the_first_request_asks_and_later_ones_have_it_in_hand() -> None:
+    """While the first ask is under way, its wait is the sign for that; then there is a second's worth in hand."""
+    table = Table()
+    rate = table.rate(600)
+    assert rate.wait_s(1, 100.0) == ASK_WAIT_S
+    assert rate.is_asking
+    table.answer()
+    assert (rate.wait_s(1, 100.0), rate.is_asking) == (0, False)
+    rate.take(1, 100.0)
+    table.answer()
+    for _ in range(20):
+        table.now_s += 0.1
+        assert rate.wait_s(1, table.now_s) == 0
+        rate.take(1, table.now_s)
+        table.answer()
+    assert len(table.asks) < 12
+
+
+def test_only_the_engine_refuses() -> None:
+    """It states the wait; within 50 ms it is not asked again."""
+    table = Table()
+    rate = table.rate()
+    assert table.spend(rate, 100) == 60
+    asks = len(table.asks)
+    assert rate.wait_s(1, table.now_s) == pytest.approx(1.0)
+    assert not rate.is_asking
+    table.now_s += 0.04
+    assert rate.wait_s(1, table.now_s) == pytest.approx(0.96)
+    assert len(table.asks) == asks
+    table.now_s += 0.02
+    assert rate.wait_s(1, table.now_s) == ASK_WAIT_S
+    table.now_s += 1.0
+    table.answer()
+    assert rate.wait_s(1, table.now_s) == 0
+
+
+def test_a_request_gets_what_it_needs_whatever_the_hand_usually_holds() -> None:
+    """A prompt of 30,000 tokens is a lease of its own; one above the limit waits for all of it."""
+    table = Table()
+    rate = table.rate(60_000)
+    assert table.spend(rate, 1, 500.0) == 1
+    assert table.spend(rate, 1, 30_000.0) == 1
+    assert rate.wait_s(90_000.0, table.now_s) == ASK_WAIT_S
+    table.answer()
+    assert rate.wait_s(90_000.0, table.now_s) == pytest.approx(30_500.0 / 1_000, rel=0.05)
+
+
+def test_a_fleet_that_is_large_for_the_limit_holds_nothing_in_hand() -> None:
+    """100 heads of 600 a minute ask for each request; 10 do not."""
+    for heads, least in ((100, 20), (10, 1)):
+        table = Table(heads=heads)
+        assert table.spend(table.rate(600), 20) == 20
+        assert (len(table.asks) >= 20) is (least == 20)
+
+
+def test_more_than_was_reserved_is_a_debt_that_the_next_ask_settles() -> None:
+    """And what was reserved too much is in hand again."""
+    table = Table()
+    rate = table.rate(60_000)
+    table.spend(rate, 1, 500.0)
+    rate.take(2_000.0, table.now_s)
+    table.answer()
+    assert table.last.beyond > 0
+    assert rate.left(table.now_s) == pytest.approx(60_000 - 2_500)
+    rate.take(-300.0, table.now_s)
+    assert rate.left(table.now_s) == pytest.approx(60_000 - 2_200)
+
+
+def test_a_lost_ask_puts_its_debt_back_once() -> None:
+    """However often it is lost, the debt does not grow."""
+    table = Table()
+    rate = table.rate(60)
+    table.spend(rate, 1)
+    rate.take(10, table.now_s)
+    for _ in range(5):
+        table.lose()
+        rate.tick(table.now_s)
+    table.answer()
+    assert rate.left(table.now_s) == pytest.approx(60 - 11)
+
+
+def test_an_unused_hand_is_given_back_after_two_seconds() -> None:
+    """Then the engine has all, and the lease is not in use."""
+    table = Table()
+    rate = table.rate(600)
+    table.spend(rate, 20)
+    table.now_s += 1.9
+    table.leases.tick(table.now_s)
+    assert not table.wanting
+    table.now_s += 60.2
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert table.last.beyond < 0
+    assert rate.left(table.now_s) == 600
+    table.leases.tick(table.now_s)
+    assert table.leases.held == {}
+
+
+def test_the_rest_of_the_fleet_is_in_what_is_left() -> None:
+    """Headers and headroom state the fleet's rest, which grows until the next answer."""
+    table = Table()
+    rate = table.rate()
+    table.spend(rate, 1)
+    table.others_take(30)
+    table.now_s += 0.1
+    table.spend(rate, 5)
+    left = rate.left(table.now_s)
+    assert 20 < left < 30
+    assert rate.left(table.now_s + 3) == pytest.approx(left + 3)
+    assert rate.left(table.now_s + 300) == 60
+    assert rate.reset_s(table.now_s) == pytest.approx(60 - left)
+
+
+def test_a_rejection_by_the_provider_empties_the_bucket_of_the_fleet() -> None:
+    """The other heads learn it with their next ask."""
+    table = Table()
+    bucket = LeasedBucket(table.leases, "k", Limit(Resource.TOKENS, 60.0, enforce=True))
+    assert bucket.cost(Spend(10, 5)) == 15
+    bucket.drain(table.now_s)
+    assert bucket.left(table.now_s) == 0
+    table.answer()
+    [answer] = table.hub.answer(table.now_s, "b", [BucketAsk("k", 60, 60)]).answers
+    assert isinstance(answer, BucketAnswer)
+    assert answer.left == 0
+    state = bucket.state(table.now_s)
+    assert (state.left, state.enforce, state.observed, state.age_s) == (0, True, False, None)
+
+
+def test_a_lower_limit_of_another_head_is_reported() -> None:
+    """Until no head has it any more."""
+    table = Table()
+    table.hub.answer(table.now_s, "other", [BucketAsk("k", 30, 60)])
+    rate = table.rate()
+    assert table.spend(rate, 60) == 30
+    assert table.leases.mismatches == {"k": (60, 30)}
+    table.now_s += 6.0
+    table.spend(rate, 1)
+    assert table.leases.mismatches == {}
+
+
+# alone
+
+
+def test_alone_a_head_uses_its_hand_and_its_part() -> None:
+    """Of four heads, each has 0.9 / 4 of what was left and of the refill, and nobody waits for the engine."""
+    table = Table(heads=4)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    hand, left = rate.left(table.now_s), table.asks
+    table.others_take(0)
+    table.leave()
+    share = rate.left(table.now_s)
+    assert share == pytest.approx(0.225 * 600, rel=0.02)
+    assert (table.spend(rate, 1_000), hand, bool(left)) == (int(share), hand, True)
+    wait_s = rate.wait_s(1, table.now_s)
+    assert wait_s == pytest.approx((1 - share % 1) / 2.25, rel=0.01)
+    table.now_s += wait_s
+    assert table.spend(rate, 5) == 1
+    assert not table.wanting
+
+
+def test_alone_a_request_larger_than_the_part_is_saved_up_for() -> None:
+    """A thousand heads of 60 a minute: each has one request in 18 minutes, none has to wait for ever."""
+    table = Table(heads=1_000)
+    table.fleet.alone_since_s, table.fleet.is_alone = table.now_s, True
+    rate = table.rate()
+    assert rate.wait_s(1, table.now_s) == pytest.approx(60)
+    table.now_s += 60
+    assert table.spend(rate, 5) == 1
+    assert rate.wait_s(1, table.now_s) == pytest.approx(60 / 0.054, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("when_away", "admitted", "refused"),
+    [(WhenAway.SHARE, 13, False), (WhenAway.ALONE, 59, False), (WhenAway.REFUSE, 2, True)],
+)
+def test_when_away(when_away: WhenAway, admitted: int, refused: bool) -> None:
+    """A part of what was left, all of it, or what is in hand."""
+    table = Table(when_away, heads=4)
+    rate = table.rate()
+    table.fleet.heads = 1
+    table.spend(rate, 1)
+    table.fleet.heads = 4
+    table.leave()
+    assert table.spend(rate, 100) == pytest.approx(admitted, abs=1)
+    assert rate.is_refused is refused
+    assert rate.wait_s(1, table.now_s) > 0
+
+
+def test_what_was_spent_alone_is_settled_with_the_same_engine() -> None:
+    """A hung engine has its data: it gets the debt."""
+    table = Table(heads=2)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    table.leave()
+    spent = 1 + table.spend(rate, 100)
+    assert spent == 101
+    table.fleet.is_alone = False
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert rate.left(table.now_s) == pytest.approx(600 - spent)
+
+
+def test_what_was_spent_alone_counts_once_with_a_new_engine() -> None:
+    """The hint contains the parts of all heads; what this one has not used of its own is added."""
+    table = Table(heads=2)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    table.leave()
+    spent = 1 + table.spend(rate, 100)
+    table.hub = ShareHub()
+    table.now_s += 1.0
+    table.fleet.is_alone = False
+    table.leases.tick(table.now_s)
+    table.answer()
+    unknown = 0.45 * 599
+    assert rate.left(table.now_s) == pytest.approx(600 - spent - unknown, rel=0.03)
+
+
+def test_a_short_time_alone_gives_its_part_once() -> None:
+    """Until the next answer, what was left is not divided again."""
+    table = Table(heads=2)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    admitted = 0
+    for _ in range(5):
+        table.leave()
+        admitted += table.spend(rate, 1_000)
+        table.fleet.is_alone = False
+    assert admitted <= 0.46 * 600 + 10
+
+
+# slots
+
+
+def test_slots_are_asked_for_and_given_back() -> None:
+    """One spare slot is kept for 2 s."""
+    table = Table()
+    slots = LeasedSlots(table.leases, "c", 4)
+    assert slots.is_asking(table.now_s)
+    table.answer()
+    assert (slots.allowed, slots.is_asking(table.now_s)) == (2, True)
+    table.answer()
+    slots.taken = 2
+    slots.release()
+    slots.release()
+    table.leases.tick(table.now_s)
+    assert not table.wanting
+    table.now_s += 2.0
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert slots.allowed == 0
+    table.leases.tick(table.now_s)
+    assert table.leases.held == {}
+
+
+def test_a_slot_that_another_head_lacks_goes_back_at_once() -> None:
+    """Also from a queue, down to an equal part."""
+    table = Table(heads=2)
+    slots = LeasedSlots(table.leases, "c", 4)
+    for _ in range(4):
+        slots.is_asking(table.now_s)
+        table.answer()
+        slots.taken = int(slots.allowed)
+    assert slots.taken == 4
+    asked = SlotsAsk("c", 4, 0, 1)
+    table.hub.answer(table.now_s, "other", [asked])
+    table.now_s += 0.06
+    assert slots.is_asking(table.now_s)
+    table.answer()
+    assert [slots.passes_on() for _ in range(3)] == [False, False, True]
+    slots.release()
+    table.answer()
+    [answer] = table.hub.answer(table.now_s, "other", [asked]).answers
+    assert answer == SlotsAnswer(1, 3, 4)
+
+
+def test_a_queue_gets_slots_that_others_release() -> None:
+    """The tick asks for them, and the queue is told."""
+    table = Table()
+    slots = LeasedSlots(table.leases, "c", 2)
+    told: list[float] = []
+    waiting = 1
+    slots.serve(lambda: waiting, lambda: told.append(slots.allowed))
+    table.hub.answer(table.now_s, "other", [SlotsAsk("c", 2, 2)])
+    assert slots.is_asking(table.now_s)
+    table.answer()
+    assert (slots.allowed, slots.is_asking(table.now_s)) == (0, False)
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert told == []
+    table.hub.answer(table.now_s, "other", [SlotsAsk("c", 2, 1)])
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert told == [1]
+
+
+@pytest.mark.parametrize(("when_away", "allowed"), [(WhenAway.SHARE, 2), (WhenAway.ALONE, 8), (WhenAway.REFUSE, 0)])
+def test_slots_while_the_engine_is_away(when_away: WhenAway, allowed: int) -> None:
+    """A part of those that were free, at least one; slots in use stay."""
+    table = Table(when_away, heads=4)
+    slots = LeasedSlots(table.leases, "c", 8)
+    slots.is_asking(table.now_s)
+    table.lose()
+    table.leave()
+    for _ in range(3):
+        assert not slots.is_asking(table.now_s)
+    assert slots.allowed == pytest.approx(allowed, abs=1)
+    assert slots.is_refused is (when_away is WhenAway.REFUSE)
+
+
+def test_after_a_loss_a_head_states_what_it_holds() -> None:
+    """Also more than the engine granted, if it was alone."""
+    table = Table(heads=2)
+    slots = LeasedSlots(table.leases, "c", 4)
+    slots.is_asking(table.now_s)
+    table.answer()
+    slots.taken = 3
+    table.now_s += 2.0
+    table.leases.tick(table.now_s)
+    table.answer()
+    assert (slots.allowed, table.asks[-1]) == (3, SlotsAsk("c", 4, 3, 0, 0))
+
+
+# which limits are leased
+
+
+def test_what_needs_no_lease_has_none() -> None:
+    """A key without a concurrency limit, and a quota that only advises."""
+    leases = LeasedLimits(Table().leases)
+    assert type(leases.slots("key:k", math.inf)) is Slots
+    assert isinstance(leases.bucket("q", Limit(Resource.TOKENS, 60.0)), Bucket)
+    assert isinstance(leases.bucket("q", Limit(Resource.TOKENS, 60.0, enforce=True)), LeasedBucket)
