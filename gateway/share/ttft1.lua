@@ -168,7 +168,7 @@ local function bucket(fleet, head, at_s, ask, from, to)
   amount, asked_s = lowest(amount, asked_s, asked, at_s)
   local rate = window_s == math.huge and 0 or amount / window_s
   left = math.min(amount, left + math.max(0, at_s - left_s) * rate)
-  local change = epoch == born and -beyond or epoch ~= 0 and (ask[11] or 0) or 0
+  local change = (epoch == 0 or epoch == born) and -beyond or ask[11] or 0
   left = math.min(amount, left + change)
   if ask[10] then left = math.min(0, left) end
   least = math.min(least, amount)
