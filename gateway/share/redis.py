@@ -22,7 +22,7 @@ from gateway.share.wire import pack, unpack
 from gateway.share.words import Answer, Answered, Ask, Reply
 
 CONNECT_S: Final = 1.0  # time limit of a connect with all that belongs to it, and of one Sentinel
-SILENCE_S: Final = 1.0  # without a byte of a reply, after which a connection is closed
+SILENCE_S: Final = 1.0  # time limit of the reply to a batch, after which the connection is closed
 CALL_MAX: Final = 32  # asks in one function call, during which the server does nothing else
 QUEUE_MAX: Final = 256  # batches without a reply
 _PAUSES_S: Final = (0.05, 0.5)  # first and longest time between attempts to connect; doubled after each
@@ -82,6 +82,7 @@ class RedisEngine:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pause_s = _PAUSES_S[0]
+        self._is_closed = False
 
     def ask(self, asks: Sequence[Ask], answered: Answered) -> None:
         """See `Engine.ask`."""
@@ -93,6 +94,7 @@ class RedisEngine:
 
     def close(self) -> None:
         """See `Engine.close`."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
 
@@ -101,7 +103,7 @@ class RedisEngine:
         self._task = asyncio.current_task()
         connect_s = CONNECT_S * (1 + len(self._address.hosts) * bool(self._address.service))
         try:
-            while True:
+            while not self._is_closed:
                 connection = None
                 try:
                     async with asyncio.timeout(connect_s):
@@ -147,7 +149,7 @@ class RedisEngine:
             "db": database,
             "username": login.user,
             "password": login.password,
-            "socket_timeout": SILENCE_S,
+            "socket_timeout": None,  # limits are set here: those of redis-py may lose a cancellation on Python 3.11
             "socket_connect_timeout": CONNECT_S,
             "protocol": 2,
             "driver_info": None,
@@ -202,10 +204,12 @@ class RedisEngine:
             calls: list[tuple[str | int | bytes, ...]] = [
                 (*self._call, *pack(part)) for batch in self._sent for part in _parts(batch.asks)
             ]
-            await connection.send_packed_command(connection.pack_commands(calls))
+            async with asyncio.timeout(SILENCE_S):
+                await connection.send_packed_command(connection.pack_commands(calls))
             while self._sent:
                 asks = self._sent[0].asks
-                replies = [unpack(part, await connection.read_response()) for part in _parts(asks)]
+                async with asyncio.timeout(SILENCE_S):
+                    replies = [unpack(part, await connection.read_response()) for part in _parts(asks)]
                 answers: list[Answer] = [answer for reply in replies for answer in reply.answers]
                 loop.call_soon(self._sent.popleft().answered, Reply(answers, replies[-1].heads))
             self._pause_s = _PAUSES_S[0]
@@ -217,4 +221,6 @@ def _parts(asks: Sequence[Ask]) -> list[Sequence[Ask]]:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no reply in time"
     return (str(error) or type(error).__name__)[:_REASON_MAX]

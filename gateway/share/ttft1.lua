@@ -1,8 +1,8 @@
 #!lua name=ttft1
 -- The engine of gateway/share/hub.py as a function of Redis or Valkey 7 and later: the same answers to the same asks.
 --
--- FCALL ttft1_ask 1 "ttft1:{FLEET}:heads" HEAD ASKS ROWS... executes a batch. ASKS and the reply are msgpack arrays; the
--- form of each is with its function below. ROWS are those of the gauges, in msgpack, in their order. All keys begin with "ttft1:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
+-- FCALL ttft1_ask 1 "ttft1:{FLEET}:heads" HEAD ASKS ROWS... executes a batch, and returns ANSWERS SUMS... ASKS and ANSWERS
+-- are msgpack arrays; the form of each is with its function below. ROWS and SUMS are those of the gauges, in order. All keys begin with "ttft1:{FLEET}:" and have a TTL, except for "ttft:{FLEET}:live",
 -- which is common to all wire versions. A change of meaning is a new version: another name of library, function and keys.
 --
 -- The clock is that of the server. Numbers of Lua are exact up to 2^53; sums of slices are 64-bit integers in text.
@@ -17,6 +17,7 @@ local FORGET_WINDOWS, FORGET_S_MAX = 1 / (1 - 0.9), 3600
 local HEADS_MAX, NAMES_MAX, ROW_MAX, NEWS_MAX = 4096, 4096, 64, 1024
 local GONE_MAX = 4 -- silent heads that one ask removes
 local KEPT_S = 60 -- TTL of what belongs to heads
+local NONE = {}
 
 local function call(...) -- redis.call is missing while the library is loaded
   return redis.call(...)
@@ -43,27 +44,38 @@ end
 
 -- heads
 
-local function add(sums, rows, sign) -- a sum is {number of heads with the name, sum at each place}
-  for name, row in pairs(rows) do
-    local sum = sums[name] or {0}
-    sum[1] = sum[1] + sign
-    for place, value in ipairs(row) do sum[place + 1] = (sum[place + 1] or 0) + sign * value end
-    sums[name] = sum[1] > 0 and sum or nil
+-- Replaces a head's rows in sums; a sum is {number of heads with the name, sum at each place}.
+local function change(sums, old, new)
+  for name, row in pairs(new) do
+    local sum, before = sums[name], old[name]
+    if not sum or before and sum[1] == 1 then -- of this head only
+      sums[name] = {1, unpack(row)}
+    else
+      sum[1] = before and sum[1] or sum[1] + 1
+      before = before or NONE
+      for place = 1, math.max(#row, #before) do
+        sum[place + 1] = (sum[place + 1] or 0) + (row[place] or 0) - (before[place] or 0)
+      end
+    end
   end
+  for name, before in pairs(old) do
+    if not new[name] then
+      local sum = sums[name]
+      sum[1] = sum[1] - 1
+      for place, value in ipairs(before) do sum[place + 1] = sum[place + 1] - value end
+      if sum[1] == 0 then sums[name] = nil end
+    end
+  end
+end
+
+local function unpacked(packed)
+  return packed and cmsgpack.unpack(packed) or {}
 end
 
 local function leave_gauge(at, sums, head)
-  local rows = call('HGET', at, '@' .. head)
-  if rows then
-    add(sums, cmsgpack.unpack(rows), -1)
-    call('HDEL', at, '@' .. head)
-  end
+  change(sums, unpacked(call('HGET', at, '@' .. head)), NONE)
+  call('HDEL', at, '@' .. head)
   call('ZREM', at .. ':seen', head)
-end
-
-local function sums_of(at)
-  local packed = call('HGET', at, 'sums')
-  return packed and cmsgpack.unpack(packed) or {}
 end
 
 local function leave_slots(at, head)
@@ -75,62 +87,50 @@ local function leave_slots(at, head)
   call('ZREM', at .. ':lacking', head)
 end
 
-local function gone(fleet, head)
+local function gone(fleet, head) -- rows of gauges are removed by the next ask for each gauge
   call('ZREM', fleet .. 'heads', head)
   call('ZREM', fleet .. 'news:read', head)
-  for _, key in ipairs(call('SMEMBERS', fleet .. 'of:' .. head)) do
-    local at = fleet .. key
-    if key:sub(1, 2) == 'c:' then
-      leave_slots(at, head)
-    elseif call('EXISTS', at) == 1 then
-      local sums = sums_of(at)
-      leave_gauge(at, sums, head)
-      call('HSET', at, 'sums', cmsgpack.pack(sums))
-    end
-  end
+  for _, key in ipairs(call('SMEMBERS', fleet .. 'of:' .. head)) do leave_slots(fleet .. key, head) end
   call('DEL', fleet .. 'of:' .. head)
 end
 
--- Returns the number of heads. `other_s` is the time of the last ask of other wire versions.
-local function see(fleet, head, at_s, other_s)
-  local key = fleet .. 'heads'
+local function shift(key, at_s) -- after a pause of the server: its heads were not silent
   local last = call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')
   local paused_s = last[2] and at_s - last[2] or 0
-  if paused_s > PAUSE_S and at_s - other_s > PAUSE_S then -- the server has not run: its heads were not silent
+  if paused_s > PAUSE_S then
     local all = call('ZRANGE', key, 0, -1, 'WITHSCORES')
     for i = 1, #all, 2 do call('ZADD', key, all[i + 1] + paused_s, all[i]) end
   end
+end
+
+-- Counts the asking head. Each wire version has its own buckets, and a part of each limit like its part of the heads.
+-- Returns the number of heads, and the parts of all lower versions, and of those and this one.
+local function see(fleet, head, at_s)
+  local key, live = fleet .. 'heads', 'ttft' .. fleet:sub(fleet:find(':', 1, true), -1) .. 'live'
+  local lower, others, own, own_s, last_s = 0, 0, 0, 0, 0
+  local found = call('HGETALL', live)
+  for i = 1, #found, 2 do
+    local version, heads, seen_s = tonumber(found[i]), found[i + 1]:match('(%S+) (%S+)')
+    heads, seen_s = tonumber(heads), tonumber(seen_s)
+    last_s = math.max(last_s, seen_s)
+    if version == VERSION then
+      own, own_s = heads, seen_s
+    elseif at_s < seen_s + SILENT_S then
+      others = others + heads
+      if version < VERSION then lower = lower + heads end
+    end
+  end
+  if at_s - last_s > PAUSE_S then shift(key, at_s) end
   call('ZADD', key, at_s, head)
-  call('EXPIRE', key, KEPT_S)
-  call('EXPIRE', fleet .. 'of:' .. head, 2 * KEPT_S)
   for _, each in ipairs(silent(key, at_s - SILENT_S)) do gone(fleet, each) end
   local heads = call('ZCARD', key)
   if heads > HEADS_MAX then
     gone(fleet, call('ZRANGE', key, 0, 0)[1])
     heads = heads - 1
   end
-  return heads
-end
-
--- Each wire version has its own buckets, and a part of each limit like its part of the heads. Returns the number of
--- heads, and the parts of all lower versions, and of those and this one.
-local function count(fleet, head, at_s)
-  local key = 'ttft' .. fleet:sub(fleet:find(':', 1, true), -1) .. 'live'
-  local lower, others, other_s, own, own_s = 0, 0, 0, 0, 0
-  local found = call('HGETALL', key)
-  for i = 1, #found, 2 do
-    local version, heads, seen_s = tonumber(found[i]), found[i + 1]:match('(%S+) (%S+)')
-    heads, seen_s = tonumber(heads), tonumber(seen_s)
-    if version == VERSION then
-      own, own_s = heads, seen_s
-    elseif at_s < seen_s + SILENT_S then
-      others, other_s = others + heads, math.max(other_s, seen_s)
-      if version < VERSION then lower = lower + heads end
-    end
-  end
-  local heads = see(fleet, head, at_s, other_s)
   if own ~= heads or at_s >= own_s + 1 or at_s < own_s then
-    call('HSET', key, VERSION, string.format('%d %.6f', heads, at_s))
+    call('HSET', live, VERSION, string.format('%d %.6f', heads, at_s))
+    call('EXPIRE', live, KEPT_S)
     call('EXPIRE', key, KEPT_S)
   end
   return heads, lower / (heads + others), (lower + heads) / (heads + others)
@@ -204,10 +204,8 @@ local function slots(fleet, head, at_s, ask, from, to)
     'sum', others - unknown + mine)
   if mine > 0 then
     call('HSET', at, me, mine)
-    if not state[6] then
-      call('SADD', fleet .. 'of:' .. head, 'c:' .. key)
-      call('EXPIRE', fleet .. 'of:' .. head, 2 * KEPT_S)
-    end
+    call('SADD', fleet .. 'of:' .. head, 'c:' .. key)
+    call('EXPIRE', fleet .. 'of:' .. head, 2 * KEPT_S)
   elseif state[6] then
     call('HDEL', at, me)
     call('SREM', fleet .. 'of:' .. head, 'c:' .. key)
@@ -225,51 +223,42 @@ end
 
 -- sums
 
--- {key}, and rows {name: integers} in msgpack -> {heads, {name: sums}}
+local function fits(sums, old, new)
+  local names = 0
+  for name, sum in pairs(sums) do
+    if not old[name] or sum[1] > 1 then names = names + 1 end
+  end
+  return names + size(new) <= NAMES_MAX
+end
+
+-- {key}, and rows {name: integers} in msgpack -> {heads, true if the rows are counted}, and {name: {heads, sums}} in msgpack
 local function gauge(fleet, head, at_s, ask, packed)
   local at = fleet .. 'g:' .. ask[2]
   local seen, me = at .. ':seen', '@' .. head
-  local sums = sums_of(at)
-  local old = call('HGET', at, me)
-  local changed = old ~= packed
-  for _, each in ipairs(silent(seen, at_s - SILENT_S)) do
-    if each ~= head then
-      leave_gauge(at, sums, each)
-      changed = true
+  local left = silent(seen, at_s - SILENT_S)
+  local stored = call('HMGET', at, 'sums', me)
+  local packed_sums, old, counts = stored[1], stored[2], true
+  if old ~= packed or left[1] then
+    local sums, before, rows = unpacked(packed_sums), unpacked(old), cmsgpack.unpack(packed)
+    for _, each in ipairs(left) do
+      if each ~= head then leave_gauge(at, sums, each) end
     end
+    for _, row in pairs(rows) do counts = counts and #row <= ROW_MAX end
+    -- a name takes more than two bytes
+    counts = counts and (#packed + #(packed_sums or '') <= 2 * NAMES_MAX or fits(sums, before, rows))
+    change(sums, before, counts and rows or NONE)
+    packed_sums = cmsgpack.pack(sums)
+    call('HSET', at, 'sums', packed_sums, me, packed)
   end
-  if changed and old then add(sums, cmsgpack.unpack(old), -1) end
-  local rows = cmsgpack.unpack(packed)
-  if not changed then add(sums, rows, -1) end
-  local others = {}
-  for name, sum in pairs(sums) do
-    local row, any = {}, false
-    for place = 2, #sum do
-      row[place - 1] = sum[place]
-      any = any or sum[place] ~= 0
-    end
-    if any then others[name] = row end
-  end
-  local fits = size(rows) + size(sums) <= NAMES_MAX
-  for _, row in pairs(rows) do fits = fits and #row <= ROW_MAX end
-  if not fits then
+  if counts then
+    call('ZADD', seen, at_s, head)
+  else
     call('HDEL', at, me)
     call('ZREM', seen, head)
-    call('HSET', at, 'sums', cmsgpack.pack(sums))
-  else
-    if changed then
-      add(sums, rows, 1)
-      call('HSET', at, me, packed, 'sums', cmsgpack.pack(sums))
-    end
-    if not old then
-      call('SADD', fleet .. 'of:' .. head, 'g:' .. ask[2])
-      call('EXPIRE', fleet .. 'of:' .. head, 2 * KEPT_S)
-    end
-    call('ZADD', seen, at_s, head)
   end
   call('EXPIRE', at, KEPT_S)
   call('EXPIRE', seen, KEPT_S)
-  return {call('ZCARD', seen), others}
+  return {call('ZCARD', seen), counts}, packed_sums
 end
 
 -- {key, {name, addend in text, ...}, since} -> {present bin, {bin, {name, sum in text, ...}, ...}}
@@ -346,20 +335,20 @@ end
 
 local KINDS = {bucket = bucket, slots = slots, slice = slice, news = news}
 
--- {{kind, ...}, ...} -> {{answer, ...}, heads}
+-- {{kind, ...}, ...} -> {{{answer, ...}, heads}, sums of each gauge}; all are packed
 local function ask(keys, args)
-  local fleet, head, at_s, answers = keys[1]:sub(1, -6), args[1], now(), {}
-  local heads, from, to = count(fleet, head, at_s)
-  local rows = 2
+  local fleet, head, at_s, answers, replies = keys[1]:sub(1, -6), args[1], now(), {}, {}
+  local heads, from, to = see(fleet, head, at_s)
   for i, each in ipairs(cmsgpack.unpack(args[2])) do
     if each[1] == 'gauge' then
-      rows = rows + 1
-      answers[i] = gauge(fleet, head, at_s, each, args[rows])
+      local place = #replies + 1
+      answers[i], replies[place] = gauge(fleet, head, at_s, each, args[place + 2])
     else
       answers[i] = KINDS[each[1]](fleet, head, at_s, each, from, to)
     end
   end
-  return cmsgpack.pack({answers, heads})
+  table.insert(replies, 1, cmsgpack.pack({answers, heads}))
+  return replies
 end
 
 redis.register_function('ttft1_ask', ask)

@@ -29,6 +29,7 @@ from gateway.share.words import (
 _encode = Encoder().encode
 _Raw: TypeAlias = Sequence[Any]
 _decode = Decoder(tuple[list[list[Any]], int]).decode
+_decode_sums = Decoder(dict[str, list[int]] | list[Any]).decode  # Lua has one kind of empty table, which is an array
 
 
 def pack(asks: Sequence[Ask]) -> list[bytes]:
@@ -36,17 +37,22 @@ def pack(asks: Sequence[Ask]) -> list[bytes]:
     return [_encode([_packed(ask) for ask in asks]), *(_encode(ask.rows) for ask in asks if isinstance(ask, GaugeAsk))]
 
 
-def unpack(asks: Sequence[Ask], replied: bytes) -> Reply:
+def unpack(asks: Sequence[Ask], replied: Sequence[bytes]) -> Reply:
     """Return the reply to a batch.
 
     Raises:
-        ValueError: the bytes are not a reply to it.
+        ValueError: it is not a reply to this batch.
     """
-    answers, heads = _decode(replied)
     try:
-        return Reply([_ANSWERS[type(ask)](raw) for ask, raw in zip(asks, answers, strict=True)], heads)
-    except (IndexError, TypeError, ValueError) as error:
+        raws, heads = _decode(replied[0])
+        sums = iter(replied[1:])
+        answers: list[Answer] = [
+            _gauge(ask, raw, _decode_sums(next(sums))) if isinstance(ask, GaugeAsk) else _ANSWERS[type(ask)](raw)
+            for ask, raw in zip(asks, raws, strict=True)
+        ]
+    except (IndexError, StopIteration, TypeError, ValueError) as error:
         raise ValueError(f"the reply has an unknown form: {error}") from None
+    return Reply(answers, heads)
 
 
 def _packed(ask: Ask) -> object:
@@ -69,9 +75,17 @@ def _slots(raw: _Raw) -> SlotsAnswer:
     return SlotsAnswer(granted, others, limit, wanted)
 
 
-def _gauge(raw: _Raw) -> GaugeAnswer:
-    heads, others = raw
-    return GaugeAnswer(heads, others or {})  # Lua has one kind of empty table, which is an array
+def _gauge(ask: GaugeAsk, raw: _Raw, sums: Mapping[str, Sequence[int]] | Sequence[object]) -> GaugeAnswer:
+    """Return the sums over other heads: those over all without the head's own rows."""
+    heads, is_counted = raw
+    others: dict[str, list[int]] = {}
+    for name, (_, *total) in sums.items() if isinstance(sums, Mapping) else ():
+        if is_counted:
+            for place, own in enumerate(ask.rows.get(name, ())):
+                total[place] -= own
+        if any(total):
+            others[name] = total
+    return GaugeAnswer(heads, others)
 
 
 def _slice(raw: _Raw) -> SliceAnswer:
@@ -95,7 +109,6 @@ def _pairs(flat: _Raw) -> Iterator[tuple[Any, Any]]:
 _ANSWERS: Final[Mapping[type[Ask], Callable[[_Raw], Answer]]] = {
     BucketAsk: _bucket,
     SlotsAsk: _slots,
-    GaugeAsk: _gauge,
     SliceAsk: _slice,
     NewsAsk: _news,
 }

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.share.hub import ShareHub
-from gateway.share.words import Ask, BucketAsk, GaugeAsk, News, NewsAsk, SliceAsk, SlotsAsk
+from gateway.share.words import Ask, BucketAsk, GaugeAnswer, GaugeAsk, News, NewsAsk, Reply, SliceAsk, SlotsAsk
 from redis_server import redis_server
 from share_engines import ServerEngine
 
@@ -76,5 +76,15 @@ def test_the_hub_and_the_server_agree(server: ServerEngine, steps: list[tuple[fl
     for wait_s, head, asks in steps:
         now_s += wait_s
         expected, replied = hub.answer(now_s, head, asks), server.answer(now_s, head, asks)
-        assert replied == expected
+        assert _trimmed(replied) == _trimmed(expected)
     assert all(ttl > 0 for ttl in server.keys().values()), server.keys()
+
+
+def _trimmed(reply: Reply) -> Reply:
+    """Return a reply without the zeros at the end of sums: those of an own row may be left over."""
+    for answer in reply.answers:
+        if isinstance(answer, GaugeAnswer):
+            for sums in answer.others.values():
+                while not sums[-1]:
+                    sums.pop()
+    return reply

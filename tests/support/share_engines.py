@@ -44,7 +44,7 @@ class ServerEngine:
         pipe = self._server.pipeline(transaction=False)
         pipe.mset({"clock:s": micros // 1_000_000, "clock:us": micros % 1_000_000})
         pipe.fcall(f"{self._version}_ask", 1, f"{self._version}:{{test}}:heads", head, *pack(asks))
-        return unpack(asks, cast("list[bytes]", pipe.execute())[1])
+        return unpack(asks, cast("list[list[bytes]]", pipe.execute())[1])
 
     def lose(self) -> None:
         """Lose all data, but not the functions."""
