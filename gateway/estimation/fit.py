@@ -4,6 +4,7 @@ Minimises the sum of weight * ((x0 * c0 + x1 * c1 + x2 * c2) / y - 1)^2: the err
 Independent of the meaning of the columns. Stores the normal equations, not the samples.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -11,6 +12,8 @@ import msgspec
 _DECAY: Final = 0.998  # of a sample's weight with each later sample: the last 500 count
 _WEIGHT_MAX: Final = 1e9  # new weights grow instead of all sums decaying, until all are scaled back
 _PIVOT_MIN: Final = 1e-9  # relative; below it, columns are multiples of each other
+_LATER_MAX: Final = 5_000  # samples after which an older one has no weight
+_SUMS: Final = 10  # the number of samples, six sums of the matrix and three of the right side
 _ACTIVE: Final = ((1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))  # sets of nonzero coefficients, besides c0 alone
 
 Triple = tuple[float, float, float]
@@ -32,10 +35,11 @@ class FitState(msgspec.Struct, frozen=True):
 class RelativeFit:
     """The sums from which three coefficients are solved."""
 
-    __slots__ = ("_matrix", "_right", "_weight")
+    __slots__ = ("_matrix", "_new", "_right", "_weight")
 
     def __init__(self) -> None:
         self._weight = 1.0
+        self._new: list[float] | None = None  # number and sums of samples for other gateways; None if there are none
         self._matrix = [0.0] * 6  # sums of weight * products of x / y: 00, 01, 02, 11, 12, 22
         self._right = [0.0] * 3  # sums of weight * x / y
 
@@ -68,10 +72,25 @@ class RelativeFit:
         right[0] += w0
         right[1] += w1
         right[2] += w2
+        if self._new is not None:
+            products = (1.0, x0 * x0, x0 * x1, x0 * x2, x1 * x1, x1 * x2, x2 * x2, x0, x1, x2)
+            self._new = [old + new for old, new in zip(self._new, products, strict=True)]
         if self._weight > _WEIGHT_MAX:
-            self._matrix = [value / self._weight for value in matrix]
-            self._right = [value / self._weight for value in right]
-            self._weight = 1.0
+            self._rescale()
+
+    def take_new(self) -> list[float]:
+        """Return the number of samples since the last call and their sums, matrix first; zeros at the first call."""
+        new, self._new = self._new or [0.0] * _SUMS, [0.0] * _SUMS
+        return new
+
+    def put(self, count: int, sums: Sequence[float]) -> None:
+        """Add the samples of other gateways: their number and sums, as `take_new` returns them without the number."""
+        kept = _DECAY ** min(count, _LATER_MAX)
+        weight = self._weight * (1.0 - kept) / (1.0 - _DECAY) / count / kept  # their mean weight
+        self._weight /= kept
+        self._matrix = [old + weight * new for old, new in zip(self._matrix, sums[:6], strict=True)]
+        self._right = [old + weight * new for old, new in zip(self._right, sums[6:], strict=True)]
+        self._rescale()
 
     def solve_nonnegative(self) -> Triple:
         """Return the best nonnegative coefficients, trying each set of zeros; needs one sample with x0."""
@@ -99,6 +118,12 @@ class RelativeFit:
         if solution is None:  # the prior makes the sums of samples regular
             raise ValueError("the sums are not those of samples")
         return solution[0], solution[1], solution[2]
+
+    def _rescale(self) -> None:
+        """Give the newest sample the weight 1."""
+        self._matrix = [value / self._weight for value in self._matrix]
+        self._right = [value / self._weight for value in self._right]
+        self._weight = 1.0
 
     def _rows(self) -> tuple[Triple, Triple, Triple]:
         m = self._matrix

@@ -9,7 +9,7 @@ Units: seconds; tokens; a level is a factor, stored as its logarithm.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -22,6 +22,7 @@ _LEVEL_STEP: Final = 0.1
 _LEVEL_CLIP: Final = 0.3  # logarithm: a straggler moves a level by 3 %, like any late answer
 _BATCH_MEDIAN_MIN: Final = 10  # samples of a replica in one batch: their median is less noisy and faster
 _BATCH_MEDIAN_STEP: Final = 1.0 - (1.0 - _LEVEL_STEP) ** _BATCH_MEDIAN_MIN  # as far as that many single steps
+_APPROACH: Final = 0.02  # of the distance to the mean, ten times a second; more would hold back what has just moved
 _MEMORY_S: Final = 30.0
 _FOLD_S: Final = 0.5  # maximum lag of predictions after samples
 _BUFFER_MAX: Final = 256
@@ -58,6 +59,8 @@ class Predictor:
     Attributes:
         level_median: median of the levels, 1 before the first sample: the slowness of all replicas against the fit.
         memory_s: time constant with which a level without samples decays to 1.
+        steps: sum and number of the steps of each replica's level since the start, for other gateways; None if there
+            are none.
     """
 
     __slots__ = (
@@ -72,6 +75,7 @@ class Predictor:
         "_unfitted",
         "level_median",
         "memory_s",
+        "steps",
     )
 
     def __init__(self) -> None:
@@ -86,6 +90,7 @@ class Predictor:
         self._folded_s = -math.inf
         self.level_median = 1.0
         self.memory_s = _MEMORY_S
+        self.steps: dict[str, tuple[float, int]] | None = None
 
     @staticmethod
     def restored(state: PredictorState, elapsed_s: float, now_s: float) -> "Predictor":
@@ -108,7 +113,10 @@ class Predictor:
     def state(self, now_s: float) -> PredictorState:
         """Return the state as plain values, without the samples that are not processed yet."""
         age_s = max(0.0, now_s - self._folded_s) if math.isfinite(self._folded_s) else 0.0
-        return PredictorState(age_s, self._samples, list(self._first), self._fit.state, dict(self._levels))
+        fit, samples = self._fit.state, self._samples
+        if samples >= _FIRST_SAMPLES and not fit.matrix[0]:
+            samples = 0  # only the base is known, from other gateways
+        return PredictorState(age_s, samples, list(self._first), fit, dict(self._levels))
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -165,6 +173,60 @@ class Predictor:
             self._levels[replica] = statistics.median(self._levels.values())
             self._set_scales()
 
+    # other gateways
+
+    @property
+    def first_s(self) -> Sequence[float]:
+        """The first TTFTs, from which only a base is known; empty after the fit has begun."""
+        return [ttft_s for ttft_s, _, _ in self._first]
+
+    @property
+    def has_fit(self) -> bool:
+        """True if there were enough samples for a fit."""
+        return self._samples >= _FIRST_SAMPLES
+
+    def begin(self, base_s: float) -> None:
+        """Begin the fit with the median of all gateways' first TTFTs."""
+        if not self.has_fit:
+            self._samples, self._coefficients = _FIRST_SAMPLES, (max(TTFT_MIN_S, base_s), 0.0, 0.0)
+            self._begin_fit(self._coefficients[0])
+
+    def fold_new(self, now_s: float) -> None:
+        """Process the appended samples now, if there are any."""
+        if self._raw:
+            self.fold(now_s)
+
+    def take_new(self) -> Sequence[float]:
+        """Return number and sums of the samples of the fit since the last call, see `RelativeFit.take_new`."""
+        return self._fit.take_new()
+
+    def put(self, count: int, sums: Sequence[float]) -> None:
+        """Add samples of other gateways to the fit, see `RelativeFit.put`."""
+        self._fit.put(count, sums)
+        self._first.clear()
+        self._samples = max(self._samples, _FIRST_SAMPLES) + count
+        self._coefficients, self._unfitted = self._fit.solve_nonnegative(), 0
+
+    def add_steps(self, steps: Mapping[str, tuple[float, int]], means: Mapping[str, float]) -> None:
+        """Move levels by the steps of other gateways, as far as by that number of own samples.
+
+        Args:
+            steps: sum and number of their residuals by replica, each clipped to a step.
+            means: means of their levels, as logarithms. A level moves a little towards its mean; a new one is the mean.
+        """
+        levels = self._levels
+        for replica, (total, count) in steps.items():
+            moved = total / count * (1.0 - (1.0 - _LEVEL_STEP) ** count)
+            levels[replica] = levels.get(replica, means.get(replica, 0.0)) + moved
+        for replica, mean in means.items():
+            level = levels.get(replica, mean)
+            levels[replica] = level + _APPROACH * (mean - level)
+        self._set_scales()
+
+    def level(self, replica: str) -> float:
+        """Return the logarithm of a replica's level."""
+        return self._levels.get(replica, 0.0)
+
     def forget(self, replica: str) -> None:
         """Drop the level of a removed replica."""
         self._levels.pop(replica, None)
@@ -200,11 +262,14 @@ class Predictor:
         b = _first_base(self._first)
         self._coefficients = (b, 0.0, 0.0)
         if self._samples >= _FIRST_SAMPLES:
-            for ttft_s, u, p in self._first:
-                y = max(TTFT_MIN_S, ttft_s)
-                if abs(math.log(y / b)) <= _RESIDUAL_MAX:
-                    self._fit.add(y, 1.0, _without_rounding_noise(u), _without_rounding_noise(p))
-            self._first.clear()
+            self._begin_fit(b)
+
+    def _begin_fit(self, b: float) -> None:
+        for ttft_s, u, p in self._first:
+            y = max(TTFT_MIN_S, ttft_s)
+            if abs(math.log(y / b)) <= _RESIDUAL_MAX:
+                self._fit.add(y, 1.0, _without_rounding_noise(u), _without_rounding_noise(p))
+        self._first.clear()
 
     def _add_batch(self) -> None:
         """Update levels and fit, with residuals against the coefficients and levels from before the batch."""
@@ -229,6 +294,9 @@ class Predictor:
                 self._unfitted += 1
         for replica, values in residuals.items():
             levels[replica] += _level_move(values)
+            if self.steps is not None:
+                total, count = self.steps.get(replica, (0.0, 0))
+                self.steps[replica] = (total + sum(map(_clipped, values)), count + len(values))
 
 
 def _first_base(samples: list[Triple]) -> float:
@@ -257,11 +325,15 @@ def _without_rounding_noise(tokens: float) -> float:
     return tokens if tokens >= _TOKENS_MIN else 0.0
 
 
+def _clipped(residual: float) -> float:
+    return min(_LEVEL_CLIP, max(-_LEVEL_CLIP, residual))
+
+
 def _level_move(residuals: list[float]) -> float:
     """Return the change of one replica's level from its samples in a batch."""
     if len(residuals) >= _BATCH_MEDIAN_MIN:
         return _BATCH_MEDIAN_STEP * statistics.median(residuals)
     moved = 0.0
     for residual in residuals:
-        moved += _LEVEL_STEP * min(_LEVEL_CLIP, max(-_LEVEL_CLIP, residual - moved))
+        moved += _LEVEL_STEP * _clipped(residual - moved)
     return moved

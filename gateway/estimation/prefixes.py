@@ -10,10 +10,15 @@ Units: bytes; now_s in seconds.
 import math
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
+from zlib import crc32
 
 _BLOCK_BYTES: Final = 512  # about 128 tokens: the unit in which providers count cached prompts
 _GROWTH: Final = 16  # later blocks are a sixteenth of all before them: at most 6 % off, few blocks for long prompts
+_COMMON_BYTES: Final = 1024  # whose hashes are the same in every process; hash() is faster, but is not
+_MIX: Final = 0x9E3779B97F4A7C15  # odd; spreads each bit over the higher ones
+_MASK: Final = 2**64 - 1
 _PROMPT_BYTES_MAX: Final = 512 * 1024  # maximum that is hashed; the rest of a longer prompt counts as uncached
 
 
@@ -38,7 +43,8 @@ def prefix_hashes(prompt: bytes) -> tuple[int, ...]:
     for end in _ENDS:
         if end > len(prompt):
             break
-        prefix_hash = hash((prefix_hash, prompt[start:end]))
+        block = prompt[start:end]
+        prefix_hash = crc32(block, prefix_hash) if end <= _COMMON_BYTES else hash((prefix_hash, block))
         hashes.append(prefix_hash)
         start = end
     return tuple(hashes)
@@ -74,6 +80,16 @@ class PrefixMemory:
             used_s.move_to_end(prefix_hash)
         while len(used_s) > self._hashes_max:
             used_s.popitem(last=False)
+
+
+def seed_of(name: str) -> int:
+    """Return the number of a replica for `favourite`."""
+    return crc32(name.encode()) * _MIX
+
+
+def favourite(prefix: int, seeds: Mapping[str, int]) -> str:
+    """Return the replica with the highest weight for a prefix: the same at every gateway, another for most prefixes."""
+    return max(seeds, key=lambda name: (prefix ^ seeds[name]) * _MIX & _MASK)
 
 
 def uncached_tokens(tokens: float, prompt_bytes: int, cached_bytes: int) -> float:

@@ -21,18 +21,32 @@ class StallDetector:
     """One replica's attempts without a first content, identified by numbers of the caller's choice.
 
     Attributes:
-        due_s: earliest due time among the oldest attempts; infinite without any. None of them is late before it.
-        late: late attempts given up since the last first content.
+        due_s: earliest due time among the oldest attempts, those of other gateways included at their last report and
+            while there is no own one; infinite without any. None of them is late before it.
+        late: late attempts given up since the last first content, and the late ones of other gateways.
+        barred_until_s: time before which a probe is left to other gateways.
     """
 
-    __slots__ = ("_answered_s", "_probe_s", "_waiting", "due_s", "late")
+    __slots__ = (
+        "_answered_s",
+        "_others_due_s",
+        "_others_late",
+        "_probe_s",
+        "_waiting",
+        "barred_until_s",
+        "due_s",
+        "late",
+    )
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[float, float, float]] = {}  # (due, late from, sent), oldest first
         self.due_s = math.inf
         self.late = 0
+        self.barred_until_s = -math.inf
         self._answered_s = -math.inf
         self._probe_s = -math.inf
+        self._others_late = 0
+        self._others_due_s = math.inf
 
     def sent(self, attempt: int, predicted_s: float, now_s: float) -> None:
         """Add an attempt that was sent."""
@@ -45,7 +59,7 @@ class StallDetector:
     def first_content(self, attempt: int, now_s: float) -> None:
         """Clear the suspicion: attempts that are late by now no longer count."""
         self._remove(attempt)
-        self.late = 0
+        self.late = self._others_late = 0
         self._answered_s = now_s
 
     def given_up(self, attempt: int, now_s: float) -> None:
@@ -70,7 +84,7 @@ class StallDetector:
 
     def take_probe(self, now_s: float, every_s: float) -> bool:
         """Return True if a suspect replica may get a primary now; the next probe may follow after `every_s`."""
-        if now_s < self._probe_s + every_s:
+        if now_s < self._probe_s + every_s or now_s < self.barred_until_s:
             return False
         self._probe_s = now_s
         return True
@@ -82,8 +96,39 @@ class StallDetector:
         """
         return now_s - self.due_s if now_s > self.due_s else 0.0
 
+    # other gateways
+
+    def own_late(self, now_s: float) -> int:
+        """Return the number of late attempts without those of other gateways."""
+        oldest = islice(self._waiting.values(), _OLDEST_MAX)
+        waiting = sum(self._answered_s < late_s <= now_s for _, late_s, _ in oldest)
+        return self.late - self._others_late + waiting
+
+    def own_overdue_s(self, now_s: float) -> float:
+        """Return `overdue_s` without the attempts of other gateways."""
+        if not self._waiting:
+            return 0.0
+        return max(0.0, now_s - min(islice(self._waiting.values(), _OLDEST_MAX))[0])
+
+    def answered_elsewhere(self, now_s: float) -> None:
+        """Record a first content at another gateway: attempts that are late by now no longer count."""
+        self.late = self._others_late = 0
+        self._answered_s = now_s
+
+    def put_others(self, late: int, due_s: float) -> None:
+        """Replace the attempts of other gateways: the number of late ones, and the earliest due time."""
+        self.late += late - self._others_late
+        self._others_late, self._others_due_s = late, due_s
+        waiting = self._waiting
+        own_s = min(islice(waiting.values(), _OLDEST_MAX))[0] if waiting else math.inf
+        self.due_s = min(own_s, due_s)
+
+    def grant_probe(self) -> None:
+        """Let the next request be a probe: other gateways send none."""
+        self._probe_s = self.barred_until_s = -math.inf
+
     def _remove(self, attempt: int) -> tuple[float, float, float] | None:
         waiting = self._waiting
         removed = waiting.pop(attempt, None)
-        self.due_s = min(islice(waiting.values(), _OLDEST_MAX))[0] if waiting else math.inf
+        self.due_s = min(islice(waiting.values(), _OLDEST_MAX))[0] if waiting else self._others_due_s
         return removed

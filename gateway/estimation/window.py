@@ -13,7 +13,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Final
@@ -129,6 +129,19 @@ class Window:
             self._roll(now_s)
         self._censored.add(x)
 
+    def take_new(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the samples added since the last call, by bin: events and censored ones; none at the first call."""
+        return self._events.take_new(), self._censored.take_new()
+
+    def put(self, events: Mapping[int, int], censored: Mapping[int, int], now_s: float) -> None:
+        """Add the samples of other gateways, by bin."""
+        if now_s >= self._due_s:
+            self._roll(now_s)
+        for tally, counts in ((self._events, events), (self._censored, censored)):
+            for index, count in counts.items():
+                if 0 <= index < len(_VALUES) and count > 0:
+                    tally.add_to_bin(index, min(count, _COUNT_MAX))
+
     def event_count(self, now_s: float) -> int:
         """Return the number of events in the window."""
         self._expire(now_s)
@@ -207,6 +220,13 @@ class _Slice:
         self.count = sum(events.counts) + sum(censored.counts)
 
 
+def median_of(counts: Mapping[int, int]) -> float:
+    """Return the median of samples by bin, of which there is at least one."""
+    filled = sorted(counts)
+    cumulated = list(accumulate(counts[index] for index in filled))
+    return _VALUES[filled[bisect_right(cumulated, (cumulated[-1] - 1) / 2)]]
+
+
 class _Tally:
     """The samples of one kind.
 
@@ -215,13 +235,14 @@ class _Tally:
         raw: samples that are still buffered.
     """
 
-    __slots__ = ("_binned", "_open", "bins", "raw")
+    __slots__ = ("_binned", "_new", "_open", "bins", "raw")
 
     def __init__(self) -> None:
         self.bins: dict[int, int] = {}
         self._binned = 0  # sum of the bins
         self._open: dict[int, int] = {}  # the part of the bins that belongs to the open slice
         self.raw: list[float] = []
+        self._new: dict[int, int] | None = None  # for other gateways; None if there are none
 
     @property
     def count(self) -> int:
@@ -240,12 +261,22 @@ class _Tally:
 
     def fold(self) -> None:
         """Put the buffered samples into bins."""
+        new = self._new
         for x in self.raw:
             if SAMPLE_MIN < x < SAMPLE_MAX:
-                self.add_to_bin(_MAPPING.key(x) - _KEY_MIN, 1)
+                index = _MAPPING.key(x) - _KEY_MIN
             else:
-                self.add_to_bin(len(_VALUES) - 1 if x >= SAMPLE_MAX else 0, 1)  # NaN, too, is no logarithm's argument
+                index = len(_VALUES) - 1 if x >= SAMPLE_MAX else 0  # NaN, too, is no logarithm's argument
+            self.add_to_bin(index, 1)
+            if new is not None:
+                new[index] = new.get(index, 0) + 1
         self.raw.clear()
+
+    def take_new(self) -> dict[int, int]:
+        """Return the samples added since the last call, by bin."""
+        self.fold()
+        new, self._new = self._new or {}, {}
+        return new
 
     def add_to_bin(self, index: int, count: int) -> None:
         """Add samples to a bin of the open slice."""

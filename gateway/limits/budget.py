@@ -10,7 +10,7 @@ Units: credits are requests or tokens; now_s in seconds.
 
 from dataclasses import dataclass
 from math import exp, inf
-from typing import Final
+from typing import Final, NamedTuple
 
 # docs/design/0005
 _CAP_COSTS: Final = 3.0
@@ -33,14 +33,34 @@ class Ticket:
     is_open: bool = True
 
 
+class Credit(NamedTuple):
+    """A part of a budget.
+
+    Attributes:
+        credit: credits; negative after an overdraft.
+        accrual: earnings of the last seconds.
+    """
+
+    credit: float = 0.0
+    accrual: float = 0.0
+
+
+NO_CREDIT: Final = Credit()
+
+
 class CreditBudget:
     """A bucket of credits, half full at its first request.
 
+    Several gateways share one bucket: what the others have counts as its own, and may be spent here.
+
     Args:
         share: fraction of the traffic's weight that may be spent, 0.1 for ten per cent; 0 grants no hedge.
+
+    Attributes:
+        heads: number of gateways that share the bucket.
     """
 
-    __slots__ = ("_accrual", "_cost_mean", "_credit", "_now_s", "share")
+    __slots__ = ("_accrual", "_cost_mean", "_credit", "_now_s", "_others", "_put_s", "heads", "share")
 
     def __init__(self, share: float) -> None:
         self.share = share
@@ -48,6 +68,9 @@ class CreditBudget:
         self._cost_mean = 0.0
         self._accrual = 0.0  # earnings decaying with 6 s: in steady traffic, 6 s of accrual
         self._now_s = 0.0
+        self._others = NO_CREDIT  # part of the credits that other gateways have, as of _put_s
+        self._put_s = 0.0
+        self.heads = 1
 
     @property
     def credit(self) -> float:
@@ -73,13 +96,13 @@ class CreditBudget:
             self._cost_mean += _MEAN_WEIGHT * (cost - self._cost_mean)
         else:
             self._cost_mean = cost
-            self._credit = _CAP_COSTS * cost / 2
+            self._credit += _CAP_COSTS * cost / 2 / self.heads
         if now_s > self._now_s:
             self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s
         self._accrual += earned
         credit, cap = self._credit + earned, _CAP_COSTS * self._cost_mean + self._accrual
-        self._credit = min(cap, credit)
+        self._credit = min(cap, credit) if self.heads == 1 else self._clipped(credit, cap)
 
     def reserve(self, now_s: float, cost: float = 1.0) -> Ticket | None:
         """Take the credits of one hedge; return None if there are too few.
@@ -95,8 +118,8 @@ class CreditBudget:
     def affords(self, now_s: float, cost: float = 1.0) -> bool:
         """Return True if `reserve` would grant a ticket."""
         self._fade(now_s)
-        self._credit = min(self._credit, self.cap)
         cap = self.cap
+        self._credit = min(self._credit, cap) if self.heads == 1 else self._clipped(self._credit, cap)
         if cost > _COST_CAPS_MAX * cap:
             return False
         return self._credit >= min(cost, _OVERDRAW_SHARE * cap) and (self._credit > 0 or cost <= 0)
@@ -111,10 +134,36 @@ class CreditBudget:
         """Give back the credits of a hedge that was not sent."""
         self.settle(ticket, 0.0)
 
+    def own(self, now_s: float) -> Credit:
+        """Return the part of the credits that this gateway has earned and not spent."""
+        self._fade(now_s)
+        if self.heads > 1:
+            self._credit = self._clipped(self._credit, self.cap)
+        return Credit(self._credit - self._others.credit, self._own_accrual())
+
+    def put_others(self, others: Credit, heads: int, now_s: float) -> None:
+        """Replace the part that the other gateways have; `heads` is the number of all."""
+        own = self.own(now_s)
+        self._credit, self._accrual = own.credit + others.credit, own.accrual + others.accrual
+        self._others, self._put_s, self.heads = others, self._now_s, heads
+
     def _fade(self, now_s: float) -> None:
         if now_s > self._now_s:
             self._accrual *= exp((self._now_s - now_s) / _CAP_ACCRUAL_S)
             self._now_s = now_s
+
+    def _own_accrual(self) -> float:
+        return max(0.0, self._accrual - self._others.accrual * exp((self._put_s - self._now_s) / _CAP_ACCRUAL_S))
+
+    def _clipped(self, credit: float, cap: float) -> float:
+        own_cap = _CAP_COSTS * self._cost_mean / self.heads + self._own_accrual()
+        return _clipped(credit, cap, self._others.credit, own_cap)
+
+
+def _clipped(credit: float, cap: float, others: float, own_cap: float) -> float:
+    """Return the credits of all gateways after this one has given up its part of what is above the cap."""
+    own = credit - others
+    return credit if credit <= cap else others + max(min(own, own_cap), own - (credit - cap))
 
 
 class RetryBudget:
@@ -122,15 +171,20 @@ class RetryBudget:
 
     In any n requests within t seconds at most 0.2 * n + t retries are granted, plus the credits saved before: ten, and
     those earned by the traffic of the last seconds. As many again may follow unclear rejections, so that one caller's
-    invalid requests do not use up the retries of all.
+    invalid requests do not use up the retries of all. Several gateways share one budget.
+
+    Attributes:
+        heads: number of gateways that share the budget.
     """
 
-    __slots__ = ("_accrual", "_credit", "_now_s", "_unclear_credit")
+    __slots__ = ("_accrual", "_credit", "_now_s", "_others", "_put_s", "_unclear_credit", "heads")
 
     def __init__(self) -> None:
         self._credit = self._unclear_credit = _RETRIES_SAVED
         self._accrual = 0.0  # earnings decaying with 10 s
-        self._now_s = -inf
+        self._now_s = self._put_s = -inf
+        self._others = NO_CREDIT
+        self.heads = 1
 
     def earn(self, now_s: float) -> None:
         """Credit a new request."""
@@ -157,7 +211,31 @@ class RetryBudget:
             elapsed_s = now_s - self._now_s
             self._accrual *= exp(-elapsed_s / _RETRY_ACCRUAL_S)
             credit_max, earned = _RETRIES_SAVED + self._accrual, elapsed_s * _RETRIES_PER_S
-            credit, unclear_credit = self._credit + earned, self._unclear_credit + earned
-            self._credit = min(credit_max, credit)
-            self._unclear_credit = min(credit_max, unclear_credit)
             self._now_s = now_s
+            if self.heads == 1:
+                credit, unclear_credit = self._credit + earned, self._unclear_credit + earned
+                self._credit = min(credit_max, credit)
+                self._unclear_credit = min(credit_max, unclear_credit)
+                return
+            earned /= self.heads
+            own_max = _RETRIES_SAVED / self.heads + self._own_accrual()
+            self._credit = _clipped(self._credit + earned, credit_max, self._others.credit, own_max)
+            self._unclear_credit = min(own_max, self._unclear_credit + earned)
+
+    def own(self, now_s: float) -> Credit:
+        """Return the part of the retries that this gateway has earned and not spent."""
+        self._pass(now_s)
+        return Credit(self._credit - self._others.credit, self._own_accrual())
+
+    def put_others(self, others: Credit, heads: int, now_s: float) -> None:
+        """Replace the part that the other gateways have; `heads` is the number of all."""
+        own, kept = self.own(now_s), self.heads / heads  # what is saved at the start is there once
+        self._credit = own.credit * (kept if own.credit > 0 else 1.0) + others.credit
+        self._unclear_credit *= kept
+        self._accrual = own.accrual + others.accrual
+        self._others, self._put_s, self.heads = others, self._now_s, heads
+
+    def _own_accrual(self) -> float:
+        if self._others is NO_CREDIT:
+            return self._accrual
+        return max(0.0, self._accrual - self._others.accrual * exp((self._put_s - self._now_s) / _RETRY_ACCRUAL_S))

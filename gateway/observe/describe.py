@@ -90,7 +90,7 @@ def _replica_state(pool: Pool, replica: Replica, now_s: float) -> ReplicaState:
     ttft, ttfb = pool.learning.ttft[replica.name], pool.learning.ttfb[replica.name]
     return ReplicaState(
         replica=replica.name,
-        in_flight=replica.in_flight,
+        in_flight=replica.own_in_flight,
         breaker=replica.breaker.state.value,
         samples=ttft.event_count(now_s),
         out=replica.out,
@@ -202,7 +202,7 @@ def _describe_replica(pool: Pool, replica: Replica, now_s: float, quantiles: Seq
         },
         "takes_hedges": replica.hedgeable,
         "cancel_stops_billing": replica.cancel_stops_billing,
-        "in_flight": replica.in_flight,
+        "in_flight": replica.own_in_flight,
         "pending_prompt_tokens": round(pool.pending_tokens(replica)),
         "level": round(learning.predictor.levels.get(replica.name, 1.0), 3),
         "hedge_delay_ms": None if delay_s is None else round(1000 * delay_s, 3),

@@ -22,6 +22,9 @@ _RENEW_S: Final = 0.5  # shortest time between two plans
 _RENEW_SHARE: Final = 0.05  # new samples that a new plan needs, as a share of the window
 _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are answers
 _ANSWERS_RENEW_S: Final = 5.0
+Counts = Mapping[int, int]
+"""Numbers of samples by bin."""
+
 _NEVER: Final = plan_fixed(Policy.OFF, math.inf)
 
 
@@ -165,6 +168,26 @@ class Learning:
             self._samples += 1
             self.ratios.add_censored(waited_s / predicted_s, now_s)
 
+    def put(self, ratios: tuple[Counts, Counts], answers: Counts, contents: int, now_s: float) -> None:
+        """Add what other gateways have learned.
+
+        Args:
+            ratios: ratios observed / predicted by bin: of first contents, and of attempts that were given up.
+            answers: lengths of answers by bin.
+            contents: number of first contents.
+        """
+        self._contents += contents
+        if any(ratios):
+            self.ratios.put(*ratios, now_s)
+            self._samples += sum(ratios[0].values()) + sum(ratios[1].values())
+        if answers:
+            self._answers.put(answers, {}, now_s)
+            self._renew_answers(now_s)
+
+    def take_new(self) -> tuple[tuple[Counts, Counts], Counts]:
+        """Return the ratios and the answers since the last call, by bin; see `put`."""
+        return self.ratios.take_new(), self._answers.take_new()[0]
+
     def add_hedge(self, expected: Expectation | None, ran_s: float, *, won: bool) -> None:
         """Add a hedge that ran until first content; None: no gain was computed."""
         plan = self._plans.get("")
@@ -178,6 +201,9 @@ class Learning:
     def add_answer(self, tokens: int, now_s: float) -> None:
         """Add the length of an answer."""
         self._answers.add_event(float(tokens), now_s)
+        self._renew_answers(now_s)
+
+    def _renew_answers(self, now_s: float) -> None:
         if now_s >= self._answers_due_s:
             self._answers_due_s = now_s + _ANSWERS_RENEW_S
             self.answer_tokens = self._answers.quantile(0.9, now_s) or _ANSWER_TOKENS

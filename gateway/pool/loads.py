@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.estimation.break_share import BreakShare
-from gateway.estimation.prefixes import PrefixMemory, uncached_tokens
+from gateway.estimation.prefixes import PrefixMemory, favourite, seed_of, uncached_tokens
 from gateway.estimation.stall_detector import StallDetector
 from gateway.hedging.contract import RequestFacts
 from gateway.pool.learning import Learning
@@ -26,7 +26,35 @@ _PROBE_S: Final = 5.0  # time between two primaries of a suspect replica; longer
 _PROBE_REQUESTS: Final = 50.0  # ... if the pool has not had this number of requests: 2 % of them are enough
 _MEMORY_S: Final = 30.0  # time for which levels are remembered; longer, ...
 _MEMORY_REQUESTS: Final = 75.0  # ... until an equal share of the traffic has brought a replica this number of requests
+_GUESSED_SHARE: Final = 0.5  # of a prompt that counts as cached where another gateway has probably sent its prefix
 _GAP_WEIGHT: Final = 0.02  # of the last time between two requests in their mean
+
+
+@dataclass(slots=True)
+class OthersLoad:
+    """The part of a replica's load that other gateways have reported.
+
+    Attributes:
+        pending: prompt tokens of their attempts without first content.
+        sent, contents: number of their attempts, and of those with a first content, since their start.
+        steps, step_samples: sum and number of the steps of their levels, since their start.
+        reported: number of own attempts at the last report.
+        answered_s: time at which this gateway learned of their last first content.
+        probe_until_s: end of this gateway's lease of the next probe.
+        forgiven: own failures before that time.
+        opened: True while the breaker is open because of their failures.
+    """
+
+    pending: float = 0.0
+    sent: int = 0
+    contents: int = 0
+    steps: int = 0
+    step_samples: int = 0
+    reported: int = -1
+    answered_s: float = -math.inf
+    probe_until_s: float = -math.inf
+    forgiven: int = 0
+    opened: bool = False
 
 
 @dataclass(slots=True)
@@ -38,9 +66,12 @@ class ReplicaLoad:
         breaks: share of answers that broke after their first content.
         stalls: attempts without first content.
         memory: prompts in its prefix cache.
-        pending: prompt tokens of attempts without first content.
+        pending: prompt tokens of attempts without first content, those of other gateways included.
         used_s: time of the last attempt sent to it.
         is_new: True from its addition to a running pool to its first content: hedges do not go to it.
+        sent: number of attempts.
+        contents: number of attempts with a first content.
+        others: part of the load that other gateways have reported.
     """
 
     rejections: Rejections
@@ -50,12 +81,16 @@ class ReplicaLoad:
     pending: float = 0.0
     used_s: float = -math.inf
     is_new: bool = False
+    sent: int = 0
+    contents: int = 0
+    others: OthersLoad = field(default_factory=OthersLoad)
 
 
 class Loads:
     """The loads of one pool's replicas.
 
     Attributes:
+        heads: number of gateways that report their loads to each other, this one included.
         of: loads by replica.
         numbers: numbers of the attempts in `ReplicaLoad.stalls`.
         unseen_s: time without a request after which a replica gets the next primary.
@@ -68,7 +103,9 @@ class Loads:
         "_gap_s",
         "_learning",
         "_request_s",
+        "_seeds",
         "breaking_until_s",
+        "heads",
         "numbers",
         "of",
         "probe_every_s",
@@ -82,6 +119,8 @@ class Loads:
         self.of: dict[Replica, ReplicaLoad] = {
             each: known[each] if each in known else ReplicaLoad(Rejections(each.breaker)) for each in replicas
         }
+        self._seeds = {replica.name: seed_of(replica.name) for replica in self.of}
+        self.heads = 1
         self.numbers = itertools.count()
         self._request_s = math.inf  # time of the last request
         self._gap_s = 0.0  # mean time between two requests
@@ -90,7 +129,7 @@ class Loads:
 
     def adopt_state(self, old: "Loads") -> Sequence[Replica]:
         """Take over the state of a former pool and return the replicas that stay; running attempts share the loads."""
-        self.numbers = old.numbers
+        self.numbers, self.heads = old.numbers, old.heads
         self._request_s, self._gap_s = old._request_s, old._gap_s
         self.ramping_until_s, self.breaking_until_s = old.ramping_until_s, old.breaking_until_s
         return [replica for replica in self.of if replica in old.of]
@@ -99,7 +138,8 @@ class Loads:
         """Count a request: with little traffic, what was learned is remembered for longer."""
         if now_s > self._request_s:
             self._gap_s += _GAP_WEIGHT * (now_s - self._request_s - self._gap_s)
-            gap_s, share_s = self._gap_s, len(self.of) * self._gap_s
+            gap_s = self._gap_s / self.heads  # each gateway gets about as many requests
+            share_s = len(self.of) * gap_s
             self.unseen_s = max(_UNSEEN_S, _UNSEEN_REQUESTS * share_s)
             self.probe_every_s = max(_PROBE_S, _PROBE_REQUESTS * gap_s)
             self._learning.predictor.memory_s = max(_MEMORY_S, _MEMORY_REQUESTS * share_s)
@@ -129,4 +169,10 @@ class Loads:
         if not facts.prefixes:
             return facts.prompt_tokens
         cached = self.of[replica].memory.cached_bytes(facts.prefixes, now_s)
+        if self.heads > 1 and self._is_favourite(replica, facts.prefixes):
+            cached = max(cached, int(_GUESSED_SHARE * facts.prompt_bytes))
         return uncached_tokens(facts.prompt_tokens, facts.prompt_bytes, cached)
+
+    def _is_favourite(self, replica: Replica, prefixes: tuple[int, ...]) -> bool:
+        """Return True for the replica where every gateway expects a prefix that it has not sent itself."""
+        return favourite(prefixes[min(1, len(prefixes) - 1)], self._seeds) == replica.name

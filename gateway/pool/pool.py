@@ -170,6 +170,7 @@ class Pool(PoolParts):
         replica, forecast = attempt.replica, attempt.forecast
         load = self.loads.of[replica]
         load.is_new = False
+        load.contents += 1
         load.rejections.on_content(now_s)
         if forecast is not None and attempt.first_token_s is None:
             self._on_first_token(attempt, forecast, now_s)
@@ -289,6 +290,7 @@ class Pool(PoolParts):
         expected_s = math.inf if predicted_s is None or not self._is_sample(forecast) else predicted_s
         load.stalls.sent(forecast.number, expected_s, now_s)
         load.pending += uncached
+        load.sent += 1
         load.used_s = now_s
 
     def _why_denied(self, denied: Deny, replica: Replica, cost: float, now_s: float) -> str:

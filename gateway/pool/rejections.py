@@ -22,18 +22,19 @@ class Rejections:
     """The rejections of one replica.
 
     Attributes:
+        content_s: time of the last first content.
         breaker: breaker of the replica.
         unclear_keys: names of keys that have met a 4xx without a cause since the last complete answer.
     """
 
     breaker: Breaker
     unclear_keys: set[str] = field(default_factory=set)
-    _content_s: float = -math.inf  # last first content
+    content_s: float = -math.inf
     _proofs: int = 0  # answers of other replicas to requests that it has rejected, since then
 
     def on_content(self, now_s: float) -> None:
         """Record that it answers a request."""
-        self._content_s, self._proofs = now_s, 0
+        self.content_s, self._proofs = now_s, 0
 
     def on_answer(self) -> None:
         """Record a complete answer."""
@@ -57,7 +58,7 @@ class Rejections:
                 may have narrower limits; it fails only if it rejects everything.
         """
         self._proofs += 1
-        if by_request and self._proofs < _PROOFS_MAX and now_s < self._content_s + _PROVED_S:
+        if by_request and self._proofs < _PROOFS_MAX and now_s < self.content_s + _PROVED_S:
             return None
         old_state = self.breaker.state
         self.breaker.on_failure(now_s)

@@ -116,6 +116,11 @@ class Breaker:
         self.state = BreakerState.OPEN
         self.open_until_s = now_s + self.wait_s
 
+    def open_with_others(self, now_s: float) -> None:
+        """Open although its own failures are too few: those of several gateways are enough."""
+        self.state = BreakerState.OPEN
+        self.open_until_s = now_s + self.wait_s
+
     def trip(self, now_s: float) -> None:
         """Open at once: the replica needs a repair before it can work."""
         self.failures = max(self.failures, FAILURES_TO_OPEN - 1)
@@ -170,7 +175,8 @@ class Replica:
         backup_only: True if it gets a primary only while no other replica of its pool can be used.
         batches: True for a self-hosted engine, whose concurrent streams slow each other down.
         source: base URL, model at the replica and definition of a first token: its learned state is valid for these.
-        in_flight: number of its attempts under way.
+        in_flight: number of its attempts under way, those of other gateways included as far as they are known.
+        others_in_flight: the part of them that other gateways sent.
         out: True while the operator has taken it out: it gets no new attempts.
         secrets: texts that its errors must not reveal: its key, and the values of headers sent to it.
     """
@@ -194,8 +200,14 @@ class Replica:
     source: str = ""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     in_flight: int = 0
+    others_in_flight: int = 0
     out: bool = False
     breaker: Breaker = field(default_factory=Breaker)
+
+    @property
+    def own_in_flight(self) -> int:
+        """Number of this gateway's attempts under way."""
+        return self.in_flight - self.others_in_flight
 
     @property
     def cancel_stops_billing(self) -> bool | None:

@@ -7,6 +7,7 @@ hints in later asks replace it. Units: seconds of one clock, which is the engine
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import sub
 from typing import Final, Generic, TypeVar
 
 from gateway.share.words import (
@@ -241,14 +242,17 @@ class ShareHub:
         gauge = self._gauges.use(ask.key) or self._gauges.add(ask.key, _Gauge())
         for silent in _silent(gauge.seen_s, now_s):
             _remove(gauge, silent)
-        _remove(gauge, head)
-        others = {name: list(sums) for name, sums in gauge.sums.items() if any(sums)}
-        if len(ask.rows) + len(gauge.sums) <= NAMES_MAX and all(len(row) <= ROW_MAX for row in ask.rows.values()):
-            gauge.values[head], gauge.seen_s[head] = ask, now_s
-            for name, row in ask.rows.items():
-                gauge.counts[name] = gauge.counts.get(name, 0) + 1
-                _add(gauge.sums.setdefault(name, []), row, 1)
-        return GaugeAnswer(len(gauge.values), others)
+        old = gauge.values.get(head)
+        if old is None or old.rows != ask.rows:
+            _remove(gauge, head)
+            _put(gauge, head, ask)
+        else:
+            del gauge.seen_s[head]
+        if head in gauge.values:
+            gauge.seen_s[head] = now_s
+        own = gauge.values[head].rows if head in gauge.values else {}
+        others = {name: _without(sums, own.get(name)) for name, sums in gauge.sums.items()}
+        return GaugeAnswer(len(gauge.values), {name: sums for name, sums in others.items() if any(sums)})
 
     def _slice(self, now_s: float, ask: SliceAsk) -> SliceAnswer:
         bins = self._slices.use(ask.key)
@@ -300,13 +304,29 @@ def _remove(gauge: _Gauge, head: str) -> None:
     ask = gauge.values.pop(head, None)
     if ask is None:
         return
-    del gauge.seen_s[head]
+    gauge.seen_s.pop(head, None)
     for name, row in ask.rows.items():
         gauge.counts[name] -= 1
         if gauge.counts[name]:
             _add(gauge.sums[name], row, -1)
         else:
             del gauge.sums[name], gauge.counts[name]
+
+
+def _put(gauge: _Gauge, head: str, ask: GaugeAsk) -> None:
+    """Add a head's rows to a gauge that has none of it, unless there are too many."""
+    if len(ask.rows) + len(gauge.sums) > NAMES_MAX or any(len(row) > ROW_MAX for row in ask.rows.values()):
+        return
+    gauge.values[head] = ask
+    for name, row in ask.rows.items():
+        gauge.counts[name] = gauge.counts.get(name, 0) + 1
+        _add(gauge.sums.setdefault(name, []), row, 1)
+
+
+def _without(sums: list[int], row: Sequence[int] | None) -> list[int]:
+    if row is None:
+        return list(sums)
+    return [*map(sub, sums, row), *sums[len(row) :]]
 
 
 def _add(sums: list[int], row: Sequence[int], sign: int) -> None:

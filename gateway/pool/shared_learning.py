@@ -1,0 +1,122 @@
+"""What several gateways learn about one pool: own samples out, those of the others in. Pure.
+
+Samples go out as counts of bins and as sums, which the engine adds; each gateway takes in what others have added since
+its last answer, so that all have the same windows, equal to those of one gateway. A gateway that starts reads the last
+two minutes. Before there is a fit, the first TTFTs go out by bin, so that all begin with the same base.
+
+Without the loads of the others, common predictions of own engines would make all gateways send to the same one: then
+nothing is taken in. Units: seconds of the loop's clock, tokens.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gateway.estimation.window import RELATIVE_ACCURACY, Window, median_of
+from gateway.pool.pool import Pool
+from gateway.pool.shared_loads import SharedLoads
+from gateway.share.words import Answer, Ask, SliceAnswer, SliceAsk
+
+PERIOD_S: Final = 1.0
+_FORM: Final = f"learn1 {RELATIVE_ACCURACY}"  # of the names and their units; another meaning is another form
+_EVENTS, _CENSORED, _ANSWERS, _FIRST, _FIT = "ecayf"  # first letters of names; a number follows
+_UNITS: Final = tuple(2.0**bits for bits in (0, 16, 12, 12, 8, 8, 8, 16, 12, 12))  # of the fit: number, matrix, right
+_SUM_MAX: Final = 2**50
+_BEGIN_SAMPLES: Final = 20  # first TTFTs of all gateways
+
+
+class SharedLearning:
+    """The exchange of what was learned about one pool: a `gateway.share.sync.Part`.
+
+    Args:
+        loads: the exchange of its loads.
+    """
+
+    def __init__(self, pool: Pool, loads: SharedLoads) -> None:
+        self.pool = pool
+        self._loads = loads
+        self._batches = any(replica.batches for replica in pool.replicas)
+        self._key = ""
+        self._due_s = -1.0
+        self._slice = Slice()
+        self._first_sent = 0
+        self._first_window = Window()
+        self._first: Counter[int] = Counter()
+
+    def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+        """Return the new samples once a second."""
+        if now_s < self._due_s or not self._loads.is_used(now_s):
+            return ()
+        self._due_s = now_s + max(PERIOD_S, 10 * period_s) - period_s / 2
+        key = f"{_FORM} {'work' if self.pool.first_token.times_work else 'content'} {self.pool.name}"
+        if key != self._key:
+            self._key, self._slice, self._first_sent, self._first = key, Slice(), 0, Counter()
+            self._first_window = Window()
+            self._first_window.take_new()
+            self.pool.learning.take_new()
+        return (self._slice.ask(key, self._take_new(now_s)),)
+
+    def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+        """Take in the samples of the others."""
+        for answer in answers:
+            if isinstance(answer, SliceAnswer):
+                others = self._slice.others(answer)
+                if others and not (self._batches and not self._loads.are_known):
+                    self._put(others, now_s)
+
+    def _take_new(self, now_s: float) -> dict[str, int]:
+        learning = self.pool.learning
+        learning.predictor.fold_new(now_s)
+        (events, censored), lengths = learning.take_new()
+        first = learning.predictor.first_s
+        for ttft_s in first[self._first_sent :]:
+            self._first_window.add_event(ttft_s, now_s)
+        self._first_sent = len(first)
+        new_first = self._first_window.take_new()[0]
+        self._first.update(new_first)
+        fit = zip(learning.predictor.take_new(), _UNITS, strict=True)
+        added = {f"{_FIT}{place}": min(_SUM_MAX, round(value * unit)) for place, (value, unit) in enumerate(fit)}
+        for letter, counts in ((_EVENTS, events), (_CENSORED, censored), (_ANSWERS, lengths), (_FIRST, new_first)):
+            added |= {f"{letter}{index}": count for index, count in counts.items()}
+        return {name: value for name, value in added.items() if value}
+
+    def _put(self, others: Mapping[str, int], now_s: float) -> None:
+        learning, predictor = self.pool.learning, self.pool.learning.predictor
+        events, censored, lengths, first, fit = (_numbered(others, letter) for letter in "ecayf")
+        self._first.update(first)
+        if not predictor.has_fit and self._first.total() >= _BEGIN_SAMPLES:
+            predictor.begin(median_of(self._first))
+        if fit.get(0):
+            predictor.put(fit[0], [fit.get(place, 0) / unit for place, unit in enumerate(_UNITS)][1:])
+        learning.put((events, censored), lengths, fit.get(0, 0) + sum(first.values()), now_s)
+
+
+class Slice:
+    """What one gateway has of a slice: finds what others have added since the last answer."""
+
+    def __init__(self) -> None:
+        self._since = 0
+        self._added: Counter[str] = Counter()  # since the last answer
+        self._seen: Mapping[str, int] = {}  # sums of the bin `since`
+
+    def ask(self, key: str, added: Mapping[str, int]) -> SliceAsk:
+        """Return the ask that adds to the present bin."""
+        self._added.update(added)
+        return SliceAsk(key, added, self._since)
+
+    def others(self, answer: SliceAnswer) -> dict[str, int]:
+        """Return what others have added since the last answer, or in the time that the engine keeps."""
+        found: Counter[str] = Counter()
+        for number, sums in answer.bins.items():
+            found.update(sums)
+            if number == self._since:
+                is_lost = any(sums.get(name, 0) < count for name, count in self._seen.items())
+                found.subtract({} if is_lost else self._seen)
+        found.subtract(self._added)
+        self._since, self._seen, self._added = answer.now, answer.bins.get(answer.now, {}), Counter()
+        return {name: count for name, count in found.items() if count > 0}
+
+
+def _numbered(counts: Mapping[str, int], letter: str) -> dict[int, int]:
+    """Return the counts whose names have a letter, by number."""
+    return {int(name[1:]): count for name, count in counts.items() if name[0] == letter and name[1:].isdecimal()}

@@ -1,0 +1,119 @@
+"""Exchanges what gateways share at regular times: one batch of asks for all parts, and one timer.
+
+Nothing here waits, and no request does: what the others have is put where routing and learning read it. A part decides
+what it asks and what it does without answers. The more gateways there are, the longer the period, so that they use at
+most a quarter of the engine's core.
+
+Units: seconds of the clock that the caller passes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from gateway.share.words import Answer, Ask, Engine, Reply
+
+PERIOD_S: Final = 0.1  # loads that are older make many gateways send to the same replica
+LOST_S: Final = 0.5  # after this time an ask counts as lost
+_PER_HEAD_S: Final = 160e-6  # a batch takes the engine 40 us, a quarter of one core
+_JITTER: Final = 0.1  # of the period, so that gateways do not ask at the same time
+
+
+class Part(Protocol):
+    """One thing that gateways share."""
+
+    def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+        """Return what to ask now, nothing if nothing is due, and drop what is too old.
+
+        Args:
+            period_s: expected time until the next call.
+        """
+
+    def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+        """Take in the answers to the last asks; there is no call if they are lost."""
+
+
+class Timer(Protocol):
+    """A timer that can be cancelled."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+
+
+class Sync:
+    """The exchange of one gateway.
+
+    Args:
+        now: returns the time.
+        call_later: calls a function after a time.
+        rand: returns uniform random numbers in [0, 1).
+        period_s: shortest time between two batches.
+
+    Attributes:
+        parts: what is shared; the caller may replace it at any time.
+        heads: number of gateways at the last answer.
+        answered_s: time of the last answer; -inf before the first.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        now: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        rand: Callable[[], float],
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self.parts: Sequence[Part] = ()
+        self.heads = 1
+        self.answered_s = float("-inf")
+        self._engine = engine
+        self._now = now
+        self._call_later = call_later
+        self._rand = rand
+        self._period_s = period_s
+        self._timer: Timer | None = None
+        self._asked_s = float("-inf")
+        self._open: object = None  # the batch that has no reply yet
+
+    @property
+    def period_s(self) -> float:
+        """Usual time between two batches."""
+        return max(self._period_s, self.heads * _PER_HEAD_S)
+
+    def start(self) -> None:
+        """Exchange now, and then again and again until `stop`."""
+        self.exchange()
+        period_s = self.period_s * (1.0 + _JITTER * (2.0 * self._rand() - 1.0))
+        self._timer = self._call_later(period_s, self.start)
+
+    def stop(self) -> None:
+        """End the exchange; the engine stays open."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def exchange(self) -> None:
+        """Send one batch, unless the reply to the last one is awaited."""
+        now_s = self._now()
+        if self._open is not None and now_s < self._asked_s + LOST_S:
+            return
+        batch = [(part, part.asks(now_s, self.period_s)) for part in self.parts]
+        asks = [ask for _, part_asks in batch for ask in part_asks]
+        if not asks:
+            return
+        ticket = self._open = object()
+        self._asked_s = now_s
+
+        def answered(reply: Reply | None) -> None:
+            if self._open is ticket:
+                self._open = None
+                if reply is not None and len(reply.answers) == len(asks):
+                    self._put(batch, reply)
+
+        self._engine.ask(asks, answered)
+
+    def _put(self, batch: Sequence[tuple[Part, Sequence[Ask]]], reply: Reply) -> None:
+        self.heads, self.answered_s, start = max(1, reply.heads), self._now(), 0
+        for part, asks in batch:
+            end = start + len(asks)
+            if asks:
+                part.answered(reply.answers[start:end], self.answered_s)
+            start = end

@@ -1,0 +1,87 @@
+"""Budgets of several gateways: one cap, one starting credit, and whole hedges for gateways with few requests."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.limits.budget import Credit, CreditBudget, RetryBudget
+from gateway.pool.shared_credits import SharedBudget
+from together import Together
+
+
+def exchange(budgets: Sequence[SharedBudget], now_s: float) -> None:
+    """Give each budget the credits of the others."""
+    own = [budget.own(now_s) for budget in budgets]
+    credit, accrual = sum(each.credit for each in own), sum(each.accrual for each in own)
+    for budget, each in zip(budgets, own, strict=True):
+        budget.put_others(Credit(credit - each.credit, accrual - each.accrual), len(budgets), now_s)
+
+
+@pytest.mark.parametrize("gateways", [1, 8, 100])
+@pytest.mark.parametrize("wanted", [0.05, 1.0], ids=["few want a hedge", "all want one"])
+def test_the_share_of_hedges_holds(gateways: int, wanted: float) -> None:
+    """However many gateways there are, a tenth of the requests may be hedged, and nearly that if all want to."""
+    rng = random.Random(gateways)
+    budgets = [CreditBudget(0.1) for _ in range(gateways)]
+    hedges, requests = 0, 8_000
+    for number in range(requests):
+        now_s = number / 200
+        if number % 20 == 0:
+            exchange(budgets, now_s)
+        budget = rng.choice(budgets)
+        budget.earn(now_s)
+        if rng.random() < wanted and (ticket := budget.reserve(now_s)) is not None:
+            budget.settle(ticket, 1.0)
+            hedges += 1
+    assert hedges <= 0.103 * requests
+    assert hedges >= (0.08 if wanted == 1.0 else 0.045) * requests
+
+
+@pytest.mark.parametrize("gateways", [1, 8, 100])
+def test_a_quiet_time_saves_one_cap(gateways: int) -> None:
+    """What can be spent at once is that of one gateway."""
+    rng = random.Random(1)
+    budgets = [CreditBudget(0.1) for _ in range(gateways)]
+    for number in range(2_400):
+        if number % 20 == 0:
+            exchange(budgets, number / 20)
+        rng.choice(budgets).earn(number / 20)
+    exchange(budgets, 120.0)
+    assert sum(budget.own(120.0).credit for budget in budgets) == pytest.approx(15.0, abs=3.0)
+    assert all(budget.affords(120.0) for budget in budgets)
+
+
+def test_the_credits_of_gone_gateways_go() -> None:
+    """A gateway that hears nothing of the others has its own credits."""
+    budgets = [CreditBudget(0.5), CreditBudget(0.5)]
+    for budget in budgets:
+        for number in range(10):
+            budget.earn(number / 10)
+    own = budgets[0].own(1.0)
+    exchange(budgets, 1.0)
+    assert budgets[0].credit > own.credit
+    budgets[0].put_others(Credit(), 1, 1.0)
+    assert 3.0 < budgets[0].credit <= own.credit
+
+
+@pytest.mark.parametrize("gateways", [1, 8, 100])
+def test_retries_are_those_of_one_gateway(gateways: int) -> None:
+    """The saved retries and those that every second brings are there once."""
+    budgets = [RetryBudget() for _ in range(gateways)]
+    rng, retries = random.Random(2), 0
+    for tick in range(100):
+        exchange(budgets, tick / 10)
+        retries += sum(rng.choice(budgets).take(tick / 10) for _ in range(20))
+    assert 10 <= retries <= 10 + 10 + 3 * 20
+
+
+def test_pools_exchange_their_budgets() -> None:
+    """A gateway without requests may spend what the others have earned."""
+    together = Together(2)
+    for number in range(50):
+        together.pools[0].budget.requests.earn(number / 10)
+    assert not together.pools[1].budget.requests.affords(5.0)
+    together.settle(5.0)
+    assert together.pools[1].budget.requests.affords(5.2)
+    assert together.retries[0].own(5.2).credit == pytest.approx(5.5, abs=0.6)

@@ -1,0 +1,123 @@
+"""What several gateways have learned: the bins of one gateway, one base, one fit, and a plan for a newcomer."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.estimation.window import Bins
+from gateway.pool.pool import Pool
+from gateway.pool.shared_learning import Slice
+from gateway.share.words import SliceAnswer
+from pooled import pool as new_pool
+from together import Together
+
+
+def bins(pool: Pool, now_s: float) -> tuple[list[float], list[int], list[int]]:
+    """The histogram of the ratios."""
+    found: Bins = pool.learning.ratios.bins(now_s)
+    return list(found.values), list(found.events), list(found.censored)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5))
+def test_bins_are_those_of_one_gateway(seed: int, gateways: int) -> None:
+    """Wherever samples are taken, every gateway has the same histogram as one that takes them all."""
+    rng, together, one = random.Random(seed), Together(gateways), new_pool(None, None, None)
+    together.settle(0.0)
+    for second in range(8):
+        for _ in range(rng.randrange(60)):
+            x, is_event = rng.lognormvariate(0.0, 1.0), rng.random() < 0.5
+            for learning in (rng.choice(together.pools).learning, one.learning):
+                add = learning.add_content if is_event else learning.add_given_up
+                add("a", x, 1.0, float(second))
+        together.exchange(second + 1.0)
+    together.exchange(10.0)
+    together.exchange(11.0)
+    for pool in together.pools:
+        assert bins(pool, 11.0) == bins(one, 11.0)
+
+
+def teach(pool: Pool, rng: random.Random, count: int, now_s: float) -> None:
+    """First contents by the law 0.1 s + 0.1 ms a token."""
+    for _ in range(count):
+        tokens = rng.uniform(10.0, 2_000.0)
+        ttft_s = (0.1 + 1e-4 * tokens) * rng.lognormvariate(0.0, 0.1)
+        pool.learning.predictor.add("a", ttft_s, tokens, 0.0, now_s)
+        predicted_s = pool.learning.predictor.predict("a", tokens, 0.0, now_s)
+        pool.learning.add_content("a", ttft_s, predicted_s, now_s)
+
+
+def test_few_samples_each_are_enough_together() -> None:
+    """Ten gateways with twelve samples each have a plan and one law; each alone would have none."""
+    together, rng = Together(10), random.Random(1)
+    together.settle(0.0)
+    for second in range(4):
+        for pool in together.pools:
+            teach(pool, rng, 3, second + 0.5)
+        together.exchange(second + 1.0)
+    together.exchange(6.0)
+    together.exchange(7.0)
+    for pool in together.pools:
+        b, s, _ = pool.learning.predictor.coefficients
+        assert b == pytest.approx(0.1, rel=0.3)
+        assert s == pytest.approx(1e-4, rel=0.3)
+        assert pool.learning.plan("a", 7.0) is not None
+
+
+def test_a_newcomer_has_a_plan_after_its_first_exchange() -> None:
+    """It reads what the others have learned in the last minutes."""
+    together, rng = Together(2), random.Random(2)
+    for second in range(100):
+        for pool in together.pools:
+            teach(pool, rng, 2, float(second))
+        together.exchange(second + 0.9)
+    newcomer = together.join()
+    together.exchange(100.5, heads=[2])
+    assert newcomer.learning.plan("a", 100.6) is not None
+    known, found = (pool.learning.predictor.predict("a", 1_000.0, 0.0, 100.6) for pool in together.pools[1:])
+    assert known is not None
+    assert found == pytest.approx(known, rel=0.05)
+
+
+def test_laws_agree() -> None:
+    """The fits of all gateways are that of one which takes all samples, but for the order of the samples."""
+    together, one = Together(3), new_pool(None, None, None)
+    rng, same = random.Random(3), random.Random(3)
+    for second in range(60):
+        for pool in together.pools:
+            teach(pool, rng, 5, float(second))
+            teach(one, same, 5, float(second))
+        together.exchange(second + 0.9)
+    expected = one.learning.predictor.predict("a", 500.0, 0.0, 61.0)
+    assert expected is not None
+    for pool in together.pools:
+        assert pool.learning.predictor.predict("a", 500.0, 0.0, 61.0) == pytest.approx(expected, rel=0.03)
+
+
+def test_engines_learn_nothing_from_others_without_their_loads() -> None:
+    """The same predictions without the same loads would send everything to one engine."""
+    for period_s, expected in ((0.1, 40), (1.0, 20)):
+        together = Together(2, batches=True)
+        for second in range(1, 20):
+            for pool in together.pools:
+                pool.learning.add_content("a", 1.0, 1.0, float(second)) if second == 5 else None
+            together.exchange(float(second), period_s=period_s)
+        counts = {pool.learning.ratios.count(20.0) for pool in together.pools}
+        assert counts == {expected // 20}
+
+
+def test_what_was_seen_is_not_counted_again() -> None:
+    """Own counts, known bins and a lost reply add nothing; an engine that has lost everything begins again."""
+    slice_ = Slice()
+    slice_.ask("k", {"e1": 2})
+    assert slice_.others(SliceAnswer(7, {6: {"e1": 1}, 7: {"e1": 5}})) == {"e1": 4}
+    slice_.ask("k", {"e1": 1})
+    assert slice_.others(SliceAnswer(7, {7: {"e1": 6}})) == {}
+    slice_.ask("k", {"e2": 9})  # its reply is lost
+    ask = slice_.ask("k", {"e2": 1})
+    assert ask.since == 7
+    assert slice_.others(SliceAnswer(8, {7: {"e1": 6, "e2": 9}, 8: {"e2": 1}})) == {}
+    slice_.ask("k", {})
+    assert slice_.others(SliceAnswer(8, {8: {"e3": 3}})) == {"e3": 3}

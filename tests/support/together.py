@@ -1,0 +1,52 @@
+"""Pools of several gateways, and the engine between them, without timers."""
+
+from collections.abc import Sequence
+
+from gateway.limits.budget import RetryBudget
+from gateway.pool.pool import Pool
+from gateway.pool.shared import shared_parts
+from gateway.share.hub import ShareHub
+from gateway.share.sync import Part
+from pooled import pool
+
+PERIOD_S = 0.1
+
+
+class Together:
+    """Gateways with one pool each, of replicas a, b and c.
+
+    Attributes:
+        pools: the pool of each gateway.
+        retries: the retry budget of each.
+    """
+
+    def __init__(self, gateways: int, *, batches: bool = False) -> None:
+        self.hub = ShareHub()
+        self.pools: list[Pool] = []
+        self.retries: list[RetryBudget] = []
+        self._parts: list[Sequence[Part]] = []
+        for _ in range(gateways):
+            self.join(batches=batches)
+
+    def join(self, *, batches: bool = False) -> Pool:
+        """Add a gateway, and return its pool."""
+        self.pools.append(pool(None, None, None, batches=batches))
+        self.retries.append(RetryBudget())
+        self._parts.append(shared_parts([([self.pools[-1]], self.retries[-1])]))
+        return self.pools[-1]
+
+    def exchange(self, now_s: float, heads: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:
+        """Let each gateway, or some, ask once and get the answer at once."""
+        for head in range(len(self.pools)) if heads is None else heads:
+            for part in self._parts[head]:
+                if asks := part.asks(now_s, period_s):
+                    part.answered(self.hub.answer(now_s, str(head), asks).answers, now_s)
+
+    def parts(self, head: int) -> Sequence[Part]:
+        """Return the parts of a gateway."""
+        return self._parts[head]
+
+    def settle(self, now_s: float, rounds: int = 2) -> None:
+        """Exchange until each gateway has what all had at the start."""
+        for round_ in range(rounds):
+            self.exchange(now_s + round_ * PERIOD_S)
