@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     policies = arguments.names("policy", *POLICY_NAMES)
     limit_headers = [headers.value for headers in LimitHeaders]
     add = parser.add_argument
-    names = "W1 to W8, U1 to U17, T1, or the path of a .toml file"
+    names = "W1 to W8, U1 to U17, T1, F1, or the path of a .toml file"
     add("--workload", required=True, metavar="NAME", help=names)
     add("--policy", type=policies, default="adaptive,off", help=f"one or more of {','.join(POLICY_NAMES)}")
     add("--budget", type=arguments.percent, metavar="%", help="share of hedges; default: the gateway's")
@@ -41,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--headroom", type=positive, metavar="X", help="quota as a multiple of the mean traffic")
     add("--limit-headers", choices=limit_headers, default="none", help="of W5 and W6; none: the limits are configured")
     add("--others", type=share, default=0.0, metavar="SHARE", help="share of each quota used by other clients, to 0.9")
+    add("--gateways", type=count, default=1, metavar="N", help="gateways; each request goes to a random one")
+    add(
+        "--share",
+        type=arguments.duration,
+        metavar="TIME",
+        help="time between two exchanges; default: nothing is shared",
+    )
     add("--json", type=Path, metavar="FILE", help="file for rows and a manifest")
 
 
@@ -78,4 +85,6 @@ def _plan(args: argparse.Namespace) -> ComparisonPlan:
         quantile=args.quantile,
         static_delay_s=args.static_delay,
         library_rps=args.library_rps,
+        gateways=args.gateways,
+        share_s=args.share,
     )

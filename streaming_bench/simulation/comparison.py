@@ -19,6 +19,7 @@ from gateway.routing.strategies import Crossing, Routing
 from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws
+from streaming_bench.simulation.fleet import Fleet
 from streaming_bench.simulation.law_replicas import LawDraws
 from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.provider_quota import LimitHeaders
@@ -47,6 +48,8 @@ class ComparisonPlan:
         quantile: quantile of the policies that use one; None for the gateway's default.
         static_delay_s: delay of static and fan_out; None for the workload's.
         library_rps: request rate configured for the reference library; None for the workload's.
+        gateways: number of gateways; each request goes to a random one.
+        share_s: time between two exchanges of what they share; None if they share nothing.
     """
 
     policies: tuple[str, ...]
@@ -62,6 +65,8 @@ class ComparisonPlan:
     quantile: float | None = None
     static_delay_s: float | None = None
     library_rps: float | None = None
+    gateways: int = 1
+    share_s: float | None = None
 
 
 def compare(scenario: Scenario, plan: ComparisonPlan, progress: Progress = quiet) -> dict[str, object]:
@@ -126,6 +131,7 @@ class SeedSamples:
             restart_every_s=scenario.restart_every_s or math.inf,
             restart_keeps=scenario.restart_keeps,
             timeouts=scenario.timeouts,
+            fleet=Fleet(self._plan.gateways, self._plan.share_s),
         )
         return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
 

@@ -79,7 +79,6 @@ class ServerDraws:
         providers = [ProviderQuota(limits, self._headers, self._other_traffic(i)) for i in range(quotas.count)]
         names = [f"quota-{i * quotas.count // scenario.replicas}" for i in range(scenario.replicas)]
         configured = limits if self._headers is LimitHeaders.NONE else ()
-        ledgers = {name: Ledger(configured) for name in names}
         engine, opaque = self._serving.engine, self._serving.opaque
         engines: list[_EngineReplica] = []
         endpoints: list[_EngineReplica | _ProviderReplica] = []
@@ -95,6 +94,9 @@ class ServerDraws:
                 endpoints.append(
                     _ProviderReplica(context, opaque, [draws[i] for draws in self._draws], (out.start_s, out.end_s))
                 )
+
+        def ledgers() -> dict[str, Ledger]:
+            return {name: Ledger(configured) for name in names}
 
         def prefill() -> tuple[float, float]:
             return sum(one.computed for one in engines), sum(one.wasted for one in engines)

@@ -15,6 +15,7 @@ from gateway.hedging.contract import RequestFacts
 from gateway.limits.bucket import Limit
 from gateway.limits.ledger import Ledger
 from providers.base import Call, Resource, Sink, Stream
+from providers.errors import BadStatus
 from streaming_bench.simulation.law_scenario import SharedLimits, TtftLaw
 from streaming_bench.simulation.provider_quota import LimitHeaders, OtherTraffic, ProviderQuota
 from streaming_bench.simulation.scenario import Scenario
@@ -78,7 +79,7 @@ class LawDraws:
         queues = [_Slots(law.slots or len(self._facts)) for _ in range(1 if law.one_queue else count)]
         replicas = [_LawReplica(self, law, loop, index, queues[index % len(queues)]) for index in range(count)]
         names: list[str | None] = [None] * count
-        ledgers: dict[str, Ledger] = {}
+        configured: list[Limit] = []
         form = None
         if law.limits is not None:
             limits, amounts = law.limits, self._limits(law.limits)
@@ -89,7 +90,11 @@ class LawDraws:
                 number = index * limits.count // count
                 names[index] = f"quota-{number}"
                 replica.quota = quotas[number]
-            ledgers = {name: Ledger(amounts if limits.known == "configured" else ()) for name in names if name}
+            configured = amounts if limits.known == "configured" else []
+
+        def ledgers() -> dict[str, Ledger]:
+            return {name: Ledger(configured) for name in names if name}
+
         return World(replicas, self._facts, names, ledgers, limits=form)
 
     def _factor(self, replica: int, now_s: float) -> float:
@@ -222,10 +227,16 @@ class _LawReplica:
                 job.at(self._loop, now_s + _REFUSED_AFTER_S, lambda: job.refuse(error))
                 return job
         ttft_s, rng = self._draws.ttft_s(request, self._index, nth, now_s)
-        is_dead = self._index == 0 and law.dead is not None and law.dead[0] <= now_s < law.dead[1]
-        if not is_dead:
+        if self._is_in(law.failing, now_s):
+            job.is_over = True
+            job.at(self._loop, now_s + _REFUSED_AFTER_S, lambda: job.refuse(BadStatus("out of order", status=500)))
+            return job
+        if not self._is_in(law.dead, now_s):
             job.ttft_s = ttft_s
             is_silent = self._index == 0 and rng.random() < law.silent
             job.answer_s = math.inf if is_silent else law.answer.draw(rng, request)
         self._queue.enter(job)
         return job
+
+    def _is_in(self, span: tuple[float, float] | None, now_s: float) -> bool:
+        return self._index == 0 and span is not None and span[0] <= now_s < span[1]

@@ -106,6 +106,7 @@ class TtftLaw(Section, frozen=True):
         drift_per_min: relative growth of the first replica's TTFT in a minute.
         busy: factor of all TTFTs at the peak of `[arrivals.day]`.
         dead: start and end of a span in which the first replica accepts requests and does not answer.
+        failing: start and end of a span in which the first replica answers with an error.
         silent: share of the first replica's answers that stop after the first token.
         slots: requests that a replica computes at a time, in the order of arrival; None for no limit.
         one_queue: True if all replicas share the slots of one.
@@ -130,6 +131,7 @@ class TtftLaw(Section, frozen=True):
     drift_per_min: Sigma = 0.0
     busy: Positive = 1.0
     dead: tuple[Duration, Duration] | None = None
+    failing: tuple[Duration, Duration] | None = None
     silent: Share = Share(0.0)
     slots: Count | None = None
     one_queue: bool = False

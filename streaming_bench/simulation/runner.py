@@ -7,7 +7,7 @@ engine_replicas.py) nor what is computed from the records (summary.py). Units: s
 import asyncio
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from http import HTTPStatus
@@ -21,19 +21,22 @@ from gateway.errors import GatewayError
 from gateway.events import AttemptReport, ComponentFailed, Event, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Plan
+from gateway.limits.ledger import Ledger
 from gateway.model_parts import timeouts
-from gateway.pool.learned import learned_pool, restore_pool
 from gateway.pool.pool import Pool
-from gateway.race.context import Caller, Model, Runtime
+from gateway.race.context import Caller, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
+from streaming_bench.simulation.fleet import Fleet, Gateways
 from streaming_bench.simulation.law_scenario import Clients
 from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
 
 _PROGRESS_EVERY: Final = 1000  # requests
+_ALONE: Final = Fleet()
+_FIRST: Final = "replica-0"
 _NO_TIMEOUTS: Final = replace(
     timeouts(TimeoutSettings()),
     ttft_failover_s=3600,
@@ -58,6 +61,7 @@ class SimulatedRequest(NamedTuple):
         limited: attempts that got a 429.
         limited_backups: backups that got a 429.
         while_working: attempts that were started after a sign of work that was timed as a first token.
+        at_first: attempts at the first replica.
     """
 
     arrived_s: float
@@ -70,6 +74,7 @@ class SimulatedRequest(NamedTuple):
     limited: int
     limited_backups: int
     while_working: int = 0
+    at_first: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,12 +119,14 @@ class Conditions:
         restart_every_s: time after which the gateway restarts.
         restart_keeps: True if what was learned survives a restart.
         timeouts: True for the gateway's default timeouts.
+        fleet: the gateways.
     """
 
     clients: Clients | None = None
     restart_every_s: float = math.inf
     restart_keeps: bool = False
     timeouts: bool = False
+    fleet: Fleet = _ALONE
 
 
 class _NullClient:
@@ -177,11 +184,11 @@ def run(
         simulation = _Simulation(loop, world, new_pool, arrivals, seed, progress, conditions)
         loop.set_exception_handler(simulation.failed)
         runner.run(simulation.run())
-    pool = simulation.pool
+    pool = simulation.gateways.each[0].pool
     return SimulatedRun(simulation.records, world.prefill(), pool.learning.last_plan(pool.replicas[0].name))
 
 
-def _new_pool(policy: str, settings: PolicySettings, world: World) -> Pool:
+def _new_pool(policy: str, settings: PolicySettings, world: World, ledgers: Mapping[str, Ledger]) -> Pool:
     """Return a pool that has learned nothing, over the replicas of a world."""
     replicas = [
         Replica(
@@ -195,14 +202,14 @@ def _new_pool(policy: str, settings: PolicySettings, world: World) -> Pool:
         )
         for i, (endpoint, quota) in enumerate(zip(world.endpoints, world.quotas, strict=True))
     ]
-    return make_pool(policy, replicas, settings, world.ledgers)
+    return make_pool(policy, replicas, settings, ledgers)
 
 
 class _Simulation:
     """Starts races and records their events.
 
     Attributes:
-        pool: pool of the last restart.
+        gateways: the gateways.
         records: outcomes so far.
     """
 
@@ -210,14 +217,13 @@ class _Simulation:
         self,
         loop: asyncio.AbstractEventLoop,
         world: World,
-        new_pool: Callable[[], Pool],
+        new_pool: Callable[[Mapping[str, Ledger]], Pool],
         arrivals: ArrivalPlan,
         seed: int,
         progress: Callable[[int], None],
         conditions: Conditions,
     ) -> None:
         self._loop = loop
-        self._new_pool = new_pool
         self._conditions = conditions
         self._clients = conditions.clients
         self._restart_s = conditions.restart_every_s
@@ -225,8 +231,8 @@ class _Simulation:
         self._reasoning_s = world.reasoning_s
         self._arrivals = arrivals
         self._progress = progress
-        self._timeouts = timeouts(TimeoutSettings()) if conditions.timeouts else _NO_TIMEOUTS
-        self._restart()
+        limits = timeouts(TimeoutSettings()) if conditions.timeouts else _NO_TIMEOUTS
+        self.gateways = Gateways(loop, conditions.fleet, world, new_pool, limits, seed)
         self._runtime = Runtime(loop, self._on_event, random.Random(f"{seed}/gateway").random, TimerQueue(loop))
         self._next = 0
         self._tries: dict[int, list[SimulatedRequest]] = {}  # of clients that have disconnected and will retry
@@ -240,6 +246,7 @@ class _Simulation:
         Raises:
             RuntimeError: A callback raised.
         """
+        self.gateways.start()
         if self._arrivals.arrivals_s is None:
             for _ in range(min(self._arrivals.concurrency, len(self._facts))):
                 self._start()
@@ -270,19 +277,12 @@ class _Simulation:
         now_s, client = self._loop.time(), _NullClient()
         if now_s >= self._restart_s:
             self._restart_s += self._conditions.restart_every_s
-            old = self.pool
-            self._restart()
-            if self._conditions.restart_keeps:
-                _keep(old, self.pool, now_s)
+            self.gateways.restart(now_s, keeps=self._conditions.restart_keeps)
         caller = Caller(str(request), "", now_s)
-        race = Race(self._model, call_of(request), self._facts[request], client, caller, self._runtime)
+        race = Race(self.gateways.pick().model, call_of(request), self._facts[request], client, caller, self._runtime)
         if self._clients is not None:
             self._loop.call_at(now_s + self._clients.patience_s, _leave, race, client)
         race.start()
-
-    def _restart(self) -> None:
-        self.pool = self._new_pool()
-        self._model = Model("bench", [self.pool], self._timeouts)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ComponentFailed):
@@ -309,13 +309,6 @@ class _Simulation:
             self._loop.call_soon(self._start)
 
 
-def _keep(old: Pool, new: Pool, now_s: float) -> None:
-    """Give a pool what another one has learned, as a file would keep it."""
-    for learned in learned_pool(old, now_s):
-        if learned is not None:
-            restore_pool(new, learned, 0.0, now_s)
-
-
 def _leave(race: Race, client: _NullClient) -> None:
     """Disconnect a client that has no first token."""
     if not client.is_answered:
@@ -327,7 +320,7 @@ def _together(tries: Sequence[SimulatedRequest]) -> SimulatedRequest:
     first, last = tries[0], tries[-1]
     sums = {
         name: sum(getattr(each, name) for each in tries)
-        for name in ("hedges", "won", "extra", "wasted_s", "limited", "limited_backups")
+        for name in ("hedges", "won", "extra", "wasted_s", "limited", "limited_backups", "at_first")
     }
     return first._replace(ttft_s=last.arrived_s + last.ttft_s - first.arrived_s, **sums)
 
@@ -355,6 +348,7 @@ def _record(event: RequestEnded, tokens: float) -> SimulatedRequest:
         limited=limited,
         limited_backups=limited_backups,
         while_working=_started_while_working(event.attempts) if len(event.attempts) > 1 else 0,
+        at_first=sum(attempt.replica == _FIRST for attempt in event.attempts),
     )
 
 

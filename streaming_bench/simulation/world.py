@@ -11,7 +11,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.hedging.contract import RequestFacts
@@ -35,7 +35,7 @@ class World:
         endpoints: the replicas.
         facts: the gateway's knowledge of each request.
         quotas: name of each replica's quota; None without a quota.
-        ledgers: the gateway's ledgers, by quota.
+        new_ledgers: returns the ledgers of a gateway, by quota.
         batches: True if the replicas are engines that compute several answers at once.
         gain_min: minimum expected gain of a backup, as a multiple of its own TTFT; the default is that of providers.
         prefill: tokens computed so far, and tokens computed for cancelled attempts.
@@ -46,7 +46,7 @@ class World:
     endpoints: Sequence[Endpoint]
     facts: Sequence[RequestFacts]
     quotas: Sequence[str | None]
-    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    new_ledgers: Callable[[], Mapping[str, Ledger]] = dict
     batches: bool = False
     gain_min: float = 0.25
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)

@@ -86,7 +86,7 @@ def test_a_mistake_is_explained(tmp_path: Path, old: str, new: str, message: str
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
     """The error about an unknown name lists the known ones."""
     with pytest.raises(
-        ScenarioError, match=r"there is no workload 'W99'; write one of T1, U1, U2, .*U17, W1, .*W8 or the path"
+        ScenarioError, match=r"there is no workload 'W99'; write one of F1, T1, U1, U2, .*U17, W1, .*W8 or the path"
     ):
         load("W99")
 
