@@ -64,6 +64,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
             1200,
         ),
         "judge": Step([[sys.executable, "-m", "streaming_bench", "judge"]], 3600),
+        "fleet": Step([[sys.executable, "tests/acceptance/fleet.py"]], 1800),
         "acceptance": Step([["scripts/acceptance"]], 1800),
         "faults": Step([["scripts/acceptance", "faults"]], 1200),
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
