@@ -64,13 +64,23 @@ class Ledger:
         new_bucket: makes the bucket of a configured limit.
     """
 
-    __slots__ = ("_buckets", "_cool_until_s", "_limited_s", "_released", "_reserved", "_sent", "_settled")
+    __slots__ = (
+        "_buckets",
+        "_cool_until_s",
+        "_corrected",
+        "_limited_s",
+        "_released",
+        "_reserved",
+        "_sent",
+        "_settled",
+    )
 
     def __init__(self, limits: Iterable[Limit] = (), new_bucket: Callable[[Limit], QuotaBucket] = Bucket) -> None:
         self._buckets = [new_bucket(limit) for limit in limits]  # observed ones follow
         self._limited_s = -math.inf
         self._cool_until_s = -math.inf
         self._sent = Spend(0, 0, 0)
+        self._corrected: Spend | None = None  # usage less reservations, for other gateways; None if there are none
         self._reserved = self._settled = self._released = 0
 
     @property
@@ -191,6 +201,32 @@ class Ledger:
             if bucket is not None and stated.remaining is not None and 0 <= stated.remaining <= bucket.stated:
                 bucket.observe(stated, ticket.number, waited_s, bucket.cost(sent_since), now_s)
 
+    # other gateways
+
+    def spent(self) -> Spend:
+        """Return the usage by this gateway's requests; of those under way, and before the first call, as reserved."""
+        if self._corrected is None:
+            self._corrected = Spend(0, 0, 0)
+        return self._sent.plus(self._corrected)
+
+    @property
+    def limited_s(self) -> float:
+        """Time of the last 429; -inf before the first."""
+        return self._limited_s
+
+    def spent_elsewhere(self, spend: Spend, now_s: float, since_s: float) -> None:
+        """Count usage by other gateways after `since_s`; a response received since then contains it."""
+        for bucket in self._buckets:
+            age_s = bucket.state(now_s).age_s
+            if not bucket.is_shared and (age_s is None or age_s > now_s - since_s):
+                bucket.take(bucket.cost(spend), now_s)
+
+    def limited_elsewhere(self, cooling_s: float, now_s: float) -> None:
+        """Record a 429 that another gateway got, with the seconds until its cool-down ends."""
+        self._limited_s = now_s
+        if cooling_s > 0:
+            self.cool_down(now_s + cooling_s)
+
     # internals
 
     def _observed(self, stated: RateLimit) -> QuotaBucket | None:
@@ -220,6 +256,8 @@ class Ledger:
             return False
         ticket.is_open = False
         difference = used.minus(ticket.spend)
+        if self._corrected is not None:
+            self._corrected = self._corrected.plus(difference)
         for bucket in self._buckets:
             if bucket.observed_by < ticket.number:
                 bucket.take(bucket.cost(difference), now_s)

@@ -44,14 +44,16 @@ class Gateway:
 
     Args:
         new_model: returns a model that has learned nothing.
+        ledgers: ledgers of its quotas.
         sync: its exchange; None if it shares nothing.
 
     Attributes:
         model: its only model.
     """
 
-    def __init__(self, new_model: Callable[[], Model], sync: Sync | None) -> None:
+    def __init__(self, new_model: Callable[[], Model], ledgers: Mapping[str, Ledger], sync: Sync | None) -> None:
         self._new_model = new_model
+        self._ledgers = ledgers
         self._sync = sync
         self.model = new_model()
 
@@ -63,7 +65,7 @@ class Gateway:
     def start(self) -> None:
         """Begin to share."""
         if self._sync is not None:
-            self._sync.parts = shared_parts([(self.model.pools, self.model.retries)])
+            self._sync.parts = shared_parts([(self.model.pools, self.model.retries)], self._ledgers)
             self._sync.start()
 
     def restart(self, now_s: float, *, keeps: bool) -> None:
@@ -105,7 +107,7 @@ class Gateways:
 
         def gateway(number: int) -> Gateway:
             ledgers, sync = world.new_ledgers(), self._sync(loop, fleet, hub, str(number))
-            return Gateway(lambda: Model("bench", [new_pool(ledgers)], timeouts), sync)
+            return Gateway(lambda: Model("bench", [new_pool(ledgers)], timeouts), ledgers, sync)
 
         self.each = [gateway(number) for number in range(fleet.gateways)]
 

@@ -32,7 +32,7 @@ class Together:
         """Add a gateway, and return its pool."""
         self.pools.append(pool(None, None, None, batches=batches))
         self.retries.append(RetryBudget())
-        self._parts.append(shared_parts([([self.pools[-1]], self.retries[-1])]))
+        self._parts.append(shared_parts([([self.pools[-1]], self.retries[-1])], {}))
         return self.pools[-1]
 
     def exchange(self, now_s: float, heads: Sequence[int] | None = None, period_s: float = PERIOD_S) -> None:

@@ -1,0 +1,64 @@
+"""The usage of a provider's quota by several gateways: own usage out, that of the others in. Pure.
+
+The mirror of a quota then counts all that the provider counts. A cool-down after a 429 is one of all. Limits that are
+leased are left to the leases.
+
+Units: requests and tokens; seconds of the loop's clock.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.limits.bucket import Spend
+from gateway.limits.ledger import Ledger
+from gateway.share.words import Answer, Ask, GaugeAnswer, GaugeAsk
+
+_FORM: Final = "quota1"  # of the row; another meaning of a place is another form
+_PLACES: Final = 5  # requests, prompt and answer tokens; milliseconds of cool-downs, and number of gateways that cool
+_IDLE_S: Final = 60.0  # without a request, nothing is exchanged
+
+
+class SharedQuota:
+    """The exchange of one quota: a `gateway.share.sync.Part`.
+
+    Args:
+        name: name of the quota.
+    """
+
+    def __init__(self, name: str, ledger: Ledger) -> None:
+        self._key = f"{_FORM} {name}"
+        self._ledger = ledger
+        self._base: Spend | None = None  # own usage at the start of the exchange
+        self._used: tuple[Spend, float] = (ledger.spent(), 0.0)  # last own usage, and the time of its change
+        self._seen: Sequence[int] | None = None  # last sums of the others
+        self._seen_s = 0.0
+
+    def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
+        """Return the usage of this gateway since the start of the exchange."""
+        spent = self._ledger.spent()
+        if spent != self._used[0] or self._base is None:
+            self._used = (spent, now_s)
+        self._base = self._base or spent
+        if now_s >= self._used[1] + _IDLE_S:
+            self._seen = None  # usage by others is then counted anew
+            return ()
+        own, cooling_s = spent.minus(self._base), self._ledger.cooling_s(now_s)
+        row = (own.requests, own.prompt, own.answer, round(1000 * cooling_s), int(cooling_s > 0))
+        return (GaugeAsk(self._key, {"": row}),)
+
+    def answered(self, answers: Sequence[Answer], now_s: float) -> None:
+        """Count the usage of the others since the last answer, and cool down with them."""
+        for answer in answers:
+            if isinstance(answer, GaugeAnswer):
+                row = answer.others.get("", [])
+                self._put(row if len(row) >= _PLACES else [0] * _PLACES, now_s)
+
+    def _put(self, row: Sequence[int], now_s: float) -> None:
+        is_first = self._seen is None
+        seen, since_s = row if self._seen is None else self._seen, self._seen_s
+        self._seen, self._seen_s = row, now_s
+        requests, prompt, answer = (new - old for new, old in zip(row[:3], seen[:3], strict=True))
+        if requests >= 0 and (requests or prompt or answer):  # fewer requests: a gateway has gone
+            self._ledger.spent_elsewhere(Spend(prompt, answer, requests), now_s, since_s)
+        if row[4] > (0 if is_first else seen[4]):
+            self._ledger.limited_elsewhere(row[3] / row[4] / 1000, now_s)
