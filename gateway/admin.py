@@ -1,7 +1,8 @@
 """The admin application: metrics, state, switches for hedging and for replicas, reloads, and a feed of events.
 
-Owns these routes and their access control. State and actions come from callables, so that the routes do not depend on
-the object graph. With an admin key, every route except /healthz requires it; without one, a known host.
+Owns these routes and their access control. The state comes from a view and actions from callables, so that the routes
+do not depend on the object graph, or on the number of processes. With an admin key, every route except /healthz
+requires it; without one, a known host.
 
 The only importer of sse-starlette, which has two side effects: the import wraps uvicorn's `Server.handle_exit`, and
 the first stream starts a task that checks twice a second, as long as the loop runs, for the end of the server. Both
@@ -29,9 +30,9 @@ from gateway.api.hosts import HostCheck
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
 from gateway.events import ConfigReloaded
 from gateway.observe.feed import Feed, Subscription
-from gateway.observe.metrics import CONTENT_TYPE, Metrics
-from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
-from gateway.observe.usage import UsageReport
+from gateway.observe.metrics import CONTENT_TYPE, render
+from gateway.observe.state import PoolState
+from gateway.observe.view import View
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
 _BODY_S_MAX = 5.0
@@ -39,7 +40,7 @@ _SEND_S_MAX = 5.0  # a subscriber that reads nothing for this long is disconnect
 _QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
 _ROUTES = (
     "GET /metrics, /admin/models, /admin/usage, /admin/admission, /admin/hedging, /admin/replicas, /admin/events, "
-    "/healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
+    "/admin/workers, /healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 _REPLICA_SHAPE = 'send {"replica": "NAME", "out": true} or {"out": false}, and "model" for one model only'
@@ -81,18 +82,32 @@ class _ReplicaRequest(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
 
 
+class Reach(NamedTuple):
+    """The workers that an action has reached, and the number of all."""
+
+    reached: int
+    of: int
+
+
 class Switch(Protocol):
     """Turns hedging on or off."""
 
-    def __call__(self, model: str | None, /, *, on: bool) -> None:
-        """Switch an existing model, or every model if None; emits `HedgingSwitched`."""
+    async def __call__(self, model: str | None, /, *, on: bool) -> Reach | None:
+        """Switch an existing model, or every model if None; emits `HedgingSwitched`.
+
+        Returns:
+            The workers that were reached; None without workers.
+        """
 
 
 class ReplicaSwitch(Protocol):
     """Takes replicas out or in."""
 
-    def __call__(self, replica: str, model: str | None, /, *, out: bool) -> None:
+    async def __call__(self, replica: str, model: str | None, /, *, out: bool) -> Reach | None:
         """Switch the replica of this name in one model, or in every model if None; emits `ReplicaSwitched`.
+
+        Returns:
+            The workers that were reached; None without workers.
 
         Raises:
             UnknownReplica: no replica has this name.
@@ -107,31 +122,22 @@ class Controls(NamedTuple):
         switch_hedging: the hedging switch.
         switch_replica: takes replicas out and in.
         reload: reads the configuration again; raises `ReloadFailed`.
+        workers: returns the state of the workers as JSON-ready values; None without workers.
     """
 
     switch_hedging: Switch
     switch_replica: ReplicaSwitch
     reload: Callable[[], Awaitable[ConfigReloaded]]
-
-
-class UsageSource(Protocol):
-    """Reports usage."""
-
-    def __call__(self, key: str | None = None, model: str | None = None) -> UsageReport:
-        """Return the usage of a key, None for all, and of a model, None for all."""
+    workers: Callable[[], Mapping[str, object]] | None = None
 
 
 class Admin:
     """The admin application.
 
     Args:
-        metrics: source of GET /metrics.
-        state: source of the state of every pool.
-        describe: returns the state of a model as JSON-ready values, with estimates at the given quantiles (none given:
-            the default ones); None if the model does not exist.
+        view: the state that the GET routes show.
         controls: actions of the POST routes.
-        usage: source of GET /admin/usage.
-        admission: source of the state of queues, key limits and body memory.
+        feed: source of GET /admin/events.
 
     Attributes:
         app: ASGI application, for its own address.
@@ -140,25 +146,12 @@ class Admin:
         hosts: checks the hosts of requests if there is no key.
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        state: StateSource,
-        describe: Callable[[str, Sequence[float]], Mapping[str, object] | None],
-        controls: Controls,
-        usage: UsageSource,
-        *,
-        admission: AdmissionSource = AdmissionState,
-    ) -> None:
-        self._render = metrics.render
-        self._state = state
-        self._admission = admission
-        self._describe = describe
+    def __init__(self, view: View, controls: Controls, feed: Feed | None = None) -> None:
+        self._view = view
         self._controls = controls
-        self._report_usage = usage
         self.key: str | None = None
         self.hosts = HostCheck()
-        self._feed = Feed()
+        self._feed = Feed() if feed is None else feed
         self.on_event = self._feed.on_event
         app = self.app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
         app.add_api_route("/healthz", _healthz, methods=["GET", "HEAD"])
@@ -177,6 +170,7 @@ class Admin:
         app.add_api_route("/admin/replicas", self._take, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/reload", self._reload_route, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/events", self._events, dependencies=plain)
+        app.add_api_route("/admin/workers", self._workers, dependencies=plain)
         answer_errors(app, _ROUTES)
 
     def close(self) -> None:
@@ -194,63 +188,71 @@ class Admin:
         admit(request.scope, known=True)
 
     async def _metrics(self) -> Response:
-        return Response(await self._render(), media_type=CONTENT_TYPE)
+        return Response(await render(await self._view.scrape()), media_type=CONTENT_TYPE)
 
     async def _models(self) -> Response:
         models: dict[str, list[PoolState]] = {}
-        for pool in await read_pools(self._state):
+        for pool in await self._view.pools():
             models.setdefault(pool.model, []).append(pool)
         return _json({"models": [_model_state(model, pools) for model, pools in models.items()]})
 
     async def _model(self, name: str, request: Request) -> Response:
-        described = self._describe(name, _quantiles(request.query_params.getlist("q")))
+        described = await self._view.describe(name, _quantiles(request.query_params.getlist("q")))
         if described is None:
             raise _unknown(name)
         return _json(described)
 
     async def _usage(self, key: str | None = None, model: str | None = None) -> Response:
-        if model is not None and self._describe(model, ()) is None:
+        if model is not None and not self._view.serves(model):
             raise _unknown(model)
-        return _json(self._report_usage(key, model))
+        return _json(await self._view.usage(key, model))
 
     async def _admission_route(self) -> Response:
-        return _json(self._admission())
+        return _json(await self._view.admission())
 
     async def _hedging(self) -> Response:
+        return await self._switches(None)
+
+    async def _switches(self, reach: Reach | None) -> Response:
         models: dict[str, bool] = {}
-        for pool in await read_pools(self._state):
+        for pool in await self._view.pools():
             models[pool.model] = models.get(pool.model, True) and pool.hedging_on
-        return _json({"on": all(models.values()), "models": models})
+        return _json({"on": all(models.values()), "models": models, **_reached(reach)})
 
     async def _switch(self, request: Request) -> Response:
         _check_origin(request)
         switch = _decode(await _read_body(request, _SWITCH_SHAPE), _SwitchRequest, _SWITCH_SHAPE)
-        if switch.model is not None and self._describe(switch.model, ()) is None:
+        if switch.model is not None and not self._view.serves(switch.model):
             raise _unknown(switch.model)
-        self._controls.switch_hedging(switch.model, on=switch.on)
-        return await self._hedging()
+        return await self._switches(await self._controls.switch_hedging(switch.model, on=switch.on))
 
     async def _replicas(self) -> Response:
+        return await self._every_replica(None)
+
+    async def _every_replica(self, reach: Reach | None) -> Response:
         models: dict[str, dict[str, object]] = {}
-        for pool in await read_pools(self._state):
+        for pool in await self._view.pools():
             shown = models.setdefault(pool.model, {})
             for each in pool.replicas:
                 drained = {"draining": True} if each.draining else {}
                 shown[each.replica] = {"out": each.out, "in_flight": each.in_flight, **drained}
-        return _json({"models": models})
+        return _json({"models": models, **_reached(reach)})
 
     async def _take(self, request: Request) -> Response:
         _check_origin(request)
         asked = _decode(await _read_body(request, _REPLICA_SHAPE), _ReplicaRequest, _REPLICA_SHAPE)
-        if asked.model is not None and self._describe(asked.model, ()) is None:
+        if asked.model is not None and not self._view.serves(asked.model):
             raise _unknown(asked.model)
-        self._controls.switch_replica(asked.replica, asked.model, out=asked.out)
-        return await self._replicas()
+        return await self._every_replica(await self._controls.switch_replica(asked.replica, asked.model, out=asked.out))
 
     async def _reload_route(self, request: Request) -> Response:
         _check_origin(request)
         done = await self._controls.reload()
         return _json({"models": done.models, "replicas": {"kept": done.kept, "new": done.new}})
+
+    async def _workers(self) -> Response:
+        workers = self._controls.workers
+        return _json({"workers": []} if workers is None else workers())
 
     async def _events(self) -> Response:
         subscription = self._feed.join()
@@ -279,6 +281,10 @@ def _model_state(model: str, pools: Sequence[PoolState]) -> dict[str, object]:
     listed = [replica for pool in pools for replica in pool.replicas if not replica.draining]
     possible = any(replica.never_hedged is None for replica in listed)
     return {"model": model, "hedging_possible": possible, "pools": pools}
+
+
+def _reached(reach: Reach | None) -> dict[str, int]:
+    return {} if reach is None else reach._asdict()
 
 
 async def _healthz() -> Response:

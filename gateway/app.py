@@ -7,10 +7,8 @@ import asyncio
 import logging
 import os
 import random
-import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Protocol
 
 from gateway.api.asgi import Application, Message, Receive, Scope, Send
@@ -28,23 +26,24 @@ from gateway.api.hosts import HostCheck
 from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
 from gateway.config import settings as config
-from gateway.config.errors import ConfigError
 from gateway.discovery.driver import Discovery
 from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
 from gateway.events import AcceptingChanged, ConfigReloaded, Event, HedgingSwitched, ReplicaSwitched
 from gateway.learned_file import LearnedFile
+from gateway.learned_state import OwnState
 from gateway.model_parts import Tune
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.hub import Hub
-from gateway.observe.logs import RequestLog, loss_line, wants_text
-from gateway.observe.metrics import Metrics
-from gateway.observe.process import ProcessValues
+from gateway.observe.instruments import Dump
+from gateway.observe.observers import Observers
+from gateway.observe.process import ALONE, Member
 from gateway.observe.state import AdmissionState, PoolState
-from gateway.observe.usage import UsageReport, UsageTable
-from gateway.observe.writer import LineWriter
+from gateway.observe.usage import UsageDump, UsageReport
+from gateway.observe.view import OwnView
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
-from gateway.topology import build_topology
+from gateway.reloads import Reread, check_reload, read_again, reload_fault
+from gateway.topology import Topology, build_topology
 from gateway.version import gateway_version
 from providers.anthropic.assembler import MessageAssembler
 from providers.base import Api, Headers
@@ -52,14 +51,10 @@ from providers.openai.chat import OpenAIChat
 from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 
-_FIXED = ("listen", "admin_listen", "learned_file")  # sockets are bound once, and the file is read once
 _TRACEBACK_S = 60.0  # between tracebacks of the event loop: a failure in a callback may repeat with every event
 _NO_BODY = {"root_path": "", "query_string": b"", "headers": []}
 _HEALTH: Scope = {"type": "http", "method": "GET", "path": "/healthz", **_NO_BODY}
 _VERSION = gateway_version()  # reads a file, so not on the loop
-
-Reread = Callable[[], config.Settings]
-"""Reads the settings again, in a thread; raises `ConfigError`."""
 
 
 class _Admin(Protocol):
@@ -82,9 +77,12 @@ class Gateway:
         tasks: owner of every long-lived task; its loop must be running.
         reread: reads the settings again for a reload; None if there is no file.
         tune: change of each model's hedging (`gateway.model_parts.Tune`); None for the settings as they are.
+        member: place of the process among those of the gateway.
 
     Attributes:
         learned: file of the learned state.
+        learned_state: learned state of the pools.
+        view: state for the admin address.
         discovery: sources of replicas.
         draining: True while the gateway stops; /readyz then returns 503.
         application: public ASGI application, for the requests without an exchange.
@@ -97,6 +95,7 @@ class Gateway:
         tasks: asyncio.TaskGroup,
         reread: Reread | None = None,
         tune: Tune | None = None,
+        member: Member = ALONE,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.draining = False
@@ -105,25 +104,17 @@ class Gateway:
         self._tune = tune
         self._reloading = asyncio.Lock()
         self._next_traceback_s = 0.0
-        self._hub = Hub(loop)
+        self._observers = Observers(loop, _VERSION, member)
+        self._hub = self._observers.hub
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
-        apply = partial(self._apply, rows_only=True)
-        self.discovery = Discovery(tasks, self._runtime, apply, os.environ)
-        self.learned = LearnedFile(settings.learned_file, lambda: self._topology.models, self._runtime)
-        self._usage = UsageTable()
-        process = ProcessValues(_VERSION, lambda: self._writer.lost)
-        self._metrics = Metrics(self._states, self._admission_state, process, self.discovery.states)
+        self.discovery = Discovery(tasks, self._runtime, self._apply_rows, os.environ)
+        self.learned_state = OwnState(lambda: self._topology.models)
+        self.learned = LearnedFile(settings.learned_file, self.learned_state, self._runtime.emit)
+        self._metrics = self._observers.metrics(self._states, self._admission_state, self.discovery.states)
+        self.view = OwnView(self._metrics, self._states, self._describe, self._report_usage, self._admission_state)
         self._admin: _Admin | None = None  # until its application is built
-        out = sys.stdout.fileno()
-        text = wants_text("auto", out)
         self._set_access(settings)
-        self._writer = LineWriter(
-            out, lambda lines: loss_line(lines, datetime.now(UTC), text=text), _report_unwritable_log
-        )
-        log = RequestLog(self._writer.write, lambda: datetime.now(UTC).timestamp() - loop.time(), text=text)
-        self._hub.listeners += [self._metrics.on_event, self._usage.on_event, log.on_event]
-        self._hub.batch_ends.append(log.write_batch)
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
         self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
@@ -131,6 +122,20 @@ class Gateway:
         self._plain = Deferred(self._build_plain)
         self.application: Application = self._application
         self.admin = Deferred(self._build_admin)
+
+    @property
+    def hub(self) -> Hub:
+        """The receiver of all events."""
+        return self._hub
+
+    def counts(self) -> tuple[Dump, UsageDump]:
+        """Return what the metrics and the usage table have counted."""
+        self._hub.flush()
+        return self._metrics.instruments.dump(), self._observers.usage.dump()
+
+    async def load_plain(self) -> None:
+        """Load the framework of the plain routes."""
+        await self._plain.load()
 
     async def load_framework(self) -> None:
         """Load the framework of the plain and admin routes; later, no file may be left to open for it."""
@@ -153,14 +158,7 @@ class Gateway:
     def _build_admin(self) -> Application:
         from gateway.admin import Admin, Controls
 
-        admin = Admin(
-            self._metrics,
-            self._states,
-            self._describe,
-            Controls(self._switch, self._switch_replica, self.reload),
-            self._report_usage,
-            admission=self._admission_state,
-        )
+        admin = Admin(self.view, Controls(self._switch, self._switch_replica, self.reload))
         # On the loop, where a reload may change the access too, and before the thread's result gets there the same way.
         self._runtime.loop.call_soon_threadsafe(self._add_admin, admin)
         return admin.app
@@ -187,15 +185,19 @@ class Gateway:
         """Find the replicas of models with a source, once before the first request; then follow the sources."""
         prepared = await self.discovery.prepare(self._topology.settings)
         if prepared.followed:
-            self._apply(prepared.settings)
+            self._apply_rows(prepared.settings)
             self.discovery.commit(prepared)
+
+    def _apply_rows(self, settings: config.Settings) -> None:
+        """Put settings in force that differ only in replicas that were found at run time."""
+        for each in self.commit(self.prepare(settings, rows_only=True))[1]:
+            self._hub.emit_now(each)
 
     def close(self) -> None:
         """Close idle connections, and flush the log."""
         self.discovery.close()
         self._topology.close()
-        self._hub.flush()
-        self._writer.close()
+        self._observers.close()
 
     def client_idle_s(self) -> float:
         """Return the time after which an idle client connection is closed."""
@@ -232,50 +234,62 @@ class Gateway:
         """
         async with self._reloading:
             try:
-                if self._reread is None:
-                    raise ReloadFailed(
-                        "there is no configuration file: the gateway was started with options; restart it"
-                    )
-                prepared = await self.discovery.prepare(await asyncio.to_thread(self._reread))
-                event = self._apply(prepared.settings)
+                prepared = await self.discovery.prepare(await read_again(self._reread))
+                event, switched = self.commit(self.prepare(prepared.settings))
                 self.discovery.commit(prepared)
             except Exception as error:
-                if isinstance(error, ConfigError | ReloadFailed):
-                    text = str(error)
-                else:  # a bug must not stop the running gateway
-                    logging.getLogger(__name__).exception("the new configuration could not be applied")
-                    text = f"the reload failed with an internal error ({type(error).__name__}); see the gateway's log"
+                text = reload_fault(error)
                 topology = self._topology
                 self._hub.emit_now(
                     ConfigReloaded(self._runtime.loop.time(), len(topology.models), len(topology.replicas), 0, text)
                 )
                 raise ReloadFailed(text) from error
+            for each in switched:
+                self._hub.emit_now(each)
             self._hub.emit_now(event)
             return event
 
-    def _apply(self, settings: config.Settings, *, rows_only: bool = False) -> ConfigReloaded:
-        """Put settings in force; `rows_only`: they differ only in replicas that were found at run time."""
+    def prepare(self, settings: config.Settings, *, rows_only: bool = False) -> Topology:
+        """Return a new topology, which is then used with `commit` or given up with `abandon`.
+
+        Args:
+            rows_only: True if the settings differ only in replicas that were found at run time.
+
+        Raises:
+            ReloadFailed: the settings need a restart.
+        """
         old = self._topology
-        fixed = [name for name in _FIXED if getattr(settings, name) != getattr(old.settings, name)]
-        if fixed:
-            raise ReloadFailed(
-                f"{' and '.join(fixed)} changed; restart the gateway to apply this file (no setting was changed)"
-            )
-        topology = self._topology = build_topology(
-            settings, self._tasks, self._runtime, old, self._tune, rows_only=rows_only
-        )
+        check_reload(old.settings, settings)
+        try:
+            return build_topology(settings, self._tasks, self._runtime, old, self._tune, rows_only=rows_only)
+        except BaseException:
+            old.set_kept()
+            raise
+
+    def abandon(self, topology: Topology) -> None:
+        """Give up a new topology."""
+        self._topology.set_kept()
+        topology.close(keep=self._topology)
+
+    def commit(self, topology: Topology) -> tuple[ConfigReloaded, list[ReplicaSwitched]]:
+        """Use a new topology for new requests; return the events to emit."""
+        old, self._topology = self._topology, topology
         for named, replica in topology.replicas.items():  # one with new settings stays out, too
             if replica is not old.replicas.get(named):
                 replica.out = old.is_out(named)
         topology.start_draining()
+        switched = []
         for model in topology.models.values():
             if model is not old.models.get(model.name) and all(replica.out for replica in model.replicas):
-                self._take(model, [replica.name for replica in model.replicas], out=False)  # the rest was removed
+                switched += self._take(
+                    model, [replica.name for replica in model.replicas], out=False
+                )  # the rest is gone
         self._routes.serving = self._counts.serving = topology.serving
-        self._set_access(settings)
+        self._set_access(topology.settings)
         old.close(keep=topology)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
-        return ConfigReloaded(self._runtime.loop.time(), len(topology.models), kept, len(topology.replicas) - kept)
+        now_s = self._runtime.loop.time()
+        return ConfigReloaded(now_s, len(topology.models), kept, len(topology.replicas) - kept), switched
 
     def _set_access(self, settings: config.Settings) -> None:
         self._cors = CrossOrigin(settings.cors_origins) if settings.cors_origins else None
@@ -315,7 +329,7 @@ class Gateway:
 
     def _report_usage(self, key: str | None = None, model: str | None = None) -> UsageReport:
         self._hub.flush()
-        return self._usage.report(key, model)
+        return self._observers.usage.report(key, model)
 
     def _states(self) -> Iterator[PoolState | None]:
         self._hub.flush()  # what was emitted before is in the metrics beside this state
@@ -337,14 +351,28 @@ class Gateway:
         found = [source for source in self.discovery.states() if source.model == name]
         return {**described, "discovery": found, "learned_file": self.learned.describe()}
 
-    def _switch(self, name: str | None, /, *, on: bool) -> None:
+    def switch_hedging(self, name: str | None, /, *, on: bool) -> None:
+        """Switch hedging of a model, or of every model if None."""
         for model in self._topology.models.values():
             if name in (None, model.name):
                 for pool in model.pools:
                     pool.hedging_on = on
+
+    async def _switch(self, name: str | None, /, *, on: bool) -> None:
+        self.switch_hedging(name, on=on)
         self._hub.emit_now(HedgingSwitched(self._runtime.loop.time(), name, on))
 
-    def _switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> None:
+    async def _switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> None:
+        for switched in self.switch_replica(name, model_name, out=out):
+            self._hub.emit_now(switched)
+
+    def switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> list[ReplicaSwitched]:
+        """Take a replica out or in; return an event for each change.
+
+        Raises:
+            UnknownReplica: no replica has this name.
+            LastReplica: a model would have no replica left; nothing was changed.
+        """
         models = [model for model in self._topology.models.values() if model_name in (None, model.name)]
         models = [model for model in models if model.replica(name) is not None]
         if not models:
@@ -356,17 +384,17 @@ class Gateway:
                 raise LastReplica(
                     f"{name} is the last replica of {model.name}; take another one in first", param="replica"
                 )
-        for model in models:
-            self._take(model, [name], out=out)
+        return [switched for model in models for switched in self._take(model, [name], out=out)]
 
-    def _take(self, model: Model, names: Sequence[str], *, out: bool) -> None:
-        """Take replicas out or in, and emit an event for each change."""
-        now_s = self._runtime.loop.time()
+    def _take(self, model: Model, names: Sequence[str], *, out: bool) -> list[ReplicaSwitched]:
+        """Take replicas out or in; return an event for each change."""
+        now_s, switched = self._runtime.loop.time(), []
         for pool in model.pools:
             for replica in pool.replicas:
                 if replica.name in names and replica.out is not out:
                     pool.switch(replica, now_s, out=out)
-                    self._hub.emit_now(ReplicaSwitched(now_s, model.name, replica.name, out))
+                    switched.append(ReplicaSwitched(now_s, model.name, replica.name, out))
+        return switched
 
 
 async def _no_body() -> Message:
@@ -375,12 +403,6 @@ async def _no_body() -> Message:
 
 async def _ignore(_: Message) -> None:
     pass
-
-
-def _report_unwritable_log(error: OSError) -> None:
-    logging.getLogger(__name__).error(
-        "standard output is not writable (%s); log lines are lost until it is", error.strerror
-    )
 
 
 def client_apis() -> dict[Api, ClientApi]:

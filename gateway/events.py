@@ -362,6 +362,24 @@ class AcceptingChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerChanged:
+    """A worker began or ended to serve requests.
+
+    Attributes:
+        worker: number of the worker, from 1.
+        process: id of its process.
+        ready: True if it serves requests.
+        reason: reason of its end; None if it serves.
+    """
+
+    at_s: float
+    worker: int
+    process: int
+    ready: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ParamsDropped:
     """A request was sent without these fields, which the replica's API does not support (`drop_params`)."""
 
@@ -388,6 +406,7 @@ Event = (
     | ComponentFailed
     | AcceptingChanged
     | ParamsDropped
+    | WorkerChanged
 )
 
 Listener = Callable[[Event], None]

@@ -60,7 +60,7 @@ class HttpServer(uvicorn.Server):
         idle_s_max: returns the time after which an idle connection is closed; a reload may change it.
         open_exchange: see `BoundedHttpProtocol`; None if every request is for the ASGI application.
         accept_with: returns the source of connections, given the function that receives them.
-        protocol: class of the connections.
+        protocol: makes a connection from the arguments of `BoundedHttpProtocol`.
 
     Attributes:
         prepared: set when `accept` may be called.
@@ -76,14 +76,14 @@ class HttpServer(uvicorn.Server):
         idle_s_max: Callable[[], float],
         open_exchange: OpenExchange | None,
         accept_with: Callable[[Take], Accepting],
-        protocol: type[BoundedHttpProtocol] = BoundedHttpProtocol,
+        protocol: Callable[..., BoundedHttpProtocol] = BoundedHttpProtocol,
     ) -> None:
         super().__init__(_config(application))
         self._waiting = waiting
         self._idle_s_max = idle_s_max
         self._open_exchange = open_exchange
         self._accept_with = accept_with
-        self._protocol_class = protocol
+        self._protocol = protocol
         self.prepared = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -95,7 +95,7 @@ class HttpServer(uvicorn.Server):
     def make_protocol(self) -> BoundedHttpProtocol:
         """Return the protocol of a new connection."""
         loop = asyncio.get_running_loop()
-        return self._protocol_class(
+        return self._protocol(
             self.config, self.server_state, self.lifespan.state, loop, self._waiting, self._open_exchange
         )
 

@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -23,16 +23,15 @@ from typing import Final
 import msgspec
 
 from gateway.daemon_thread import on_thread
-from gateway.events import LearnedFileFailed, LearnedRestored
-from gateway.pool.learned import VERSION, Learned, LearnedModel, learned_pool, restore_pool
-from gateway.race.context import Model, Runtime
+from gateway.events import Event, LearnedFileFailed, LearnedRestored
+from gateway.learned_state import LearnedState, Restored
+from gateway.pool.learned import VERSION, Learned
 
 _SAVE_EVERY_S: Final = 30.0  # what a kill loses; a file of 5 models with 3 replicas has about 30 kB
 _WRITE_S_MAX: Final = 10.0
 _LAST_WRITE_S_MAX: Final = 1.0  # a hanging disk must not delay the end of the process
 _READ_S_MAX: Final = 3.0  # nor its start
 _FILE_BYTES_MAX: Final = 32_000_000
-_SLICE_PARTS: Final = 8  # replicas read between two turns of the event loop, about 1 ms
 _FORMAT: Final = "ttft-gateway learned state"
 _BEGINNING: Final = f'{{"format":"{_FORMAT}"'.encode()
 
@@ -46,13 +45,15 @@ class LearnedFile:
 
     Args:
         file: path; None to keep nothing.
-        models: returns the models by name, which a reload replaces.
+        state: the state to keep.
+        emit: receives events.
     """
 
-    def __init__(self, file: str | None, models: Callable[[], Mapping[str, Model]], runtime: Runtime) -> None:
+    def __init__(self, file: str | None, state: LearnedState, emit: Callable[[Event], object]) -> None:
         self._file = None if file is None else Path(file)
-        self._models = models
-        self._runtime = runtime
+        self._state = state
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
         self._writing: asyncio.Future[None] | None = None  # a write that may still be under way
         self._saved_s: float | None = None
         self._fault: str | None = None
@@ -63,19 +64,19 @@ class LearnedFile:
         """Return the state of the file for the admin address; None if nothing is kept."""
         if self._file is None:
             return None
-        age_s = None if self._saved_s is None else round(self._runtime.loop.time() - self._saved_s, 3)
+        age_s = None if self._saved_s is None else round(self._loop.time() - self._saved_s, 3)
         return {"file": str(self._file), "saved_age_s": age_s, "fault": self._fault}
 
     async def restore(self) -> None:
         """Give the pools the state of the file, once, before the first request."""
         if self._file is None:
             return
-        file, now_s = self._file, self._runtime.loop.time()
+        file = self._file
         reading = on_thread(lambda: _read(file), "read learned state")
         try:
             learned = await asyncio.wait_for(reading, _READ_S_MAX)
             if learned is not None:
-                self._restore(learned, max(0.0, _wall_s() - learned.saved_s), now_s)
+                self._restore(learned, max(0.0, _wall_s() - learned.saved_s))
         except _Foreign as error:
             self._is_closed = True
             self._failed(str(error))
@@ -100,7 +101,7 @@ class LearnedFile:
         if self._file is None or self._is_closed:
             return
         try:
-            models = await self._learned_models()
+            models = await self._state.collect()
             if any(model.pools for model in models.values()):  # else there may be an earlier state, which is better
                 async with asyncio.timeout(timeout_s):
                     await self._write(self._file, Learned(_FORMAT, VERSION, _wall_s(), models))
@@ -113,7 +114,7 @@ class LearnedFile:
                 self._is_failing = True
                 self._failed(f"the file cannot be written: {_reason(error)}; make its folder writable, or name another")
         else:
-            self._saved_s, self._fault, self._is_failing = self._runtime.loop.time(), None, False
+            self._saved_s, self._fault, self._is_failing = self._loop.time(), None, False
 
     async def _write(self, file: Path, learned: Learned) -> None:
         """Write on a thread, after the end of the previous write."""
@@ -123,47 +124,27 @@ class LearnedFile:
         self._writing.add_done_callback(lambda written: written.exception())  # which nothing else does if it is late
         await asyncio.shield(self._writing)
 
-    async def _learned_models(self) -> dict[str, LearnedModel]:
-        """Return the state of all models with samples, read in slices that do not block the event loop for long."""
-        loop, learned, parts = self._runtime.loop, {}, 0
-        for name, model in self._models().items():
-            pools = {}
-            for pool in model.pools:
-                for state in learned_pool(pool, loop.time()):
-                    parts += 1
-                    if state is not None and state.learning.contents:
-                        pools[pool.name] = state
-                    if parts % _SLICE_PARTS == 0:
-                        await asyncio.sleep(0)
-            learned[name] = LearnedModel(model.scale.state, pools)
-        return learned
-
-    def _restore(self, learned: Learned, elapsed_s: float, now_s: float) -> None:
-        """Give each pool its state.
+    def _restore(self, learned: Learned, elapsed_s: float) -> None:
+        """Begin with a state.
 
         Raises:
             _Unusable: the state of a pool contradicts itself; the other ones are restored.
         """
-        restored, every, fault = 0, 0, None
-        for name, model in self._models().items():
-            state = learned.models.get(name)
-            for pool in model.pools:
-                every += 1
-                if state is None or pool.name not in state.pools:
-                    continue
-                try:
-                    if restore_pool(pool, state.pools[pool.name], elapsed_s, now_s):
-                        restored += 1
-                        model.scale.restore(state.tokens)
-                except ValueError as error:
-                    fault = f"the state of {pool.name} is damaged ({error})"
-        self._runtime.emit(LearnedRestored(now_s, str(self._file), round(elapsed_s, 3), restored, every - restored))
-        if fault is not None:
-            raise _Unusable(fault)
+        restored = self._state.restore(learned.models, elapsed_s)
+        if restored is not None:
+            self.report(restored, elapsed_s)
+            if restored.fault is not None:
+                raise _Unusable(restored.fault)
+
+    def report(self, restored: Restored, elapsed_s: float) -> None:
+        """Report the pools that have begun with the state of the file."""
+        self._emit(
+            LearnedRestored(self._loop.time(), str(self._file), round(elapsed_s, 3), restored.pools, restored.cold)
+        )
 
     def _failed(self, error: str) -> None:
         self._fault = error
-        self._runtime.emit(LearnedFileFailed(self._runtime.loop.time(), str(self._file), error))
+        self._emit(LearnedFileFailed(self._loop.time(), str(self._file), error))
 
 
 class _Unusable(Exception):

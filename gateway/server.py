@@ -16,7 +16,9 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.app import Gateway, Reread
+from gateway.api.asgi import Application
+from gateway.api.http_protocol import OpenExchange
+from gateway.app import Gateway
 from gateway.config.settings import Settings
 from gateway.config.values import Address
 from gateway.errors import ReloadFailed
@@ -31,6 +33,8 @@ from gateway.http_server import (
     waiting_connections,
 )
 from gateway.model_parts import Tune
+from gateway.notify import READY, STOPPING, notify, reloading
+from gateway.reloads import Reread
 
 READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
@@ -100,11 +104,13 @@ async def run(
             freeze_startup_objects()
             with _signals() as signals, _reload_on_sighup(gateway, tasks):
                 on_ready(addresses)
+                notify(READY)
                 for server in servers:
                     server.acceptor.start()
                 loading = tasks.create_task(_load_framework(gateway))
                 background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
+                notify(STOPPING)
                 loading.cancel()
                 if background is not None:
                     background.cancel()
@@ -186,7 +192,10 @@ async def sweep(servers: Sequence[HttpServer], gateway: Gateway) -> None:
 def _servers(gateway: Gateway, sockets: Sequence[socket.socket]) -> list[HttpServer]:
     """Return the servers of the public and, with a second socket, of the admin address."""
     waiting = waiting_connections()
-    served = ((gateway.application, gateway.exchange), (gateway.admin, None))
+    served: tuple[tuple[Application, OpenExchange | None], ...] = (
+        (gateway.application, gateway.exchange),
+        (gateway.admin, None),
+    )
     return [
         HttpServer(
             application,
@@ -218,8 +227,10 @@ def _reload_on_sighup(gateway: Gateway, tasks: asyncio.TaskGroup) -> Iterator[No
     loop = asyncio.get_running_loop()
 
     async def reload() -> None:
+        notify(reloading())
         with contextlib.suppress(ReloadFailed):  # the log contains the reason
             await gateway.reload()
+        notify(READY)
 
     loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(reload()))
     try:

@@ -115,6 +115,16 @@ class Topology:
             for pool in parts.warm_pools:
                 pool.keep_warm()
 
+    def set_kept(self) -> None:
+        """Give objects that several topologies share the values of these settings."""
+        settings = self.settings
+        self.memory.bytes_max = settings.limits.buffered_bodies_max_bytes
+        self.memory.is_shared = len(settings.keys) > 1
+        for model in settings.models:
+            for replica in (*model.replicas, *(each for pool in model.fallbacks for each in pool.replicas)):
+                built = self.replicas[(model.name, replica.name)]
+                built.backup_only, built.weight = replica.backup_only, replica.weight
+
     def close(self, keep: "Topology | None" = None) -> None:
         """Close idle connections, except those of clients that `keep` has taken over."""
         kept = set() if keep is None else set(map(id, keep.clients.values()))

@@ -18,10 +18,14 @@ from gateway.cli.terminal import warn
 from gateway.server import ExitReport
 
 
-def run_until_end(serving: Coroutine[object, object, ExitReport]) -> ExitCode:
-    """Run a gateway on a new event loop, with the maximum number of open files that the system allows."""
+def run_until_end(serving: Coroutine[object, object, ExitReport], write_lock: int | None = None) -> ExitCode:
+    """Run a gateway on a new event loop, with the maximum number of open files that the system allows.
+
+    Args:
+        write_lock: descriptor of a file that several processes lock while they write lines; None for one process.
+    """
     _raise_open_files()
-    with stderr_off_loop() as close_stderr, asyncio.Runner(loop_factory=new_loop) as runner:
+    with stderr_off_loop(write_lock) as close_stderr, asyncio.Runner(loop_factory=new_loop) as runner:
         report = runner.run(serving)
         if report.cut:
             warn(f"{report.cut} running requests were ended with an error")

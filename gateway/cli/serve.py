@@ -31,6 +31,7 @@ from gateway.config.values import secret_fault
 from gateway.http_server import ListenError
 from gateway.server import Addresses, run
 from gateway.version import gateway_version
+from gateway.workers.cores import worker_count
 
 _CONNECT_S_MAX = 1.0
 _CONNECTS_MAX = 50  # concurrent ones
@@ -70,8 +71,16 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
                 flush=True,
             )
 
+    reread = read if arguments.model is None else None
     try:
-        return run_until_end(run(settings, on_ready, meanwhile, read if arguments.model is None else None))
+        if (count := worker_count(settings.workers)) > 1:
+            if sys.platform != "linux":
+                fail(f"workers is {count}, but several workers need Linux; write `workers: 1`")
+                return ExitCode.BAD_CONFIG
+            from gateway.cli.workers import serve_with_workers
+
+            return serve_with_workers(count, settings, on_ready, meanwhile, reread)
+        return run_until_end(run(settings, on_ready, meanwhile, reread))
     except ListenError as error:
         names = "`listen` or `admin_listen`" if arguments.model is None else "`--listen` or `--admin-listen`"
         fail(f"{error}; stop the process that listens there, or change {names}")

@@ -48,10 +48,14 @@ class _Lines(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def stderr_off_loop() -> Iterator[Callable[[], None]]:
-    """Replace `sys.stderr` while inside; yields a function that writes the last lines, within a second."""
+def stderr_off_loop(write_lock: int | None = None) -> Iterator[Callable[[], None]]:
+    """Replace `sys.stderr` while inside; yields a function that writes the last lines, within a second.
+
+    Args:
+        write_lock: see `LineWriter`.
+    """
     original = sys.stderr
-    writer = LineWriter(original.fileno(), _loss_line, buffer_bytes_max=_BUFFER_BYTES_MAX)
+    writer = LineWriter(original.fileno(), _loss_line, buffer_bytes_max=_BUFFER_BYTES_MAX, lock=write_lock)
     original.flush()
     sys.stderr = _Lines(writer, original)
     try:

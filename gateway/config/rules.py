@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from gateway.config.document import Loc
 from gateway.config.kinds import headers_of_kind
 from gateway.config.settings import LimitSettings, Settings
-from gateway.config.values import Address, parse_address, parse_size
+from gateway.config.values import WORKERS_MAX, Address, parse_address, parse_size
 
 _azure_deployment = re.compile(r"/openai/deployments/[^/]+/?$").search
 _azure_host = re.compile(r"^https?://[^/]+\.azure\.(com|us|cn)(:\d+)?(/|$)").match
@@ -157,6 +157,17 @@ def _body_limits(data: RawMapping) -> Iterator[Finding]:
             ("limits", where),
             f"request_body_max is {one} B, but buffered_bodies_max is only {every} B; raise buffered_bodies_max",
         )
+    elif one is not None and every is not None and every < one * (count := _workers(data)):
+        text = (
+            f"found {count} workers, but {every} B of buffered_bodies_max are less than one request_body_max for each"
+        )
+        yield ("workers",), f"{text}; raise buffered_bodies_max to {one * count} B, or use fewer workers"
+
+
+def _workers(data: RawMapping) -> int:
+    """Return the number of workers; 1 where it is not a number, such as auto."""
+    value = data.get("workers")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value <= WORKERS_MAX else 1
 
 
 def _size(value: object, default: int) -> int | None:

@@ -35,6 +35,7 @@ from gateway.config.values import (
     Share,
     Size,
     Switch,
+    Workers,
     no_boolean,
 )
 from providers.catalog import CATALOG, Auth
@@ -204,10 +205,9 @@ class DiscoverSettings(ReplicaOptions, DiscoverSource):
 
 
 LISTED = ConfigDict(
-    defer_build=True,  # each is built once, as a part of the whole
+    defer_build=True,
     json_schema_extra={"anyOf": [{"required": ["replicas"]}, {"required": ["discover"]}]},
 )
-"""A mapping that lists replicas or names their source."""
 
 
 class FallbackSettings(Section):
@@ -384,14 +384,15 @@ class Settings(Section):
     """Rate limits of providers."""
     learned_file: OptionalFile = Field(default=None, examples=["/var/lib/ttft-gateway/learned.json"])
     """File that keeps learned latencies over restarts, or `off`; relative to the configuration file."""
+    workers: Workers = 1
+    """Number of processes that serve requests, or `auto`: one for each core."""
     drain_timeout_s: Duration = 30.0
     """Maximum time for running requests to finish after a stop signal."""
 
     @property
     def own_hosts(self) -> tuple[str, ...]:
         """`hosts`, and the hosts of the addresses to listen on."""
-        addresses = (self.listen, self.admin_listen)
-        return (*self.hosts, *(address.host for address in addresses if address is not None))
+        return (*self.hosts, *(each.host for each in (self.listen, self.admin_listen) if each is not None))
 
     def hedge_of(self, model: ModelSettings) -> HedgeSettings:
         """Return the hedging settings in force for a model: its own where set, else the top-level ones."""

@@ -34,6 +34,7 @@ _API_PATHS = (
     "/tokenize",
     "/models",
 )
+WORKERS_MAX = 128  # a process takes some 25 MB, and servers have about this number of cores
 _UNIX = "http+unix://%2Frun%2Fvllm.sock/v1"
 
 
@@ -219,6 +220,15 @@ def _file_or_off(value: object) -> str | None:
     return value
 
 
+def _workers(value: object) -> int | None:
+    if value is None or value == "auto":
+        return None
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= WORKERS_MAX:
+        raise invalid_value(f"the number of workers is not between 1 and {WORKERS_MAX}", "auto, or a number such as 4")
+    return int(text)
+
+
 def _base_url(value: str) -> str:
     example = "for example http://10.0.0.1:8000/v1"
     if not re.fullmatch(r"[!-~]+", value):
@@ -342,6 +352,21 @@ OptionalFile = Annotated[
     WithJsonSchema({"type": "string"}),
 ]
 """Path of a file; None for `off`."""
+
+Workers = Annotated[
+    int | None,
+    PlainValidator(_workers),
+    PlainSerializer(lambda count: "auto" if count is None else count, return_type=int | str),
+    WithJsonSchema(
+        {
+            "oneOf": [
+                {"type": "integer", "minimum": 1, "maximum": WORKERS_MAX},
+                {"type": "string", "pattern": r"^(auto|[0-9]+)$|\$\{"},
+            ]
+        }
+    ),
+]
+"""Number of processes; None for `auto`."""
 
 BaseUrl = Annotated[str, AfterValidator(_base_url), _text(r"(https?|http\+unix)://.+", "http://10.0.0.1:8000/v1")]
 """URL (http, https or a unix socket) up to and including `/v1`, without a trailing slash."""

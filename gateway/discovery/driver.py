@@ -46,7 +46,7 @@ class _Followed:
     is_due: bool = True
 
 
-class Prepared(NamedTuple):
+class FoundSettings(NamedTuple):
     """The settings of a reload.
 
     Attributes:
@@ -80,22 +80,25 @@ class Discovery:
         self._runtime = runtime
         self._apply = apply
         self._env = env
-        self._in_force: Prepared | None = None
+        self._in_force: FoundSettings | None = None
         self._asking: list[asyncio.Task[None]] = []
         self._turn = asyncio.Lock()
 
-    async def prepare(self, base: Settings) -> Prepared:
+    def keep(self, base: Settings) -> FoundSettings:
+        """Return settings with the replicas found until now; their sources are asked after `commit`."""
+        return _prepared(base, {place: self._follow(base, place, each) for place, each in sources(base).items()})
+
+    async def prepare(self, base: Settings) -> FoundSettings:
         """Return settings with the replicas that the sources have now; those without an answer keep the last ones."""
-        followed = {place: self._follow(base, place, discover) for place, discover in sources(base).items()}
+        followed = self.keep(base).followed
         asking = [self._tasks.create_task(self._ask(each)) for each in followed.values()]
         if asking:
             _, late = await asyncio.wait(asking, timeout=_FIRST_S_MAX)
             for task in late:
                 task.cancel()
-        rows = {place: each.listing.rows for place, each in followed.items()}
-        return Prepared(base, with_rows(base, rows), followed)
+        return _prepared(base, followed)
 
-    def commit(self, prepared: Prepared) -> None:
+    def commit(self, prepared: FoundSettings) -> None:
         """Follow the sources of settings that are now in force."""
         self.close()
         self._in_force = prepared
@@ -172,6 +175,11 @@ class Discovery:
             return
         self._in_force = old._replace(settings=settings)
         self._runtime.emit(_change(self._runtime.loop.time(), followed, before.rows))
+
+
+def _prepared(base: Settings, followed: Mapping[PoolPlace, _Followed]) -> FoundSettings:
+    rows = {place: each.listing.rows for place, each in followed.items()}
+    return FoundSettings(base, with_rows(base, rows), followed)
 
 
 def _change(now_s: float, followed: _Followed, before: Replicas) -> ReplicasFound:

@@ -9,6 +9,7 @@ Units: events; seconds inside them, as the core emits them.
 import asyncio
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import get_args
 
 import msgspec
@@ -59,18 +60,31 @@ class Subscription:
 
 
 class Feed:
-    """Passes events to its subscribers."""
+    """Passes events to its subscribers.
 
-    def __init__(self) -> None:
+    Args:
+        on_use: called with the first subscriber, and after the last one.
+    """
+
+    def __init__(self, on_use: Callable[[], object] = bool) -> None:
+        self._on_use = on_use
         self._subscriptions: list[Subscription] = []
         self._closed = False
+
+    @property
+    def is_used(self) -> bool:
+        """True if there is a subscriber."""
+        return bool(self._subscriptions)
 
     def on_event(self, event: Event) -> None:
         """Pass an event to every subscriber (a `gateway.events.Listener`)."""
         if self._subscriptions:
-            encoded = _sse(_NAMES[type(event)], _encode(event))
-            for subscription in self._subscriptions:
-                subscription.put(encoded)
+            self.put(encoded_event(event))
+
+    def put(self, encoded: bytes) -> None:
+        """Pass an event to every subscriber, as `encoded_event` returns it."""
+        for subscription in self._subscriptions:
+            subscription.put(encoded)
 
     def join(self) -> Subscription | None:
         """Return a new subscription, to be returned with `leave`; None if there are too many."""
@@ -80,17 +94,33 @@ class Feed:
         if self._closed:
             subscription.close()
         self._subscriptions.append(subscription)
+        if len(self._subscriptions) == 1:
+            self._on_use()
         return subscription
 
     def leave(self, subscription: Subscription) -> None:
         """Remove a subscription."""
         self._subscriptions.remove(subscription)
+        if not self._subscriptions:
+            self._on_use()
 
     def close(self) -> None:
         """End all subscriptions now, and later ones at once."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.close()
+
+
+def encoded_event(event: Event, worker: int | None = None) -> bytes:
+    """Return an event as a server-sent event.
+
+    Args:
+        worker: number of the worker that emitted it, as a field of the event; None for none.
+    """
+    data = _encode(event)
+    if worker is not None:
+        data = b'%b,"worker":%d}' % (data[:-1], worker)
+    return _sse(_NAMES[type(event)], data)
 
 
 def _sse(name: str, data: bytes) -> bytes:

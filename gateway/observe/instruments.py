@@ -9,7 +9,7 @@ Units: seconds, tokens, attempts.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Generic, Protocol, TypeVar
 
@@ -26,12 +26,21 @@ _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # f
 Line = tuple[str, dict[str, str], float]
 """Sample name, labels, value."""
 
+Dump = dict[str, list[tuple[tuple[str, ...], list[float]]]]
+"""The series of every metric by its name, each with its label values and numbers, which add up over processes."""
+
 
 class Series(Protocol):
     """One series of a metric."""
 
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
         """Return the samples for a scrape."""
+
+    def dump(self) -> list[float]:
+        """Return what was counted, as plain numbers."""
+
+    def add(self, numbers: Sequence[float]) -> None:
+        """Add what another series has counted."""
 
 
 class Counter:
@@ -50,6 +59,12 @@ class Counter:
     def lines(self, name: str, labels: dict[str, str]) -> Iterator[Line]:
         if self.value or self._from_zero:
             yield f"{name}_total", labels, self.value
+
+    def dump(self) -> list[float]:
+        return [self.value]
+
+    def add(self, numbers: Sequence[float]) -> None:
+        self.value += numbers[0]
 
 
 class Histogram:
@@ -90,6 +105,15 @@ class Histogram:
             yield f"{name}_bucket", {**labels, "le": bound}, count
         yield f"{name}_count", labels, counts[-1]
         yield f"{name}_sum", labels, total
+
+    def dump(self) -> list[float]:
+        self.fold()
+        return [*self._cumulated, self._sum]
+
+    def add(self, numbers: Sequence[float]) -> None:
+        *counts, total = numbers
+        self._cumulated = [own + int(count) for own, count in zip(self._cumulated, counts, strict=True)]
+        self._sum += total
 
 
 @cache
@@ -142,6 +166,15 @@ class Family(Generic[T]):
         """Return the samples of all series; a series created meanwhile is in the next scrape."""
         for values, series in list(self._series.items()):
             yield from series.lines(self.name, dict(zip(self._labels, values, strict=True)))
+
+    def dump(self) -> list[tuple[tuple[str, ...], list[float]]]:
+        """Return the numbers of all series."""
+        return [(values, series.dump()) for values, series in self._series.items()]
+
+    def add(self, rows: Sequence[tuple[tuple[str, ...], list[float]]]) -> None:
+        """Add the numbers of series with the same labels."""
+        for values, numbers in rows:
+            self.at(*values).add(numbers)
 
 
 def _counter(name: str, text: str, *labels: str, from_zero: bool = False) -> Family[Counter]:
@@ -228,6 +261,15 @@ class Instruments:
             for series in family.all():
                 if isinstance(series, Histogram):
                     series.fold()
+
+    def dump(self) -> Dump:
+        """Return everything that was counted."""
+        return {family.name: family.dump() for family in self.families()}
+
+    def add(self, dump: Dump) -> None:
+        """Add what another process has counted."""
+        for family in self.families():
+            family.add(dump.get(family.name, ()))
 
     def families(self) -> Iterator[Family[Counter] | Family[Histogram]]:
         """Return all metrics."""

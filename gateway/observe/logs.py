@@ -40,6 +40,7 @@ from gateway.events import (
     RequestRejected,
     Result,
     Role,
+    WorkerChanged,
 )
 from gateway.hedging.charges import Charge, Disposition, costs
 from gateway.hedging.outcomes import Denial, Outcome
@@ -66,6 +67,7 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     LearnedFileFailed: ("learned_file_failed", "warning"),
     ComponentFailed: ("component_failed", "error"),
     AcceptingChanged: ("accepting_changed", "warning"),
+    WorkerChanged: ("worker_changed", "warning"),
 }
 _IN_REQUEST_LINE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
 
@@ -133,6 +135,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     recoveries: list[RecoveryLine] = []
     queued_ms: float | None = None
     trace_id: str | None = None
+    worker: int | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -145,9 +148,18 @@ class RequestLog:
         write: takes the lines of a batch, each with its newline.
         epoch_s: returns the Unix time at which the clock of the events was 0; read once for each batch.
         text: True for text lines instead of JSON.
+        worker: number of the worker, for its lines; None for none.
     """
 
-    def __init__(self, write: Callable[[bytes], object], epoch_s: Callable[[], float], *, text: bool = False) -> None:
+    def __init__(
+        self,
+        write: Callable[[bytes], object],
+        epoch_s: Callable[[], float],
+        *,
+        text: bool = False,
+        worker: int | None = None,
+    ) -> None:
+        self._worker = worker
         self._write = write
         self._read_epoch_s = epoch_s
         self._text = text
@@ -162,7 +174,7 @@ class RequestLog:
             self._epoch_s = self._read_epoch_s()
         time = datetime.fromtimestamp(self._epoch_s + event.at_s, UTC)
         if type(event) is RequestEnded:
-            line = _request_line(event, time)
+            line = _request_line(event, time, self._worker)
             self._lines.append(_request_text(line).encode() if self._text else _encode(line))
         elif not isinstance(event, _IN_REQUEST_LINE):
             self._add_rare(event, time)
@@ -178,7 +190,7 @@ class RequestLog:
 
     def _add_rare(self, event: Event, time: datetime) -> None:
         name, level = _RARE_EVENTS[type(event)]
-        fields = _fields(event)
+        fields = _fields(event) if self._worker is None else {"worker": self._worker, **_fields(event)}
         if isinstance(event, ComponentFailed):
             logged_at_s, repeats = self._failed_components.get(event.component, (-math.inf, 0))
             if event.at_s < logged_at_s + _COMPONENT_SILENCE_S:
@@ -211,7 +223,7 @@ def wants_text(log_format: LogFormat, fd: int) -> bool:
     return log_format == "text" or (log_format == "auto" and os.isatty(fd))
 
 
-def _request_line(event: RequestEnded, time: datetime) -> RequestLine:
+def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> RequestLine:
     status, error, recoveries = event.status, event.error, event.recoveries
     times_s = (event.total_s, event.gateway_s, event.work_s, event.ttft_s, event.queued_s or None)
     total_ms, gateway_ms, work_ms, ttft_ms, queued_ms = _ms(times_s)
@@ -250,6 +262,7 @@ def _request_line(event: RequestEnded, time: datetime) -> RequestLine:
         [_recovery_line(recovery) for recovery in recoveries] if recoveries else [],
         queued_ms,
         event.trace_id,
+        worker,
     )
 
 
@@ -292,6 +305,8 @@ def _request_text(line: RequestLine) -> str:
     parts += [f"key={line.key}", f"id={line.request_id}"]
     if line.trace_id is not None:
         parts.append(f"trace={line.trace_id}")
+    if line.worker is not None:
+        parts.append(f"worker={line.worker}")
     if line.error is not None:
         parts.append(f"error={line.error}")
     if line.denials:

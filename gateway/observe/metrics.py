@@ -7,8 +7,9 @@ Units: seconds; the help text of a gauge names its unit.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -77,8 +78,18 @@ _MODEL_GAUGES: tuple[tuple[str, str, Callable[[ModelAdmission], float]], ...] = 
 )
 
 
+class Scrape(NamedTuple):
+    """All values of one scrape."""
+
+    instruments: Instruments
+    pools: Sequence[PoolState]
+    admission: AdmissionState
+    process: Sequence[ProcessValue]
+    discovery: Sequence[DiscoveryState] = ()
+
+
 class Metrics:
-    """Counts events and renders all metrics.
+    """Counts events, and reads the values of a scrape.
 
     Args:
         state: source of the pools' state, read at each scrape.
@@ -87,6 +98,7 @@ class Metrics:
         discovery: source of the state of discovery, read at each scrape.
 
     Attributes:
+        instruments: counters and histograms.
         on_event: counts one event (a `gateway.events.Listener`).
         forget: drops the series of a replica, given the names of model and replica.
     """
@@ -101,61 +113,70 @@ class Metrics:
         self._state = state
         self._process = process
         self._admission = admission
-        self._instruments = Instruments()
         self._discovery = discovery
-        recorder = Recorder(self._instruments)
+        self.instruments = Instruments()
+        recorder = Recorder(self.instruments)
         self.on_event, self.forget = recorder.on_event, recorder.forget
+
+    async def scrape(self) -> Scrape:
+        """Read all values."""
+        pools = await read_pools(self._state)
+        return Scrape(self.instruments, pools, self._admission(), tuple(self._process()), tuple(self._discovery()))
 
     async def render(self) -> bytes:
         """Return all metrics as text of content type `CONTENT_TYPE`."""
-        pools = await read_pools(self._state)
-        chunks: list[bytes] = []
-        name, header_bytes = "", 0
-        for metric in self._slices(pools):
-            text = generate_latest(_SingleMetric(metric))
-            if metric.name == name:  # another slice of the same metric: its header is already written
-                text = text[header_bytes:]
-            else:
-                name = metric.name
-                header_bytes = len(generate_latest(_SingleMetric(Metric(name, metric.documentation, metric.type))))
-            chunks.append(text)
-            await asyncio.sleep(0)
-        return b"".join(chunks)
-
-    def _slices(self, pools: list[PoolState]) -> Iterator[Metric]:
-        """Yield every metric in slices, those of one metric in sequence."""
-        for family in self._instruments.families():
-            yield from _sliced(family.name, family.text, family.kind, family.lines())
-        for name, text, read_pool in _POOL_GAUGES:
-            yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
-        for name, text, read_replica in _REPLICA_GAUGES:
-            yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
-        yield from _sliced(
-            _POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools)
-        )
-        yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
-        yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
-        sources = list(self._discovery())
-        for name, text, read_source in _DISCOVERY_GAUGES:
-            yield from _sliced(name, text, "gauge", _discovery_lines(name, read_source, sources))
-        admission = self._admission()
-        for name, text, read_model in _MODEL_GAUGES:
-            yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))
-        name = "ttft_gateway_request_body_bytes"
-        yield from _sliced(
-            name, "Bytes of buffered request bodies", "gauge", iter([(name, {}, float(admission.body_bytes))])
-        )
-        for name, text, kind, value, labels in self._process():
-            sample = f"{name}_total" if kind == "counter" else name
-            yield from _sliced(name, text, kind, iter([(sample, dict(labels), float(value))]))
+        return await render(await self.scrape())
 
 
-def _pool_lines(name: str, read: Callable[[PoolState], float], pools: list[PoolState]) -> Iterator[Line]:
+async def render(scrape: Scrape) -> bytes:
+    """Return all metrics as text of content type `CONTENT_TYPE`."""
+    chunks: list[bytes] = []
+    name, header_bytes = "", 0
+    for metric in _slices(scrape):
+        text = generate_latest(_SingleMetric(metric))
+        if metric.name == name:  # another slice of the same metric: its header is already written
+            text = text[header_bytes:]
+        else:
+            name = metric.name
+            header_bytes = len(generate_latest(_SingleMetric(Metric(name, metric.documentation, metric.type))))
+        chunks.append(text)
+        await asyncio.sleep(0)
+    return b"".join(chunks)
+
+
+def _slices(scrape: Scrape) -> Iterator[Metric]:
+    """Yield every metric in slices, those of one metric in sequence."""
+    pools, admission = scrape.pools, scrape.admission
+    for family in scrape.instruments.families():
+        yield from _sliced(family.name, family.text, family.kind, family.lines())
+    for name, text, read_pool in _POOL_GAUGES:
+        yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
+    for name, text, read_replica in _REPLICA_GAUGES:
+        yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
+    yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
+    yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
+    yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
+    for name, text, read_source in _DISCOVERY_GAUGES:
+        yield from _sliced(name, text, "gauge", _discovery_lines(name, read_source, scrape.discovery))
+    for name, text, read_model in _MODEL_GAUGES:
+        yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))
+    name = "ttft_gateway_request_body_bytes"
+    yield from _sliced(
+        name, "Bytes of buffered request bodies", "gauge", iter([(name, {}, float(admission.body_bytes))])
+    )
+    for name, text, kind, value, labels in scrape.process:
+        sample = f"{name}_total" if kind == "counter" else name
+        yield from _sliced(name, text, kind, iter([(sample, dict(labels), float(value))]))
+
+
+def _pool_lines(name: str, read: Callable[[PoolState], float], pools: Sequence[PoolState]) -> Iterator[Line]:
     for pool in pools:
         yield name, {MODEL: pool.model, "pool": pool.pool}, read(pool)
 
 
-def _replica_lines(name: str, read: Callable[[ReplicaState], float | None], pools: list[PoolState]) -> Iterator[Line]:
+def _replica_lines(
+    name: str, read: Callable[[ReplicaState], float | None], pools: Sequence[PoolState]
+) -> Iterator[Line]:
     for pool in pools:
         for replica in pool.replicas:
             value = read(replica)
@@ -164,13 +185,13 @@ def _replica_lines(name: str, read: Callable[[ReplicaState], float | None], pool
 
 
 def _discovery_lines(
-    name: str, read: Callable[[DiscoveryState], float], sources: list[DiscoveryState]
+    name: str, read: Callable[[DiscoveryState], float], sources: Sequence[DiscoveryState]
 ) -> Iterator[Line]:
     for source in sources:
         yield name, {MODEL: source.model, "pool": source.pool}, read(source)
 
 
-def _possible_lines(pools: list[PoolState]) -> Iterator[Line]:
+def _possible_lines(pools: Sequence[PoolState]) -> Iterator[Line]:
     for pool in pools:
         for replica in (each for each in pool.replicas if not each.draining):
             labels = {MODEL: pool.model, REPLICA: replica.replica, "reason": replica.never_hedged or ""}

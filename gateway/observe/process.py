@@ -6,22 +6,64 @@ files is not among them. Units: seconds, bytes.
 
 import os
 import platform
+import re
 import resource
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_PSS = re.compile(rb"^Pss: +([0-9]+) kB", re.MULTILINE)
+
+ReadMemory = Callable[[], float | None]
+"""Returns the resident memory of this process; None on other systems than Linux."""
 
 
-def _memory_fd() -> int | None:
-    """Return a descriptor of this process's memory statistics, None on other systems than Linux."""
+def memory_reader() -> ReadMemory:
+    """Open the statistics of this process; not to be called on the loop or at the limit of open files."""
+    fd = _opened("/proc/self/statm")
+    page_bytes = resource.getpagesize()
+    return lambda: None if fd is None else int(os.pread(fd, 200, 0).split()[1]) * page_bytes
+
+
+def shared_memory_reader() -> ReadMemory:
+    """Do the same for one of several forked processes: a page that n of them share counts as 1/n."""
+    fd = _opened("/proc/self/smaps_rollup")
+
+    def read() -> float | None:
+        found = None if fd is None else _PSS.search(os.pread(fd, 4096, 0))
+        return None if found is None else float(found[1]) * 1024
+
+    return read
+
+
+def _opened(file: str) -> int | None:
     try:
-        return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
 
 
-_MEMORY_FD = _memory_fd()  # opened here, not on the loop and not at the limit of open files
+_READ_MEMORY = memory_reader()
+
+
+class Member(NamedTuple):
+    """The place of a process among those that share the work of a gateway.
+
+    Attributes:
+        number: number of the worker, from 1; None for a process that is no worker.
+        workers: number of workers.
+        read_memory: reads the memory of the process.
+        write_lock: descriptor of a file that is locked while lines are written; None if no other process writes.
+    """
+
+    number: int | None = None
+    workers: int = 1
+    read_memory: ReadMemory = _READ_MEMORY
+    write_lock: int | None = None
+
+
+ALONE: Final = Member()
 
 
 class ProcessValue(NamedTuple):
@@ -45,13 +87,14 @@ class ProcessValues:
     Args:
         version: version of the gateway.
         lost_lines: returns the number of log lines lost so far.
+        read_memory: reads the memory of the process.
     """
 
-    def __init__(self, version: str, lost_lines: Callable[[], int]) -> None:
+    def __init__(self, version: str, lost_lines: Callable[[], int], read_memory: ReadMemory = _READ_MEMORY) -> None:
         self._build = {"version": version, "python": platform.python_version()}
         self._lost_lines = lost_lines
         self._start_s = datetime.now(UTC).timestamp()
-        self._page_bytes = resource.getpagesize()
+        self._read_memory = read_memory
 
     def __call__(self) -> Iterator[ProcessValue]:
         """Return the values now; those that the system does not report are omitted."""
@@ -62,9 +105,9 @@ class ProcessValues:
         )
         yield ProcessValue("process_start_time_seconds", "Unix time of the start", "gauge", self._start_s)
         yield ProcessValue("process_cpu_seconds", "CPU time", "counter", used.ru_utime + used.ru_stime)
-        if _MEMORY_FD is not None:
-            pages = int(os.pread(_MEMORY_FD, 200, 0).split()[1])
-            yield ProcessValue("process_resident_memory_bytes", "Resident memory", "gauge", pages * self._page_bytes)
+        memory_bytes = self._read_memory()
+        if memory_bytes is not None:
+            yield ProcessValue("process_resident_memory_bytes", "Resident memory", "gauge", memory_bytes)
         yield ProcessValue(
             "process_max_fds", "Limit of open files", "gauge", resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         )

@@ -42,15 +42,25 @@ class UsageReport(msgspec.Struct):
     rows: list[UsageRow]
 
 
+class UsageDump(msgspec.Struct):
+    """A table as plain values: requests by key and model, charges by key, model and disposition."""
+
+    requests: list[tuple[str, str, int]]
+    totals: list[tuple[str, str, Disposition, ChargeTotal]]
+
+
 class UsageTable:
     """Adds up all requests that have ended.
 
     Args:
         now: wall clock, in UTC.
+
+    Attributes:
+        since: time of the first count.
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._since = now()
+        self.since = now()
         self._requests: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._totals: defaultdict[tuple[str, str, Disposition], ChargeTotal] = defaultdict(ChargeTotal)
 
@@ -61,6 +71,18 @@ class UsageTable:
             self._requests[key_name, model] += 1
             for attempt in event.attempts:
                 self._totals[key_name, model, attempt.charge.disposition].add(attempt.charge)
+
+    def dump(self) -> UsageDump:
+        """Return everything that was counted."""
+        requests = [(*row_key, count) for row_key, count in self._requests.items()]
+        return UsageDump(requests, [(*row_key, total) for row_key, total in self._totals.items()])
+
+    def add(self, dump: UsageDump) -> None:
+        """Add what another process has counted."""
+        for key, model, count in dump.requests:
+            self._requests[key, model] += count
+        for key, model, disposition, total in dump.totals:
+            self._totals[key, model, disposition].merge(total)
 
     def report(self, key: str | None = None, model: str | None = None) -> UsageReport:
         """Return the usage of one key or all keys, on one model or all models."""
@@ -74,7 +96,7 @@ class UsageTable:
                 total.setdefault(disposition, ChargeTotal()).merge(subtotal)
         counts = [self._requests[row_key] for row_key in rows]
         shown = [_row(*row_key, count, sums) for (row_key, sums), count in zip(rows.items(), counts, strict=True)]
-        return UsageReport(self._since, _row(None, None, sum(counts), total), shown)
+        return UsageReport(self.since, _row(None, None, sum(counts), total), shown)
 
 
 def _row(key: str | None, model: str | None, requests: int, sums: dict[Disposition, ChargeTotal]) -> UsageRow:

@@ -5,14 +5,19 @@ or a full disk costs lines, never requests; the writer counts lost lines and rep
 as it can write again. Independent of the lines' content. The thread and the callers share only a deque and one counter
 for each side, so neither waits for a lock.
 
+Several processes may write to one descriptor. Then the thread locks a file that all of them have inherited, and writes
+whole lines in pieces that a pipe takes at once.
+
 Units: bytes, seconds.
 """
 
+import contextlib
+import fcntl
 import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _BUFFER_BYTES_MAX = 1_000_000  # about one second of lines at full load
 _GATHER_S = 0.1  # delay of writing, so that a busy loop is not interrupted for each line
@@ -27,6 +32,8 @@ class LineWriter:
         loss_line: returns the line, with its newline, that reports a number of lost lines; called on the thread.
         on_error: receives the error of a failed write, on the thread, once until a write succeeds; None to ignore it.
         buffer_bytes_max: buffered bytes above which lines are rejected.
+        lock: descriptor of a file whose byte at `fd` is locked while lines are written; None if no other process
+            writes to the descriptor.
     """
 
     def __init__(
@@ -35,8 +42,10 @@ class LineWriter:
         loss_line: Callable[[int], bytes],
         on_error: Callable[[OSError], None] | None = None,
         buffer_bytes_max: int = _BUFFER_BYTES_MAX,
+        lock: int | None = None,
     ) -> None:
         self._fd = fd
+        self._lock = lock
         self._loss_line = loss_line
         self._on_error = on_error
         self._bytes_max = buffer_bytes_max
@@ -101,14 +110,39 @@ class LineWriter:
 
     def _write_all(self, chunk: memoryview) -> memoryview:
         """Write the whole chunk, in any number of steps; return what could not be written."""
-        if self._is_torn and self._write_steps(memoryview(b"\n")):
+        with self._locked():
+            if self._is_torn and self._write_steps(memoryview(b"\n")):
+                return chunk
+            return self._write_steps(chunk)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from writing; the system releases the lock of one that ends."""
+        if self._lock is None:
+            yield
+            return
+        with contextlib.suppress(OSError):  # the system has no lock left; lines may then be mixed
+            fcntl.lockf(self._lock, fcntl.LOCK_EX, 1, self._fd)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, self._fd)
+
+    def _piece(self, chunk: memoryview) -> memoryview:
+        """Return what is written next: with other processes, whole lines that a pipe takes at once, or one long line.
+
+        A process that is killed between two pieces leaves no part of a line.
+        """
+        if self._lock is None or len(chunk) <= select.PIPE_BUF:
             return chunk
-        return self._write_steps(chunk)
+        end = bytes(chunk[: select.PIPE_BUF]).rfind(b"\n") + 1
+        return chunk[: end or bytes(chunk).find(b"\n") + 1 or len(chunk)]
 
     def _write_steps(self, chunk: memoryview) -> memoryview:
         while chunk:
             try:
-                written = os.write(self._fd, chunk)
+                written = os.write(self._fd, self._piece(chunk))
             except BlockingIOError:  # another process that shares the descriptor made it non-blocking
                 select.select([], [self._fd], [], _CLOSE_S_MAX)
             except OSError as error:

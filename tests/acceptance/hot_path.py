@@ -149,7 +149,7 @@ def _with_gateway(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, 
 async def _run(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, object, Cost]]) -> Cost:
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(_settings(fleet), tasks)
-        gateway._writer.close()  # its thread would be counted now and then
+        gateway._observers._writer.close()  # its thread would be counted now and then
         object.__setattr__(gateway._runtime, "rand", random.Random(1).random)
         result = await measured(gateway)
         gateway.close()

@@ -19,6 +19,7 @@ from gateway.events import BreakerChanged, ConfigReloaded, HedgingSwitched
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.state import PoolState
 from gateway.observe.usage import UsageTable
+from gateway.observe.view import OwnView
 from running import run_virtual
 from sample_events import HEDGED, REQUEST, pool
 
@@ -98,13 +99,8 @@ class AdminUnderTest:
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.state)
         self.usage = UsageTable(lambda: SINCE)
-        self.admin = Admin(
-            self.metrics,
-            self.state,
-            self.describe,
-            Controls(self.switch, self.switch_replica, self.reload),
-            self.usage.report,
-        )
+        view = OwnView(self.metrics, self.state, self.describe, self.usage.report)
+        self.admin = Admin(view, Controls(self.switch, self.switch_replica, self.reload))
         self.admin.key = self.key
 
     def state(self) -> Iterable[PoolState]:
@@ -113,12 +109,12 @@ class AdminUnderTest:
     def describe(self, name: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         return {"model": name, "pools": ["a picture", *quantiles]} if name in self.models else None
 
-    def switch(self, model: str | None, *, on: bool) -> None:
+    async def switch(self, model: str | None, *, on: bool) -> None:
         for name in self.models if model is None else (model,):
             (self.off.discard if on else self.off.add)(name)
         self.admin.on_event(HedgingSwitched(0.0, model, on))
 
-    def switch_replica(self, replica: str, model: str | None, *, out: bool) -> None:
+    async def switch_replica(self, replica: str, model: str | None, *, out: bool) -> None:
         self.switched.append((replica, model, out))
 
     async def reload(self) -> ConfigReloaded:
@@ -438,7 +434,7 @@ def test_feed_sends_events() -> None:
         (name, data), (name_2, data_2) = events(await exchange.pieces.get())
         assert (name, data) == ("breaker_changed", {"at_s": 1.0, "model": "llama", "replica": "a", "state": "open"})
         assert (name_2, data_2["attempts"][0]["outcome"]) == ("request_ended", "finished")
-        site.switch("llama", on=False)
+        await site.switch("llama", on=False)
         assert events(await exchange.pieces.get()) == [
             ("hedging_switched", {"at_s": 0.0, "model": "llama", "on": False})
         ]

@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 import gateway.learned_file
+import gateway.learned_state
 from defaults import default_timeouts
 from gateway.events import Event, LearnedFileFailed, LearnedRestored
 from gateway.hedging.outcomes import Outcome
 from gateway.learned_file import LearnedFile
+from gateway.learned_state import OwnState
 from gateway.pool.pool import Pool
-from gateway.race.context import Model, Runtime
-from gateway.race.timers import TimerQueue
+from gateway.race.context import Model
 from gateway_fixture import until
 from pooled import pool, send
 from running import run_real
@@ -37,8 +38,8 @@ class Process:
             self.pool.on_content(attempt, attempt.content_s)
             self.pool.on_end(attempt, Outcome.FINISHED, attempt.content_s, None)
         models = {"m": Model("m", [self.pool], default_timeouts())}
-        runtime = Runtime(loop, self.events.append, lambda: 0.5, TimerQueue(loop))
-        self.learned = LearnedFile(None if file is None else str(file), lambda: models, runtime)
+        state = OwnState(lambda: models)
+        self.learned = LearnedFile(None if file is None else str(file), state, self.events.append)
 
     @property
     def is_warm(self) -> bool:
@@ -211,8 +212,8 @@ def test_a_bug_in_the_document_costs_the_file_only(
     """Neither the start nor the end of the gateway depends on the document's code; the error is logged once."""
     file = tmp_path / "learned.json"
     written(file)
-    monkeypatch.setattr(gateway.learned_file, "restore_pool", None)
-    monkeypatch.setattr(gateway.learned_file, "learned_pool", None)
+    monkeypatch.setattr(gateway.learned_state, "restore_pool", None)
+    monkeypatch.setattr(gateway.learned_state, "learned_pool", None)
 
     async def main() -> None:
         process = Process(file, contents=40)

@@ -34,6 +34,7 @@ from gateway.events import (
     ReplicaSwitched,
     RequestEnded,
     RequestRejected,
+    WorkerChanged,
 )
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
@@ -58,6 +59,7 @@ RARE: list[Event] = [
     ComponentFailed(1.0, "plan", "ValueError"),
     AcceptingChanged(1.0, "127.0.0.1:8080", accepting=False, error="Too many open files"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
+    WorkerChanged(1.0, 2, 4211, ready=False, reason="was ended by SIGKILL"),
 ]
 DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
 
@@ -216,6 +218,7 @@ def test_rare_events() -> None:
         ("error", "component_failed"),
         ("warning", "accepting_changed"),
         ("warning", "params_dropped"),
+        ("warning", "worker_changed"),
     ]
 
 

@@ -33,6 +33,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
+from gateway.workers.group_view import worker_values
 from providers.base import Api, Usage
 from running import run_virtual
 from sample_events import (
@@ -364,7 +365,7 @@ def test_slices_make_the_whole() -> None:
     """The text made in slices is byte for byte what generate_latest writes of the same families at once."""
     metrics = busy_metrics()
     families: dict[str, Metric] = {}
-    for piece in metrics._slices([pool(f"model-{number}") for number in range(50)]):
+    for piece in metrics_module._slices(run_virtual(metrics.scrape())):
         whole = families.setdefault(piece.name, Metric(piece.name, piece.documentation, piece.type))
         whole.samples += piece.samples
     text = run_virtual(metrics.render())
@@ -375,7 +376,7 @@ def test_slices_make_the_whole() -> None:
 def test_every_slice_is_short() -> None:
     """No more than a slice is written between two turns of the loop."""
     metrics = busy_metrics()
-    pieces = list(metrics._slices([]))
+    pieces = list(metrics_module._slices(run_virtual(metrics.scrape())))
     assert max(len(piece.samples) for piece in pieces) == metrics_module._SLICE_LINES
 
     async def turns_of_a_scrape() -> int:
@@ -425,8 +426,9 @@ def test_every_metric_is_documented() -> None:
         family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
         for family in Instruments().families()
     }
-    values = ProcessValues("1.2.3", lambda: 7)
-    for piece in Metrics(list, lambda: ADMISSION, values, lambda: FOUND)._slices([pool("llama"), DRAINING]):
+    values = [*ProcessValues("1.2.3", lambda: 7)(), *worker_values({1: 12}, 1)]
+    metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
+    for piece in metrics_module._slices(run_virtual(metrics.scrape())):
         if piece.samples:
             name = piece.name + ("_total" if piece.type == "counter" else "")
             exported.setdefault(name, (piece.type, set(piece.samples[0].labels)))

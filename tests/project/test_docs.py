@@ -23,6 +23,7 @@ from gateway.errors import ReloadFailed
 from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
+from gateway.observe.view import OwnView
 from providers.catalog import CATALOG
 
 DOCS = ROOT / "docs"
@@ -188,21 +189,15 @@ def test_admin_routes() -> None:
 
 
 def _admin_app() -> FastAPI:
-    def switch(model: str | None, *, on: bool) -> None:
+    async def switch(model: str | None, *, on: bool) -> None:
         """Turn nothing."""
 
     async def reload() -> ConfigReloaded:
         """Read nothing."""
         raise ReloadFailed("there is nothing to read")
 
-    def switch_replica(replica: str, model: str | None, *, out: bool) -> None:
+    async def switch_replica(replica: str, model: str | None, *, out: bool) -> None:
         """Take nothing out."""
 
-    metrics, usage = Metrics(lambda: ()), UsageTable()
-    return Admin(
-        metrics,
-        lambda: (),
-        lambda _name, _quantiles: None,
-        Controls(switch, switch_replica, reload),
-        usage.report,
-    ).app
+    view = OwnView(Metrics(tuple), tuple, lambda _name, _quantiles: None, UsageTable().report)
+    return Admin(view, Controls(switch, switch_replica, reload)).app

@@ -97,3 +97,22 @@ def test_a_name(tmp_path: Path) -> None:
         with gateway({"models": [model]}, tmp_path) as served:
             assert set(_replicas(served)) == {f"127.0.0.1:{port}", "b"}
             assert httpx.post(served.url + CHAT, json=ASK).status_code == 200
+
+
+def test_every_worker_follows_the_source(tmp_path: Path) -> None:
+    """All workers use a changed list, also after a reload; a replica that is taken out stays out."""
+    file = tmp_path / "replicas.yaml"
+    model = {"name": "m", "discover": {"file": file.name, "every": "100ms"}}
+    off = {"policy": "off", "routing": "round_robin"}
+    with replicas(a={"ttft": "5ms"}, b={"ttft": "5ms"}, c={"ttft": "5ms"}) as urls:
+        _write(file, {name: urls[name] for name in "ab"})
+        with gateway({"workers": 2, "hedge": off, "models": [model]}, tmp_path) as served:
+            assert set(_replicas(served)) == {"a", "b"}
+            httpx.post(served.admin_url + "/admin/replicas", json={"replica": "a", "out": True})
+            _write(file, urls)
+            _until(lambda: set(_replicas(served)) == {"a", "b", "c"})
+            assert httpx.post(served.admin_url + "/admin/reload").status_code == 200
+            answers = [httpx.post(served.url + CHAT, json=ASK) for _ in range(8)]
+            assert {answer.headers["x-ttft-replica"] for answer in answers} <= {"b", "c"}
+            _write(file, {name: urls[name] for name in "ac"})
+            _until(lambda: _replicas(served)["b"].get("draining", False))

@@ -118,7 +118,7 @@ def test_a_replica_stays_out(tmp_path: Path, kept: str) -> None:
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            home.gateway._switch_replica("a", None, out=True)
+            await home.gateway._switch_replica("a", None, out=True)
             await home.gateway.reload()
             assert [home.replica(name).out for name in "ab"] == [True, False]
             urls = {name: home.urls[name] for name in kept}
@@ -140,7 +140,7 @@ def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            home.gateway._switch(None, on=False)
+            await home.gateway._switch(None, on=False)
             clients = dict(home.gateway._topology.clients)
             budget = home.gateway._topology.models["m"].pools[0].budget
             done = await home.gateway.reload()

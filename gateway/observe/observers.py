@@ -1,0 +1,78 @@
+"""The observers of one process: the hub of its events, and the metrics, usage table and log that it feeds.
+
+Units: seconds.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from gateway.observe.hub import Hub
+from gateway.observe.logs import RequestLog, loss_line, wants_text
+from gateway.observe.metrics import Metrics
+from gateway.observe.process import ALONE, Member, ProcessValue, ProcessValues
+from gateway.observe.state import AdmissionSource, AdmissionState, DiscoverySource, StateSource
+from gateway.observe.usage import UsageTable
+from gateway.observe.writer import LineWriter
+
+
+class Observers:
+    """The observers of a process.
+
+    Args:
+        loop: event loop of the process.
+        version: version of the gateway.
+        member: place of the process among those of the gateway.
+
+    Attributes:
+        hub: receiver of all events.
+        usage: tokens and cost by key and model.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, version: str, member: Member = ALONE) -> None:
+        self.hub = Hub(loop)
+        self.usage = UsageTable()
+        out = sys.stdout.fileno()
+        text = wants_text("auto", out)
+        self._writer = LineWriter(
+            out,
+            lambda lines: loss_line(lines, datetime.now(UTC), text=text),
+            _report_unwritable_log,
+            lock=member.write_lock,
+        )
+        self._log = RequestLog(
+            self._writer.write,
+            lambda: datetime.now(UTC).timestamp() - loop.time(),
+            text=text,
+            worker=member.number,
+        )
+        self._process = ProcessValues(version, lambda: self._writer.lost, member.read_memory)
+
+    def metrics(
+        self,
+        state: StateSource = tuple,
+        admission: AdmissionSource = AdmissionState,
+        discovery: DiscoverySource = tuple,
+    ) -> Metrics:
+        """Begin to pass events to metrics, which are returned, to the usage table and to the log."""
+        metrics = Metrics(state, admission, self._process, discovery)
+        self.hub.listeners += [metrics.on_event, self.usage.on_event, self._log.on_event]
+        self.hub.batch_ends.append(self._log.write_batch)
+        return metrics
+
+    def process_values(self) -> Iterable[ProcessValue]:
+        """Return the values of the process now."""
+        return self._process()
+
+    def close(self) -> None:
+        """Pass on the last events, and write the last lines."""
+        self.hub.flush()
+        self._writer.close()
+
+
+def _report_unwritable_log(error: OSError) -> None:
+    logging.getLogger(__name__).error(
+        "standard output is not writable (%s); log lines are lost until it is", error.strerror
+    )

@@ -1,0 +1,238 @@
+"""A message channel between two processes: notices, and calls that get one answer, over a connected socket.
+
+Frames are a length and a msgspec message. Everything is bounded: the bytes of a frame, the unsent bytes, the calls
+without an answer, and the time of each call. A side that ends is seen by the other one at once, as the end of the
+channel. Independent of the methods, which each side registers by name.
+
+Units: seconds, bytes.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final, Literal, cast
+
+import msgspec
+
+FRAME_BYTES_MAX: Final = 64_000_000  # the learned state of hundreds of models; a metrics dump has 5 to 50 kB
+UNSENT_BYTES_MAX: Final = 16_000_000  # notices above it are dropped, and calls fail
+CALLS_MAX: Final = 10_000  # without an answer
+_LENGTH_BYTES: Final = 4
+
+Reply = Callable[[bytes | None], object]
+"""Receives the answer of a call; None if there is none: the deadline is over, the method failed, the channel ended."""
+
+Handler = Callable[[bytes], object]
+"""Takes the encoded payload of a notice or a call; returns an answer that msgspec can encode, or a coroutine of it."""
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One frame.
+
+    Attributes:
+        kind: notice, call, answer, or failed call.
+        number: number of the call; 0 for a notice.
+        method: name of the method; "" for an answer.
+        payload: argument or answer, encoded.
+    """
+
+    kind: Literal["notice", "call", "answer", "failure"]
+    number: int
+    method: str
+    payload: msgspec.Raw
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_frame = msgspec.msgpack.Decoder(_Frame).decode
+
+
+def encoded(value: object) -> bytes:
+    """Encode a payload or an answer."""
+    return _encode(value)
+
+
+class Channel(asyncio.Protocol):
+    """One end of a channel.
+
+    Args:
+        tasks: owner of the tasks of methods that wait.
+        handlers: methods for the other side; the answer to a call of an unknown method is a failure.
+        on_end: called once when the channel has ended.
+    """
+
+    def __init__(
+        self, tasks: asyncio.TaskGroup, handlers: Mapping[str, Handler], on_end: Callable[[], object] = bool
+    ) -> None:
+        self._tasks = tasks
+        self._handlers = handlers
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._is_closed = False
+        self._received = bytearray()
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, tuple[Reply, asyncio.TimerHandle]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """True while the other side can be reached."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, method: str, payload: object = None) -> bool:
+        """Send a notice; return False if it is dropped, because the channel has ended or is full."""
+        return self._write("notice", 0, method, _encode(payload))
+
+    def call(self, method: str, payload: object, on_reply: Reply, deadline_s: float) -> None:
+        """Call a method of the other side; `on_reply` is called exactly once, and never before this returns."""
+        number = next(self._numbers)
+        if len(self._calls) >= CALLS_MAX or not self._write("call", number, method, _encode(payload)):
+            self._loop.call_soon(on_reply, None)
+            return
+        self._calls[number] = (on_reply, self._loop.call_later(deadline_s, self._answered, number, None))
+
+    async def ask(self, method: str, payload: object = None, deadline_s: float = 5.0) -> bytes | None:
+        """Call a method, and wait for its answer."""
+        answer: asyncio.Future[bytes | None] = self._loop.create_future()
+
+        def on_reply(payload: bytes | None) -> None:
+            if not answer.done():
+                answer.set_result(payload)
+
+        self.call(method, payload, on_reply, deadline_s)
+        return await answer
+
+    def close(self) -> None:
+        """End the channel after everything was sent."""
+        self._is_closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the channel at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # callbacks of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._is_closed:
+            self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        begin = 0
+        while len(received) - begin >= _LENGTH_BYTES:
+            size = int.from_bytes(received[begin : begin + _LENGTH_BYTES], "little")
+            end = begin + _LENGTH_BYTES + size
+            if size > FRAME_BYTES_MAX:
+                self._fail(ValueError(f"a frame of {size} bytes"))
+                return
+            if len(received) < end:
+                break
+            try:
+                self._on_frame(_decode_frame(received[begin + _LENGTH_BYTES : end]))
+            except msgspec.DecodeError as error:
+                self._fail(error)
+                return
+            begin = end
+        del received[:begin]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._received.clear()
+        for number in tuple(self._calls):
+            self._answered(number, None)
+        for answering in tuple(self._answering):
+            answering.cancel()
+        self._on_end()
+
+    # frames
+
+    def _on_frame(self, frame: _Frame) -> None:
+        payload = bytes(frame.payload)
+        if frame.kind == "answer":
+            self._answered(frame.number, payload)
+        elif frame.kind == "failure":
+            self._answered(frame.number, None)
+        else:
+            self._handle(frame.method, frame.number, payload)
+
+    def _handle(self, method: str, number: int, payload: bytes) -> None:
+        handler = self._handlers.get(method)
+        if handler is None:
+            self._answer_failure(number)
+            return
+        try:
+            result = handler(payload)
+            if not isinstance(result, Coroutine):
+                self._answer(number, result)
+                return
+        except Exception as error:
+            self._on_failure(method, number, error)
+            return
+        answering = self._tasks.create_task(self._answer_later(method, number, result))
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+
+    async def _answer_later(self, method: str, number: int, result: Coroutine[object, object, object]) -> None:
+        try:
+            self._answer(number, await result)
+        except Exception as error:
+            self._on_failure(method, number, error)
+
+    def _on_failure(self, method: str, number: int, error: Exception) -> None:
+        logging.getLogger(__name__).error("the method %s of a worker channel failed", method, exc_info=error)
+        self._answer_failure(number)
+
+    def _answer(self, number: int, result: object) -> None:
+        if number and not self._write("answer", number, "", _encode(result)):
+            self._answer_failure(number)
+
+    def _answer_failure(self, number: int) -> None:
+        if number:
+            self._write("failure", number, "", _encode(None))
+
+    def _answered(self, number: int, payload: bytes | None) -> None:
+        waiting = self._calls.pop(number, None)
+        if waiting is not None:
+            on_reply, timer = waiting
+            timer.cancel()
+            on_reply(payload)
+
+    def _write(
+        self, kind: Literal["notice", "call", "answer", "failure"], number: int, method: str, payload: bytes
+    ) -> bool:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        frame = _encode(_Frame(kind, number, method, msgspec.Raw(payload)))
+        unsent = transport.get_write_buffer_size()
+        if len(frame) > FRAME_BYTES_MAX or (unsent and unsent + len(frame) > UNSENT_BYTES_MAX):
+            return False
+        transport.write(len(frame).to_bytes(_LENGTH_BYTES, "little") + frame)
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        logging.getLogger(__name__).error("a worker channel has received an invalid frame (%s)", error)
+        self._received.clear()
+        self.abort()
+
+
+async def connect(channel: Channel, sock: socket.socket) -> None:
+    """Give a channel its connected socket, which it closes at its end."""
+    sock.setblocking(False)
+    await asyncio.get_running_loop().create_connection(lambda: channel, sock=sock)
+
+
+async def channel_over(
+    sock: socket.socket, tasks: asyncio.TaskGroup, handlers: Mapping[str, Handler], on_end: Callable[[], object] = bool
+) -> Channel:
+    """Return a channel over a connected socket."""
+    channel = Channel(tasks, handlers, on_end)
+    await connect(channel, sock)
+    return channel

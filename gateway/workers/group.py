@@ -1,0 +1,263 @@
+"""The workers as the supervisor sees them: their channels, their connections, and calls to all of them.
+
+Owns the choice of the worker for a connection, and what dead workers have counted. Units: seconds, connections.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from gateway.events import Event, WorkerChanged
+from gateway.observe.instruments import Instruments
+from gateway.observe.usage import UsageTable
+from gateway.pool.learned import LearnedModel
+from gateway.workers.channel import Channel, Handler, connect
+from gateway.workers.messages import Counts, Ended, Ready
+from gateway.workers.passing import Lane
+
+CALL_S_MAX: Final = 2.0  # for an answer about state
+PING_S: Final = 1.0
+_SILENT_PINGS: Final = 10  # in a row without an answer, after which a worker is ended; its streams hang
+_COUNTS_PINGS: Final = 5  # between two calls for counts; a killed worker loses at most these seconds
+_HELD_MAX: Final = 256  # connections that wait for a worker with room
+_HELD_S: Final = 0.02  # between two tries to pass them
+
+
+class Worker:
+    """One worker process.
+
+    Attributes:
+        number: number of the worker, from 1; a replacement has the same.
+        process: id of the process.
+        lane: its connections.
+        channel: its message channel.
+        revision: revision of the state that it has begun with.
+        is_ready: True if it takes connections.
+        ready_s: loop time since which it does; None before.
+        counts: counters and usage of its last answer; None before.
+        ended: its last message; None before.
+        reason: reason of its end, from the top process; "" before.
+    """
+
+    channel: Channel
+
+    def __init__(self, number: int, process: int, lane: Lane) -> None:
+        self.number = number
+        self.process = process
+        self.lane = lane
+        self.revision = 0
+        self.is_ready = False
+        self.ready_s: float | None = None
+        self.counts: Counts | None = None
+        self.ended: Ended | None = None
+        self.reason = ""
+        self.pings = 0
+        self.silent_pings = 0
+
+
+class WorkerGroup:
+    """All workers.
+
+    Args:
+        tasks: owner of the tasks of the channels.
+        emit: receives events.
+        on_ready: called with each worker that begins to serve, and with its message.
+        on_change: called when a worker has begun or ended to serve.
+        on_event: receives each event of a worker for the feed, encoded.
+
+    Attributes:
+        workers: all processes with an open channel.
+        dead: counters and histograms of processes that have ended.
+        dead_usage: usage of the same.
+        learned: learned states of workers that have ended while the gateway stops.
+        restarts: number of processes that ended before the gateway stopped.
+        is_stopping: True once the workers are asked to end.
+        cut: number of requests that ended workers have ended with an error.
+    """
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        emit: Callable[[Event], object],
+        on_ready: Callable[[Worker, Ready], object],
+        on_change: Callable[[], object],
+        on_event: Callable[[bytes], object],
+    ) -> None:
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._emit = emit
+        self._on_ready = on_ready
+        self._on_change = on_change
+        self._on_event = on_event
+        self._held: deque[socket.socket] = deque()  # accepted, and not passed
+        self._retry: asyncio.TimerHandle | None = None
+        self.workers: list[Worker] = []
+        self.dead = Instruments()
+        self.dead_usage = UsageTable()
+        self.learned: list[dict[str, LearnedModel]] = []
+        self._unexplained: dict[int, Worker] = {}  # ended, by process, without the reason from the top process
+        self.restarts = 0
+        self.is_stopping = False
+        self.cut = 0
+
+    @property
+    def ready(self) -> list[Worker]:
+        """The workers that take connections."""
+        return [worker for worker in self.workers if worker.is_ready]
+
+    async def add(
+        self,
+        number: int,
+        process: int,
+        messages: socket.socket,
+        connections: socket.socket,
+        begin: Callable[[Worker], object],
+    ) -> None:
+        """Add a worker process.
+
+        Args:
+            begin: returns the answer to its first call, or a coroutine of it.
+        """
+        worker = Worker(number, process, Lane(connections, self._pass_held))
+        handlers: dict[str, Handler] = {
+            "begin": lambda _: begin(worker),
+            "ready": lambda payload: self._begin(worker, payload),
+            "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),
+            "ended": lambda payload: self._set_last(worker, payload),
+        }
+        worker.channel = Channel(self._tasks, handlers, lambda: self._on_end(worker))
+        self.workers.append(worker)
+        await connect(worker.channel, messages)
+
+    # connections
+
+    @property
+    def has_room(self) -> bool:
+        """True if another connection can be taken."""
+        return len(self._held) < _HELD_MAX and any(worker.is_ready for worker in self.workers)
+
+    def take(self, connection: socket.socket) -> None:
+        """Pass an accepted connection to the worker with the fewest, later if none has room."""
+        self._held.append(connection)
+        if self._retry is None:
+            self._pass_held()
+
+    def _pass_held(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        while self._held:
+            if not self._pass(self._held[0]):
+                self._retry = self._loop.call_later(_HELD_S, self._on_retry)
+                return
+            self._held.popleft()
+
+    def _on_retry(self) -> None:
+        self._retry = None
+        self._pass_held()
+
+    def _pass(self, connection: socket.socket) -> bool:
+        by_load = sorted(self.ready, key=lambda worker: (worker.lane.open, worker.lane.passed))
+        return any(worker.lane.pass_on(connection) for worker in by_load)
+
+    def close_held(self) -> None:
+        """Close the connections that no worker has taken."""
+        while self._held:
+            self._held.popleft().close()
+
+    # calls
+
+    def notify(self, method: str, payload: object = None) -> None:
+        """Send a notice to every worker that serves."""
+        for worker in self.ready:
+            worker.channel.send(method, payload)
+
+    async def ask(
+        self,
+        method: str,
+        payload: object = None,
+        deadline_s: float = CALL_S_MAX,
+        workers: Iterable[Worker] | None = None,
+    ) -> list[tuple[Worker, bytes | None]]:
+        """Call a method of every worker that serves, or of these; an answer is None if it did not arrive in time."""
+        asked = self.ready if workers is None else list(workers)
+        answers = await asyncio.gather(*(worker.channel.ask(method, payload, deadline_s) for worker in asked))
+        return list(zip(asked, answers, strict=True))
+
+    # life
+
+    async def watch(self) -> None:
+        """Keep the counts of all workers, and end those that do not answer; runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(PING_S)
+            for worker in self.ready:
+                self._ping(worker)
+
+    def _ping(self, worker: Worker) -> None:
+        worker.pings += 1
+        worker.silent_pings += 1  # a machine that was suspended misses one, however long that was
+        if worker.silent_pings > _SILENT_PINGS:
+            worker.reason = "it did not answer"
+            os.kill(worker.process, signal.SIGABRT)
+        elif worker.pings % _COUNTS_PINGS:
+            worker.channel.call("ping", None, lambda reply: self._answered(worker, reply), PING_S)
+        else:
+            worker.channel.call("counts", None, lambda reply: self._answered(worker, reply, counts=True), PING_S * 5)
+
+    def _answered(self, worker: Worker, reply: bytes | None, *, counts: bool = False) -> None:
+        if reply is not None:
+            worker.silent_pings = 0
+            if counts:
+                worker.counts = msgspec.msgpack.decode(reply, type=Counts)
+
+    def _begin(self, worker: Worker, payload: bytes) -> None:
+        worker.is_ready, worker.ready_s = True, self._loop.time()
+        self._on_ready(worker, msgspec.msgpack.decode(payload, type=Ready))
+        self._emit(WorkerChanged(self._loop.time(), worker.number, worker.process, ready=True))
+        self._on_change()
+        self._pass_held()
+
+    def _set_last(self, worker: Worker, payload: bytes) -> None:
+        worker.ended = msgspec.msgpack.decode(payload, type=Ended)
+        worker.counts = worker.ended.counts
+        self.cut += worker.ended.cut
+        if self.is_stopping:
+            self.learned.append(worker.ended.learned)
+
+    def _on_end(self, worker: Worker) -> None:
+        """Keep what a worker has counted, and pass connections that it has not taken to another one."""
+        worker.is_ready = False
+        self.workers.remove(worker)
+        self._held.extend(worker.lane.close())
+        if worker.counts is not None:
+            self.dead.add(worker.counts.instruments)
+            self.dead_usage.add(worker.counts.usage)
+        if not self.is_stopping:
+            self.restarts += 1
+            self._unexplained[worker.process] = worker
+            self._explain(worker)
+        self._on_change()
+        self._pass_held()
+
+    def on_process_end(self, process: int, reason: str) -> None:
+        """Take the reason for which a process has ended."""
+        for worker in (*self.workers, *self._unexplained.values()):
+            if worker.process == process:
+                worker.reason = f"{worker.reason}; {reason}" if worker.reason else reason
+                worker.is_ready = False
+                self._explain(worker)
+                return
+
+    def _explain(self, worker: Worker) -> None:
+        """Report the end of a worker once its channel has ended and the reason is known."""
+        if worker.process in self._unexplained and worker.reason:
+            del self._unexplained[worker.process]
+            self._emit(
+                WorkerChanged(self._loop.time(), worker.number, worker.process, ready=False, reason=worker.reason)
+            )

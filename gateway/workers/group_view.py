@@ -1,0 +1,122 @@
+"""The state of all workers together, for the admin address of the supervisor.
+
+Units: those of the states.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from gateway.observe.instruments import Dump, Instruments
+from gateway.observe.metrics import Metrics, Scrape
+from gateway.observe.process import ProcessValue
+from gateway.observe.state import AdmissionState, PoolState
+from gateway.observe.usage import UsageReport, UsageTable
+from gateway.workers.group import WorkerGroup
+from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process
+from gateway.workers.messages import Counts, Describe, WorkerScrape
+
+_T = TypeVar("_T")
+
+
+class GroupView:
+    """The state of a gateway with workers.
+
+    Args:
+        group: the workers.
+        own: counters of the supervisor itself.
+        process: values of its process.
+        models: returns the names of all models.
+        learned_file: describes the file of learned state.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        own: Metrics,
+        process: Callable[[], Iterable[ProcessValue]],
+        models: Callable[[], Iterable[str]],
+        learned_file: Callable[[], dict[str, object] | None],
+    ) -> None:
+        self._group = group
+        self._own = own
+        self._process = process
+        self._models = models
+        self._learned_file = learned_file
+        self._usage = UsageTable()  # for its time of start
+
+    async def scrape(self) -> Scrape:
+        scrapes: list[WorkerScrape] = []
+        for worker, answer in await self._group.ask("scrape"):
+            if answer is not None:
+                scrape = msgspec.msgpack.decode(answer, type=WorkerScrape)
+                worker.counts = scrape.counts  # so that no counter goes back when the worker is killed
+                scrapes.append(scrape)
+                await asyncio.sleep(0)
+        instruments = Instruments()
+        for dump in (self._own.instruments.dump(), self._group.dead.dump(), *self._counted()):
+            instruments.add(dump)
+            await asyncio.sleep(0)
+        process = merged_process([list(self._process()), *(scrape.process for scrape in scrapes)])
+        return Scrape(
+            instruments,
+            merged_pools([scrape.pools for scrape in scrapes]),
+            merged_admission([scrape.admission for scrape in scrapes]),
+            [*process, *self._worker_values()],
+        )
+
+    async def pools(self) -> list[PoolState]:
+        return merged_pools([_decode(answer, list[PoolState]) for answer in await self._ask("pools")])
+
+    async def admission(self) -> AdmissionState:
+        return merged_admission([_decode(answer, AdmissionState) for answer in await self._ask("admission")])
+
+    async def usage(self, key: str | None, model: str | None) -> UsageReport:
+        for worker, answer in await self._group.ask("counts"):
+            if answer is not None:
+                worker.counts = msgspec.msgpack.decode(answer, type=Counts)
+        table = UsageTable(lambda: self._usage.since)
+        table.add(self._group.dead_usage.dump())
+        for worker in self._group.workers:
+            if worker.counts is not None:
+                table.add(worker.counts.usage)
+        return table.report(key, model)
+
+    async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
+        asked = Describe(model, list(quantiles))
+        answers = [msgspec.msgpack.decode(answer) for answer in await self._ask("describe", asked)]
+        described = merged_description([answer for answer in answers if answer is not None])
+        return None if described is None else {**described, "learned_file": self._learned_file()}
+
+    def serves(self, model: str) -> bool:
+        return model in self._models()
+
+    async def _ask(self, method: str, payload: object = None) -> list[bytes]:
+        return [answer for _, answer in await self._group.ask(method, payload) if answer is not None]
+
+    def _counted(self) -> Iterable[Dump]:
+        return [worker.counts.instruments for worker in self._group.workers if worker.counts is not None]
+
+    def _worker_values(self) -> Iterable[ProcessValue]:
+        ready = sorted(self._group.ready, key=lambda worker: worker.number)
+        return worker_values({worker.number: worker.lane.open for worker in ready}, self._group.restarts)
+
+
+def worker_values(connections: Mapping[int, int], restarts: int) -> Iterable[ProcessValue]:
+    """Yield the metrics of the workers.
+
+    Args:
+        connections: open connections of the workers that serve, by number.
+        restarts: number of processes that were replaced.
+    """
+    yield ProcessValue("ttft_gateway_workers", "Workers that serve requests", "gauge", len(connections))
+    yield ProcessValue("ttft_gateway_worker_restarts", "Worker processes that were replaced", "counter", restarts)
+    for number, count in connections.items():
+        labels = {"worker": str(number)}
+        yield ProcessValue("ttft_gateway_worker_connections", "Open client connections", "gauge", count, labels)
+
+
+def _decode(answer: bytes, kind: type[_T]) -> _T:
+    return msgspec.msgpack.decode(answer, type=kind)

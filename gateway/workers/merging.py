@@ -1,0 +1,184 @@
+"""Adds the states of several workers to that of one gateway. Pure.
+
+Amounts are added. Where adding is wrong, the worst state counts (breakers, cool-downs), or the state of the worker with
+the most samples (quantiles, learned parameters). Units: those of the states.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from gateway.observe.process import ProcessValue
+from gateway.observe.state import (
+    AdmissionState,
+    KeyAdmission,
+    LimitState,
+    ModelAdmission,
+    PoolState,
+    QuotaState,
+    ReplicaState,
+)
+
+_BREAKERS: Final = ("closed", "half_open", "open")  # from the best to the worst
+_T = TypeVar("_T")
+
+_NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
+    "ttft_gateway_build_info": max,
+    "process_start_time_seconds": min,
+    "process_max_fds": min,
+}
+
+
+def merged_pools(workers: Sequence[Sequence[PoolState]]) -> list[PoolState]:
+    """Return the state of every pool, those of a model in a row."""
+    return [_pool(states) for states in _grouped(workers, lambda pool: (pool.model, pool.pool))]
+
+
+def merged_admission(workers: Sequence[AdmissionState]) -> AdmissionState:
+    """Return the state of admission."""
+    models = _grouped([worker.models for worker in workers], lambda model: model.model)
+    keys = _grouped([worker.keys for worker in workers], lambda key: key.key)
+    return AdmissionState(
+        tuple(map(_model, models)),
+        tuple(map(_key, keys)),
+        sum(worker.body_bytes for worker in workers),
+        sum(worker.body_bytes_max for worker in workers),
+        sum(worker.bodies_arriving for worker in workers),
+    )
+
+
+def merged_process(workers: Sequence[Sequence[ProcessValue]]) -> list[ProcessValue]:
+    """Return the values of all processes; memory is added, so each must count shared pages in part."""
+    groups = _grouped(workers, lambda value: (value.name, tuple(value.labels.items())))
+    return [
+        values[0]._replace(value=_NOT_ADDED.get(values[0].name, sum)(value.value for value in values))
+        for values in groups
+    ]
+
+
+def merged_description(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the description of a model; None if no worker has one.
+
+    Args:
+        workers: descriptions of `gateway.observe.describe`.
+    """
+    if not workers:
+        return None
+    pools = _grouped([worker["pools"] for worker in workers], lambda pool: pool["pool"])
+    return {**workers[0], "pools": [_described_pool(pool) for pool in pools]}
+
+
+def _grouped(workers: Sequence[Sequence[_T]], key: Callable[[_T], object]) -> list[list[_T]]:
+    """Return the parts of all workers with the same key, in the order of the first one."""
+    groups: dict[object, list[_T]] = {}
+    for parts in workers:
+        for part in parts:
+            groups.setdefault(key(part), []).append(part)
+    return list(groups.values())
+
+
+def _pool(states: Sequence[PoolState]) -> PoolState:
+    replicas = _grouped([state.replicas for state in states], lambda replica: replica.replica)
+    quotas = _grouped([state.quotas for state in states], lambda quota: quota.quota)
+    return replace(
+        states[0],
+        hedging_on=all(state.hedging_on for state in states),
+        budget_level=sum(state.budget_level for state in states),
+        budget_cap=sum(state.budget_cap for state in states),
+        replicas=tuple(map(_replica, replicas)),
+        quotas=tuple(map(_quota, quotas)),
+    )
+
+
+def _replica(states: Sequence[ReplicaState]) -> ReplicaState:
+    return replace(
+        max(states, key=lambda state: state.samples),
+        in_flight=sum(state.in_flight for state in states),
+        breaker=max((state.breaker for state in states), key=_BREAKERS.index),
+        out=any(state.out for state in states),
+        suspect=any(state.suspect for state in states),
+        draining=all(state.draining for state in states),
+    )
+
+
+def _quota(states: Sequence[QuotaState]) -> QuotaState:
+    limits = _grouped([state.limits for state in states], lambda limit: (limit.resource, limit.window_s))
+    return QuotaState(
+        states[0].quota,
+        max(state.cooling_s for state in states),
+        tuple(map(_limit, limits)),
+        sum(state.reserved for state in states),
+        sum(state.settled for state in states),
+        sum(state.released for state in states),
+    )
+
+
+def _limit(states: Sequence[LimitState]) -> LimitState:
+    """Add what the workers have spent; a limit of responses covers all of them, so the newest response counts."""
+    observed = [state for state in states if state.age_s is not None]
+    if observed:
+        return min(observed, key=lambda state: state.age_s or 0.0)
+    spent = sum(state.limit - state.left for state in states)
+    return replace(states[0], left=states[0].limit - spent)
+
+
+def _model(states: Sequence[ModelAdmission]) -> ModelAdmission:
+    waiting: dict[str, int] = {}
+    for state in states:
+        for key, count in state.waiting_by_key.items():
+            waiting[key] = waiting.get(key, 0) + count
+    return replace(
+        states[0],
+        in_flight=sum(state.in_flight for state in states),
+        waiting=sum(state.waiting for state in states),
+        waiting_max=sum(state.waiting_max for state in states),
+        waiting_by_key=waiting,
+    )
+
+
+def _key(states: Sequence[KeyAdmission]) -> KeyAdmission:
+    return replace(
+        states[0],
+        in_flight=sum(state.in_flight for state in states),
+        requests_left=_least(state.requests_left for state in states),
+        tokens_left=_least(state.tokens_left for state in states),
+    )
+
+
+def _least(values: Iterable[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _described_pool(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    replicas = _grouped([state["replicas"] for state in states], lambda replica: replica["replica"])
+    budget = states[0]["budget"]
+    return {
+        **max(states, key=lambda state: int(state["ttft_x"]["samples"])),
+        "hedging": "on" if all(state["hedging"] == "on" for state in states) else "off",
+        "budget": {
+            unit: _budget([state["budget"][unit] for state in states]) if isinstance(amount, Mapping) else amount
+            for unit, amount in budget.items()
+        },
+        "quotas": [_described_quota(quota) for quota in _grouped([s["quotas"] for s in states], lambda q: q["quota"])],
+        "replicas": [_described_replica(replica) for replica in replicas],
+    }
+
+
+def _budget(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: round(sum(state[name] for state in states), 9) for name in states[0]}
+
+
+def _described_quota(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    tokens = {name: sum(state["tokens"][name] for state in states) for name in states[0]["tokens"]}
+    return {**states[0], "cooling_s": max(state["cooling_s"] for state in states), "tokens": tokens}
+
+
+def _described_replica(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        **max(states, key=lambda state: int(state["ttft_ms"]["samples"])),
+        "out": any(state["out"] for state in states),
+        "breaker": max((state["breaker"] for state in states), key=_BREAKERS.index),
+        "suspect": any(state["suspect"] for state in states),
+        "in_flight": sum(state["in_flight"] for state in states),
+        "pending_prompt_tokens": sum(state["pending_prompt_tokens"] for state in states),
+    }

@@ -1,0 +1,184 @@
+"""Messages between the processes of a gateway: the top process, the supervisor and the workers.
+
+Units: seconds.
+"""
+
+import pickle
+from typing import Final
+
+import msgspec
+
+from gateway.config.settings import LimitSettings, Settings
+from gateway.events import ConfigReloaded, ReplicaSwitched
+from gateway.learned_state import Restored
+from gateway.observe.instruments import Dump
+from gateway.observe.process import ProcessValue
+from gateway.observe.state import AdmissionState, PoolState
+from gateway.observe.usage import UsageDump
+from gateway.pool.learned import LearnedModel
+
+PICKLE: Final = pickle.HIGHEST_PROTOCOL
+
+
+def packed(settings: Settings) -> bytes:
+    """Encode settings, secrets included, for another process of this gateway."""
+    return pickle.dumps(settings, PICKLE)
+
+
+def unpacked(content: bytes) -> Settings:
+    """Decode settings that a process of this gateway has encoded.
+
+    Raises:
+        TypeError: the content is something else.
+    """
+    settings = pickle.loads(content)
+    if not isinstance(settings, Settings):
+        raise TypeError(f"found {type(settings).__name__} instead of settings")
+    return settings
+
+
+def share_of(settings: Settings, workers: int) -> Settings:
+    """Return the settings of one worker: its part of the memory for request bodies, at least one body."""
+    limits = settings.limits
+    part_bytes = max(limits.request_body_max_bytes, limits.buffered_bodies_max_bytes // workers)
+    own: dict[str, LimitSettings] = {"limits": limits.model_copy(update={"buffered_bodies_max_bytes": part_bytes})}
+    return settings.model_copy(update={**own, "learned_file": None})
+
+
+class Begin(msgspec.Struct):
+    """State with which a worker begins.
+
+    Attributes:
+        settings: settings of the gateway, packed.
+        off: models whose hedging is switched off.
+        out: models and names of replicas that are taken out.
+        learned: learned state to begin with.
+        learned_age_s: time since the state was recorded.
+        feed: True if events are sent to the supervisor.
+    """
+
+    settings: bytes
+    off: list[str]
+    out: list[tuple[str, str]]
+    learned: dict[str, LearnedModel]
+    learned_age_s: float
+    feed: bool
+
+
+class Ready(msgspec.Struct):
+    """A worker serves from now on.
+
+    Attributes:
+        restored: result of restoring the learned state; None without a state.
+    """
+
+    restored: Restored | None
+
+
+class Counts(msgspec.Struct):
+    """Everything that a worker has counted."""
+
+    instruments: Dump
+    usage: UsageDump
+
+
+class WorkerScrape(msgspec.Struct):
+    """The values of a worker for one scrape."""
+
+    counts: Counts
+    pools: list[PoolState]
+    admission: AdmissionState
+    process: list[ProcessValue]
+
+
+class Describe(msgspec.Struct):
+    """Question for the state of a model, with estimates at these quantiles."""
+
+    model: str
+    quantiles: list[float]
+
+
+class SwitchHedging(msgspec.Struct):
+    """Hedging of a model, or of every model if None, is on or off."""
+
+    model: str | None
+    on: bool
+
+
+class SwitchReplica(msgspec.Struct):
+    """A replica of a model, or of every model if None, is out or in."""
+
+    replica: str
+    model: str | None
+    out: bool
+
+
+class SwitchReplicaDone(msgspec.Struct):
+    """The result of switching a replica.
+
+    Attributes:
+        switched: changes.
+        error: name of the error class; "" if there was none.
+        message: message of the error.
+    """
+
+    switched: list[ReplicaSwitched] = []
+    error: str = ""
+    message: str = ""
+
+
+class Prepared(msgspec.Struct):
+    """The result of preparing a reload; `fault` is None if it can be used."""
+
+    fault: str | None = None
+
+
+class Committed(msgspec.Struct):
+    """The result of a reload: its event, and replicas that were taken in again."""
+
+    reloaded: ConfigReloaded
+    switched: list[ReplicaSwitched]
+
+
+class Ended(msgspec.Struct):
+    """The last message of a worker.
+
+    Attributes:
+        cut: number of requests that were ended with an error.
+        counts: everything that it has counted.
+        learned: its learned state.
+    """
+
+    cut: int
+    counts: Counts
+    learned: dict[str, LearnedModel]
+
+
+class ToSupervisor(msgspec.Struct, omit_defaults=True):
+    """A message of the top process; exactly one of the groups is set.
+
+    Attributes:
+        worker, process: number and process id of a new worker, whose sockets come with the message.
+        ended, reason: process id of a worker that has ended, and the reason.
+        signal: number of a received signal.
+    """
+
+    worker: int = 0
+    process: int = 0
+    ended: int = 0
+    reason: str = ""
+    signal: int = 0
+
+
+class ToTop(msgspec.Struct, omit_defaults=True):
+    """A message of the supervisor to the top process.
+
+    Attributes:
+        ready: process id of a worker that serves.
+        notify: state for the service manager.
+        stopping_s: maximum time until all processes have ended; None unless the gateway stops.
+    """
+
+    ready: int = 0
+    notify: str = ""
+    stopping_s: float | None = None

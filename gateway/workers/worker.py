@@ -1,0 +1,306 @@
+"""A worker: the process that serves connections which the supervisor passes to it.
+
+Its settings, its learned state and all commands come through the channel; signals belong to the top process. When the
+supervisor disappears, the worker drains and ends. Units: seconds.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from gateway import errors
+from gateway.api.connections import WaitingConnections
+from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
+from gateway.app import Gateway
+from gateway.discovery.driver import FoundSettings
+from gateway.events import Event
+from gateway.http_server import (
+    Accepting,
+    HttpServer,
+    Take,
+    freeze_startup_objects,
+    give_memory_back,
+    waiting_connections,
+)
+from gateway.learned_state import Restored
+from gateway.model_parts import Tune
+from gateway.observe.feed import encoded_event
+from gateway.observe.process import Member
+from gateway.reloads import reload_fault
+from gateway.server import ExitReport, end, finish, sweep
+from gateway.topology import Topology
+from gateway.workers.channel import Channel, Handler, channel_over
+from gateway.workers.messages import (
+    Begin,
+    Committed,
+    Counts,
+    Describe,
+    Ended,
+    Prepared,
+    Ready,
+    SwitchHedging,
+    SwitchReplica,
+    SwitchReplicaDone,
+    WorkerScrape,
+    share_of,
+    unpacked,
+)
+from gateway.workers.passing import Receiver
+
+_BEGIN_S_MAX: Final = 60.0
+_CLOSE_S_MAX: Final = 1.0  # for the last message
+
+
+class Sockets(NamedTuple):
+    """The sockets between a worker and the supervisor: for messages, and for connections."""
+
+    messages: socket.socket
+    connections: socket.socket
+
+
+async def work(member: Member, sockets: Sockets, tune: Tune | None = None) -> ExitReport:
+    """Serve until the supervisor ends the worker, or has ended itself.
+
+    Args:
+        member: number of the worker, and of all workers.
+        sockets: connected to the supervisor.
+        tune: see `gateway.topology.Tune`.
+    """
+    give_memory_back()
+    async with asyncio.TaskGroup() as tasks:
+        commands = _Commands()
+        handlers: dict[str, Handler] = {}
+        channel = await channel_over(sockets.messages, tasks, handlers, commands.on_end)
+        begin = await channel.ask("begin", None, _BEGIN_S_MAX)
+        if begin is None:
+            return ExitReport(0, signal.SIGTERM)
+        worker = _Worker(member, channel, sockets, tasks, msgspec.msgpack.decode(begin, type=Begin), tune)
+        handlers |= worker.handlers(commands)
+        report = await worker.serve(commands)
+        channel.close()
+        await commands.wait_for_end(_CLOSE_S_MAX)
+    return report
+
+
+class _Commands:
+    """The commands of the supervisor that end the worker.
+
+    Attributes:
+        draining: set by the first command.
+        finishing: set when no further connection comes.
+        ending: set when everything is to end at once.
+    """
+
+    def __init__(self) -> None:
+        self.draining = asyncio.Event()
+        self.finishing = asyncio.Event()
+        self.ending = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    def on_end(self) -> None:
+        """Drain without the supervisor."""
+        self._ended.set()
+        self.draining.set()
+        self.finishing.set()
+
+    async def wait_for_end(self, timeout_s: float) -> None:
+        """Wait until the channel has ended."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+
+
+class _ReportingProtocol(BoundedHttpProtocol):
+    """A connection whose end is reported."""
+
+    def __init__(
+        self,
+        on_closed: Callable[[], object],
+        config: Config,
+        state: ServerState,
+        app_state: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        waiting: WaitingConnections,
+        open_exchange: OpenExchange | None,
+    ) -> None:
+        super().__init__(config, state, app_state, loop, waiting, open_exchange)
+        self._on_closed = on_closed
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._on_closed()
+
+
+class _Worker:
+    def __init__(
+        self,
+        member: Member,
+        channel: Channel,
+        sockets: Sockets,
+        tasks: asyncio.TaskGroup,
+        begin: Begin,
+        tune: Tune | None,
+    ) -> None:
+        self._workers = member.workers
+        self._number = member.number
+        self._channel = channel
+        self._tasks = tasks
+        self._receiver = Receiver(sockets.connections)
+        settings = unpacked(begin.settings)
+        self._drain_timeout_s = settings.drain_timeout_s
+        self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member)
+        asyncio.get_running_loop().set_exception_handler(self._gateway.on_loop_error)
+        self._prepared: Topology | None = None
+        self._feeds = False
+        self._gateway.hub.listeners.append(self._on_event)
+        self._beginning = begin
+        self._found: FoundSettings | None = None
+
+    def _begin(self, begin: Begin) -> Restored | None:
+        gateway = self._gateway
+        self._feeds = begin.feed
+        for model in begin.off:
+            gateway.switch_hedging(model, on=False)
+        for model, replica in begin.out:
+            try:
+                gateway.switch_replica(replica, model, out=True)
+            except (errors.UnknownReplica, errors.LastReplica):  # a reload has removed it, or others
+                continue
+        return gateway.learned_state.restore(begin.learned, begin.learned_age_s) if begin.learned else None
+
+    async def serve(self, commands: _Commands) -> ExitReport:
+        """Serve until a command ends the worker."""
+        gateway, tasks = self._gateway, self._tasks
+        server = HttpServer(
+            gateway.application,
+            waiting_connections(self._workers),
+            gateway.client_idle_s,
+            gateway.exchange,
+            self._accept_with,
+            partial(_ReportingProtocol, self._receiver.closed),
+        )
+        await gateway.discover()
+        restored = self._begin(self._beginning)
+        running = tasks.create_task(server.serve())
+        await server.prepared.wait()
+        await gateway.load_plain()
+        await asyncio.to_thread(int)  # the first thread opens files
+        freeze_startup_objects()
+        sweeping = tasks.create_task(sweep([server], gateway))
+        server.acceptor.start()
+        self._channel.send("ready", Ready(restored))
+        cut = await self._run(commands, server, running)
+        sweeping.cancel()
+        if commands.ending.is_set():
+            cut = gateway.active
+        await end(gateway, [server], [running])
+        self._channel.send("ended", Ended(cut, self._counts(), await gateway.learned_state.collect()))
+        return ExitReport(0, signal.SIGTERM if commands.ending.is_set() else None)
+
+    async def _run(self, commands: _Commands, server: HttpServer, running: asyncio.Task[None]) -> int:
+        """Serve until the end; return the number of requests that were ended with an error."""
+        ending = self._tasks.create_task(commands.ending.wait())
+        draining = self._tasks.create_task(self._drain(commands, server, running))
+        await asyncio.wait([ending, draining], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        draining.cancel()
+        return draining.result() if draining.done() and not draining.cancelled() else 0
+
+    async def _drain(self, commands: _Commands, server: HttpServer, running: asyncio.Task[None]) -> int:
+        await commands.draining.wait()
+        self._gateway.draining = True
+        server.drain()
+        await commands.finishing.wait()
+        server.acceptor.close()
+        await asyncio.sleep(0)  # connections that were passed last get their protocol
+        return await finish(self._gateway, server, running, self._drain_timeout_s)
+
+    def _accept_with(self, take: Take) -> Accepting:
+        self._receiver.take = take
+        return self._receiver
+
+    def handlers(self, commands: _Commands) -> dict[str, Handler]:
+        """Return the methods for the supervisor."""
+        view, learned = self._gateway.view, self._gateway.learned_state
+        return {
+            "drain": lambda _: commands.draining.set(),
+            "finish": lambda _: commands.finishing.set(),
+            "end": lambda _: commands.ending.set(),
+            "ping": lambda _: None,
+            "counts": lambda _: self._counts(),
+            "scrape": lambda _: self._scrape(),
+            "pools": lambda _: view.pools(),
+            "admission": lambda _: view.admission(),
+            "describe": self._describe,
+            "learned": lambda _: learned.collect(),
+            "feed": self._feed,
+            "switch_hedging": self._switch_hedging,
+            "switch_replica": self._switch_replica,
+            "prepare": self._prepare,
+            "commit": self._commit,
+            "abandon": lambda _: self._abandon(),
+        }
+
+    def _counts(self) -> Counts:
+        self._gateway.hub.flush()
+        return Counts(*self._gateway.counts())
+
+    async def _scrape(self) -> WorkerScrape:
+        scrape = await self._gateway.view.scrape()
+        process = [value._replace(labels=dict(value.labels)) for value in scrape.process]
+        return WorkerScrape(self._counts(), list(scrape.pools), scrape.admission, process)
+
+    async def _describe(self, payload: bytes) -> object:
+        asked = msgspec.msgpack.decode(payload, type=Describe)
+        return await self._gateway.view.describe(asked.model, asked.quantiles)
+
+    def _feed(self, payload: bytes) -> None:
+        self._feeds = msgspec.msgpack.decode(payload, type=bool)
+
+    def _on_event(self, event: Event) -> None:
+        if self._feeds:
+            self._channel.send("event", encoded_event(event, self._number))
+
+    def _switch_hedging(self, payload: bytes) -> None:
+        switch = msgspec.msgpack.decode(payload, type=SwitchHedging)
+        self._gateway.switch_hedging(switch.model, on=switch.on)
+
+    def _switch_replica(self, payload: bytes) -> SwitchReplicaDone:
+        switch = msgspec.msgpack.decode(payload, type=SwitchReplica)
+        try:
+            return SwitchReplicaDone(self._gateway.switch_replica(switch.replica, switch.model, out=switch.out))
+        except (errors.UnknownReplica, errors.LastReplica) as error:
+            return SwitchReplicaDone(error=type(error).__name__, message=error.message)
+
+    def _prepare(self, payload: bytes) -> Prepared:
+        self._abandon()
+        try:
+            settings = unpacked(msgspec.msgpack.decode(payload, type=bytes))
+            self._found = self._gateway.discovery.keep(share_of(settings, self._workers))
+            self._prepared = self._gateway.prepare(self._found.settings)
+        except Exception as error:
+            return Prepared(reload_fault(error))
+        return Prepared()
+
+    def _commit(self, _payload: bytes) -> Committed:
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or self._found is None:
+            raise RuntimeError("no configuration was prepared")
+        self._drain_timeout_s = prepared.settings.drain_timeout_s
+        committed = Committed(*self._gateway.commit(prepared))
+        self._gateway.discovery.commit(self._found)
+        return committed
+
+    def _abandon(self) -> None:
+        if self._prepared is not None:
+            self._gateway.abandon(self._prepared)
+            self._prepared = None

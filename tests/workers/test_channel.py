@@ -1,0 +1,138 @@
+"""The channel between two processes: order, answers, deadlines, bounds and its end."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from gateway.workers import channel as channel_module
+from gateway.workers.channel import Channel, Handler, channel_over
+from running import run_real
+
+
+@contextlib.asynccontextmanager
+async def two_ends(
+    handlers: dict[str, Handler], ended: list[str] | None = None
+) -> AsyncIterator[tuple[Channel, Channel]]:
+    """Both ends of a channel; the second one has the methods."""
+    ends = [] if ended is None else ended
+    async with asyncio.TaskGroup() as tasks:
+        first, second = socket.socketpair()
+        ours = await channel_over(first, tasks, {}, lambda: ends.append("ours"))
+        theirs = await channel_over(second, tasks, handlers, lambda: ends.append("theirs"))
+        try:
+            yield ours, theirs
+        finally:
+            ours.close()
+            theirs.close()
+            await asyncio.sleep(0.01)
+
+
+def decoded(answer: bytes | None) -> object:
+    """Decode an answer."""
+    return None if answer is None else msgspec.msgpack.decode(answer)
+
+
+def test_calls_and_notices_arrive_in_order() -> None:
+    """Each call gets its own answer, a waiting method holds up none behind it, and large frames arrive whole."""
+    received: list[object] = []
+    release: asyncio.Event
+
+    async def slow(payload: bytes) -> object:
+        await release.wait()
+        return [msgspec.msgpack.decode(payload), "slow"]
+
+    async def main() -> None:
+        nonlocal release
+        release = asyncio.Event()
+        handlers: dict[str, Handler] = {
+            "slow": slow,
+            "size": lambda payload: len(msgspec.msgpack.decode(payload, type=bytes)),
+            "note": lambda payload: received.append(msgspec.msgpack.decode(payload)),
+        }
+        async with two_ends(handlers) as (ours, _):
+            for number in range(3):
+                assert ours.send("note", number)
+            answers = asyncio.gather(*(ours.ask("slow", number) for number in range(3)))
+            assert decoded(await ours.ask("size", bytes(3_000_000))) == 3_000_000
+            release.set()
+            assert [decoded(answer) for answer in await answers] == [[n, "slow"] for n in range(3)]
+        assert received == [0, 1, 2]
+
+    run_real(main())
+
+
+def test_a_call_without_an_answer_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """A deadline, an unknown method, a failing method, and an answer that cannot be encoded all give None, once."""
+
+    async def fail(_: bytes) -> object:
+        raise ValueError("a bug")
+
+    async def never(_: bytes) -> object:
+        return await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with two_ends({"fail": fail, "never": never, "odd": lambda _: object()}) as (ours, _):
+            asked = [
+                ours.ask(method, None, 0.05 if method == "never" else 5.0) for method in ("fail", "odd", "no", "never")
+            ]
+            assert await asyncio.gather(*asked) == [None] * 4
+
+    run_real(main())
+    assert len(caplog.records) == 2
+
+
+def test_the_end_is_seen_by_both() -> None:
+    """When one side ends, calls of the other one end too, and nothing more is sent."""
+    ended: list[str] = []
+
+    async def main() -> None:
+        async with two_ends({"never": lambda _: asyncio.Event().wait()}, ended) as (ours, theirs):
+            async with asyncio.TaskGroup() as tasks:
+                asking = tasks.create_task(ours.ask("never"))
+                await asyncio.sleep(0)
+                theirs.close()
+            assert asking.result() is None
+            assert not ours.is_open
+            assert not ours.send("note")
+            assert await ours.ask("never") is None
+
+    run_real(main())
+    assert sorted(ended) == ["ours", "theirs"]
+
+
+def test_a_side_that_reads_nothing_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the bound of unsent bytes, notices are dropped and calls fail at once."""
+    monkeypatch.setattr(channel_module, "UNSENT_BYTES_MAX", 1_000_000)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            first, second = socket.socketpair()
+            with second:
+                ours = await channel_over(first, tasks, {})
+                while ours.send("note", bytes(100_000)):
+                    pass
+                assert await ours.ask("note", bytes(100_000), 60.0) is None
+                ours.abort()
+                await asyncio.sleep(0.01)
+
+    run_real(main())
+
+
+def test_an_invalid_frame_ends_the_channel() -> None:
+    """Bytes that are no frame, or announce one that is too large, end the channel."""
+
+    async def main() -> None:
+        for sent in (b"\x05\x00\x00\x00hello", b"\xff\xff\xff\xff"):
+            async with asyncio.TaskGroup() as tasks:
+                first, second = socket.socketpair()
+                with second:
+                    over = asyncio.Event()
+                    await channel_over(first, tasks, {}, over.set)
+                    second.send(sent)
+                    await over.wait()
+
+    run_real(main())
