@@ -1,4 +1,4 @@
-"""What several gateways learn about one pool: own samples out, those of the others in. Pure.
+"""Exchange of the samples of one pool between gateways: own ones out, those of the others in. Pure.
 
 Samples go out as counts of bins and as sums, which the engine adds; each gateway takes in what others have added since
 its last answer, so that all have the same windows, equal to those of one gateway. A gateway that starts reads the last
@@ -92,7 +92,7 @@ class SharedLearning:
 
 
 class Slice:
-    """What one gateway has of a slice: finds what others have added since the last answer."""
+    """The state of one gateway in a slice: finds the additions of others since the last answer."""
 
     def __init__(self) -> None:
         self._since = 0

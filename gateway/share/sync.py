@@ -1,8 +1,8 @@
 """Exchanges what gateways share at regular times: one batch of asks for all parts, and one timer.
 
-Nothing here waits, and no request does: what the others have is put where routing and learning read it. A part decides
-what it asks and what it does without answers. The more gateways there are, the longer the period, so that they use at
-most a quarter of the engine's core.
+Nothing here waits, and no request does: the state of the others is put where routing and learning read it. A part
+decides what it asks and what it does without answers; a bug in it costs the part its turn, and nothing else. The more
+gateways there are, the longer the period, so that they use at most a quarter of the engine's core.
 
 Units: seconds of the clock that the caller passes.
 """
@@ -47,9 +47,10 @@ class Sync:
         call_later: calls a function after a time.
         rand: returns uniform random numbers in [0, 1).
         period_s: shortest time between two batches.
+        on_error: called with an exception of a part, whose turn is skipped; None to raise it.
 
     Attributes:
-        parts: what is shared; the caller may replace it at any time.
+        parts: the parts; the caller may replace them at any time.
         heads: number of gateways at the last answer.
         answered_s: time of the last answer; -inf before the first.
     """
@@ -61,6 +62,7 @@ class Sync:
         call_later: Callable[[float, Callable[[], None]], Timer],
         rand: Callable[[], float],
         period_s: float = PERIOD_S,
+        on_error: Callable[[Exception], None] | None = None,
     ) -> None:
         self.parts: Sequence[Part] = ()
         self.heads = 1
@@ -70,6 +72,7 @@ class Sync:
         self._call_later = call_later
         self._rand = rand
         self._period_s = period_s
+        self._on_error = on_error
         self._timer: Timer | None = None
         self._asked_s = float("-inf")
         self._open: object = None  # the batch that has no reply yet
@@ -81,9 +84,9 @@ class Sync:
 
     def start(self) -> None:
         """Exchange now, and then again and again until `stop`."""
-        self.exchange()
         period_s = self.period_s * (1.0 + _JITTER * (2.0 * self._rand() - 1.0))
         self._timer = self._call_later(period_s, self.start)
+        self.exchange()
 
     def stop(self) -> None:
         """End the exchange; the engine stays open."""
@@ -95,7 +98,7 @@ class Sync:
         now_s = self._now()
         if self._open is not None and now_s < self._asked_s + LOST_S:
             return
-        batch = [(part, part.asks(now_s, self.period_s)) for part in self.parts]
+        batch = [(part, self._asks(part, now_s)) for part in self.parts]
         asks = [ask for _, part_asks in batch for ask in part_asks]
         if not asks:
             return
@@ -115,5 +118,20 @@ class Sync:
         for part, asks in batch:
             end = start + len(asks)
             if asks:
-                part.answered(reply.answers[start:end], self.answered_s)
+                try:
+                    part.answered(reply.answers[start:end], self.answered_s)
+                except Exception as error:
+                    self._failed(error)
             start = end
+
+    def _asks(self, part: Part, now_s: float) -> Sequence[Ask]:
+        try:
+            return part.asks(now_s, self.period_s)
+        except Exception as error:
+            self._failed(error)
+            return ()
+
+    def _failed(self, error: Exception) -> None:
+        if self._on_error is None:
+            raise error
+        self._on_error(error)

@@ -19,7 +19,7 @@ from gateway.routing.strategies import Crossing, Routing
 from streaming_bench.progress import Progress, of_run, quiet
 from streaming_bench.simulation import summary
 from streaming_bench.simulation.engine_replicas import ServerDraws
-from streaming_bench.simulation.fleet import Fleet
+from streaming_bench.simulation.fleet import FleetPlan
 from streaming_bench.simulation.law_replicas import LawDraws
 from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.provider_quota import LimitHeaders
@@ -131,7 +131,7 @@ class SeedSamples:
             restart_every_s=scenario.restart_every_s or math.inf,
             restart_keeps=scenario.restart_keeps,
             timeouts=scenario.timeouts,
-            fleet=Fleet(self._plan.gateways, self._plan.share_s),
+            fleet=FleetPlan(self._plan.gateways, self._plan.share_s),
         )
         return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
 

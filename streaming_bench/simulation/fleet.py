@@ -25,7 +25,7 @@ NewPool = Callable[[Mapping[str, Ledger]], Pool]
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetPlan:
     """The gateways of a run.
 
     Attributes:
@@ -95,7 +95,7 @@ class Gateways:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        fleet: Fleet,
+        fleet: FleetPlan,
         world: World,
         new_pool: NewPool,
         timeouts: Timeouts,
@@ -125,7 +125,7 @@ class Gateways:
         self.each[self._restarted % len(self.each)].restart(now_s, keeps=keeps)
         self._restarted += 1
 
-    def _sync(self, loop: asyncio.AbstractEventLoop, fleet: Fleet, hub: ShareHub, name: str) -> Sync | None:
+    def _sync(self, loop: asyncio.AbstractEventLoop, fleet: FleetPlan, hub: ShareHub, name: str) -> Sync | None:
         if fleet.share_s is None:
             return None
         engine = _HubEngine(loop, hub, name, fleet.delay_s)

@@ -28,14 +28,14 @@ from gateway.race.context import Caller, Runtime
 from gateway.race.race import Race
 from gateway.race.timers import TimerQueue
 from gateway.routing.replicas import Replica
-from streaming_bench.simulation.fleet import Fleet, Gateways
+from streaming_bench.simulation.fleet import FleetPlan, Gateways
 from streaming_bench.simulation.law_scenario import Clients
 from streaming_bench.simulation.policies import PolicySettings, make_pool
 from streaming_bench.simulation.virtual_loop import VirtualLoop
 from streaming_bench.simulation.world import World, call_of
 
 _PROGRESS_EVERY: Final = 1000  # requests
-_ALONE: Final = Fleet()
+_ALONE: Final = FleetPlan()
 _FIRST: Final = "replica-0"
 _NO_TIMEOUTS: Final = replace(
     timeouts(TimeoutSettings()),
@@ -126,7 +126,7 @@ class Conditions:
     restart_every_s: float = math.inf
     restart_keeps: bool = False
     timeouts: bool = False
-    fleet: Fleet = _ALONE
+    fleet: FleetPlan = _ALONE
 
 
 class _NullClient:

@@ -1,0 +1,64 @@
+"""The exchange of this process's pools, quotas and switches with a fleet; part of the composition root.
+
+Works over any engine: the hub of the host, or a server for many hosts. Units: seconds of the loop's clock.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from gateway.limits.ledger import Ledger
+from gateway.pool.shared import shared_parts
+from gateway.race.context import Model, Runtime
+from gateway.share.news import SharedNews
+from gateway.share.sync import Sync
+from gateway.share.words import Engine
+
+_HEDGING: Final = "hedging"  # name of its news; a model's follows after a space
+_COMPONENT: Final = "share"
+
+
+class SharedPools:
+    """The exchange of one process.
+
+    Args:
+        engine: connection to the engine.
+        switch: switches hedging of a model, or of every model if None, on (True) or off as another process did.
+
+    Attributes:
+        sync: the timer of the exchange.
+    """
+
+    def __init__(self, engine: Engine, runtime: Runtime, switch: Callable[[str | None, bool], None]) -> None:
+        self._switch = switch
+        self._news = SharedNews(self._apply)
+        loop = runtime.loop
+        self.sync = Sync(
+            engine, loop.time, loop.call_later, runtime.rand, on_error=lambda error: runtime.report(_COMPONENT, error)
+        )
+
+    def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
+        """Exchange these models and quotas from now on, after a start or a reload."""
+        pools = [(model.pools, model.retries) for model in models]
+        self.sync.parts = [self._news, *shared_parts(pools, ledgers)]
+
+    def start(self) -> None:
+        """Begin to exchange."""
+        self.sync.start()
+
+    def close(self) -> None:
+        """Stop; the engine stays open."""
+        self.sync.stop()
+
+    def switched(self, model: str | None, *, on: bool) -> None:
+        """Pass a switch of this process on to the others; one of every model replaces those of single models."""
+        self._news.publish(_HEDGING if model is None else f"{_HEDGING} {model}", "on" if on else "off")
+
+    @property
+    def reached(self) -> int:
+        """Number of processes, this one included, that have all switches, at the last answer."""
+        return self._news.reached
+
+    def _apply(self, name: str, value: str) -> None:
+        kind, _, model = name.partition(" ")
+        if kind == _HEDGING and value in ("on", "off"):
+            self._switch(model or None, value == "on")
