@@ -380,6 +380,34 @@ class WorkerChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareAway:
+    """The engine of shared limits does not answer any more.
+
+    Attributes:
+        heads: number of processes that shared the limits.
+        when_away: part of each limit that this process uses now: "share", "alone" or "refuse".
+    """
+
+    at_s: float
+    heads: int
+    when_away: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareBack:
+    """The engine of shared limits answers again.
+
+    Attributes:
+        heads: number of processes that share the limits.
+        away_s: time for which it was away.
+    """
+
+    at_s: float
+    heads: int
+    away_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ParamsDropped:
     """A request was sent without these fields, which the replica's API does not support (`drop_params`)."""
 
@@ -405,6 +433,8 @@ Event = (
     | LearnedFileFailed
     | ComponentFailed
     | AcceptingChanged
+    | ShareAway
+    | ShareBack
     | ParamsDropped
     | WorkerChanged
 )

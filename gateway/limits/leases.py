@@ -59,7 +59,13 @@ class Leases:
 
 
 class HeldLease(Holder, Protocol):
-    """A lease in use."""
+    """A lease in use.
+
+    Attributes:
+        key: name of the limit in the fleet.
+    """
+
+    key: str
 
     @property
     def hand(self) -> float:

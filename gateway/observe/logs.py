@@ -40,6 +40,8 @@ from gateway.events import (
     RequestRejected,
     Result,
     Role,
+    ShareAway,
+    ShareBack,
     WorkerChanged,
 )
 from gateway.hedging.charges import Charge, Disposition, costs
@@ -68,6 +70,8 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     ComponentFailed: ("component_failed", "error"),
     AcceptingChanged: ("accepting_changed", "warning"),
     WorkerChanged: ("worker_changed", "warning"),
+    ShareAway: ("share_away", "warning"),
+    ShareBack: ("share_back", "warning"),
 }
 _IN_REQUEST_LINE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
 

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import Final
 
 from gateway.share.fleet import ASK_S_MAX, Holder, Sharing
-from gateway.share.words import Ask, Engine, Reply
+from gateway.share.words import SILENT_S, Ask, Engine, Reply
 
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks
-SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, ASK_S_MAX)
+SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _STRIKES_MAX: Final = 3
 _GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, replies are read before they count as late
 _SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this head
@@ -64,7 +64,8 @@ class Asker:
         fleet: state that replies change.
         loop: event loop.
         rand: returns uniform random numbers in [0, 1).
-        on_change: called with True when the engine is back and with False when it is away.
+        on_away: called when the engine is away.
+        on_back: called when it is back.
         on_error: called with what a holder raised, a bug; it is then given up.
 
     Attributes:
@@ -80,14 +81,16 @@ class Asker:
         fleet: Sharing,
         loop: asyncio.AbstractEventLoop,
         rand: Callable[[], float],
-        on_change: Callable[[bool], None],
+        on_away: Callable[[], object],
+        on_back: Callable[[], object],
         on_error: Callable[[Exception], None],
     ) -> None:
         self._engine = engine
         self._fleet = fleet
         self._loop = loop
         self._rand = rand
-        self._on_change = on_change
+        self._on_away = on_away
+        self._on_back = on_back
         self._on_error = on_error
         self.ticks: list[Callable[[float], None]] = []
         self.is_up = True
@@ -97,6 +100,7 @@ class Asker:
         self._is_flushing = False
         self._strikes = 0
         self._strike_s = self._sent_s = self.since_s
+        self._heads_s = self.since_s  # time at which the number of heads was last confirmed
         self._pings = 0  # under way
         self._pending = 0  # batches under way that are not late
         self._first: asyncio.Future[None] | None = loop.create_future()
@@ -183,7 +187,7 @@ class Asker:
             self._pending -= 1
         self._pings -= batch.is_ping
         if reply is not None and len(reply.answers) == len(batch.holders):
-            self._fleet.heads = max(1, reply.heads)
+            self._count_heads(reply.heads, now_s)
             for holder, answer in zip(batch.holders, reply.answers, strict=True):
                 try:
                     holder.answered(answer, now_s)
@@ -197,6 +201,11 @@ class Asker:
         if not batch.is_late:
             self.counts.results["lost"] += 1
             self._strike(batch)
+
+    def _count_heads(self, heads: int, now_s: float) -> None:
+        """Keep the number of heads; one that falls counts after 5 s: an engine without data has yet to count them."""
+        if heads >= self._fleet.heads or now_s >= self._heads_s + SILENT_S:
+            self._fleet.heads, self._heads_s = max(1, heads), now_s
 
     def _in_time(self, now_s: float, took_s: float) -> None:
         """Record a reply in time: the engine is there."""
@@ -213,7 +222,7 @@ class Asker:
             self._fleet.is_alone = False
             if not self.is_up:
                 self.is_up, self.since_s = True, now_s
-                self._on_change(True)
+                self._on_back()
             self._call_ticks(now_s)
 
     def _strike(self, batch: _Batch) -> None:
@@ -227,7 +236,7 @@ class Asker:
         if self._strikes >= _STRIKES_MAX:
             self.is_up, self.since_s = False, now_s
             self.counts.aways += 1
-            self._on_change(False)
+            self._on_away()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S * (1 + _JITTER * (2 * self._rand() - 1)), self._tick)

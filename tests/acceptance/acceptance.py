@@ -2,8 +2,8 @@
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes. `faults` and `silence` run only when they are named: they take minutes, and
-`silence` installs SDKs.
+in the table: milliseconds and megabytes. `faults`, `sharing` and `silence` run only when they are named: they take
+minutes, and `silence` installs SDKs.
 """
 
 import sys
@@ -21,6 +21,8 @@ from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from running import run_real
+from share_scenarios import EVEN, LIMIT, SKEWED
+from share_scenarios import run as run_fleet
 from silence_scenarios import nginx_program, silent
 from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
@@ -243,6 +245,23 @@ def _judged(what: str, results: Counter[str]) -> Line:
     return Line(what, f"0 {', '.join(WRONG)}", shown, not any(results[result] for result in WRONG))
 
 
+def sharing() -> Iterator[Line]:
+    """Four processes with one limit of 3,000 requests a minute, while their engine works and while it does not."""
+    for load, shares, trouble in ((2.0, EVEN, "works"), (4.0, SKEWED, "works")):
+        seen = run_fleet(load, shares, trouble)
+        what = f"{load:g} x the limit, traffic {max(shares):.0%} in one of 4 processes"
+        measured = f"{seen.share:.1%} of what is allowed, over by {seen.over:.1f}"
+        yield Line(what, "over <= 3, >= 98 %", measured, seen.over <= 3 and seen.share >= 0.98)
+    for trouble in ("killed", "hung", "slow"):
+        seen = run_fleet(4.0, EVEN, trouble)
+        assert seen.back_s is not None
+        measured = f"over by {seen.over:.1f}, {seen.errors} errors, wait {1000 * seen.longest_wait_s:.0f} ms"
+        fine = seen.over <= 0.01 * LIMIT and not seen.errors and seen.longest_wait_s <= 0.1 and seen.back_s <= 2
+        yield Line(
+            f"engine {trouble} for 8 s", "over <= 30, wait <= 100", f"{measured}, back after {seen.back_s:.2f} s", fine
+        )
+
+
 PARTS = (
     tails,
     closing,
@@ -259,7 +278,7 @@ PARTS = (
     quotas,
     ledgers,
 )
-ON_REQUEST = (faults, silence)
+ON_REQUEST = (faults, sharing, silence)
 
 
 def main() -> int:

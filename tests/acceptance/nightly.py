@@ -67,6 +67,7 @@ def steps(fuzz_s: int) -> dict[str, Step]:
         "fleet": Step([[sys.executable, "tests/acceptance/fleet.py"]], 1800),
         "acceptance": Step([["scripts/acceptance"]], 1800),
         "faults": Step([["scripts/acceptance", "faults"]], 1200),
+        "sharing": Step([["scripts/acceptance", "sharing"]], 900),
         "silence": Step([["scripts/acceptance", "silence"]], 1800),  # its first run installs SDKs
         "attack": Step([["scripts/attack"]], 1200),
         "soak": Step([["scripts/soak", "--requests", "20000", "--idle", "10"]], 1200),

@@ -157,7 +157,7 @@ def test_an_exception_in_any_leased_limit_fails_no_request() -> None:
         loop, fleet = asyncio.get_running_loop(), Sharing()
         held = leases.Leases(fleet)
         engine = HostedEngine(EngineHost(loop), "me")
-        asker = Asker(engine, fleet, loop, random.Random(1).random, lambda _: None, lambda _: None)
+        asker = Asker(engine, fleet, loop, random.Random(1).random, bool, bool, lambda _: None)
         asker.ticks.append(held.tick)
         await asker.start()
         raised = await inject_faults(targets, Routing.PREDICTED, leased_limits.LeasedLimits(held))

@@ -34,6 +34,8 @@ from gateway.events import (
     ReplicaSwitched,
     RequestEnded,
     RequestRejected,
+    ShareAway,
+    ShareBack,
     WorkerChanged,
 )
 from gateway.hedging.charges import Charge
@@ -60,6 +62,8 @@ RARE: list[Event] = [
     AcceptingChanged(1.0, "127.0.0.1:8080", accepting=False, error="Too many open files"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
     WorkerChanged(1.0, 2, 4211, ready=False, reason="was ended by SIGKILL"),
+    ShareAway(1.0, 4, "share"),
+    ShareBack(1.0, 4, 2.5),
 ]
 DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
 
@@ -219,6 +223,8 @@ def test_rare_events() -> None:
         ("warning", "accepting_changed"),
         ("warning", "params_dropped"),
         ("warning", "worker_changed"),
+        ("warning", "share_away"),
+        ("warning", "share_back"),
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from gateway.share.asker import BATCH_MAX, Asker
-from gateway.share.fleet import Sharing
+from gateway.share.fleet import ASK_S_MAX, Sharing
 from gateway.share.words import Answer, Answered, Ask, BucketAnswer, BucketAsk, Reply
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
@@ -43,7 +43,13 @@ class Running:
         self.errors: list[Exception] = []
         self.expected: list[type[Exception]] = []
         self.asker = Asker(
-            HostedEngine(self.host, "me"), self.fleet, self.loop, lambda: 0.5, self.changes.append, self.errors.append
+            HostedEngine(self.host, "me"),
+            self.fleet,
+            self.loop,
+            lambda: 0.5,
+            lambda: self.changes.append(False),
+            lambda: self.changes.append(True),
+            self.errors.append,
         )
         self.ticks: list[float] = []
         self.asker.ticks.append(self.ticks.append)
@@ -93,7 +99,7 @@ def test_a_batch_is_bounded() -> None:
     virtually(test)
 
 
-@pytest.mark.parametrize(("break_engine", "ready_s"), [(None, 0.0005), ("kill", 0.1), ("hang", 0.1)])
+@pytest.mark.parametrize(("break_engine", "ready_s"), [(None, 0.0005), ("kill", ASK_S_MAX), ("hang", ASK_S_MAX)])
 def test_the_start_waits_100_ms_at_most(break_engine: str | None, ready_s: float) -> None:
     """A process is ready with its first reply, or without one."""
 
@@ -184,6 +190,24 @@ def test_an_idle_head_is_counted() -> None:
     virtually(test)
 
 
+def test_an_engine_without_data_has_yet_to_count_the_heads() -> None:
+    """Its first number is not used while the others may not have asked yet."""
+
+    async def test(running: Running) -> None:
+        await running.asker.start()
+        running.host.hub.answer(running.loop.time(), "other", [])
+        await asyncio.sleep(2.0)
+        assert running.fleet.heads == 2
+        running.host.kill()
+        running.host.start()
+        await asyncio.sleep(4.0)
+        assert running.fleet.heads == 2
+        await asyncio.sleep(4.0)
+        assert running.fleet.heads == 1
+
+    virtually(test)
+
+
 def test_nothing_is_asked_after_the_end() -> None:
     """A lease of a request that ends later is told so."""
 
@@ -237,7 +261,7 @@ def test_a_reply_without_all_answers_is_lost() -> None:
 
     async def main() -> None:
         loop, fleet = asyncio.get_running_loop(), Sharing()
-        asker = Asker(Short(), fleet, loop, lambda: 0.5, lambda _: None, lambda _: None)
+        asker = Asker(Short(), fleet, loop, lambda: 0.5, bool, bool, lambda _: None)
         await asker.start()
         holder = Holder(loop)
         fleet.want(holder)

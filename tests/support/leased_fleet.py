@@ -88,7 +88,15 @@ class Head:
         self.fleet = Sharing(when_away)
         self.changes: list[tuple[float, bool]] = []
         self.errors: list[Exception] = []
-        self.asker = Asker(engine, self.fleet, loop, rand.random, self._on_change, self.errors.append)
+        self.asker = Asker(
+            engine,
+            self.fleet,
+            loop,
+            rand.random,
+            lambda: self._note(is_up=False),
+            lambda: self._note(is_up=True),
+            self.errors.append,
+        )
         self.leases = Leases(self.fleet)
         self.limits = LeasedLimits(self.leases)
         self.asker.ticks.append(self.leases.tick)
@@ -99,7 +107,7 @@ class Head:
         self.waits: list[float] = []
         self.refused: dict[str, int] = {}
 
-    def _on_change(self, is_up: bool, /) -> None:
+    def _note(self, *, is_up: bool) -> None:
         self.changes.append((self.loop.time(), is_up))
 
     def request(self, meter: Meter, size: RequestSize = SIZE) -> Permit | None:

@@ -1,0 +1,75 @@
+"""Limits that a process shares: their state, and what is reported when the engine goes and comes back."""
+
+import asyncio
+import random
+
+import pytest
+
+from gateway.events import ComponentFailed, Event, ShareAway, ShareBack
+from gateway.limits.leases import Lease
+from gateway.race.context import Runtime
+from gateway.race.timers import TimerQueue
+from gateway.share.fleet import ASK_WAIT_S, WhenAway
+from gateway.share.words import BucketAsk
+from gateway.sharing import SharedLimits
+from running import run_virtual
+from shared_engine import EngineHost, HostedEngine
+
+
+def test_the_state_of_sharing() -> None:
+    """Hands, a lower limit elsewhere, and one event each for the engine's absence and return."""
+
+    async def main() -> None:
+        loop, events = asyncio.get_running_loop(), list[Event]()
+        host = EngineHost(loop)
+        runtime = Runtime(loop, events.append, random.Random(1).random, TimerQueue(loop))
+        shared = SharedLimits(HostedEngine(host, "me"), WhenAway.SHARE, runtime)
+        await shared.start()
+        host.hub.answer(loop.time(), "other", [BucketAsk("key:a:requests", 500.0, 60.0)])
+        rate = shared.limits.rate("key:a:requests", 600)
+        assert rate.wait_s(1.0, loop.time()) == ASK_WAIT_S
+        await asyncio.sleep(0.01)
+        rate.take(1.0, loop.time())
+        await asyncio.sleep(0.05)
+        assert shared.describe() == {
+            "up": True,
+            "since_s": 0.061,
+            "heads": 2,
+            "when_away": "share",
+            "hands": {"key:a:requests": 2.0},
+            "mismatches": {"key:a:requests": {"own": 600, "counts": 500.0}},
+        }
+        host.kill()
+        await asyncio.sleep(5.0)
+        assert shared.describe()["up"] is False
+        host.start()
+        await asyncio.sleep(1.0)
+        assert shared.describe()["up"] is True
+        away, back = events
+        assert isinstance(away, ShareAway)
+        assert (away.heads, away.when_away) == (2, "share")
+        assert isinstance(back, ShareBack)
+        assert 3.5 < back.away_s < 5.5
+        assert shared.counts.aways == 1
+        shared.close()
+
+    run_virtual(main())
+
+
+def test_a_bug_in_a_lease_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of any other part."""
+
+    async def main() -> None:
+        loop, events = asyncio.get_running_loop(), list[Event]()
+        runtime = Runtime(loop, events.append, random.Random(1).random, TimerQueue(loop))
+        shared = SharedLimits(HostedEngine(EngineHost(loop), "me"), WhenAway.SHARE, runtime)
+        await shared.start()
+        monkeypatch.setattr(Lease, "ask", lambda *_: 1 / 0)
+        shared.limits.rate("key:a:requests", 600).wait_s(1.0, loop.time())
+        await asyncio.sleep(0.1)
+        [event] = events
+        assert isinstance(event, ComponentFailed)
+        assert (event.component, event.error) == ("share", "ZeroDivisionError")
+        shared.close()
+
+    run_virtual(main())

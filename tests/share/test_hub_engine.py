@@ -1,0 +1,46 @@
+"""The engine of one host, over a channel between two processes."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.share.hub import ShareHub
+from gateway.share.hub_engine import METHOD, HubEngine, answers_of
+from gateway.share.words import Ask, BucketAnswer, BucketAsk, NewsAsk, Reply, SlotsAsk
+
+
+class Channel:
+    """A channel that encodes, calls the other side at once, or loses the call."""
+
+    def __init__(self, answer: Callable[[bytes], Reply] | None) -> None:
+        self._answer = answer
+
+    def call(self, method: str, payload: object, on_reply: Callable[[bytes | None], object], deadline_s: float) -> None:
+        assert method == METHOD
+        assert deadline_s > 1
+        answer = self._answer
+        on_reply(None if answer is None else msgspec.msgpack.encode(answer(msgspec.msgpack.encode(payload))))
+
+
+def test_heads_share_the_hub_of_another_process() -> None:
+    """Each channel is one head, whatever it writes."""
+    hub, replies = ShareHub(), list[Reply | None]()
+    asks: list[Ask] = [BucketAsk("k", 10.0, 60.0, 6.0), SlotsAsk("s", 2, 0, 1), NewsAsk()]
+    for head in ("1", "2", "2"):
+        engine = HubEngine(Channel(answers_of(hub, head, lambda: 5.0)))
+        engine.ask(asks, replies.append)
+        engine.close()
+    granted = []
+    for reply in replies:
+        assert reply is not None
+        bucket = reply.answers[0]
+        assert isinstance(bucket, BucketAnswer)
+        granted.append((reply.heads, bucket.granted, len(reply.answers)))
+    assert granted == [(1, 6.0, 3), (2, 4.0, 3), (2, 0.0, 3)]
+
+
+def test_a_lost_call_is_a_lost_batch() -> None:
+    """The channel has ended, or the other process failed."""
+    replies: list[Reply | None] = []
+    HubEngine(Channel(None)).ask([], replies.append)
+    assert replies == [None]
