@@ -31,14 +31,17 @@ class RedisServer:
         socket: path of its unix socket.
     """
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
-        self.port = port or unused_port()
+    def __init__(self, folder: Path, *options: str, sentinel: Path | None = None) -> None:
+        self.port = unused_port()
         self.socket = folder / f"{self.port}.sock"
         folder.mkdir(exist_ok=True)
         assert PROGRAM is not None
         places = ("--port", str(self.port), "--unixsocket", str(self.socket), "--dir", str(folder))
-        without = ("--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--loglevel", "warning")
-        self._argv = (PROGRAM, *places, *without, *options)
+        without = ("--bind", "127.0.0.1", "--loglevel", "warning")
+        if sentinel is None:
+            self._argv = (PROGRAM, *places, *without, "--save", "", "--appendonly", "no", *options)
+        else:
+            self._argv = (PROGRAM, str(sentinel), *places, *without, "--sentinel", *options)
         self._log = folder / f"{self.port}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -86,10 +89,10 @@ def require_redis() -> None:
 
 
 @contextlib.contextmanager
-def redis_server(folder: Path, *options: str) -> Iterator[RedisServer]:
-    """Run a server with these options."""
+def redis_server(folder: Path, *options: str, sentinel: Path | None = None) -> Iterator[RedisServer]:
+    """Run a server with these options, or a Sentinel with this file."""
     require_redis()
-    server = RedisServer(folder, *options)
+    server = RedisServer(folder, *options, sentinel=sentinel)
     try:
         server.start()
         yield server

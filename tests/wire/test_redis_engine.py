@@ -151,13 +151,22 @@ def test_batches_without_a_reply_are_bounded_and_lost_when_the_engine_closes(tmp
 
 
 def test_a_user_needs_few_rights(tmp_path: Path) -> None:
-    """The rules of the documentation suffice for every ask, and keep the user away from other keys."""
+    """The rules of the documentation suffice for every ask, and keep the user away from other keys.
+
+    Who watches the server sees no password.
+    """
 
     async def main(server: RedisServer) -> None:
         place = f"redis://127.0.0.1:{server.port}"
+        reader, writer = await asyncio.open_unix_connection(str(server.socket))
+        writer.write(b"AUTH watcher w\r\nMONITOR\r\n")
         async with connected(place, Login("gw", "p w")) as engine:
             assert await asked(engine, *EVERY_KIND) is not None
             assert await asked(engine, *EVERY_KIND) is not None
+        seen = await reader.read(1_000_000)
+        writer.close()
+        assert seen.count(b'"FCALL"') >= 2
+        assert b"p w" not in seen
         with client.Redis(port=server.port, username="gw", password="p w") as other:
             for command in (
                 ["GET", "mine"],
@@ -176,7 +185,7 @@ def test_a_user_needs_few_rights(tmp_path: Path) -> None:
 
     users = tmp_path / "users.acl"
     password = hashlib.sha256(b"p w").hexdigest()
-    users.write_text(f"user default off\nuser gw on #{password} {RULES} {FUNCTIONS}\n")
+    users.write_text(f"user default off\nuser gw on #{password} {RULES} {FUNCTIONS}\nuser watcher on >w +monitor\n")
     with redis_server(tmp_path, "--aclfile", str(users)) as server:
         run_real(main(server))
 
