@@ -76,11 +76,11 @@ def test_one_model_or_all(tmp_path: Path) -> None:
         }
         with gateway({"hedge": _OFF, "models": [*models, alone]}, tmp_path) as served:
             assert _post(served, replica="a", out=True, model="n").status_code == 200
-            assert [_winners(served, 4, model) for model in "mn"] == [{"a": 2, "b": 2}, {"b": 4}]
+            assert [set(_winners(served, 4, model)) for model in "mn"] == [{"a", "b"}, {"b"}]
             unknown = _post(served, replica="x", out=True)
             assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "replica_not_found")
             refused = _post(served, replica="b", out=True)
             assert (refused.status_code, refused.json()["error"]["message"].startswith("b is the last")) == (409, True)
-            assert [_winners(served, 4, model) for model in "mn"] == [{"a": 2, "b": 2}, {"b": 4}]
+            assert [set(_winners(served, 4, model)) for model in "mn"] == [{"a", "b"}, {"b"}]
             assert _post(served, replica="c", out=True).status_code == 200
             assert _winners(served, 1, "alone") == {"b": 1}
