@@ -53,5 +53,5 @@ def serve_with_workers(
         member = Member(number, count, shared_memory_reader(), lock)
         return run_until_end(work(member, Sockets(messages, connections)), lock)
 
-    code = Top(count, Children(supervisor, worker), sockets).run()
+    code = Top(count, Children(supervisor, worker), sockets, settings.drain_timeout_s).run()
     return ExitCode(code) if code in set(ExitCode) else ExitCode.FAILED

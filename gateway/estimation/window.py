@@ -29,7 +29,7 @@ _MAPPING: Final = LogarithmicMapping(RELATIVE_ACCURACY)
 _KEY_MIN: Final = _MAPPING.key(SAMPLE_MIN)
 _KEY_MAX: Final = _MAPPING.key(SAMPLE_MAX)
 _VALUES: Final = array("d", map(_MAPPING.value, range(_KEY_MIN, _KEY_MAX + 1)))
-COUNT_MAX: Final = 2**24  # in a recorded bin
+_COUNT_MAX: Final = 2**24  # in a recorded bin
 _RAW_MAX: Final = 256  # samples of a kind buffered before they are added to bins: 8 kB at most
 
 
@@ -45,8 +45,8 @@ class WindowState(msgspec.Struct, frozen=True):
 
     age_s: Annotated[float, msgspec.Meta(ge=0.0)]
     bins: Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=len(_VALUES))]], msgspec.Meta(min_length=1)]
-    events: list[Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]]
-    censored: list[Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]]
+    events: list[Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]]
+    censored: list[Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +110,7 @@ class Window:
             return None
         newest_s = min(now_s, self._due_s) if is_open else self._closed[-1].end_s
         events, censored = (
-            [min(tally.bins.get(index, 0), COUNT_MAX) for index in filled] for tally in (self._events, self._censored)
+            [min(tally.bins.get(index, 0), _COUNT_MAX) for index in filled] for tally in (self._events, self._censored)
         )
         return WindowState(max(0.0, now_s - newest_s), filled, events, censored)
 

@@ -24,6 +24,7 @@ from gateway.workers.passing import Lane
 CALL_S_MAX: Final = 2.0  # for an answer about state
 PING_S: Final = 1.0
 _SILENT_PINGS: Final = 10  # in a row without an answer, after which a worker is ended; its streams hang
+_ANSWER_S: Final = PING_S * _SILENT_PINGS  # a busy worker may answer late
 _COUNTS_PINGS: Final = 5  # between two calls for counts; a killed worker loses at most these seconds
 _HELD_MAX: Final = 256  # connections that wait for a worker with room
 _HELD_S: Final = 0.02  # between two tries to pass them
@@ -67,7 +68,7 @@ class WorkerGroup:
     Args:
         tasks: owner of the tasks of the channels.
         emit: receives events.
-        on_ready: called with each worker that begins to serve, and with its message.
+        on_ready: called with each worker that can serve, and with its message; returns False to end it.
         on_change: called when a worker has begun or ended to serve.
         on_event: receives each event of a worker for the feed, encoded.
 
@@ -85,7 +86,7 @@ class WorkerGroup:
         self,
         tasks: asyncio.TaskGroup,
         emit: Callable[[Event], object],
-        on_ready: Callable[[Worker, Ready], object],
+        on_ready: Callable[[Worker, Ready], bool],
         on_change: Callable[[], object],
         on_event: Callable[[bytes], object],
     ) -> None:
@@ -204,11 +205,12 @@ class WorkerGroup:
         worker.silent_pings += 1  # a machine that was suspended misses one, however long that was
         if worker.silent_pings > _SILENT_PINGS:
             worker.reason = "it did not answer"
-            os.kill(worker.process, signal.SIGABRT)
+            is_first = worker.silent_pings == _SILENT_PINGS + 1
+            os.kill(worker.process, signal.SIGABRT if is_first else signal.SIGKILL)  # a stopped process ignores SIGABRT
         elif worker.pings % _COUNTS_PINGS:
-            worker.channel.call("ping", None, lambda reply: self._answered(worker, reply), PING_S)
+            worker.channel.call("ping", None, lambda reply: self._answered(worker, reply), _ANSWER_S)
         else:
-            worker.channel.call("counts", None, lambda reply: self._answered(worker, reply, counts=True), PING_S * 5)
+            worker.channel.call("counts", None, lambda reply: self._answered(worker, reply, counts=True), _ANSWER_S)
 
     def _answered(self, worker: Worker, reply: bytes | None, *, counts: bool = False) -> None:
         if reply is not None:
@@ -217,8 +219,10 @@ class WorkerGroup:
                 worker.counts = msgspec.msgpack.decode(reply, type=Counts)
 
     def _begin(self, worker: Worker, payload: bytes) -> None:
+        if not self._on_ready(worker, msgspec.msgpack.decode(payload, type=Ready)):
+            worker.channel.send("end")
+            return
         worker.is_ready, worker.ready_s = True, self._loop.time()
-        self._on_ready(worker, msgspec.msgpack.decode(payload, type=Ready))
         self._emit(WorkerChanged(self._loop.time(), worker.number, worker.process, ready=True))
         self._on_change()
         self._pass_held()

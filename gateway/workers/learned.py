@@ -5,14 +5,16 @@ does not grow; what cannot be added comes from the worker with the most samples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from gateway.estimation.fit import FitState
-from gateway.estimation.window import COUNT_MAX, WindowState
+from gateway.estimation.window import WindowState
 from gateway.pool.learned import LearnedModel, LearnedPool, LearnedReplica
 from gateway.pool.learning import ReplicaWindows
+
+_SAMPLES_MAX: Final = 100_000  # of a window: states that are added after each restart must not outweigh new samples
 
 _T = TypeVar("_T")
 
@@ -80,12 +82,14 @@ def _window(states: Sequence[WindowState | None]) -> WindowState | None:
     filled = [state for state in states if state is not None]
     if len(filled) < 2:
         return next(iter(filled), None)
-    events, censored = dict[int, int](), dict[int, int]()
+    counts = dict[int, tuple[int, int]]()
     for state in filled:
         for index, ended, given_up in zip(state.bins, state.events, state.censored, strict=True):
-            events[index] = min(COUNT_MAX, events.get(index, 0) + ended)
-            censored[index] = min(COUNT_MAX, censored.get(index, 0) + given_up)
-    bins = sorted(events)
-    return WindowState(
-        min(state.age_s for state in filled), bins, [events[i] for i in bins], [censored[i] for i in bins]
-    )
+            before = counts.get(index, (0, 0))
+            counts[index] = (before[0] + ended, before[1] + given_up)
+    total = sum(map(sum, counts.values()))
+    if total > _SAMPLES_MAX:
+        counts = {index: (e * _SAMPLES_MAX // total, c * _SAMPLES_MAX // total) for index, (e, c) in counts.items()}
+    bins = sorted(index for index, each in counts.items() if any(each))
+    events, censored = [counts[index][0] for index in bins], [counts[index][1] for index in bins]
+    return WindowState(min(state.age_s for state in filled), bins, events, censored)

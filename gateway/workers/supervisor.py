@@ -279,15 +279,16 @@ class Supervisor:
             number = await self._signals.get()
         return number
 
-    def _on_worker(self, worker: Worker, ready: Ready) -> None:
-        if worker.revision != self._revision:  # a switch or a reload while it began
-            worker.channel.send("end")
-            return
+    def _on_worker(self, worker: Worker, ready: Ready) -> bool:
+        """Report a worker that can serve; return False after a switch or a reload while it began."""
+        if worker.revision != self._revision:
+            return False
         self._control.send(ToTop(ready=worker.process))
         worker.channel.send("feed", self._feed.is_used)
         if ready.restored is not None and not self._reported and not self._started.is_set():
             self._reported = True
             self._learned.report(ready.restored, self._begun_age_s)
+        return True
 
     def _model_names(self) -> list[str]:
         return [model.name for model in self._settings.models]

@@ -100,12 +100,14 @@ class Top:
         workers: number of workers.
         children: functions of the forked processes.
         inherited: listening sockets, which only the supervisor keeps.
+        drain_s: time for the requests of the workers if the supervisor ends unexpectedly.
     """
 
-    def __init__(self, workers: int, children: Children, inherited: list[socket.socket]) -> None:
+    def __init__(self, workers: int, children: Children, inherited: list[socket.socket], drain_s: float) -> None:
         self._slots = [_Slot(number) for number in range(1, workers + 1)]
         self._children = children
         self._inherited = inherited
+        self._drain_s = drain_s
         self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._supervisor = 0
         self._code: int | None = None  # of the supervisor, once it has ended
@@ -124,6 +126,7 @@ class Top:
         with _signal_pipe() as received:
             self._supervisor = _fork(lambda: self._children.supervisor(self._theirs), [self._control])
             self._theirs.close()
+            self._control.setblocking(False)  # a supervisor that hangs must not stop this process
             for sock in self._inherited:
                 sock.close()
             try:
@@ -209,13 +212,19 @@ class Top:
             code = os.waitstatus_to_exitcode(status)
             if process == self._supervisor:
                 self._code = code if code >= 0 else 1
-                if not self._is_stopping and code < 0:
-                    _report("error", f"the supervisor {_ended(code)}; the gateway stops")
-                self._is_stopping = True
-                self._kill_s = self._kill_s or _now_s() + _KILL_S
+                self._on_supervisor_end(code)
             for slot in self._slots:
                 if slot.process == process:
                     self._on_worker_end(slot, code)
+
+    def _on_supervisor_end(self, code: int) -> None:
+        """Wait for the workers, which end after their requests."""
+        wait_s = _KILL_S
+        if code < 0 and self._kill_s is None:
+            _report("error", f"the supervisor {_ended(code)}; the gateway stops")
+            wait_s += self._drain_s
+        self._is_stopping = True
+        self._kill_s = self._kill_s or _now_s() + wait_s
 
     def _on_worker_end(self, slot: _Slot, code: int) -> None:
         now_s = _now_s()

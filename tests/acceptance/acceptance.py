@@ -6,6 +6,7 @@ in the table: milliseconds and megabytes. `faults`, `sharing` and `silence` run 
 minutes, and `silence` installs SDKs.
 """
 
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from stopping_scenarios import demo_ended, ended_by_the_second
 from stream_scenarios import BROKEN, ODD_BYTES, broken, compared, slowed
 from streaming_bench.simulation.provider_quota import LimitHeaders
 from unread_scenarios import READERS, UNREAD_BYTES_MAX, unread
+from worker_scenarios import broken_by, killed, spread, usage
 
 _SILENCE_S = 240.0
 _GAP_S_MAX = 15.5  # half a second for a busy machine
@@ -191,6 +193,31 @@ def discovery() -> Iterator[Line]:
     yield Line("loop blocked by a change of replicas", "<= 5", longest, max(look_up_ms, change_ms) <= 5)
 
 
+def workers() -> Iterator[Line]:
+    """Connections, failures and signals with several workers, and their memory and CPU beside a single process."""
+    for count, pause_s in ((8, 0.05), (32, 0.0), (256, 0.0), (256, 0.005)):
+        seen = run_real(spread(8, count, pause_s=pause_s))
+        measured = f"{seen.ratio:.2f}x: {seen.most} of {seen.mean:g}"
+        how = "one by one" if pause_s else "at once"
+        yield Line(f"busiest of 8 workers, {count} connections {how}", "<= 1.1x the mean", measured, seen.ratio <= 1.1)
+    loss = run_real(killed(4, 32))
+    measured = f"{loss.broken} of {loss.streams} streams; {loss.refused} of {loss.tried} requests failed"
+    fine = loss.broken == loss.own and loss.refused == 0
+    yield Line(f"a killed worker with {loss.own} streams", f"{loss.own} broken, 0", measured, fine)
+    yield Line("until it was replaced", "<= 2000", f"{1000 * loss.back_s:.0f}", loss.back_s <= 2)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        broken_streams = run_real(broken_by(number, 2, 100))
+        yield Line(f"100 streams broken by {number.name}", "0", str(broken_streams), broken_streams == 0)
+    one, two = run_real(usage(1, 3.0, 16)), run_real(usage(2, 3.0, 16))
+    most = max(two.pss_bytes) / 1e6
+    yield Line("memory of a worker after load", "<= 35", f"{most:.1f}", most <= 35)
+    ratio = two.cpu_s / one.cpu_s
+    measured = f"{ratio:.2f}x: {1e6 * two.cpu_s:.0f} and {1e6 * one.cpu_s:.0f} us"
+    yield Line("CPU of a request, 2 workers against 1 process", "<= 1.1x", measured, ratio <= 1.1)
+    measured = f"{two.per_s:.0f} and {one.per_s:.0f}, client and replica on the same cores"
+    yield Line("requests a second, 2 workers and 1 process", "no bound", measured, True)
+
+
 def quotas() -> Iterator[Line]:
     """429s with quotas at 1.12 times the traffic, hedged against not hedged on the same requests, in virtual time."""
     for others in (0.0, 0.5):
@@ -277,6 +304,7 @@ PARTS = (
     discovery,
     quotas,
     ledgers,
+    workers,
 )
 ON_REQUEST = (faults, sharing, silence)
 

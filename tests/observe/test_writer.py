@@ -4,11 +4,15 @@ import errno
 import fcntl
 import os
 import select
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from checkout import ROOT
 from gateway.observe.writer import LineWriter
 
 
@@ -111,3 +115,31 @@ def test_a_full_disk_is_reported(fits: int, pipe: tuple[int, int], monkeypatch: 
     writer.close()
     assert [error.strerror for error in errors] == ["No space left on device"]
     assert writer.lost == 3
+
+
+_WRITING = """
+import os, sys
+from gateway.observe.writer import LineWriter
+letter, fd, lock = sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3])
+writer = LineWriter(fd, lambda lines: b"", lock=lock, buffer_bytes_max=100_000_000)
+for number in range(200):
+    writer.write(letter * (1 + number * 37 % 9000) + b"\\n")
+writer.close()
+writer._thread.join()
+"""
+
+
+def test_lines_of_several_processes_never_mix(pipe: tuple[int, int], tmp_path: Path) -> None:
+    """Processes that share a pipe write whole lines, also those that a pipe does not take at once."""
+    reading, writing = pipe
+    with (tmp_path / "lock").open("wb") as lock:
+        fds = (writing, lock.fileno())
+        processes = [
+            subprocess.Popen([sys.executable, "-c", _WRITING, letter, *map(str, fds)], cwd=ROOT, pass_fds=fds)
+            for letter in "abc"
+        ]
+        size = 3 * sum(2 + number * 37 % 9000 for number in range(200))
+        lines = _read(reading, size).splitlines()
+        assert [process.wait() for process in processes] == [0, 0, 0]
+    assert len(lines) == 600
+    assert all(len(set(line)) == 1 for line in lines)

@@ -67,6 +67,26 @@ async def house(folder: Path) -> AsyncIterator[House]:
         made.gateway.close()
 
 
+def test_a_configuration_that_is_given_up_changes_nothing(tmp_path: Path) -> None:
+    """A prepared topology that is abandoned leaves weights, memory and the serving objects as they were."""
+
+    async def main() -> None:
+        async with house(tmp_path) as home:
+            gateway, replica = home.gateway, home.replica("a")
+            serving, memory = gateway._routes.serving, gateway._topology.memory
+            before = (replica.weight, replica.backup_only, memory.bytes_max)
+            rows = [{"name": "a", "kind": "simulated", "base_url": home.urls["a"], "weight": 7}]
+            home.write(models=[{"name": "m", "replicas": rows}], limits={"buffered_bodies_max": "20MB"})
+            prepared = gateway.prepare(await asyncio.to_thread(home.read))
+            assert (replica.weight, memory.bytes_max) == (7, 20_000_000)
+            gateway.abandon(prepared)
+            assert (replica.weight, replica.backup_only, memory.bytes_max) == before
+            assert gateway._routes.serving is serving
+            assert home.replica("b") is not None
+
+    run_real(main())
+
+
 def test_what_has_not_changed_is_kept(tmp_path: Path) -> None:
     """Replicas keep their learned latencies and breakers; only a changed one starts anew."""
 

@@ -1,0 +1,190 @@
+"""The states of several workers as that of one gateway."""
+
+from dataclasses import replace
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.estimation.tokens import TokenScale
+from gateway.estimation.window import Window
+from gateway.hedging.outcomes import Outcome
+from gateway.observe.instruments import Instruments
+from gateway.observe.process import ProcessValue
+from gateway.observe.recorder import Recorder
+from gateway.observe.state import LimitState, QuotaState
+from gateway.observe.usage import UsageTable
+from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
+from gateway.pool.pool import Pool
+from gateway.workers.learned import merged_learned
+from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process
+from pooled import pool as make_pool
+from pooled import send
+from sample_events import ADMISSION, EVENTS, pool
+
+_TIMES_S = st.lists(st.floats(0.01, 5.0), min_size=1, max_size=40)
+
+
+def test_pools_add_up() -> None:
+    """Amounts are added, the worst breaker counts, and quantiles are those of the worker with the most samples."""
+    first = pool("m")
+    busy = replace(first.replicas[0], in_flight=4, breaker="half_open", samples=900, ttft_p50_s=0.3)
+    second = replace(first, hedging_on=False, replicas=(busy, *first.replicas[1:]))
+    [merged] = merged_pools([[first], [second]])
+    assert not merged.hedging_on
+    assert merged.budget_level == 2 * first.budget_level
+    replica = merged.replicas[0]
+    assert (replica.in_flight, replica.breaker, replica.samples) == (7, "half_open", 900)
+    assert replica.ttft_p50_s == 0.3
+    assert len(merged.replicas) == len(first.replicas)
+
+
+def test_limits_count_what_all_workers_have_spent() -> None:
+    """A configured limit loses what each worker has spent; of limits in responses, the newest counts."""
+    limit = LimitState("requests", 60.0, 100.0, 90.0, observed=False, enforced=True, age_s=None)
+    seen = replace(limit, resource="tokens", observed=True, age_s=5.0, left=40.0)
+    newer = replace(seen, age_s=1.0, left=30.0)
+    states = [
+        replace(pool("m"), quotas=(QuotaState("q", cooling_s, (limit, each), 10, 6, 4),))
+        for cooling_s, each in ((0.0, seen), (2.5, newer))
+    ]
+    [merged] = merged_pools([[state] for state in states])
+    [quota] = merged.quotas
+    assert [each.left for each in quota.limits] == [80.0, 30.0]
+    assert (quota.cooling_s, quota.reserved, quota.settled, quota.released) == (2.5, 20, 12, 8)
+
+
+def test_admission_adds_up() -> None:
+    """Requests, queues and bytes are added; of a key's rates the least is left."""
+    key = replace(ADMISSION.keys[0], requests_left=9)
+    merged = merged_admission([ADMISSION, replace(ADMISSION, keys=(key,))])
+    [model], [key] = merged.models, merged.keys
+    assert (model.in_flight, model.waiting, model.waiting_by_key) == (16, 6, {"team-a": 4, "team-b": 2})
+    assert (key.in_flight, key.requests_left, key.tokens_left) == (20, 9, None)
+    assert merged.body_bytes == 2 * ADMISSION.body_bytes
+
+
+def test_values_of_processes_add_up() -> None:
+    """CPU time and memory are added, the start is that of the first process."""
+    names = {"process_cpu_seconds": 5.0, "process_start_time_seconds": 2.0, "ttft_gateway_build_info": 1.0}
+    rows = [[ProcessValue(name, "", "gauge", value + more) for name, value in names.items()] for more in (0.0, 0.5)]
+    assert [value.value for value in merged_process(rows)] == [10.5, 2.0, 1.5]
+
+
+def test_counters_and_usage_add_up_after_the_channel() -> None:
+    """What two processes count, encoded and added, is what one process counts of all their events."""
+    one, added = Instruments(), Instruments()
+    both, usage = UsageTable(), UsageTable()
+    recorder = Recorder(one)
+    for _ in range(2):
+        own, own_usage = Instruments(), UsageTable()
+        own_recorder = Recorder(own)
+        for event in EVENTS:
+            recorder.on_event(event)
+            own_recorder.on_event(event)
+            both.on_event(event)
+            own_usage.on_event(event)
+        for target, dump in ((added, own.dump()), (usage, own_usage.dump())):
+            target.add(msgspec.msgpack.decode(msgspec.msgpack.encode(dump), type=_kind(dump)))
+    assert _lines(added) == _lines(one)
+    assert usage.report().rows == both.report().rows
+
+
+def _kind(dump: object) -> object:
+    return dict[str, list[tuple[tuple[str, ...], list[float]]]] if isinstance(dump, dict) else type(dump)
+
+
+def _lines(instruments: Instruments) -> list[tuple[str, dict[str, str], float]]:
+    return [
+        (name, labels, round(value, 9)) for family in instruments.families() for name, labels, value in family.lines()
+    ]
+
+
+def test_descriptions_add_up() -> None:
+    """The description of a model has sums of what is under way, and estimates of the busiest worker."""
+    replica = {
+        "replica": "a",
+        "ttft_ms": {"samples": 3, "p50": 100.0},
+        "out": False,
+        "breaker": "closed",
+        "suspect": False,
+        "in_flight": 1,
+        "pending_prompt_tokens": 10,
+    }
+    row = {
+        "pool": "m",
+        "hedging": "on",
+        "budget": {"share": 0.1, "requests": {"level": 1.5, "cap": 2.0}},
+        "ttft_x": {"samples": 3},
+        "quotas": [{"quota": "q", "cooling_s": 0.0, "tokens": {"reserved": 5}}],
+        "replicas": [replica],
+    }
+    other = {**row, "ttft_x": {"samples": 9}, "hedging": "off"}
+    other["replicas"] = [{**replica, "ttft_ms": {"samples": 9, "p50": 70.0}, "breaker": "open"}]
+    merged = merged_description([{"model": "m", "pools": [row]}, {"model": "m", "pools": [other]}])
+    assert merged is not None
+    [shown] = merged["pools"]
+    assert (shown["hedging"], shown["budget"]["requests"]) == ("off", {"level": 3.0, "cap": 4.0})
+    assert shown["quotas"][0]["tokens"] == {"reserved": 10}
+    [both] = shown["replicas"]
+    assert (both["ttft_ms"]["p50"], both["in_flight"], both["breaker"]) == (70.0, 2, "open")
+    assert merged_description([]) is None
+
+
+def _learned(pool: Pool) -> dict[str, LearnedModel]:
+    state = list(learned_pool(pool, 100.0))[-1]
+    assert isinstance(state, LearnedPool)
+    return {"m": LearnedModel(TokenScale().state, {pool.name: state})}
+
+
+def _taught(times_s: list[float]) -> Pool:
+    pool = make_pool(None, None)
+    for number, ttft_s in enumerate(times_s):
+        attempt = send(pool, number % 2, 90.0)
+        attempt.content_s = 90.0 + ttft_s
+        pool.on_content(attempt, attempt.content_s)
+        pool.on_end(attempt, Outcome.FINISHED, attempt.content_s, None)
+    return pool
+
+
+@given(_TIMES_S, _TIMES_S)
+def test_learned_windows_add_bin_by_bin(first: list[float], second: list[float]) -> None:
+    """The windows of two workers have the samples of both, to the bin, and a pool can begin with the sum."""
+    merged = merged_learned([_learned(_taught(first)), _learned(_taught(second)), {}])
+    [learned] = merged["m"].pools.values()
+    for position, name in enumerate(learned.replicas):
+        window = Window()
+        for times_s in (first, second):
+            for ttft_s in times_s[position::2]:
+                window.add_event((90.0 + ttft_s) - 90.0, 100.0)
+        expected, found = window.state(100.0), learned.replicas[name].windows.ttft
+        assert (expected is None) == (found is None)
+        if expected is not None and found is not None:
+            assert (found.bins, found.events) == (expected.bins, expected.events)
+    pool = make_pool(None, None)
+    assert restore_pool(pool, learned, 0.0, 100.0)
+    assert merged_learned([merged, merged])["m"].pools.keys() == merged["m"].pools.keys()
+
+
+def test_windows_that_are_added_again_and_again_stay_small() -> None:
+    """Samples that are added after each of many restarts are scaled down, in their proportions."""
+    learned = _learned(_taught([0.1, 0.1, 0.1, 2.0] * 10))
+    for _ in range(20):
+        learned = merged_learned([learned] * 8)
+    [pool] = learned["m"].pools.values()
+    window = pool.replicas["a"].windows.ttft
+    assert window is not None
+    assert window.events == [100_000]
+    other = pool.replicas["b"].windows.ttft
+    assert other is not None
+    assert other.events == [50_000, 50_000]
+
+
+def test_the_mean_of_equal_fits_is_the_same_fit() -> None:
+    """A state that all workers began with does not grow when it is added."""
+    learned = _learned(_taught([0.1, 0.2, 0.15, 0.3] * 10))
+    [pool] = merged_learned([learned, learned, learned])["m"].pools.values()
+    [one] = learned["m"].pools.values()
+    assert pool.learning.contents == one.learning.contents
+    for found, expected in zip(pool.learning.predictor.fit.matrix, one.learning.predictor.fit.matrix, strict=True):
+        assert abs(found - expected) <= 1e-9 * expected
