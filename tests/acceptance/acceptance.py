@@ -3,13 +3,15 @@
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
 in the table: milliseconds and megabytes. `faults`, `sharing` and `silence` run only when they are named: they take
-minutes, and `silence` installs SDKs.
+minutes, and `silence` installs SDKs. `redis` and `redis_crowd` start redis-server (Debian: apt install redis-server).
 """
 
 import signal
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from accounted import SHARE, disagreements, traffic
@@ -21,6 +23,7 @@ from gateway.hedging.charges import Disposition
 from hot_path import Fleet, cost, longest_slice
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
+from redis_scenarios import REDIS_LIMIT, TROUBLES, crowd, shared
 from running import run_real
 from share_scenarios import EVEN, LIMIT, SKEWED
 from share_scenarios import run as run_fleet
@@ -257,6 +260,27 @@ def silence() -> Iterator[Line]:
         yield Line(what, "1 call, gap <= 15", measured, fine)
 
 
+def redis() -> Iterator[Line]:
+    """Results of four heads at twice a limit that they share, with a server that goes away."""
+    for trouble in TROUBLES:
+        with tempfile.TemporaryDirectory() as folder:
+            seen = run_real(shared(Path(folder), trouble))
+        over = f"over by {seen.over:.1f} of {REDIS_LIMIT}, {100 * seen.admitted:.0f} % of what is allowed"
+        waited = f"longest wait {1000 * seen.wait_s:.0f}, {seen.errors} errors, back after {1000 * seen.back_s:.0f}"
+        fine = seen.over <= 0.01 * REDIS_LIMIT and seen.errors == 0 and seen.wait_s <= 0.11 and seen.back_s <= 2.0
+        must_be = "over <= 1 %, back <= 2000"
+        yield Line(f"a shared limit, Redis {trouble}", must_be, f"{over}; {waited}", fine and seen.admitted >= 0.9)
+
+
+def redis_crowd() -> Iterator[Line]:
+    """Cost of 1,000 heads for one server; for a quiet machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        cost = run_real(crowd(Path(folder), 1000, 10.0))
+    cores, kb = 1000 * cost.due * cost.batch_s, cost.due * cost.batch_bytes / 1000
+    measured = f"{cores:.2f} cores, {kb:.1f} kB/s a head; {cost.sent:.1f} of {cost.due:.1f} batches/s sent"
+    yield Line("1,000 heads at one Redis", "<= 0.5, <= 20", measured, cores <= 0.5 and kb <= 20)
+
+
 def faults() -> Iterator[Line]:
     """Results of 10,000 streams under 22 kinds of faults at once, without and with recovery."""
     for recovery in ("off", "replay"):
@@ -305,8 +329,9 @@ PARTS = (
     quotas,
     ledgers,
     workers,
+    redis,
 )
-ON_REQUEST = (faults, sharing, silence)
+ON_REQUEST = (faults, redis_crowd, sharing, silence)
 
 
 def main() -> int:
