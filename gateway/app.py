@@ -180,6 +180,8 @@ class Gateway:
             self._admin.close()
         for race in tuple(self._routes.active):
             race.shut_down()
+        for loser in tuple(self._runtime.living):
+            loser.stop()
 
     async def discover(self) -> None:
         """Find the replicas of models with a source, once before the first request; then follow the sources."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.hedging.charges import Charge
+from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api, FastEnum, Usage
 
@@ -132,6 +133,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
         beyond_boundary: replicas that could not be tried because they are on another side of a boundary.
         recoveries: every attempt to continue its broken stream.
         trace_id: id of the caller's trace; None without one.
+        measured: measurement of what its hedge saved; None without one.
     """
 
     at_s: float
@@ -159,6 +161,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     queued_s: float = 0.0
     work_s: float | None = None
     trace_id: str | None = None
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)

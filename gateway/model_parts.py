@@ -17,6 +17,7 @@ from gateway.config.discovered import pool_name
 from gateway.estimation.tokens import TokenScale
 from gateway.events import ParamsDropped
 from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.measure import MeasureShares
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
 from gateway.limits.budget import RetryBudget
@@ -285,6 +286,7 @@ def hedge_parameters(
         crossing=crossing,
         hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
         first_token=first_token,
+        measure=MeasureShares(settings.measure.losers, settings.measure.holdout),
     )
 
 

@@ -7,6 +7,7 @@ configuration file. Rules are in rules.py and settings.py, the wording of pydant
 
 import re
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +15,6 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from gateway.config import settings as settings_module
 from gateway.config.descriptions import attribute_docs
 from gateway.config.document import Document, Loc, Position, read_yaml
 from gateway.config.errors import ConfigError, ConfigProblem, finding
@@ -124,7 +124,8 @@ def json_schema() -> dict[str, object]:
     """Return the JSON schema of the file, for editors."""
     schema = Settings.model_json_schema()
     definitions = {"Settings": schema, **schema["$defs"]}
-    descriptions = attribute_docs(settings_module)
+    modules = {section.__module__ for section in sections().values()}
+    descriptions = {name: docs for module in modules for name, docs in attribute_docs(sys.modules[module]).items()}
     for section in set(sections().values()):
         defaults = section.model_construct().model_dump(mode="json", by_alias=True, warnings=False)
         properties = definitions[section.__name__]["properties"]

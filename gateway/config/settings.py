@@ -9,11 +9,12 @@ Units: `_s` seconds, `_bytes` bytes, shares are fractions of 1; the rest are cou
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from gateway.config.kinds import Kind
+from gateway.config.model_sections import MeasureSettings, QueueSettings
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader
 from gateway.config.section import Section
 from gateway.config.values import (
@@ -36,7 +37,6 @@ from gateway.config.values import (
     Size,
     Switch,
     Workers,
-    no_boolean,
 )
 from providers.catalog import CATALOG, Auth
 
@@ -245,15 +245,8 @@ class HedgeSettings(Section):
     """Hedge also where answers begin with hidden reasoning."""
     routing: Routing = "predicted"
     """Strategy that chooses the first replica of a request."""
-
-
-class QueueSettings(Section):
-    """Queue of requests for a model at its `concurrency`."""
-
-    max: Annotated[int, Field(ge=0), BeforeValidator(no_boolean)] = 100
-    """Maximum number of queued requests."""
-    timeout_s: Duration = 5.0
-    """Maximum time in the queue."""
+    measure: MeasureSettings = Field(default=MeasureSettings(), examples=["{losers: 1%, holdout: 1%}"])
+    """Measurement of what hedging saves; off by default."""
 
 
 class ModelSettings(Section):

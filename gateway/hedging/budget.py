@@ -105,6 +105,19 @@ class HedgeBudget:
         self.requests.release(tickets.request)
         self.cost.release(tickets.cost)
 
+    def spend_living(self, replica: Replica, prompt_tokens: float) -> None:
+        """Charge the reading of a lost attempt to its first token: one token, on an engine also the rest of the prompt.
+
+        Nothing is charged where the whole answer is billed anyway: the hedge was charged for it.
+        """
+        if replica.bills_cancelled:
+            return
+        prompt = prompt_tokens if replica.batches else 0.0  # at most: part of it is computed already
+        if self.unit is BudgetUnit.TOKENS:
+            self.cost.spend(prompt + 1.0)
+        else:
+            self.cost.spend((replica.prices or _FREE).cost(prompt, 0.0, 1.0))
+
     def why_not(self, cost: float) -> str:
         """Describe the credits that are missing, for the log."""
         requests_left, cost_left = self.requests.credit, self.cost.credit

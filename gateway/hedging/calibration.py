@@ -107,6 +107,10 @@ class Calibration:
         waited_s = expected.waited_s + ran_s
         self._add(expected, curve.remaining_s(predicted_s=expected.predicted_s, waited_s=waited_s), ran_s, won=True)
 
+    def add_measured(self, expected: Expectation, saved_s: float, ran_s: float) -> None:
+        """Add a hedge that brought the first content after `ran_s`, and whose saving was measured."""
+        self._add(expected, saved_s, ran_s, won=True)
+
     def add_lost(self, expected: Expectation, ran_s: float) -> None:
         """Add a hedge that ran for `ran_s`, until another attempt brought the first content."""
         self._add(expected, 0.0, ran_s, won=False)

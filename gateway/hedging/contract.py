@@ -65,6 +65,7 @@ class Forecast(msgspec.Struct):
         tickets: credits taken for this hedge; None if the attempt is no hedge.
         quota: ticket of the replica's quota; None without a quota.
         by_work: True if its first token is a sign of work, False if it is content.
+        exact: True if the attempt that it beat is read on, so that its saving will be known.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Forecast(msgspec.Struct):
     tickets: "HedgeTickets | None"
     quota: QuotaTicket | None
     by_work: bool = False
+    exact: bool = False
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):

@@ -45,6 +45,7 @@ class Denial(enum.Enum):
     ONE_REPLICA = "one_replica"  # no other replica is configured in the pool and boundary
     BILLED = "billed"  # every other replica bills cancelled requests
     BILLING_UNKNOWN = "billing_unknown"  # every other replica bills cancelled requests, or may
+    HOLDOUT = "holdout"  # withheld, to measure what hedging saves
     HIDDEN_REASONING = "hidden_reasoning"  # answers begin with hidden reasoning
 
 

@@ -6,6 +6,7 @@ Units: seconds; shares are fractions of 1.
 from dataclasses import dataclass
 
 from gateway.hedging.budget import BudgetUnit
+from gateway.hedging.measure import NOT_MEASURED, MeasureShares
 from gateway.hedging.plan import FirstEvent, Policy
 from gateway.routing.strategies import Crossing, Routing
 from providers.base import FirstToken
@@ -30,6 +31,7 @@ class HedgeParameters:
         hedge_hidden_reasoning: True to hedge also models whose answers begin with reasoning that is not shown.
         sampled_event: event whose times the policy `quantile` learns from.
         answered_by: event after which an attempt is not hedged any more.
+        measure: shares of the hedges whose saving is measured.
     """
 
     policy: Policy
@@ -47,3 +49,4 @@ class HedgeParameters:
     first_token: FirstToken = "any"
     sampled_event: FirstEvent = FirstEvent.CONTENT
     answered_by: FirstEvent = FirstEvent.CONTENT
+    measure: MeasureShares = NOT_MEASURED

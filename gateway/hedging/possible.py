@@ -22,6 +22,7 @@ EXPLANATIONS: Final[Mapping[Denial, str]] = {
     Denial.BILLED: "every other replica bills cancelled requests",
     Denial.BILLING_UNKNOWN: "every other replica bills cancelled requests, or may",
     Denial.HIDDEN_REASONING: "its answers begin with hidden reasoning, without an informative sign of work",
+    Denial.HOLDOUT: "the hedge was withheld, to measure what hedging saves",
     Denial.NO_REPLICA: "no other healthy replica is available",
 }
 

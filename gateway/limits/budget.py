@@ -130,6 +130,10 @@ class CreditBudget:
             ticket.is_open = False
             self._credit += ticket.cost - cost
 
+    def spend(self, cost: float) -> None:
+        """Charge a cost that a hedge has caused later; it may leave a debt."""
+        self._credit -= cost
+
     def release(self, ticket: Ticket) -> None:
         """Give back the credits of a hedge that was not sent."""
         self.settle(ticket, 0.0)

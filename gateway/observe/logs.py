@@ -45,6 +45,7 @@ from gateway.events import (
     WorkerChanged,
 )
 from gateway.hedging.charges import Charge, Disposition, costs
+from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
 from providers.base import Api, Usage
 
@@ -140,6 +141,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     queued_ms: float | None = None
     trace_id: str | None = None
     worker: int | None = None
+    measured: Measured | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -267,6 +269,7 @@ def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> Re
         queued_ms,
         event.trace_id,
         worker,
+        event.measured,
     )
 
 
@@ -321,6 +324,8 @@ def _request_text(line: RequestLine) -> str:
         parts.append("beyond_boundary=" + ",".join(line.beyond_boundary))
     if line.never_hedged is not None:
         parts.append(f"never_hedged={line.never_hedged.value}")
+    if line.measured is not None and line.measured.drawn:
+        parts.append(f"measured={line.measured.instrument.value}")
     parts += [f"{disposition.value}={cost:.6g}" for disposition, cost in line.cost.items()]
     parts += [_recovery_text(recovery) for recovery in line.recoveries]
     parts += [_attempt_text(attempt) for attempt in line.attempts]

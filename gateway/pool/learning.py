@@ -198,6 +198,13 @@ class Learning:
         elif plan is not None and plan.curve is not None:
             self.calibration.add_won(expected, plan.curve, ran_s)
 
+    def add_measured_hedge(self, expected: Expectation | None, ran_s: float, saved_s: float) -> None:
+        """Add a hedge that brought the first content after `ran_s`, and whose saving was measured."""
+        if expected is None:
+            self.rescues.add(won=True)
+        else:
+            self.calibration.add_measured(expected, saved_s, ran_s)
+
     def add_answer(self, tokens: int, now_s: float) -> None:
         """Add the length of an answer."""
         self._answers.add_event(float(tokens), now_s)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from gateway.estimation.first_token import FirstTokenChoice
 from gateway.hedging.budget import HedgeBudget
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.measure import NOT_MEASURED
 from gateway.hedging.outcomes import Denial
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Policy
@@ -48,6 +49,7 @@ class PoolParts:
         self.settings = settings
         self.is_single = len(self.replicas) < 2
         self.max_hedges = 0 if settings.policy is Policy.OFF else settings.max_hedges  # of a request
+        self.measures = settings.measure != NOT_MEASURED
         self.prefills = any(replica.prefills for replica in replicas)  # some can continue a given answer
         self.hedging_on = True  # the on-call switch
         self.stops_at_headers = settings.answered_by is FirstEvent.HEADERS

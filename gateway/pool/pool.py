@@ -17,6 +17,7 @@ from gateway.hedging.charges import Disposition, charge
 from gateway.hedging.contract import AttemptView, Denied, Forecast, Hedge, HedgeTickets, Primary, RequestFacts
 from gateway.hedging.explanations import why_hedged, why_low_gain, why_no_quota
 from gateway.hedging.gate import Candidate, Deny, WaitingAttempt
+from gateway.hedging.measure import Measured, draw
 from gateway.hedging.outcomes import OUTCOME_EFFECTS, Bill, BreakerSignal, Denial, Outcome, Sample, was_answering
 from gateway.hedging.plan import Policy
 from gateway.hedging.possible import EXPLANATIONS
@@ -148,6 +149,26 @@ class Pool(PoolParts):
         tickets = self.budget.reserve(cost, now_s, decision.expected)
         self.learning.second_hedges.count(second=len(tried) > 1)
         return Hedge(replica, tickets, why_hedged(late.name, waited_s, predicted_s, decision.gain_s))
+
+    # the measurement of what hedges save
+
+    def measure(self, late: AttemptView, number: int, rand: float) -> Measured | None:
+        """Draw the measurement of a hedge that was granted for attempt `number` of its request."""
+        is_slow = self.learning.predictor.level_median > _SLOW_LEVEL
+        return draw(self.settings.measure, number, cheap=not (late.replica.batches and is_slow), rand=rand)
+
+    def on_lives(self, loser: AttemptView, winner: AttemptView) -> None:
+        """Charge an attempt that has lost and is read on; the saving of its winner will be exact."""
+        if loser.forecast is not None:
+            self.budget.spend_living(loser.replica, loser.forecast.uncached)
+        if winner.forecast is not None and winner.first_token_s is None:
+            winner.forecast.exact = True
+
+    def on_lived(self, winner: AttemptView, saved_s: float) -> None:
+        """Learn how much a winner has saved, after the attempt that lost has shown its first token."""
+        forecast, first_s = winner.forecast, winner.first_token_s
+        if forecast is not None and forecast.exact and forecast.tickets is not None and first_s is not None:
+            self.learning.add_measured_hedge(forecast.tickets.expected, first_s - winner.start_s, saved_s)
 
     # events of an attempt
 
@@ -311,7 +332,7 @@ class Pool(PoolParts):
         name, ttft_s, load = attempt.replica.name, now_s - attempt.start_s, self.loads.of[attempt.replica]
         load.pending = max(0.0, load.pending - forecast.uncached)
         load.stalls.first_content(forecast.number, now_s)
-        if forecast.tickets is not None:
+        if forecast.tickets is not None and not forecast.exact:
             self.learning.add_hedge(forecast.tickets.expected, ttft_s, won=True)
         if self._is_sample(forecast):
             self.learning.predictor.add(name, ttft_s, forecast.uncached, forecast.pending, now_s)

@@ -71,6 +71,7 @@ class Attempt:
         outcome: outcome, None while it runs.
         deadlines: deadlines until its first content.
         forecast: the pool's forecast, None if it has none.
+        lives: True if it has lost its race and is still read (`living.py`).
         retry_after_s: Retry-After of a 429 or 503, None without one.
     """
 
@@ -96,6 +97,7 @@ class Attempt:
         "generated_s",
         "headers_s",
         "last_s",
+        "lives",
         "malformed",
         "outcome",
         "pool",
@@ -145,6 +147,7 @@ class Attempt:
         self.empty = False
         self.outcome: Outcome | None = None
         self.forecast: Forecast | None = None
+        self.lives = False
         self.deadlines = deadlines
         self._finished = False  # a finish_reason was seen
         self._stream: Stream | None = None
@@ -164,6 +167,11 @@ class Attempt:
         self._forward = write
         for raw in held:
             write(raw)
+
+    def lives_for(self, listener: AttemptListener) -> None:
+        """Report to another listener from now on: the attempt has lost its race."""
+        self._race = listener
+        self.lives = True
 
     def pause(self) -> None:
         """Stop reading: the client is slow."""
@@ -238,8 +246,8 @@ class Attempt:
 
     @property
     def live(self) -> bool:
-        """True while it has not ended and content may still arrive."""
-        return self.outcome is None and not self.empty
+        """True while it has not ended and content may still arrive for the client."""
+        return self.outcome is None and not self.empty and not self.lives
 
     # Sink
 

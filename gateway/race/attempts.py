@@ -8,26 +8,40 @@ Units: seconds of the loop's clock.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from gateway.events import AttemptFailed, BreakerChanged, HedgeDenied, HedgeFired, Role
 from gateway.hedging.contract import Denied, Hedge, HedgeTickets, Primary, RequestFacts
+from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
+from gateway.hedging.possible import EXPLANATIONS
 from gateway.pool.pool import Pool
 from gateway.race.attempt import Attempt, AttemptListener
 from gateway.race.context import Caller, Model, Runtime
-from gateway.race.deadlines import AttemptDeadlines
+from gateway.race.deadlines import deadlines_of
 from gateway.race.failures import RetryHint, classify, concerns_request
+from gateway.race.living import LivingLoser, may_live
 from gateway.race.recovery import Recovery
-from gateway.race.retry_plan import TRIES_MAX, GiveUp, RetryPlan, SendTo, WaitUntil, attempt_limit
+from gateway.race.retry_plan import (
+    FIRST_CHOICE,
+    TRIES_MAX,
+    GiveUp,
+    RetryPlan,
+    SendTo,
+    WaitUntil,
+    attempt_limit,
+    beyond_boundary,
+    why_started,
+)
 from gateway.routing.replicas import BreakerState, Replica
-from providers.base import PASSED_THROUGH, Call
+from providers.base import Call
 from providers.errors import Unsupported, UpstreamError
 
 _PRIMARY: Final = Role.PRIMARY  # looked up once: in its class, a member is slow on Python 3.11
-_FIRST_CHOICE: Final = "first choice"  # the reason for a primary
 _HEDGED: Final = (None, Denial.KEY)  # a key's denial is reported if the request is late
 _AGAIN_S_MIN: Final = 0.001  # shortest time between two hedge decisions about one attempt, whatever the settings
 _CUT_SHORT: Final = (Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED)  # ended by the gateway, not by the replica
@@ -44,6 +58,9 @@ class Attempts:
         denials: distinct reasons for which a hedge was denied, in order.
         denied_why: text of the last denial with its numbers, None without one.
         beyond: names of replicas that were not tried because of a boundary.
+        measured: measurement of the first granted hedge; None without one.
+        living: attempt that has lost and is still read; None without one.
+        on_loser_ended: called after its end; None while nothing waits for it.
     """
 
     __slots__ = (
@@ -60,6 +77,9 @@ class Attempts:
         "errors",
         "facts",
         "hedges",
+        "living",
+        "measured",
+        "on_loser_ended",
         "sent",
     )
 
@@ -78,6 +98,9 @@ class Attempts:
         self.denials: list[Denial] = []
         self.denied_why: str | None = None
         self.beyond: tuple[str, ...] = ()
+        self.measured: Measured | None = None
+        self.living: LivingLoser | None = None
+        self.on_loser_ended: Callable[[], None] | None = None
 
     @property
     def has_rejection(self) -> bool:
@@ -102,7 +125,7 @@ class Attempts:
             return None
         if primary is None:
             return None
-        return self._launch(racer, pool, primary.replica, _PRIMARY, _FIRST_CHOICE, primary=primary)
+        return self._launch(racer, pool, primary.replica, _PRIMARY, FIRST_CHOICE, primary=primary)
 
     def next(self, racer: AttemptListener, role: Role) -> Attempt | WaitUntil | GiveUp:
         """Send a primary or failover if possible now; otherwise return the time to wait for, or `GiveUp`."""
@@ -142,7 +165,7 @@ class Attempts:
         """Send a backup for a late attempt if its pool approves; None if it does not."""
         pool, runtime = late.pool, self._runtime
         late.deadlines.hedge_s = math.inf
-        if self.hedges >= pool.max_hedges:
+        if self.hedges >= pool.max_hedges or (self.measured is not None and self.measured.withheld):
             return None
         limit = attempt_limit(self.sent, self.facts, now_s)
         if limit is not None and self.facts.hedge_off is None:  # else the pool reports why
@@ -158,6 +181,11 @@ class Attempts:
             if decision.reason not in self.denials:
                 self.denials.append(decision.reason)
                 runtime.emit(HedgeDenied(now_s, request_id, name, decision.reason, waited_s))
+            return None
+        if pool.measures and self._withholds(late, live, decision.tickets, now_s):
+            self.denials.append(Denial.HOLDOUT)
+            self.denied_why = EXPLANATIONS[Denial.HOLDOUT]
+            runtime.emit(HedgeDenied(now_s, request_id, name, Denial.HOLDOUT, waited_s))
             return None
         self.hedges += 1
         backup = self._launch(racer, pool, decision.replica, Role.BACKUP, decision.why, decision.tickets)
@@ -204,8 +232,24 @@ class Attempts:
     def close_others(self, winner: Attempt, *, keep_empty: bool = False) -> None:
         """Cancel all other attempts: they have lost; `keep_empty`: except complete answers without content."""
         for other in self.sent:
-            if other is not winner and not (keep_empty and other.empty):
+            if other is winner or (keep_empty and other.empty) or other.lives:
+                continue
+            if self.measured is None or not self._lets_live(self.measured, other, winner):
                 self.close(other, Outcome.LOST)
+
+    def loser_ended(self, loser: LivingLoser, error: UpstreamError | None, *, observed: bool) -> None:
+        """End an attempt that had lost and was read on; learn from it if it was observed."""
+        attempt, self.living = loser.attempt, None
+        if observed and self.measured is not None:
+            self.measured = msgspec.structs.replace(self.measured, observed=True)
+        if attempt.content_s is not None:
+            self.first_content(attempt)
+        self.close(attempt, Outcome.LOST, error)
+        if observed and attempt.end_s is not None:
+            self._runtime.safely("measure", attempt.pool.on_lived, None, loser.winner, attempt.end_s - loser.won_s)
+        ended, self.on_loser_ended = self.on_loser_ended, None
+        if ended is not None:
+            ended()
 
     def close(self, attempt: Attempt, outcome: Outcome, error: UpstreamError | None = None) -> None:
         """End an attempt, once, and settle its reservations."""
@@ -238,6 +282,26 @@ class Attempts:
         )
 
     # inside
+
+    def _withholds(self, late: Attempt, live: Sequence[Attempt], tickets: HedgeTickets, now_s: float) -> bool:
+        """Draw the measurement of the first granted hedge; return True if the hedge must not be sent."""
+        is_first = self.measured is None and not self.hedges and len(live) == 1 and now_s < late.deadlines.timeout_s
+        if not is_first or late.deadlines.timeout_s == math.inf:  # only times of first tokens are measured
+            return False
+        number, rand = self.sent.index(late), self._runtime.rand()
+        self.measured = self._runtime.safely("measure", late.pool.measure, None, late, number, rand)
+        if self.measured is None or not self.measured.withheld:
+            return False
+        self._runtime.safely("measure", late.pool.budget.settle, None, tickets)  # else it would buy another hedge
+        return True
+
+    def _lets_live(self, measured: Measured, loser: Attempt, winner: Attempt) -> bool:
+        """Read a loser on if it may live; it reports to `loser_ended`."""
+        if loser is not self.sent[measured.attempt] or not may_live(measured, loser, winner, self._runtime):
+            return False
+        self._runtime.safely("measure", loser.pool.on_lives, None, loser, winner)
+        self.living = LivingLoser(self, loser, winner, self._runtime)
+        return True
 
     def _disprove(self, now_s: float) -> None:
         """Count unclear rejections against their replicas: another one answers the same request."""
@@ -295,7 +359,14 @@ class Attempts:
         runtime = self._runtime
         call, facts = recovery_call or (self.call, self.facts)
         start_s = runtime.loop.time() if primary is None else self._now_s  # as in its forecast
-        deadlines = self._deadlines(start_s, facts.prompt_tokens, is_alone=recovery_call is not None)
+        deadlines = deadlines_of(
+            self.call,
+            self.facts,
+            self._model.timeouts,
+            start_s,
+            facts.prompt_tokens,
+            is_alone=recovery_call is not None,
+        )
         attempt = Attempt(racer, pool, replica, role, reason, deadlines, runtime.loop)
         self.sent.append(attempt)
         if primary is not None:
@@ -327,34 +398,3 @@ class Attempts:
             pool.on_sent(attempt, facts, tickets, is_first=is_first)
         except Exception as error:  # as in Runtime.safely
             self._runtime.report("routing", error)
-
-    def _deadlines(self, start_s: float, prompt_tokens: float, *, is_alone: bool) -> AttemptDeadlines:
-        """Return an attempt's deadlines; `is_alone`: a recovery, which fails instead of being joined by another one."""
-        if not self.call.timed and self.call.api not in PASSED_THROUGH:
-            return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
-        timeouts, deadline_s = self._model.timeouts, self.facts.deadline_s
-        timeout_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
-        if is_alone:
-            return AttemptDeadlines(start_s, timeout_s=timeout_s, give_up_s=timeout_s)
-        failover_s = timeout_s
-        if deadline_s is not None and not self.call.streaming:  # leave time for another attempt
-            failover_s = min(timeout_s, deadline_s / 2)
-        give_up_s = max(timeouts.ttft_max_s, failover_s)
-        return AttemptDeadlines(start_s, timeout_s=timeout_s, failover_s=failover_s, give_up_s=give_up_s)
-
-
-def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
-    """Return the reason for a primary or a failover, as text; `errors` are those of the attempts before it."""
-    if role is Role.PRIMARY:
-        return _FIRST_CHOICE
-    return f"after {errors[-1].label}" if errors else "the previous attempt is overdue"
-
-
-def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[str, ...]:
-    """Return the names of the replicas that a boundary excludes from a failover, given those already tried."""
-    return tuple(
-        replica.name
-        for pool in pools
-        for replica in pool.replicas
-        if replica not in tried and replica not in pool.picker.reachable(tried)
-    )

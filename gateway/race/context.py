@@ -125,6 +125,13 @@ class Client(Protocol):
         """End the response with an error: there will be no complete answer."""
 
 
+class Stoppable(Protocol):
+    """Work that a gateway which stops ends at once."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The clock, timers, random numbers and event receiver that all races of a process share.
@@ -135,6 +142,7 @@ class Runtime:
         rand: returns uniform random numbers in [0, 1).
         timers: timers of the races.
         burst: open during each read of an upstream.
+        living: attempts that have lost their race and are still read.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -142,6 +150,7 @@ class Runtime:
     rand: Callable[[], float]
     timers: TimerQueue
     burst: Burst = field(default_factory=Burst)
+    living: set["Stoppable"] = field(default_factory=set)
 
     def safely(
         self, component: str, function: Callable[_P, _T], default: _D, *args: _P.args, **named: _P.kwargs

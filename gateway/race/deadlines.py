@@ -9,7 +9,9 @@ import enum
 import math
 from typing import Final
 
+from gateway.hedging.contract import RequestFacts
 from gateway.race.context import Timeouts
+from providers.base import PASSED_THROUGH, Call
 
 _PATIENCE_SHARE: Final = 0.8  # of a client's deadline: it must have received something by then
 _LATE_EXPECTATIONS: Final = 3.0  # times the usual time to content: by then an attempt that reasons unseen is overdue
@@ -141,3 +143,25 @@ class RequestDeadlines:
     def next_due_s(self, attempt_s: float = math.inf) -> float:
         """Return the loop time at which something is due next, with that of an attempt."""
         return min(attempt_s, self.total_s, self.keep_alive_s, self.retry_s)
+
+
+def deadlines_of(
+    call: Call, facts: RequestFacts, timeouts: Timeouts, start_s: float, prompt_tokens: float, *, is_alone: bool
+) -> AttemptDeadlines:
+    """Return the deadlines of an attempt of a client's call.
+
+    Args:
+        start_s: loop time of the attempt's start.
+        prompt_tokens: tokens of the attempt's own prompt.
+        is_alone: True for a recovery, which fails instead of being joined by another attempt.
+    """
+    if not call.timed and call.api not in PASSED_THROUGH:
+        return AttemptDeadlines(start_s)  # the whole answer arrives at once: only its end is timed
+    timeout_s = timeouts.ttft_failover_s + timeouts.ttft_failover_per_token_s * prompt_tokens
+    if is_alone:
+        return AttemptDeadlines(start_s, timeout_s=timeout_s, give_up_s=timeout_s)
+    failover_s, deadline_s = timeout_s, facts.deadline_s
+    if deadline_s is not None and not call.streaming:  # leave time for another attempt
+        failover_s = min(timeout_s, deadline_s / 2)
+    give_up_s = max(timeouts.ttft_max_s, failover_s)
+    return AttemptDeadlines(start_s, timeout_s=timeout_s, failover_s=failover_s, give_up_s=give_up_s)

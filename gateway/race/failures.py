@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.errors import UpstreamFailed
+from gateway.errors import GatewayError, RateLimited, UpstreamFailed
 from gateway.hedging.outcomes import Outcome
 from providers.error_reasons import blames_request, is_refusal, is_too_long
 from providers.errors import (
@@ -233,3 +233,12 @@ def final_error(errors: Sequence[UpstreamError], *, spent: bool = False) -> Upst
     if final.status >= 500 and final.retry_after_s is None and not spent:
         final.should_retry = False  # the gateway has retried already; an SDK's retries would only multiply the load
     return final
+
+
+def unusable(wait_s: float | None) -> GatewayError:
+    """Build the client's error if no attempt was sent; `wait_s`: time until a replica may be used, None for never."""
+    if wait_s is None:
+        taken_out = "every replica of this model that supports the request is taken out; retry later"
+        return UpstreamFailed(taken_out, status=502, code="upstream_error")
+    waiting = "every replica of this model is rate-limited by its provider; retry later"
+    return RateLimited(waiting, retry_after_s=wait_s)

@@ -4,6 +4,7 @@
     WORKING     one attempt has shown a sign of work; its content is awaited, and no other attempt is started
     STREAMING   one attempt has won; its events go to the client
     RECOVERING  the winner's stream broke; another attempt is to carry the answer on
+    MEASURING   the client has its answer; an attempt that lost is read until its first token, and thrown away
     OVER        the request has ended, with an answer or with an error
 
 The effect of a trigger is decided elsewhere: `failures.next_step` for failed attempts, `RetryPlan` for the next
@@ -24,6 +25,7 @@ class State(enum.Enum):
     WORKING = "working"
     STREAMING = "streaming"
     RECOVERING = "recovering"
+    MEASURING = "measuring"
     OVER = "over"
 
 
@@ -42,10 +44,14 @@ class Trigger(enum.Enum):
     UNUSABLE = "answer cannot be sent"
     TIMED_OUT = "total timeout"
     CLIENT_GONE = "client disconnected"
+    MEASURED = "loser has ended"
     DRAINED = "gateway stops"
 
 
 _ENDS: Final = (Trigger.UNUSABLE, Trigger.TIMED_OUT, Trigger.CLIENT_GONE, Trigger.DRAINED)
+ENDED: Final = (State.MEASURING, State.OVER)  # for the client
+OUTLIVED: Final = (Trigger.COMPLETE, Trigger.CLIENT_GONE)  # ends after which an attempt is read on
+_UNANSWERED: Final = (State.RACING, State.WORKING, State.STREAMING, State.RECOVERING)
 
 TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
     (State.RACING, Trigger.FIRST_WORK): (State.WORKING,),
@@ -56,7 +62,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
     (State.WORKING, Trigger.FIRST_CONTENT): (State.STREAMING,),
     (State.WORKING, Trigger.EMPTY): (State.STREAMING,),
     (State.WORKING, Trigger.FAILED): (State.RACING,),  # nothing had been sent to the client
-    (State.STREAMING, Trigger.COMPLETE): (State.OVER,),
+    (State.STREAMING, Trigger.COMPLETE): (State.OVER, State.MEASURING),
     (State.STREAMING, Trigger.FAILED): (
         State.RACING,  # nothing had been sent to the client
         State.RECOVERING,
@@ -66,7 +72,9 @@ TRANSITIONS: Final[Mapping[tuple[State, Trigger], tuple[State, ...]]] = {
     (State.RECOVERING, Trigger.FIRST_CONTENT): (State.STREAMING,),
     (State.RECOVERING, Trigger.EMPTY): (State.STREAMING,),
     (State.RECOVERING, Trigger.NOTHING_LEFT): (State.OVER,),
-    **{(state, end): (State.OVER,) for state in State if state is not State.OVER for end in _ENDS},
+    **{(state, end): (State.OVER,) for state in _UNANSWERED for end in _ENDS},
+    (State.STREAMING, Trigger.CLIENT_GONE): (State.OVER, State.MEASURING),
+    (State.MEASURING, Trigger.MEASURED): (State.OVER,),
 }
 """State and trigger -> the states that may follow. A failed attempt that changes no state has no row."""
 
@@ -75,7 +83,8 @@ def mermaid() -> str:
     """Return the table as a Mermaid state diagram; triggers that end every state are drawn once."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.RACING.value}"]
     for (state, trigger), following in TRANSITIONS.items():
-        if trigger not in _ENDS:
-            lines += [f"    {state.value} --> {after.value}: {trigger.value}" for after in following]
-    lines += [f"    note right of {State.OVER.value}: from every state by {', '.join(end.value for end in _ENDS)}"]
+        drawn = [after for after in following if trigger not in _ENDS or after is not State.OVER]
+        lines += [f"    {state.value} --> {after.value}: {trigger.value}" for after in drawn]
+    ends = ", ".join(end.value for end in _ENDS)
+    lines += [f"    note right of {State.OVER.value}: from every state before an answer's end by {ends}"]
     return "\n".join([*lines, f"    {State.OVER.value} --> [*]"])

@@ -9,9 +9,12 @@ Units: seconds of the loop's clock.
 """
 
 import math
+from functools import partial
 from typing import Final
 
-from gateway.errors import GatewayError, RateLimited, ShuttingDown, UpstreamFailed
+from msgspec.structs import replace
+
+from gateway.errors import GatewayError, ShuttingDown
 from gateway.events import RecoveryResult, Role
 from gateway.hedging.charges import Charge
 from gateway.hedging.contract import RequestFacts
@@ -20,8 +23,8 @@ from gateway.race.attempt import Attempt
 from gateway.race.attempts import Attempts
 from gateway.race.context import Caller, Client, Model, Runtime
 from gateway.race.deadlines import Due, RequestDeadlines
-from gateway.race.failures import NextStep, Standing, classify, client_error, final_error, next_step
-from gateway.race.lifecycle import TRANSITIONS, State, Trigger
+from gateway.race.failures import NextStep, Standing, classify, client_error, final_error, next_step, unusable
+from gateway.race.lifecycle import ENDED, OUTLIVED, TRANSITIONS, State, Trigger
 from gateway.race.recovery import Recovery, watch
 from gateway.race.report import charges, ended, response_headers, usage_header
 from gateway.race.retry_plan import GiveUp, WaitUntil
@@ -41,8 +44,6 @@ class Race:
 
     __slots__ = (
         "_attempts",
-        "_call",
-        "_caller",
         "_client",
         "_deadlines",
         "_facts",
@@ -59,10 +60,8 @@ class Race:
         self, model: Model, call: Call, facts: RequestFacts, client: Client, caller: Caller, runtime: Runtime
     ) -> None:
         self._model = model
-        self._call = call
         self._facts = facts
         self._client = client
-        self._caller = caller
         self._runtime = runtime
         self._attempts = Attempts(model, call, facts, caller, runtime)
         self._state = _RACING
@@ -75,9 +74,9 @@ class Race:
 
     def start(self) -> None:
         """Send the primary."""
-        start_s = self._runtime.loop.time() - self._caller.queued_s  # a client waits from its arrival on
-        patience_s = self._facts.deadline_s or math.inf
-        self._deadlines = RequestDeadlines(self._model.timeouts, start_s, patience_s, streaming=self._call.streaming)
+        call, patience_s = self._attempts.call, self._facts.deadline_s or math.inf
+        start_s = self._runtime.loop.time() - self._attempts.caller.queued_s  # a client waits from its arrival on
+        self._deadlines = RequestDeadlines(self._model.timeouts, start_s, patience_s, streaming=call.streaming)
         primary = self._attempts.begin(self, start_s)
         if primary is None:
             self._next(Role.PRIMARY)
@@ -90,7 +89,7 @@ class Race:
 
     def shut_down(self) -> None:
         """End the request with an error: the gateway stops and the drain is over."""
-        if self._state is not _OVER:
+        if self._state not in ENDED:
             error = ShuttingDown("the gateway is shutting down and its drain period is over; retry")
             self._client.fail(error)
             self._stop(Trigger.DRAINED, Outcome.DRAINED, status=error.status, error=error.code)
@@ -218,7 +217,7 @@ class Race:
             return
         self._client.begin(response_headers(self._attempts, attempt))
         self._recovery = self._runtime.safely(
-            "recovery", watch, None, self._model, self._call, attempt, self._client.write
+            "recovery", watch, None, self._model, self._attempts.call, attempt, self._client.write
         )
         attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
 
@@ -252,21 +251,16 @@ class Race:
 
     def _nothing_left(self, plan: GiveUp) -> None:
         """End the request: no attempt is live and none can be started."""
+        error: GatewayError = unusable(plan.wait_s)
         if self._recovery is not None and self._recovery.error is not None:
-            error: GatewayError = client_error(self._recovery.error)
+            error = client_error(self._recovery.error)
         elif self._attempts.errors:
             error = final_error(self._attempts.errors, spent=plan.spent)
-        elif plan.wait_s is None:
-            unusable = "every replica of this model that supports the request is taken out; retry later"
-            error = UpstreamFailed(unusable, status=502, code="upstream_error")
-        else:
-            waiting = "every replica of this model is rate-limited by its provider; retry later"
-            error = RateLimited(waiting, retry_after_s=plan.wait_s)
         self._fail(Trigger.NOTHING_LEFT, error)
 
     def _fail(self, trigger: Trigger, error: GatewayError) -> None:
         """End the request with an error."""
-        if self._state is not _OVER:
+        if self._state not in ENDED:
             self._client.fail(error)
             if self._recovery is not None:
                 self._recovery.settle(RecoveryResult.FAILED, self._now())
@@ -274,12 +268,20 @@ class Race:
 
     def _stop(self, trigger: Trigger, outcome: Outcome, status: int, error: str | None) -> None:
         """End every attempt with one outcome, and the request."""
-        if self._state is not _OVER:
+        if self._state not in ENDED:
             for attempt in self._attempts.sent:
-                self._attempts.close(attempt, outcome)
+                if not attempt.lives:
+                    self._attempts.close(attempt, outcome)
             self._end(trigger, status, error)
 
-    def _end(self, trigger: Trigger, status: int, error: str | None) -> None:
+    def _end(self, trigger: Trigger, status: int, error: str | None, end_s: float | None = None) -> None:
+        """End the request; `end_s`: its end, if an attempt was read on after it."""
+        loser = self._attempts.living
+        if loser is not None:
+            if self._state is _STREAMING and trigger in OUTLIVED:
+                self._await_loser(trigger, status, error)
+                return
+            loser.stop()
         self._enter(trigger, _OVER)
         usage = self._winner.usage if self._winner is not None and self._winner.role is not _RECOVERY else None
         if usage is not None and usage.prompt_tokens is not None and self._facts.text is not None:
@@ -288,7 +290,7 @@ class Race:
         for attempt in self._attempts.sent:
             if attempt.outcome is None:
                 self._attempts.close(attempt, Outcome.LOST)  # an empty answer that was kept in reserve
-        now_s = self._runtime.loop.time()
+        now_s = self._runtime.loop.time() if end_s is None else end_s
         if self._recovery is not None:
             self._recovery.settle(_ABANDONED, now_s)
         attempts, winner = self._attempts, self._winner
@@ -297,7 +299,14 @@ class Race:
         self._runtime.emit(ended(attempts, winner, self._recovery, billed, now_s, status, error))
         attempts.sent, self._winner, self._recovery = [], None, None  # no cycle outlives a request
 
-    # starting attempts, and time
+    def _await_loser(self, trigger: Trigger, status: int, error: str | None) -> None:
+        """Report the request after the end of the attempt that is read on; nothing else happens until then."""
+        self._enter(trigger, State.MEASURING)
+        self._wakeup.cancel()
+        if self._recovery is not None and self._recovery.error is None:
+            self._recovery = None  # and the bytes that it keeps
+        self._attempts.call = replace(self._attempts.call, body=b"", headers=())  # which may be large
+        self._attempts.on_loser_ended = partial(self._end, Trigger.MEASURED, status, error, self._now())
 
     def _next(self, role: Role) -> bool:
         """Start an attempt now or after a wait, else end the request if none is live; False: there is no way on."""

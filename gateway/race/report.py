@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.events import AttemptReport, RequestEnded, Result, Role
 from gateway.hedging.charges import Billed, Charge, Disposition, charge, costs, disposition
+from gateway.hedging.measure import Instrument
 from gateway.hedging.outcomes import Outcome
 from gateway.limits.prices import money
 from gateway.race.attempt import Attempt
@@ -20,6 +21,8 @@ from gateway.race.recovery import Recovery
 _UNKNOWN: Final = Charge(Disposition.ABANDONED, Billed.NOTHING)  # after a bug in `charges`
 _RESULT_HEADERS: Final = {result: (b"x-ttft-result", result.value.encode()) for result in Result}
 _PRIMARY, _WINNER = Result.PRIMARY, Disposition.WINNER  # looked up once: in its class, a member is slow on Python 3.11
+
+_MEASURED_HEADERS: Final = {each: (b"x-ttft-measured", each.value.encode()) for each in Instrument}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -34,6 +37,9 @@ def response_headers(attempts: Attempts, winner: Attempt) -> list[tuple[bytes, b
     ]
     if attempts.denials:
         headers.append((b"x-ttft-denied", attempts.denials[-1].value.encode()))
+    measured = attempts.measured
+    if measured is not None and measured.drawn and (attempts.living or measured.instrument is Instrument.HOLDOUT):
+        headers.append(_MEASURED_HEADERS[measured.instrument])
     if winner.upstream_request_id is not None:
         headers.append((b"x-upstream-request-id", winner.upstream_request_id.encode("latin-1", "replace")))
     return headers
@@ -123,7 +129,7 @@ def ended(
     if sent and not attempts.hedges:  # as of the first attempt's start
         forecast = sent[0].forecast
         never_hedged = attempts.facts.hedge_off or (None if forecast is None else forecast.never_hedged)
-    return RequestEnded(  # in the order of its fields: 25 keywords would cost as much as all of the above
+    return RequestEnded(  # in the order of its fields: 26 keywords would cost as much as all of the above
         now_s,
         caller.request_id,
         caller.key_name,
@@ -149,6 +155,7 @@ def ended(
         caller.queued_s,
         work_s,
         caller.trace_id,
+        attempts.measured,
     )
 
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from gateway.events import Role
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Outcome
 from gateway.pool.pool import Pool
@@ -25,6 +26,7 @@ from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
 from gateway.share.fleet import ASK_S_MAX, ASK_WAIT_S
 from providers.errors import RequestModeRejected, UpstreamError
 
+FIRST_CHOICE: Final = "first choice"  # the reason for a primary
 TRIES_MAX: Final = 4  # upstream attempts of a request; an SDK's own retries multiply them
 TRIES_IN_BURST: Final = 3
 BURST_S: Final = 3.0
@@ -244,3 +246,20 @@ def _wait_s(attempt: Attempt) -> float | None:
     if attempt.retry_after_s is not None:
         return attempt.retry_after_s
     return COOL_DOWN_S if attempt.outcome is Outcome.RATE_LIMITED else None
+
+
+def why_started(role: Role, errors: Sequence[UpstreamError]) -> str:
+    """Return the reason for a primary or a failover, as text; `errors` are those of the attempts before it."""
+    if role is Role.PRIMARY:
+        return FIRST_CHOICE
+    return f"after {errors[-1].label}" if errors else "the previous attempt is overdue"
+
+
+def beyond_boundary(pools: Sequence[Pool], tried: Sequence[Replica]) -> tuple[str, ...]:
+    """Return the names of the replicas that a boundary excludes from a failover, given those already tried."""
+    return tuple(
+        replica.name
+        for pool in pools
+        for replica in pool.replicas
+        if replica not in tried and replica not in pool.picker.reachable(tried)
+    )

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from msgspec import structs
 
 from gateway.config.settings import HedgeSettings
+from gateway.events import Listener
 from gateway.model_parts import hedge_parameters
 from gateway.routing.strategies import Crossing, Routing
 from streaming_bench.progress import Progress, of_run, quiet
@@ -117,12 +118,14 @@ class SeedSamples:
         policy: str,
         progress: Callable[[int], None] = lambda _requests: None,
         settings: PolicySettings | None = None,
+        observe: Listener | None = None,
     ) -> SimulatedRun:
         """Run one policy.
 
         Args:
             progress: called now and then with the number of finished requests.
             settings: settings of the policies; None for those of the plan.
+            observe: receives every event of the core; None for no receiver.
         """
         settings = settings or policy_settings(self._scenario, self._plan)
         scenario = self._scenario
@@ -132,6 +135,7 @@ class SeedSamples:
             restart_keeps=scenario.restart_keeps,
             timeouts=scenario.timeouts,
             fleet=FleetPlan(self._plan.gateways, self._plan.share_s),
+            observe=observe,
         )
         return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gateway.config.settings import TimeoutSettings
 from gateway.errors import GatewayError
-from gateway.events import AttemptReport, ComponentFailed, Event, RequestEnded, Result, Role
+from gateway.events import AttemptReport, ComponentFailed, Event, Listener, RequestEnded, Result, Role
 from gateway.hedging.outcomes import Outcome
 from gateway.hedging.plan import Plan
 from gateway.limits.ledger import Ledger
@@ -120,6 +120,7 @@ class Conditions:
         restart_keeps: True if what was learned survives a restart.
         timeouts: True for the gateway's default timeouts.
         fleet: the gateways.
+        observe: receives every event of the core; None for no receiver.
     """
 
     clients: Clients | None = None
@@ -127,10 +128,14 @@ class Conditions:
     restart_keeps: bool = False
     timeouts: bool = False
     fleet: FleetPlan = _ALONE
+    observe: Listener | None = None
 
 
 class _NullClient:
     """A client that accepts everything at once.
+
+    Args:
+        on_end: called once, at the end of the answer or with its error.
 
     Attributes:
         is_answered: True after the first token.
@@ -138,8 +143,9 @@ class _NullClient:
 
     committed = False
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], None]) -> None:
         self.is_answered = False
+        self._on_end = on_end
 
     def begin(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Ignore the headers, which come with the first token."""
@@ -152,10 +158,12 @@ class _NullClient:
         """Ignore the data."""
 
     def finish(self) -> None:
-        """Ignore the end."""
+        """Report the end."""
+        self._on_end()
 
     def fail(self, error: GatewayError) -> None:
-        """Ignore the error."""
+        """Report the end."""
+        self._on_end()
 
 
 def run(
@@ -274,7 +282,7 @@ class _Simulation:
         self._ask(self._next - 1)
 
     def _ask(self, request: int) -> None:
-        now_s, client = self._loop.time(), _NullClient()
+        now_s, client = self._loop.time(), _NullClient(self._on_answered)
         if now_s >= self._restart_s:
             self._restart_s += self._conditions.restart_every_s
             self.gateways.restart(now_s, keeps=self._conditions.restart_keeps)
@@ -284,7 +292,14 @@ class _Simulation:
             self._loop.call_at(now_s + self._clients.patience_s, _leave, race, client)
         race.start()
 
+    def _on_answered(self) -> None:
+        """Send the next request of a closed loop."""
+        if self._arrivals.arrivals_s is None and self._next < len(self._facts):
+            self._loop.call_soon(self._start)
+
     def _on_event(self, event: Event) -> None:
+        if self._conditions.observe is not None:
+            self._conditions.observe(event)
         if isinstance(event, ComponentFailed):
             self.failed(self._loop, {"message": f"{event.component} raised {event.error}"})
         if not isinstance(event, RequestEnded):
@@ -305,8 +320,6 @@ class _Simulation:
             self._progress(done)
         if done == len(self._facts):
             self._finished.set()
-        elif self._arrivals.arrivals_s is None and self._next < len(self._facts):
-            self._loop.call_soon(self._start)
 
 
 def _leave(race: Race, client: _NullClient) -> None:

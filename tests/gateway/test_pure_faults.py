@@ -147,7 +147,7 @@ def test_an_exception_in_any_pure_function_fails_no_request(room: ModuleType, ch
     """With any pure function raising on every call, every client gets the whole answer of one replica."""
     targets = [target for target in functions(room) if target[2].__module__ not in LEASED]
     raised = run_virtual(inject_faults(targets, choice))
-    assert len(raised) >= 0.35 * len(targets)  # the others serve the admin address, or cases that do not occur here
+    assert len(raised) >= 0.3 * len(targets)  # the others serve the admin address, or cases that do not occur here
 
 
 def test_an_exception_in_any_leased_limit_fails_no_request() -> None:

@@ -10,8 +10,10 @@ from test_recovery_fuzz import check_stream
 from test_signs_of_work import WORK, learned, thinks
 
 from checkout import DOCS
-from defaults import default_timeouts
+from defaults import default_hedging, default_timeouts
 from gateway.errors import Internal
+from gateway.hedging.measure import MeasureShares
+from gateway.hedging.plan import Policy
 from gateway.race.lifecycle import TRANSITIONS, State, Trigger, mermaid
 from gateway.race.race import Race
 from recovering import ask, run
@@ -47,6 +49,18 @@ def rare_races() -> None:
     run(ask(), broken("cut_rst:9 once"), _SLOW, during=lambda race, _: after(race, 3.0, lambda: race.give_up(unusable)))
 
 
+def measured_races() -> None:
+    """Run races whose loser is read to its first token."""
+    hedge = default_hedging(policy=Policy.STATIC, static_delay_s=0.2, budget=1.0, measure=MeasureShares(losers=1.0))
+    for leaves_s in (99.0, 0.5):
+        run_race(
+            Scripted(answer(2.0)),
+            Scripted(_STREAM if leaves_s < 1 else answer(0.1)),
+            hedge=hedge,
+            during=lambda race, *_, at_s=leaves_s: after(race, at_s, race.client_gone),
+        )
+
+
 def after(race: Race, delay_s: float, call: Callable[..., None], *arguments: Race) -> None:
     """Call a function of a race later."""
     race._runtime.loop.call_later(delay_s, call, *arguments)
@@ -67,11 +81,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[Row]:
 
 
 def test_a_request_that_is_over_stays_over() -> None:
-    """OVER has no rows; every other state can be ended from outside."""
+    """OVER has no rows; every other state can be ended from outside, unless the client has its answer."""
     assert all(state is not State.OVER for state, _ in TRANSITIONS)
-    for state in set(State) - {State.OVER}:
+    for state in set(State) - {State.OVER, State.MEASURING}:
         for trigger in (Trigger.CLIENT_GONE, Trigger.DRAINED, Trigger.TIMED_OUT, Trigger.UNUSABLE):
-            assert TRANSITIONS[state, trigger] == (State.OVER,)
+            assert TRANSITIONS[state, trigger][0] is State.OVER
+    assert [key for key in TRANSITIONS if key[0] is State.MEASURING] == [(State.MEASURING, Trigger.MEASURED)]
 
 
 def test_every_state_can_be_reached() -> None:
@@ -88,6 +103,7 @@ def test_races_take_every_row_of_the_table_and_no_other(taken: Counter[Row]) -> 
         check_race(seed)
         check_stream(seed)
     rare_races()
+    measured_races()
     assert set(taken) == set(ROWS)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from defaults import default_hedging, default_timeouts
 from gateway.events import Role
 from gateway.hedging.contract import RequestFacts
+from gateway.hedging.measure import MeasureShares
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import Policy
 from gateway.limits.bucket import Limit
@@ -34,6 +35,7 @@ GAPS_S = (0.0, 0.001, 0.05, 0.3, 1.0, 2.5, 5.0, 30.0)
 USAGE = Frame(FrameKind.USAGE, b"", Usage(10, 5))
 REFUSAL = Frame(FrameKind.REFUSAL, b"<no>")
 ERROR = Frame(FrameKind.ERROR, b"", None, ErrorFrame("broken", status=500))
+MEASURES = (MeasureShares(), MeasureShares(losers=1.0), MeasureShares(losers=1.0), MeasureShares(holdout=1.0))
 OTHERS = (ROLE, FINISH, DONE, BROKEN, USAGE, ERROR, REFUSAL)
 STATUSES = (400, 401, 404, 408, 429, 429, 500, 501, 503)
 FAILURES = (
@@ -112,6 +114,7 @@ def check_race(seed: int) -> None:
         cold_start_delay_s=0.3,
         budget=1.0,
         max_hedges=chance.randint(1, 3),
+        measure=random.Random(f"{seed}/measure").choice(MEASURES),
     )
     facts = RequestFacts(
         prompt_tokens=chance.choice([0.0, 7.3, 2000.0]),
@@ -154,7 +157,8 @@ def check_end(told: Outcome, *, left: bool) -> None:
     assert left or not gone
     assert client.ends == (0 if gone else 1)
     assert client.finished == (report.status == 200)
-    assert told.end_s <= TIMEOUTS.total_s + 0.001
+    assert told.report.total_s <= TIMEOUTS.total_s + 0.001
+    assert told.end_s <= TIMEOUTS.total_s + TIMEOUTS.ttft_failover_s + 1.0  # and for a loser that is read on
     said = [said for replica in told.replicas for said in said_by(replica, whole=client.finished)]
     if client.finished:
         assert client.got in said

@@ -1,0 +1,97 @@
+"""Reads an attempt that has lost its race until its first token, and throws it away, to measure what the hedge saved.
+
+It takes the race's place as the attempt's listener, so the race and its client are not affected. It ends at the first
+token, a failure, or the TTFT timeout of the attempt, whichever is first; a gateway that stops ends it at once.
+
+Units: seconds of the loop's clock.
+"""
+
+from typing import Final, Protocol
+
+from gateway.events import Role
+from gateway.hedging.measure import Instrument, Measured
+from gateway.race.attempt import Attempt
+from gateway.race.context import Runtime
+from gateway.race.timers import Wakeup
+from providers.base import Headers
+from providers.errors import UpstreamError
+
+LIVING_MAX: Final = 1024  # of a process; further losers are cancelled
+
+
+def may_live(measured: Measured, loser: Attempt, winner: Attempt, runtime: Runtime) -> bool:
+    """Return True if the loser of a race is read on, given the measurement of its request."""
+    is_drawn = measured.drawn and measured.instrument is Instrument.LOSERS
+    is_beaten = loser.live and winner.role is Role.BACKUP and winner.last_s < loser.deadlines.timeout_s
+    return is_drawn and is_beaten and len(runtime.living) < LIVING_MAX
+
+
+class Owner(Protocol):
+    """The attempts of the request."""
+
+    def first_work(self, attempt: Attempt) -> bool:
+        """Report the first sign of work; return True if it is the attempt's first token."""
+
+    def loser_ended(self, loser: "LivingLoser", error: UpstreamError | None, *, observed: bool) -> None:
+        """End the attempt; `observed` is False if it was stopped before anything was known."""
+
+
+class LivingLoser:
+    """An attempt that has lost and is still read.
+
+    Args:
+        owner: receives the end, once.
+        attempt: the attempt; its listener is replaced.
+        winner: the attempt that won.
+
+    Attributes:
+        won_s: time of the winner's first token.
+    """
+
+    __slots__ = ("_owner", "_runtime", "_wakeup", "attempt", "winner", "won_s")
+
+    def __init__(self, owner: Owner, attempt: Attempt, winner: Attempt, runtime: Runtime) -> None:
+        self.attempt = attempt
+        self.winner = winner
+        self.won_s = winner.last_s
+        self._owner = owner
+        self._runtime = runtime
+        self._wakeup = Wakeup(runtime.timers, self._on_time)
+        self._wakeup.at(attempt.deadlines.timeout_s)
+        attempt.lives_for(self)
+        runtime.living.add(self)
+
+    def stop(self) -> None:
+        """End it before its first token."""
+        self._end(None, observed=False)
+
+    # the attempt's calls
+
+    def on_headers(self, attempt: Attempt, headers: Headers) -> None:
+        if attempt.replica.read_limits is not None:
+            self._runtime.safely("limits", attempt.observe_limits, None, headers)
+
+    def on_work(self, attempt: Attempt) -> None:
+        if self._owner.first_work(attempt):
+            self._end(None, observed=True)
+
+    def on_content(self, attempt: Attempt) -> None:
+        self._end(None, observed=True)
+
+    def on_failed(self, attempt: Attempt, error: UpstreamError) -> None:
+        error.redact(attempt.replica.secrets)
+        self._end(error, observed=True)
+
+    def on_finished(self, attempt: Attempt) -> None:
+        self._end(None, observed=True)
+
+    # inside
+
+    def _on_time(self) -> None:
+        self._end(None, observed=True)
+
+    def _end(self, error: UpstreamError | None, *, observed: bool) -> None:
+        if self in self._runtime.living:
+            self._runtime.living.remove(self)
+            self._wakeup.cancel()
+            self._owner.loser_ended(self, error, observed=observed)
