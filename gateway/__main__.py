@@ -23,6 +23,7 @@ _COMMANDS = {  # command -> module in gateway.cli, function in it
     "config-schema": ("config", "config_schema"),
     "health": ("health", "health"),
     "probe": ("probe.command", "probe"),
+    "prove": ("prove", "prove"),
     "completion": ("completion", "completion"),
     "version": ("version", "version"),
 }

@@ -33,14 +33,16 @@ from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, render
 from gateway.observe.state import PoolState
 from gateway.observe.view import View
+from gateway.proof.report import report
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
 _BODY_S_MAX = 5.0
 _SEND_S_MAX = 5.0  # a subscriber that reads nothing for this long is disconnected
+_HOURS_MAX = 24  # that are counted one by one
 _QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
 _ROUTES = (
-    "GET /metrics, /admin/models, /admin/usage, /admin/admission, /admin/hedging, /admin/replicas, /admin/events, "
-    "/admin/workers, /healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
+    "GET /metrics, /admin/models, /admin/usage, /admin/proof, /admin/admission, /admin/hedging, /admin/replicas, "
+    "/admin/events, /admin/workers, /healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 _REPLICA_SHAPE = 'send {"replica": "NAME", "out": true} or {"out": false}, and "model" for one model only'
@@ -163,6 +165,7 @@ class Admin:
         app.add_api_route("/admin/models", self._models, dependencies=plain)
         app.add_api_route("/admin/models/{name:path}", self._model, dependencies=quantiles)
         app.add_api_route("/admin/usage", self._usage, dependencies=used)
+        app.add_api_route("/admin/proof", self._proof, dependencies=[*guarded, _only_parameters("model", "hours")])
         app.add_api_route("/admin/admission", self._admission_route, dependencies=plain)
         app.add_api_route("/admin/hedging", self._hedging, dependencies=plain)
         app.add_api_route("/admin/hedging", self._switch, methods=["POST"], dependencies=plain)
@@ -206,6 +209,15 @@ class Admin:
         if model is not None and not self._view.serves(model):
             raise _unknown(model)
         return _json(await self._view.usage(key, model))
+
+    async def _proof(self, model: str | None = None, hours: str | None = None) -> Response:
+        if model is not None and not self._view.serves(model):
+            raise _unknown(model)
+        if hours is not None and not (hours.isascii() and hours.isdigit() and 1 <= int(hours[:9]) <= _HOURS_MAX):
+            message = f"found hours={hours[:20]!r}; write a whole number from 1 to {_HOURS_MAX}"
+            raise BadRequest(message, param="hours", code="invalid_value")
+        tallies = await self._view.proof(None if hours is None else int(hours))
+        return _json({"models": [report(name, tally) for name, tally in tallies.items() if model in (None, name)]})
 
     async def _admission_route(self) -> Response:
         return _json(await self._view.admission())

@@ -37,6 +37,7 @@ from gateway.observe.hub import Hub
 from gateway.observe.instruments import Dump
 from gateway.observe.observers import Observers
 from gateway.observe.process import ALONE, Member
+from gateway.observe.proof import goals
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageDump, UsageReport
 from gateway.observe.view import OwnView
@@ -112,7 +113,14 @@ class Gateway:
         self.learned_state = OwnState(lambda: self._topology.models)
         self.learned = LearnedFile(settings.learned_file, self.learned_state, self._runtime.emit)
         self._metrics = self._observers.metrics(self._states, self._admission_state, self.discovery.states)
-        self.view = OwnView(self._metrics, self._states, self._describe, self._report_usage, self._admission_state)
+        self.view = OwnView(
+            self._metrics,
+            self._states,
+            self._describe,
+            self._report_usage,
+            self._admission_state,
+            self._observers.proof,
+        )
         self._admin: _Admin | None = None  # until its application is built
         self._set_access(settings)
         apis = client_apis()
@@ -295,6 +303,7 @@ class Gateway:
 
     def _set_access(self, settings: config.Settings) -> None:
         self._cors = CrossOrigin(settings.cors_origins) if settings.cors_origins else None
+        self._observers.measure(goals(settings))
         if self._admin is not None:
             self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
             self._admin.hosts = HostCheck(settings.own_hosts)

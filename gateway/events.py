@@ -420,6 +420,34 @@ class ParamsDropped:
     params: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class HedgingMeasured:
+    """The direct effect of hedging on one model since the counting began; emitted once an hour while it is measured.
+
+    Attributes:
+        hours: length of the counted time.
+        measured: requests whose TTFT without hedging was measured.
+        saved_misses, saved_p95_ms, saved_p99_ms, saved_mean_ms: value, low and high end of the 95 % interval; None
+            while there is too little data.
+        tokens, cost: bill of the attempts that lost; the cost is None without prices.
+        missing: sentence on the data that is missing; None if there is enough.
+    """
+
+    at_s: float
+    model: str
+    hours: float
+    requests: int
+    hedges: int
+    measured: int
+    saved_misses: tuple[float, float, float] | None
+    saved_p95_ms: tuple[float, float, float] | None
+    saved_p99_ms: tuple[float, float, float] | None
+    saved_mean_ms: tuple[float, float, float] | None
+    tokens: int
+    cost: float | None
+    missing: str | None
+
+
 Event = (
     RequestEnded
     | RequestRejected
@@ -440,6 +468,7 @@ Event = (
     | ShareBack
     | ParamsDropped
     | WorkerChanged
+    | HedgingMeasured
 )
 
 Listener = Callable[[Event], None]

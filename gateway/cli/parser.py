@@ -16,6 +16,7 @@ PROGRAM = "ttft-gateway"
 CONFIG_VARIABLE = "TTFT_GATEWAY_CONFIG"
 CONFIG_FILE = "gateway.yaml"
 LISTEN_VARIABLE = "TTFT_GATEWAY_LISTEN"
+ADMIN_KEY_VARIABLE = "TTFT_GATEWAY_ADMIN_KEY"
 ADMIN_LISTEN_VARIABLE = "TTFT_GATEWAY_ADMIN_LISTEN"
 ONE_TIME_KEY_VARIABLE = "TTFT_GATEWAY_ONE_TIME_KEY"
 STATE_VARIABLE = "STATE_DIRECTORY"  # set by systemd for a unit with StateDirectory=
@@ -225,6 +226,16 @@ def _probe_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
+def _prove_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--admin", metavar="URL", default=f"http://{ADMIN_LISTEN_DEFAULT}", help="admin address of the gateway"
+    )
+    command.add_argument("--model", metavar="NAME", help="only this model")
+    command.add_argument("--hours", metavar="N", type=_whole(1, 24), help="the last hours (default: all)")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    command.add_argument("--plot", metavar="FILE", help="write a picture, .png or .svg; needs matplotlib")
+
+
 def _completion_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("shell", choices=SHELL_NAMES, help="shell that runs the script")
 
@@ -280,6 +291,12 @@ _COMMANDS: dict[str, tuple[str, str, tuple[str, ...], Callable[[argparse.Argumen
         "Prints the maximum cost first.",
         ("", " --config gateway.yaml --model llama-70b", " --replica a --requests 10 --json"),
         _probe_arguments,
+    ),
+    "prove": (
+        "report what hedging saved, measured on random requests of a running gateway",
+        f"The admin key comes from ${ADMIN_KEY_VARIABLE}.",
+        ("", " --model llama-70b --hours 24", " --plot hedging.png"),
+        _prove_arguments,
     ),
     "completion": (
         "print a script that completes commands and options in a shell",

@@ -27,6 +27,7 @@ from gateway.events import (
     Event,
     HedgeDenied,
     HedgeFired,
+    HedgingMeasured,
     HedgingSwitched,
     LearnedFileFailed,
     LearnedRestored,
@@ -73,6 +74,7 @@ _RARE_EVENTS: dict[type[Event], tuple[str, Level]] = {
     WorkerChanged: ("worker_changed", "warning"),
     ShareAway: ("share_away", "warning"),
     ShareBack: ("share_back", "warning"),
+    HedgingMeasured: ("hedging_measured", "info"),
 }
 _IN_REQUEST_LINE: tuple[type[Event], ...] = (HedgeFired, HedgeDenied, AttemptFailed)  # part of their request's line
 

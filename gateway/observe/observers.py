@@ -6,16 +6,18 @@ Units: seconds.
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from gateway.observe.hub import Hub
 from gateway.observe.logs import RequestLog, loss_line, wants_text
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ALONE, Member, ProcessValue, ProcessValues
+from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.state import AdmissionSource, AdmissionState, DiscoverySource, StateSource
 from gateway.observe.usage import UsageTable
 from gateway.observe.writer import LineWriter
+from gateway.proof.tally import Tally
 
 
 class Observers:
@@ -48,6 +50,7 @@ class Observers:
             text=text,
             worker=member.number,
         )
+        self._proof = ProofCounts(self.hub.emit)
         self._process = ProcessValues(version, lambda: self._writer.lost, member.read_memory)
 
     def metrics(
@@ -57,14 +60,25 @@ class Observers:
         discovery: DiscoverySource = tuple,
     ) -> Metrics:
         """Begin to pass events to metrics, which are returned, to the usage table and to the log."""
-        metrics = Metrics(state, admission, self._process, discovery)
+        metrics = Metrics(state, admission, self.process_values, discovery)
         self.hub.listeners += [metrics.on_event, self.usage.on_event, self._log.on_event]
         self.hub.batch_ends.append(self._log.write_batch)
         return metrics
 
     def process_values(self) -> Iterable[ProcessValue]:
         """Return the values of the process now."""
-        return self._process()
+        return (*self._process(), *self._proof.values())
+
+    def measure(self, goals: Mapping[str, Goal]) -> None:
+        """Count what hedging saves on these models."""
+        self._proof.goals, listeners = goals, self.hub.listeners
+        if bool(goals) is not (self._proof.on_event in listeners):
+            (listeners.append if goals else listeners.remove)(self._proof.on_event)
+
+    def proof(self, hours: int | None) -> dict[str, Tally]:
+        """Return the counts of each measured model."""
+        self.hub.flush()
+        return self._proof.tallies(hours)
 
     def close(self) -> None:
         """Pass on the last events, and write the last lines."""

@@ -10,10 +10,14 @@ from typing import Protocol
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
 from gateway.observe.usage import UsageReport
+from gateway.proof.tally import Tally
 
 Describe = Callable[[str, Sequence[float]], Mapping[str, object] | None]
 """Returns the state of a model as JSON-ready values, with estimates at the given quantiles (none given: the default
 ones); None if the model does not exist."""
+
+
+ProofSource = Callable[[int | None], Mapping[str, Tally]]
 
 
 class UsageSource(Protocol):
@@ -38,6 +42,9 @@ class View(Protocol):
     async def usage(self, key: str | None, model: str | None) -> UsageReport:
         """Return the usage of a key, None for all, and of a model, None for all."""
 
+    async def proof(self, hours: int | None) -> Mapping[str, Tally]:
+        """Return the counts of each measured model, on the last hours, None for all."""
+
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         """Return the state of a model, as `Describe` does."""
 
@@ -54,6 +61,7 @@ class OwnView:
         describe: returns the state of a model.
         usage: source of the usage.
         admission: source of the state of queues, key limits and body memory.
+        proof: source of the counts of what hedging saves, on the last hours, None for all.
     """
 
     def __init__(
@@ -63,12 +71,14 @@ class OwnView:
         describe: Describe,
         usage: UsageSource,
         admission: AdmissionSource = AdmissionState,
+        proof: ProofSource = lambda _hours: {},
     ) -> None:
         self._metrics = metrics
         self._state = state
         self._describe = describe
         self._usage = usage
         self._admission = admission
+        self._proof = proof
 
     async def scrape(self) -> Scrape:
         return await self._metrics.scrape()
@@ -81,6 +91,9 @@ class OwnView:
 
     async def usage(self, key: str | None, model: str | None) -> UsageReport:
         return self._usage(key, model)
+
+    async def proof(self, hours: int | None) -> Mapping[str, Tally]:
+        return self._proof(hours)
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         return self._describe(model, quantiles)

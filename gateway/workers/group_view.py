@@ -14,6 +14,7 @@ from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageReport, UsageTable
+from gateway.proof.tally import Tally
 from gateway.workers.group import WorkerGroup
 from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process
 from gateway.workers.messages import Counts, Describe, WorkerScrape
@@ -83,6 +84,16 @@ class GroupView:
             if worker.counts is not None:
                 table.add(worker.counts.usage)
         return table.report(key, model)
+
+    async def proof(self, hours: int | None) -> Mapping[str, Tally]:
+        total: dict[str, Tally] = {}
+        for answer in await self._ask("proof", hours):
+            for model, tally in _decode(answer, dict[str, Tally]).items():
+                if model in total:
+                    total[model].merge(tally)
+                else:
+                    total[model] = tally
+        return total
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         asked = Describe(model, list(quantiles))

@@ -240,6 +240,7 @@ class _Worker:
             "scrape": lambda _: self._scrape(),
             "pools": lambda _: view.pools(),
             "admission": lambda _: view.admission(),
+            "proof": self._proof,
             "describe": self._describe,
             "learned": lambda _: learned.collect(),
             "feed": self._feed,
@@ -258,6 +259,9 @@ class _Worker:
         scrape = await self._gateway.view.scrape()
         process = [value._replace(labels=dict(value.labels)) for value in scrape.process]
         return WorkerScrape(self._counts(), list(scrape.pools), scrape.admission, process)
+
+    async def _proof(self, payload: bytes) -> object:
+        return await self._gateway.view.proof(msgspec.msgpack.decode(payload, type=int | None))
 
     async def _describe(self, payload: bytes) -> object:
         asked = msgspec.msgpack.decode(payload, type=Describe)

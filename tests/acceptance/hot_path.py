@@ -48,6 +48,7 @@ class Fleet:
         words: of an answer.
         words_per_read: words that arrive together; 1 means that each arrives alone.
         routing: see `hedge.routing`.
+        measures: True to measure what hedging saves.
     """
 
     models: int = 1
@@ -55,6 +56,7 @@ class Fleet:
     words: int = 10
     words_per_read: int = 1
     routing: str = "predicted"
+    measures: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _settings(fleet: Fleet) -> Settings:
         "models": [
             {
                 "name": f"m{model}",
-                "hedge": {"routing": fleet.routing},
+                "hedge": {"routing": fleet.routing, "measure": {"losers": "1%"} if fleet.measures else {}},
                 "replicas": [
                     {
                         "name": f"r{number}",

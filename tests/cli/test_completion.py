@@ -46,7 +46,7 @@ def test_a_script_has_every_command_and_option(shell: str, capsys: pytest.Captur
     ("typed", "expected"),
     [
         (["se"], ["serve"]),
-        (["pr"], ["print-config", "probe"]),
+        (["pr"], ["print-config", "probe", "prove"]),
         (["probe", "--m"], ["--max-tokens", "--model"]),
         (["serve", "--config", "ga"], ["gateway.yaml"]),
         (["check-config", "gat"], ["gateway.yaml"]),

@@ -17,6 +17,7 @@ from gateway.api.hosts import HostCheck
 from gateway.errors import ReloadFailed
 from gateway.events import BreakerChanged, ConfigReloaded, HedgingSwitched
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.state import PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.view import OwnView
@@ -99,7 +100,8 @@ class AdminUnderTest:
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.state)
         self.usage = UsageTable(lambda: SINCE)
-        view = OwnView(self.metrics, self.state, self.describe, self.usage.report)
+        self.proof = ProofCounts(lambda _: None)
+        view = OwnView(self.metrics, self.state, self.describe, self.usage.report, proof=self.proof.tallies)
         self.admin = Admin(view, Controls(self.switch, self.switch_replica, self.reload))
         self.admin.key = self.key
 
@@ -230,6 +232,21 @@ def test_usage() -> None:
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "model_not_found")
 
 
+def test_proof() -> None:
+    """The report of each measured model; models and hours are checked."""
+    site = AdminUnderTest()
+    site.proof.goals = {"llama": Goal(2.0, 10.0)}
+    site.proof.on_event(HEDGED)
+    (row,) = site.ask("GET", "/admin/proof").json["models"]
+    assert (row["model"], row["requests"], row["effect"], row["enough"]) == ("llama", 1, "direct", False)
+    assert row["missing"].startswith("0 of 20 measured requests")
+    assert row["misses"] == {"without": None, "with": {"value": 0.0, "low": 0.0, "high": 0.0}, "saved": None}
+    assert site.ask("GET", "/admin/proof", query=b"model=org/qwen&hours=24").json == {"models": []}
+    assert site.ask("GET", "/admin/proof", query=b"model=gpt").status == 404
+    for hours in (b"0", b"25", b"all", b"99999999999999999999"):
+        assert site.ask("GET", "/admin/proof", query=b"hours=" + hours).status == 400
+
+
 def test_switch() -> None:
     """The switch turns one model or all of them, and answers with the new state."""
     site = AdminUnderTest()
@@ -319,7 +336,15 @@ def test_a_bad_body_takes_nothing_out(body: bytes, refusal: tuple[int, str]) -> 
     assert site.switched == []
 
 
-GUARDED = ["/admin/replicas", "/metrics", "/admin/usage", "/admin/models", "/admin/models/llama", "/admin/hedging"]
+GUARDED = [
+    "/admin/replicas",
+    "/metrics",
+    "/admin/proof",
+    "/admin/usage",
+    "/admin/models",
+    "/admin/models/llama",
+    "/admin/hedging",
+]
 
 
 @pytest.mark.parametrize("path", [*GUARDED, "/admin/events"])
@@ -520,6 +545,7 @@ def test_only_close_ends_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
         ("GET", "/admin/models", b"model=llama", "model", "none"),
         ("GET", "/admin/models/llama", b"q=0.5&quantile=0.9", "quantile", "q"),
         ("GET", "/admin/usage", b"keys=team-a", "keys", "key and model"),
+        ("GET", "/admin/proof", b"days=2", "days", "model and hours"),
         ("POST", "/admin/hedging", b"on=false", "on", "none"),
         ("POST", "/admin/reload", b"dry_run=", "dry_run", "none"),
     ],

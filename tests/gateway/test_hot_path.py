@@ -82,6 +82,12 @@ def test_many_replicas_and_models_cost_hardly_more() -> None:
     assert cost(Fleet(models=60), _COUNT).calls <= 1.1 * few
 
 
+def test_measuring_what_hedging_saves_costs_hardly_more() -> None:
+    """A request costs at most 2 % more calls."""
+    off, on = (cost(Fleet(measures=measures), _COUNT).product_calls for measures in (False, True))
+    assert off < on <= 1.02 * off
+
+
 def test_a_scrape_of_a_large_pool_is_done_in_slices() -> None:
     """Between two turns of the loop a scrape does a bounded part of its work, however many replicas there are."""
     assert longest_slice(Fleet(replicas=100), 100).calls < 2 * _SLICE_CALLS

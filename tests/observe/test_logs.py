@@ -23,6 +23,7 @@ from gateway.events import (
     Event,
     HedgeDenied,
     HedgeFired,
+    HedgingMeasured,
     HedgingSwitched,
     LearnedFileFailed,
     LearnedRestored,
@@ -64,6 +65,7 @@ RARE: list[Event] = [
     WorkerChanged(1.0, 2, 4211, ready=False, reason="was ended by SIGKILL"),
     ShareAway(1.0, 4, "share"),
     ShareBack(1.0, 4, 2.5),
+    HedgingMeasured(1.0, "llama", 5.0, 9000, 500, 50, (40.0, 30.0, 55.0), None, None, None, 9000, 0.5, None),
 ]
 DOCS = (ROOT / "docs" / "logs.md").read_text(encoding="utf-8")
 
@@ -225,6 +227,7 @@ def test_rare_events() -> None:
         ("warning", "worker_changed"),
         ("warning", "share_away"),
         ("warning", "share_back"),
+        ("info", "hedging_measured"),
     ]
 
 

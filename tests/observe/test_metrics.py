@@ -31,6 +31,7 @@ from gateway.observe import metrics as metrics_module
 from gateway.observe.instruments import Histogram, Instruments
 from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
+from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
 from gateway.workers.group_view import worker_values
@@ -426,7 +427,10 @@ def test_every_metric_is_documented() -> None:
         family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
         for family in Instruments().families()
     }
-    values = [*ProcessValues("1.2.3", lambda: 7)(), *worker_values({1: 12}, 1)]
+    proof = ProofCounts(lambda _: None)
+    proof.goals = {REQUEST.model: Goal(2.0, 10.0)}
+    proof.on_event(REQUEST)
+    values = [*ProcessValues("1.2.3", lambda: 7)(), *worker_values({1: 12}, 1), *proof.values()]
     metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
     for piece in metrics_module._slices(run_virtual(metrics.scrape())):
         if piece.samples:

@@ -1,0 +1,134 @@
+"""`prove`: prints what hedging saved, as measured by a running gateway.
+
+Reads `GET /admin/proof`; the estimate is the gateway's. Units: milliseconds in the document, seconds here.
+"""
+
+import argparse
+import http.client
+import importlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from gateway.cli.parser import ADMIN_KEY_VARIABLE, ExitCode
+from gateway.cli.terminal import fail
+from gateway.proof.report import Figure, ProofReport, Range
+
+_WAIT_S_MAX = 10.0
+_BYTES_MAX = 4_000_000
+_PLOTS = (".png", ".svg")
+_NOT_MEASURED = "no model is measured; set hedge.measure (docs/proof.md), and wait for requests"
+
+
+class Proof(msgspec.Struct):
+    """The document of the admin address."""
+
+    models: list[ProofReport]
+
+
+def prove(arguments: argparse.Namespace) -> ExitCode:
+    """Fetch the reports and print them."""
+    if arguments.plot and Path(arguments.plot).suffix not in _PLOTS:
+        fail(f"{arguments.plot} is no picture; write a name that ends in .png or .svg")
+        return ExitCode.USAGE
+    try:
+        proof = msgspec.json.decode(_fetch(arguments), type=Proof)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        fail(f"{arguments.admin} has no report ({error}); check --admin and ${ADMIN_KEY_VARIABLE}")
+        return ExitCode.FAILED
+    if arguments.json:
+        print(json.dumps(msgspec.to_builtins(proof), indent=2))
+    else:
+        print("\n\n".join(map(as_text, proof.models)) or _NOT_MEASURED)
+    return _plot(proof.models, arguments.plot) if arguments.plot else ExitCode.OK
+
+
+def _fetch(arguments: argparse.Namespace) -> bytes:
+    """Return the document; every wait is bounded.
+
+    Raises:
+        OSError: the gateway is not reachable.
+        ValueError: its answer is not the document, or the address is wrong.
+    """
+    url = urlsplit(arguments.admin)
+    if url.scheme not in ("http", "https") or url.hostname is None:
+        raise ValueError("it must begin with http:// or https://")
+    asked = {"model": arguments.model, "hours": arguments.hours}
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    key = os.environ.get(ADMIN_KEY_VARIABLE)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(url.hostname, url.port, timeout=_WAIT_S_MAX)
+    try:
+        path = f"{url.path.rstrip('/')}/admin/proof" + (f"?{query}" if query else "")
+        connection.request("GET", path, headers={} if key is None else {"authorization": f"Bearer {key}"})
+        response = connection.getresponse()
+        body = response.read(_BYTES_MAX)
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise ValueError(f"status {response.status}")
+    return body
+
+
+def as_text(report: ProofReport) -> str:
+    """Format one report as a table."""
+    limit_s = report.limit_ms / 1000
+    rows = [
+        (f"SLO misses (> {report.slo_ms:g} ms)", report.misses),
+        ("p95, ms", report.p95_ms),
+        ("p99, ms", report.p99_ms),
+        (f"mean up to {limit_s:g} s, ms", report.mean_ms),
+    ]
+    beaten = f"{report.losers_read:,} of {report.losers:,} beaten primaries read"
+    held = f"{report.withheld:,} of {report.withheld + report.granted:,} hedges withheld"
+    lines = [
+        f"{report.model}: direct effect of hedging on {report.requests:,} requests in {report.hours:g} h",
+        f"{'':<26}{'without':>12}{'with':>12}  saved (95% interval)",
+        *(f"{name:<26}{_value(row.without):>12}{_value(row.with_):>12}  {_saved(row, report)}" for name, row in rows),
+        f"hedges: {report.hedges:,}; their cost: {_cost(report)}",
+        f"measured: {beaten}, {held}; {report.unmeasured:,} beaten without a measurement",
+    ]
+    if report.missing is not None:
+        lines.append(f"more data: {report.missing}")
+    return "\n".join(lines)
+
+
+def _value(found: Range | None) -> str:
+    return "-" if found is None else f"{found.value:,.4g}" if found.value < 1e4 else f"{found.value:,.0f}"
+
+
+def _saved(figure: Figure, report: ProofReport) -> str:
+    saved = figure.saved
+    if saved is None:
+        return "too small to measure" if report.enough and figure.without is not None else "too little data"
+    return f"{saved.value:,.4g} ({saved.low:,.4g} to {saved.high:,.4g})"
+
+
+def _cost(report: ProofReport) -> str:
+    parts = [f"{report.tokens:,} tokens"]
+    if report.cost is not None:
+        parts.append(f"money {report.cost:g}")
+    if report.cost_per_avoided_miss is not None:
+        parts.append(f"{report.cost_per_avoided_miss:g} for each avoided miss")
+    return ", ".join(parts)
+
+
+def _plot(reports: Sequence[ProofReport], file: str) -> ExitCode:
+    """Draw the reports, if matplotlib is installed."""
+    try:
+        plot = importlib.import_module("gateway.cli.prove_plot")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        fail("--plot needs matplotlib, which is not installed; run `pip install 'ttft-gateway[plot]'`")
+        return ExitCode.FAILED
+    try:
+        plot.draw(reports, file)
+    except OSError as error:
+        fail(f"{file} cannot be written ({error.strerror}); choose another name")
+        return ExitCode.FAILED
+    return ExitCode.OK

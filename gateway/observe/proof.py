@@ -1,0 +1,209 @@
+"""Counts, for each model, what hedging saves: since the start of the counting, and for each of the last 24 hours.
+
+Owns the groups of the requests (`gateway.proof.tally`); the estimate is made when it is read. A model is counted
+while a share of its hedges is measured. Requests that failed by their own fault are left out; one without a first token
+counts as the TTFT limit, and so does one whose client disconnected before it.
+
+Units: seconds of the events' clock.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from gateway.config.settings import Settings
+from gateway.events import AttemptReport, Event, HedgingMeasured, Listener, RequestEnded, Role
+from gateway.hedging.charges import Disposition
+from gateway.hedging.measure import Instrument
+from gateway.hedging.outcomes import Outcome
+from gateway.observe.instruments import MODEL
+from gateway.observe.process import ProcessValue
+from gateway.proof.report import Figure, ProofReport, report
+from gateway.proof.tally import Group, GroupTimes, Tally
+from providers.base import Api
+
+HOURS: Final = 24
+_HOUR_S: Final = 3600.0
+_OK: Final = 200
+_METRICS: Final[tuple[tuple[str, str, Callable[[GroupTimes], float]], ...]] = (
+    ("ttft_gateway_proof_requests", "Requests by what is known of them without hedging", lambda times: times.count),
+    ("ttft_gateway_proof_misses", "Those above the TTFT of the SLO", lambda times: times.misses),
+    ("ttft_gateway_proof_ttft_seconds", "Sum of their TTFTs", lambda times: times.sum_s),
+)
+_TIMED: Final = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
+
+
+class Goal(NamedTuple):
+    """SLO and limit of a model.
+
+    Attributes:
+        slo_s: TTFT above which a request is a miss.
+        limit_s: TTFT timeout, at which TTFTs are restricted.
+    """
+
+    slo_s: float
+    limit_s: float
+
+
+class Counted:
+    """The counts of one model.
+
+    Attributes:
+        goal: SLO and limit.
+        last_s: time of the last request.
+        line_s: time of the next line in the log.
+    """
+
+    def __init__(self, goal: Goal, now_s: float) -> None:
+        self.goal = goal
+        self.last_s = self._since_s = self._hour_s = now_s
+        self.line_s = now_s + _HOUR_S
+        self._hour = Tally(*goal)
+        self._before = Tally(*goal)  # the requests before this hour
+        self._hours: deque[tuple[float, Tally]] = deque(maxlen=HOURS - 1)  # those before this one
+
+    def add(self, event: RequestEnded) -> None:
+        """Add a request."""
+        self.last_s = event.at_s
+        if event.at_s >= self._hour_s + _HOUR_S:
+            self._before.merge(self._hour)
+            self._hours.append((self._hour_s, self._hour))
+            self._hour, self._hour_s = Tally(*self.goal), event.at_s
+        count_request(event, self._hour)
+
+    def tally(self, hours: int | None) -> Tally:
+        """Return the counts of the last hours, at most 24, or all; None for all."""
+        total, start_s = Tally(*self.goal), self._since_s
+        if hours is None:
+            total.merge(self._before)
+        else:
+            start_s = self._hour_s
+            for began_s, tally in self._hours:
+                if began_s > self.last_s - hours * _HOUR_S:
+                    total.merge(tally)
+                    start_s = min(start_s, began_s)
+        total.merge(self._hour)
+        total.span_s = self.last_s - start_s
+        return total
+
+
+class ProofCounts:
+    """Counts the requests of every measured model.
+
+    Args:
+        emit: receives a `HedgingMeasured` for each measured model, once an hour.
+    """
+
+    def __init__(self, emit: Listener) -> None:
+        self._emit = emit
+        self._goals: Mapping[str, Goal] = {}
+        self._models: dict[str, Counted] = {}
+
+    @property
+    def goals(self) -> Mapping[str, Goal]:
+        """Goal of each measured model, by name; counts begin anew where it changes."""
+        return self._goals
+
+    @goals.setter
+    def goals(self, goals: Mapping[str, Goal]) -> None:
+        self._goals = goals
+        self._models = {name: each for name, each in self._models.items() if goals.get(name) == each.goal}
+
+    def on_event(self, event: Event) -> None:
+        """Count a request (a `gateway.events.Listener`)."""
+        if type(event) is RequestEnded:
+            counted = self._models.get(event.model)
+            if counted is None:
+                if event.model not in self._goals:
+                    return
+                counted = self._models[event.model] = Counted(self._goals[event.model], event.at_s)
+            counted.add(event)
+            if event.at_s >= counted.line_s:
+                counted.line_s = event.at_s + _HOUR_S
+                self._emit(_line(event.at_s, report(event.model, counted.tally(None))))
+
+    def tallies(self, hours: int | None = None) -> dict[str, Tally]:
+        """Return the counts of each model, on the last hours, or since the first request."""
+        return {name: counted.tally(hours) for name, counted in self._models.items()}
+
+    def values(self) -> Iterator[ProcessValue]:
+        """Return the counts of each model and group, for a scrape."""
+        tallies = list(self.tallies().items())
+        for metric, text, read in _METRICS:
+            for name, tally in tallies:
+                for group, times in list(tally.groups.items()):
+                    yield ProcessValue(metric, text, "counter", read(times), {MODEL: name, "group": group.value})
+
+
+def goals(settings: Settings) -> dict[str, Goal]:
+    """Return the SLO and the limit of each model whose hedging is measured."""
+    limit_s = settings.timeouts.ttft_failover_s
+    measured = {model.name: settings.hedge_of(model).measure for model in settings.models}
+    return {
+        name: Goal(min(measure.slo_s, math.nextafter(limit_s, 0.0)), limit_s)
+        for name, measure in measured.items()
+        if measure.losers or measure.holdout
+    }
+
+
+def count_request(event: RequestEnded, tally: Tally) -> None:
+    """Add one request to the counts, if its TTFT depends on hedging."""
+    attempts = event.attempts
+    if len(attempts) == 1 and event.measured is None and event.status == _OK and event.api in _TIMED:  # most requests
+        ttft_s = event.ttft_s if event.work_s is None else event.work_s
+        tally.add(Group.SAME, tally.limit_s if ttft_s is None else ttft_s)
+        return
+    if event.api not in _TIMED or not attempts or (400 <= event.status < 499 and event.status != 429):
+        return
+    if any(attempt.outcome is Outcome.DRAINED for attempt in attempts):
+        return
+    first_s = event.ttft_s if event.work_s is None else event.work_s
+    ttft_s = tally.limit_s if first_s is None else first_s
+    for attempt in attempts if len(attempts) > 1 else ():
+        tally.hedges += attempt.role is Role.BACKUP
+        if (charge := attempt.charge).disposition is Disposition.LOSER:
+            tally.add_cost(charge.prompt_tokens + charge.completion_tokens, charge.cost)
+    measured = event.measured
+    if measured is None:
+        was_beaten = len(attempts) > 1 and attempts[0].outcome is Outcome.LOST
+        tally.add(Group.UNMEASURED if was_beaten else Group.SAME, ttft_s)
+    elif measured.instrument is Instrument.HOLDOUT:
+        tally.add(Group.WITHHELD if measured.drawn else Group.GRANTED, ttft_s)
+    elif (beaten := attempts[measured.attempt]).outcome is not Outcome.LOST:
+        tally.add(Group.SAME, ttft_s)
+    else:
+        tally.add(Group.BEATEN, ttft_s)
+        if measured.observed:
+            started_s = event.queued_s + event.gateway_s + beaten.start_s
+            tally.add_read(ttft_s, max(ttft_s, started_s + _shown_after_s(beaten)))
+
+
+def _line(now_s: float, found: ProofReport) -> HedgingMeasured:
+    """Return the line of the log for a report."""
+    return HedgingMeasured(
+        now_s,
+        found.model,
+        found.hours,
+        found.requests,
+        found.hedges,
+        found.losers_read + found.withheld,
+        _saved(found.misses),
+        _saved(found.p95_ms),
+        _saved(found.p99_ms),
+        _saved(found.mean_ms),
+        found.tokens,
+        found.cost,
+        found.missing,
+    )
+
+
+def _saved(figure: Figure) -> tuple[float, float, float] | None:
+    return None if figure.saved is None else (figure.saved.value, figure.saved.low, figure.saved.high)
+
+
+def _shown_after_s(attempt: AttemptReport) -> float:
+    """Return the time after which an attempt showed its first token, failed or was given up."""
+    if attempt.work_s is not None:
+        return attempt.work_s
+    return attempt.end_s if attempt.content_s is None else attempt.content_s

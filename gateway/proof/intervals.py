@@ -1,0 +1,79 @@
+"""95 % intervals: of shares and means of random samples from a finite number of requests, and of sums of them. Pure.
+
+A sample of all requests leaves nothing unknown, so its interval has no width.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+_Z: Final = 1.959964  # 95 %
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def scaled(self, factor: float) -> "Interval":
+        """Multiply by a factor of at least 0."""
+        return Interval(self.value * factor, self.low * factor, self.high * factor)
+
+    def negated(self) -> "Interval":
+        """Change the sign."""
+        return Interval(-self.value, -self.high, -self.low)
+
+
+def exactly(value: float) -> Interval:
+    """Return a known value."""
+    return Interval(value, value, value)
+
+
+def total(parts: Iterable[Interval]) -> Interval:
+    """Return the sum of independent estimates (method of variance estimates recovery, Zou and Donner 2008)."""
+    value = below = above = 0.0
+    for part in parts:
+        value += part.value
+        below += (part.value - part.low) ** 2
+        above += (part.high - part.value) ** 2
+    return Interval(value, value - math.sqrt(below), value + math.sqrt(above))
+
+
+def share(hits: float, sample: int, population: int) -> Interval:
+    """Return the share of a population by Wilson's interval, with `hits` in a random sample of it."""
+    if sample <= 0:
+        return Interval(0.5, 0.0, 1.0) if population else exactly(0.0)
+    p = hits / sample
+    if sample >= population:
+        return exactly(p)
+    size = sample * (population - 1) / (population - sample)
+    scale = 1 + _Z * _Z / size
+    middle = (p + _Z * _Z / (2 * size)) / scale
+    half = _Z * math.sqrt(p * (1 - p) / size + _Z * _Z / (4 * size * size)) / scale
+    return Interval(p, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def mean(sum_: float, squares: float, sample: int, population: int) -> Interval:
+    """Return the mean of positive values in a population, from a random sample of it.
+
+    The interval is symmetric on a logarithmic scale: latencies are skewed.
+    """
+    if sample >= population:
+        return exactly(sum_ / sample if sample else 0.0)
+    if sample < 2:
+        return Interval(sum_, 0.0, math.inf)
+    value = sum_ / sample
+    variance = max(0.0, squares - sample * value * value) / (sample - 1)
+    error = math.sqrt(variance / sample * (1 - sample / population))
+    if value <= 0 or not error:
+        return exactly(value)
+    factor = math.exp(_t(sample - 1) * error / value)
+    return Interval(value, value / factor, value * factor)
+
+
+def _t(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t distribution, by its expansion at the normal one."""
+    z = _Z
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
