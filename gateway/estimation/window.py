@@ -140,7 +140,7 @@ class Window:
         for tally, counts in ((self._events, events), (self._censored, censored)):
             for index, count in counts.items():
                 if 0 <= index < len(_VALUES) and count > 0:
-                    tally.add_to_bin(index, min(count, COUNT_MAX))
+                    tally.add_to_bin(index, min(count, _COUNT_MAX))
 
     def event_count(self, now_s: float) -> int:
         """Return the number of events in the window."""
