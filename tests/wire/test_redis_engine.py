@@ -25,7 +25,7 @@ EVERY_KIND: Sequence[Ask] = (
     SliceAsk("s", {"e1": 1}),
     NewsAsk([News("hedging", "off")]),
 )
-# As in docs/scaling.md
+# The rights that a user needs
 RULES = (
     "~ttft*:{prod}:* resetchannels -@all +@hash +@set +@sortedset +@string +del +exists +expire +ttl +time -@dangerous"
 )
