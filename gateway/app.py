@@ -31,6 +31,7 @@ from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
 from gateway.events import AcceptingChanged, ConfigReloaded, Event, HedgingSwitched, ReplicaSwitched
 from gateway.learned_file import LearnedFile
 from gateway.learned_state import OwnState
+from gateway.limits.rates import LOCAL
 from gateway.model_parts import Tune
 from gateway.observe.describe import admission_state, describe, pool_state
 from gateway.observe.hub import Hub
@@ -44,6 +45,9 @@ from gateway.observe.view import OwnView
 from gateway.race.context import Model, Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
+from gateway.share.fleet import WhenAway
+from gateway.share.words import Engine
+from gateway.sharing import SharedLimits
 from gateway.topology import Topology, build_topology
 from gateway.version import gateway_version
 from providers.anthropic.assembler import MessageAssembler
@@ -79,6 +83,7 @@ class Gateway:
         reread: reads the settings again for a reload; None if there is no file.
         tune: change of each model's hedging (`gateway.model_parts.Tune`); None for the settings as they are.
         member: place of the process among those of the gateway.
+        engine: connection to the engine of shared limits; None for limits of this process.
 
     Attributes:
         learned: file of the learned state.
@@ -97,6 +102,7 @@ class Gateway:
         reread: Reread | None = None,
         tune: Tune | None = None,
         member: Member = ALONE,
+        engine: Engine | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.draining = False
@@ -108,7 +114,9 @@ class Gateway:
         self._observers = Observers(loop, _VERSION, member)
         self._hub = self._observers.hub
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
-        self._topology = build_topology(settings, tasks, self._runtime, tune=tune)
+        self._shared = None if engine is None else SharedLimits(engine, WhenAway.SHARE, self._runtime)
+        self._limits = LOCAL if self._shared is None else self._shared.limits
+        self._topology = build_topology(settings, tasks, self._runtime, tune=tune, limits=self._limits)
         self.discovery = Discovery(tasks, self._runtime, self._apply_rows, os.environ)
         self.learned_state = OwnState(lambda: self._topology.models)
         self.learned = LearnedFile(settings.learned_file, self.learned_state, self._runtime.emit)
@@ -140,6 +148,12 @@ class Gateway:
         """Return what the metrics and the usage table have counted."""
         self._hub.flush()
         return self._metrics.instruments.dump(), self._observers.usage.dump()
+
+    async def start_sharing(self) -> None:
+        """Ask the engine of shared limits for the first time, at most 100 ms."""
+        if self._shared is not None:
+            await self._shared.start()
+            self._observers.values.append(self._shared.values)
 
     async def load_plain(self) -> None:
         """Load the framework of the plain routes."""
@@ -205,6 +219,8 @@ class Gateway:
 
     def close(self) -> None:
         """Close idle connections, and flush the log."""
+        if self._shared is not None:
+            self._shared.close()
         self.discovery.close()
         self._topology.close()
         self._observers.close()
@@ -271,7 +287,9 @@ class Gateway:
         old = self._topology
         check_reload(old.settings, settings)
         try:
-            return build_topology(settings, self._tasks, self._runtime, old, self._tune, rows_only=rows_only)
+            return build_topology(
+                settings, self._tasks, self._runtime, old, self._tune, self._limits, rows_only=rows_only
+            )
         except BaseException:
             old.set_kept()
             raise

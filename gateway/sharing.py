@@ -3,9 +3,12 @@
 Part of the composition root. Units: seconds of the loop's clock.
 """
 
+from collections.abc import Iterator
+
 from gateway.events import ShareAway, ShareBack
 from gateway.limits.leased_limits import LeasedLimits
 from gateway.limits.leases import Leases
+from gateway.observe.process import ProcessValue
 from gateway.race.context import Runtime
 from gateway.share.asker import AskCounts, Asker
 from gateway.share.fleet import Sharing, WhenAway
@@ -74,6 +77,10 @@ class SharedLimits:
             },
         }
 
+    def values(self) -> Iterator[ProcessValue]:
+        """Return the values for a scrape."""
+        return share_values(self._asker.counts, is_up=self.is_up, heads=self.heads)
+
     def _on_away(self) -> None:
         self._away_since_s = self._runtime.loop.time()
         self._runtime.emit(ShareAway(self._away_since_s, self.heads, self._fleet.when_away.value))
@@ -84,3 +91,16 @@ class SharedLimits:
 
     def _on_error(self, error: Exception) -> None:
         self._runtime.report(_COMPONENT, error)
+
+
+def share_values(counts: AskCounts, *, is_up: bool, heads: int) -> Iterator[ProcessValue]:
+    """Return the values for a scrape."""
+    yield ProcessValue("ttft_gateway_share_up", "1 if the engine answers", "gauge", float(is_up))
+    yield ProcessValue("ttft_gateway_share_heads", "Processes that share limits", "gauge", heads)
+    text = "Batches of asks by result"
+    for result, number in counts.results.items():
+        yield ProcessValue("ttft_gateway_share_asks", text, "counter", number, {"result": result})
+    text = "Time to the replies that came in time, together"
+    yield ProcessValue("ttft_gateway_share_ask_seconds", text, "counter", counts.seconds_sum)
+    text = "Times at which the engine was found to be away"
+    yield ProcessValue("ttft_gateway_share_away", text, "counter", counts.aways)

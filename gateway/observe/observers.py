@@ -6,7 +6,7 @@ Units: seconds.
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from gateway.observe.hub import Hub
@@ -31,6 +31,7 @@ class Observers:
     Attributes:
         hub: receiver of all events.
         usage: tokens and cost by key and model.
+        values: sources of further values for a scrape.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, version: str, member: Member = ALONE) -> None:
@@ -51,6 +52,7 @@ class Observers:
             worker=member.number,
         )
         self._proof = ProofCounts(self.hub.emit)
+        self.values: list[Callable[[], Iterable[ProcessValue]]] = [self._proof.values]
         self._process = ProcessValues(version, lambda: self._writer.lost, member.read_memory)
 
     def metrics(
@@ -65,9 +67,11 @@ class Observers:
         self.hub.batch_ends.append(self._log.write_batch)
         return metrics
 
-    def process_values(self) -> Iterable[ProcessValue]:
+    def process_values(self) -> Iterator[ProcessValue]:
         """Return the values of the process now."""
-        return (*self._process(), *self._proof.values())
+        yield from self._process()
+        for values in self.values:
+            yield from values()
 
     def measure(self, goals: Mapping[str, Goal]) -> None:
         """Count what hedging saves on these models."""

@@ -17,6 +17,8 @@ from gateway.events import Event, WorkerChanged
 from gateway.observe.instruments import Instruments
 from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel
+from gateway.share.hub import ShareHub
+from gateway.share.hub_engine import METHOD, answers_of
 from gateway.workers.channel import Channel, Handler, connect
 from gateway.workers.messages import Counts, Ended, Ready
 from gateway.workers.passing import Lane
@@ -44,6 +46,7 @@ class Worker:
         counts: counters and usage of its last answer; None before.
         ended: its last message; None before.
         reason: reason of its end, from the top process; "" before.
+        head: name among those that share limits.
     """
 
     channel: Channel
@@ -58,6 +61,7 @@ class Worker:
         self.counts: Counts | None = None
         self.ended: Ended | None = None
         self.reason = ""
+        self.head = f"{number}-{process}"  # in the fleet
         self.pings = 0
         self.silent_pings = 0
 
@@ -97,6 +101,7 @@ class WorkerGroup:
         self._on_change = on_change
         self._on_event = on_event
         self._held: deque[socket.socket] = deque()  # accepted, and not passed
+        self._share = ShareHub()
         self._retry: asyncio.TimerHandle | None = None
         self.workers: list[Worker] = []
         self.dead = Instruments()
@@ -127,6 +132,7 @@ class WorkerGroup:
         """
         worker = Worker(number, process, Lane(connections, self._pass_held))
         handlers: dict[str, Handler] = {
+            METHOD: answers_of(self._share, worker.head, asyncio.get_running_loop().time),
             "begin": lambda _: begin(worker),
             "ready": lambda payload: self._begin(worker, payload),
             "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),
@@ -238,6 +244,7 @@ class WorkerGroup:
         """Keep what a worker has counted, and pass connections that it has not taken to another one."""
         worker.is_ready = False
         self.workers.remove(worker)
+        self._share.gone(worker.head)
         self._held.extend(worker.lane.close())
         if worker.counts is not None:
             self.dead.add(worker.counts.instruments)

@@ -26,6 +26,8 @@ _NOT_ADDED: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "ttft_gateway_build_info": max,
     "process_start_time_seconds": min,
     "process_max_fds": min,
+    "ttft_gateway_share_up": min,
+    "ttft_gateway_share_heads": max,
 }
 
 
@@ -114,7 +116,12 @@ def _quota(states: Sequence[QuotaState]) -> QuotaState:
 
 
 def _limit(states: Sequence[LimitState]) -> LimitState:
-    """Add what the workers have spent; a limit of responses covers all of them, so the newest response counts."""
+    """Add what the workers have spent; a limit of responses covers all of them, so the newest response counts.
+
+    An enforced limit is shared: every worker has the amount that is left of it.
+    """
+    if states[0].enforced:
+        return min(states, key=lambda state: state.left)
     observed = [state for state in states if state.age_s is not None]
     if observed:
         return min(observed, key=lambda state: state.age_s or 0.0)

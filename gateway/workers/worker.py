@@ -35,6 +35,7 @@ from gateway.observe.feed import encoded_event
 from gateway.observe.process import Member
 from gateway.reloads import reload_fault
 from gateway.server import ExitReport, end, finish, sweep
+from gateway.share.hub_engine import HubEngine
 from gateway.topology import Topology
 from gateway.workers.channel import Channel, Handler, channel_over
 from gateway.workers.messages import (
@@ -157,7 +158,7 @@ class _Worker:
         self._receiver = Receiver(sockets.connections)
         settings = unpacked(begin.settings)
         self._drain_timeout_s = settings.drain_timeout_s
-        self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member)
+        self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member, HubEngine(channel))
         asyncio.get_running_loop().set_exception_handler(self._gateway.on_loop_error)
         self._prepared: Topology | None = None
         self._feeds = False
@@ -197,6 +198,7 @@ class _Worker:
         freeze_startup_objects()
         sweeping = tasks.create_task(sweep([server], gateway))
         server.acceptor.start()
+        await gateway.start_sharing()
         self._channel.send("ready", Ready(restored))
         cut = await self._run(commands, server, running)
         sweeping.cancel()
