@@ -47,6 +47,7 @@ from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.fleet import WhenAway
 from gateway.share.words import Engine
+from gateway.shared_pools import SharedPools
 from gateway.sharing import SharedLimits
 from gateway.topology import Topology, build_topology
 from gateway.version import gateway_version
@@ -115,6 +116,11 @@ class Gateway:
         self._hub = self._observers.hub
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         self._shared = None if engine is None else SharedLimits(engine, WhenAway.SHARE, self._runtime)
+        self._shared_pools = (
+            None
+            if engine is None
+            else SharedPools(engine, self._runtime, lambda name, on: self.switch_hedging(name, on=on))
+        )
         self._limits = LOCAL if self._shared is None else self._shared.limits
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune, limits=self._limits)
         self.discovery = Discovery(tasks, self._runtime, self._apply_rows, os.environ)
@@ -150,10 +156,13 @@ class Gateway:
         return self._metrics.instruments.dump(), self._observers.usage.dump()
 
     async def start_sharing(self) -> None:
-        """Ask the engine of shared limits for the first time, at most 100 ms."""
-        if self._shared is not None:
-            await self._shared.start()
-            self._observers.values.append(self._shared.values)
+        """Ask the engine for the first time, at most 100 ms, and exchange with the other processes until `close`."""
+        if self._shared is None or self._shared_pools is None:
+            return
+        await self._shared.start()
+        self._observers.values.append(self._shared.values)
+        self._shared_pools.use(self._topology.models.values(), self._topology.ledgers)
+        self._shared_pools.start()
 
     async def load_plain(self) -> None:
         """Load the framework of the plain routes."""
@@ -219,8 +228,9 @@ class Gateway:
 
     def close(self) -> None:
         """Close idle connections, and flush the log."""
-        if self._shared is not None:
+        if self._shared is not None and self._shared_pools is not None:
             self._shared.close()
+            self._shared_pools.close()
         self.discovery.close()
         self._topology.close()
         self._observers.close()
@@ -314,6 +324,8 @@ class Gateway:
                 )  # the rest is gone
         self._routes.serving = self._counts.serving = topology.serving
         self._set_access(topology.settings)
+        if self._shared_pools is not None:
+            self._shared_pools.use(topology.models.values(), topology.ledgers)
         old.close(keep=topology)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
         now_s = self._runtime.loop.time()

@@ -82,6 +82,16 @@ class CreditBudget:
         """Maximum of `credit` as of the last request or hedge: 3 mean costs and 6 s of accrual."""
         return _CAP_COSTS * self._cost_mean + self._accrual
 
+    @property
+    def own_credit(self) -> float:
+        """Part of `credit` that other gateways do not report."""
+        return self._credit - self._others.credit
+
+    @property
+    def own_cap(self) -> float:
+        """An equal part of `cap`."""
+        return self.cap / self.heads
+
     def earn(self, now_s: float, cost: float = 1.0, scale: float = 1.0) -> None:
         """Credit one request that may be hedged.
 

@@ -41,8 +41,8 @@ def pool_state(model: str, pool: Pool, now_s: float, draining: Collection[Replic
         pool=pool.name,
         policy=pool.settings.policy.value,
         hedging_on=pool.hedging_on,
-        budget_level=pool.budget.requests.credit,
-        budget_cap=pool.budget.requests.cap,
+        budget_level=pool.budget.requests.own_credit,
+        budget_cap=pool.budget.requests.own_cap,
         replicas=tuple(replicas),
         quotas=quota_states(pool, now_s),
     )
@@ -159,7 +159,7 @@ def _describe_pool(pool: Pool, now_s: float, quantiles: Sequence[float]) -> dict
 
 
 def _budget(budget: CreditBudget, digits: int) -> dict[str, float]:
-    return {"level": round(budget.credit, digits), "cap": round(budget.cap, digits)}
+    return {"level": round(budget.own_credit, digits), "cap": round(budget.own_cap, digits)}
 
 
 def _describe_plan(plan: Plan | None) -> dict[str, object] | None:

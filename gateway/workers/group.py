@@ -132,7 +132,7 @@ class WorkerGroup:
         """
         worker = Worker(number, process, Lane(connections, self._pass_held))
         handlers: dict[str, Handler] = {
-            METHOD: answers_of(self._share, worker.head, asyncio.get_running_loop().time),
+            METHOD: answers_of(self._share, worker.head, self._loop.time),
             "begin": lambda _: begin(worker),
             "ready": lambda payload: self._begin(worker, payload),
             "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),

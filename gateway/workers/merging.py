@@ -116,17 +116,14 @@ def _quota(states: Sequence[QuotaState]) -> QuotaState:
 
 
 def _limit(states: Sequence[LimitState]) -> LimitState:
-    """Add what the workers have spent; a limit of responses covers all of them, so the newest response counts.
+    """Return the limit as it is for all workers: each counts the requests of the others as well.
 
-    An enforced limit is shared: every worker has the amount that is left of it.
+    Of a limit in responses, the newest response counts; of any other one, the least that a worker has left.
     """
-    if states[0].enforced:
-        return min(states, key=lambda state: state.left)
     observed = [state for state in states if state.age_s is not None]
-    if observed:
+    if observed and not states[0].enforced:
         return min(observed, key=lambda state: state.age_s or 0.0)
-    spent = sum(state.limit - state.left for state in states)
-    return replace(states[0], left=states[0].limit - spent)
+    return min(states, key=lambda state: state.left)
 
 
 def _model(states: Sequence[ModelAdmission]) -> ModelAdmission:

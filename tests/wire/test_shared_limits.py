@@ -2,17 +2,19 @@
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
-from test_workers import Site, linux, write
+import pytest
 
 import simulated_sockets
 from running import run_real
 from simulated_sockets import send
 from spawned import started
+from worker_site import Site, write
 
-pytestmark = linux
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
 _KEY = "sk-shared-0123456789abcdef"
 _LIMIT = 40
 

@@ -12,8 +12,9 @@ import pytest
 
 from gateway.cli.parser import ExitCode
 from running import run_real
-from spawned import WAIT_S, refuses, rest, stream, until
-from worker_site import ended, site, write
+from spawned import WAIT_S, refuses, request, rest, started, stream, until
+from unused_ports import unused_port
+from worker_site import Site, ended, site, write
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
 pytestmark = linux
@@ -134,5 +135,34 @@ def test_a_worker_that_cannot_start_fails_the_start(tmp_path: Path) -> None:
             _, output = await process.communicate()
         assert process.returncode == ExitCode.FAILED
         assert b"error: a worker has ended before it was ready: has ended with exit code 7" in output
+
+    run_real(main())
+
+
+def test_workers_find_a_failing_replica_together(tmp_path: Path) -> None:
+    """Two failures at each worker open a breaker; alone, each waits for a third one."""
+
+    async def main() -> None:
+        file = tmp_path / "gateway.yaml"
+        write(file, f"http://127.0.0.1:{unused_port()}/v1", 2)
+        async with started("serve", "--config", str(file)) as gateway:
+            await gateway.ready(gateway.process.stderr, b"admin at ")
+            admin = gateway.said.partition(b"admin at http://127.0.0.1:")[2].partition(b" ")[0]
+            home = Site(gateway, int(admin), file)
+            writers = []
+            for _ in range(2):  # one for each worker, with one retry
+                reader, writer = await asyncio.open_connection("127.0.0.1", home.port)
+                writer.write(request("m"))
+                async with asyncio.timeout(WAIT_S):
+                    assert b" 502 " in await reader.readuntil(b"\r\n\r\n")
+                writers.append(writer)
+
+            async def opened() -> bool:
+                rows = (await home.text("/metrics")).splitlines()
+                return any(row.startswith("ttft_gateway_breaker_state{") and row.endswith(" 2.0") for row in rows)
+
+            await until(opened)
+            for writer in writers:
+                writer.close()
 
     run_real(main())

@@ -40,13 +40,14 @@ def test_pools_add_up() -> None:
 
 
 def test_limits_count_what_all_workers_have_spent() -> None:
-    """A configured limit loses what each worker has spent; of limits in responses, the newest counts."""
+    """Each worker counts all: the least that is left of a limit counts; of limits in responses, the newest."""
     limit = LimitState("requests", 60.0, 100.0, 90.0, observed=False, enforced=True, age_s=None)
-    seen = replace(limit, resource="tokens", observed=True, age_s=5.0, left=40.0)
+    late = replace(limit, left=80.0)
+    seen = replace(limit, resource="tokens", observed=True, enforced=False, age_s=5.0, left=20.0)
     newer = replace(seen, age_s=1.0, left=30.0)
     states = [
-        replace(pool("m"), quotas=(QuotaState("q", cooling_s, (limit, each), 10, 6, 4),))
-        for cooling_s, each in ((0.0, seen), (2.5, newer))
+        replace(pool("m"), quotas=(QuotaState("q", cooling_s, limits, 10, 6, 4),))
+        for cooling_s, limits in ((0.0, (limit, seen)), (2.5, (late, newer)))
     ]
     [merged] = merged_pools([[state] for state in states])
     [quota] = merged.quotas
