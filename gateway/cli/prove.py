@@ -86,7 +86,7 @@ def as_text(report: ProofReport) -> str:
     beaten = f"{report.losers_read:,} of {report.losers:,} beaten primaries read"
     held = f"{report.withheld:,} of {report.withheld + report.granted:,} hedges withheld"
     lines = [
-        f"{report.model}: direct effect of hedging on {report.requests:,} requests in {report.hours:g} h",
+        f"{report.model}: direct effect of hedging on {report.requests:,} requests in {_span(report.hours)}",
         f"{'':<26}{'without':>12}{'with':>12}  saved (95% interval)",
         *(f"{name:<26}{_value(row.without):>12}{_value(row.with_):>12}  {_saved(row, report)}" for name, row in rows),
         f"hedges: {report.hedges:,}; their cost: {_cost(report)}",
@@ -95,6 +95,10 @@ def as_text(report: ProofReport) -> str:
     if report.missing is not None:
         lines.append(f"more data: {report.missing}")
     return "\n".join(lines)
+
+
+def _span(hours: float) -> str:
+    return f"{hours:g} h" if hours >= 1 else f"{60 * hours:.0f} min"
 
 
 def _value(found: Range | None) -> str:

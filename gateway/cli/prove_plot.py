@@ -20,7 +20,7 @@ def draw(reports: Sequence[ProofReport], file: str) -> None:
         row[0].set_title(f"{report.model}: {report.requests:,} requests", fontsize=10)
         _bars(row[1], [("p95", report.p95_ms), ("p99", report.p99_ms), ("restricted mean", report.mean_ms)])
         row[1].set_ylabel("time to first token, ms")
-    axes[0][1].legend(loc="upper left", frameon=False)
+    picture.legend(*axes[0][1].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     picture.savefig(file, dpi=150)
 
 
