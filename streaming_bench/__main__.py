@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "compare": "compare hedging policies: the real gateway, simulated replicas, real sockets",
     "load": "measure one OpenAI-compatible endpoint, or two in turn",
     "report": "rebuild the tables and plots of a result folder, or compare two folders",
+    "replay": "compute from a log of real requests what hedging would have saved and cost",
     "simulate": "compare hedging policies on a simulated workload, in virtual time",
     "judge": "check that hedging does no harm on simulated workloads",
     "reproduce": "rerun published tables and print them next to the published figures",

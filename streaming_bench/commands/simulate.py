@@ -9,9 +9,11 @@ from pathlib import Path
 
 from gateway.routing.strategies import Routing
 from streaming_bench import arguments, progress
+from streaming_bench.errors import BenchError
 from streaming_bench.simulation.comparison import ComparisonPlan, compare
 from streaming_bench.simulation.policies import POLICY_NAMES
 from streaming_bench.simulation.provider_quota import LimitHeaders
+from streaming_bench.simulation.run_log import run_log
 from streaming_bench.simulation.scenario import load, with_load, with_requests
 from streaming_bench.simulation.summary import table
 
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time between two exchanges; default: nothing is shared",
     )
     add("--json", type=Path, metavar="FILE", help="file for rows and a manifest")
+    add("--log", type=Path, metavar="FILE", help="file for the gateway's log of the run, of one policy and one seed")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -58,7 +61,10 @@ def run(args: argparse.Namespace) -> None:
         scenario = with_requests(scenario, args.requests)
     if args.load is not None:
         scenario = with_load(scenario, args.load)
-    result = compare(scenario, _plan(args), progress.bar())
+    if args.log is not None and (len(args.policy) != 1 or args.seeds != 1):
+        raise BenchError("--log has several runs; name one --policy, and set --seeds 1")
+    with run_log(args.log) as listener:
+        result = compare(scenario, _plan(args), progress.bar(), listener)
     rows = result["rows"]
     assert isinstance(rows, list)
     print(f"{scenario.name}: {scenario.about}; {scenario.requests:,} requests of each run; times in ms")

@@ -24,7 +24,7 @@ from streaming_bench.simulation.fleet import FleetPlan
 from streaming_bench.simulation.law_replicas import LawDraws
 from streaming_bench.simulation.policies import PolicySettings
 from streaming_bench.simulation.provider_quota import LimitHeaders
-from streaming_bench.simulation.runner import ArrivalPlan, Conditions, SimulatedRun, run
+from streaming_bench.simulation.runner import ArrivalPlan, Conditions, SimulatedRun, ignore, run
 from streaming_bench.simulation.sampled_replicas import TtftDraws
 from streaming_bench.simulation.scenario import Scenario
 from streaming_bench.simulation.summary import SimulatedFigures, Subset
@@ -70,8 +70,13 @@ class ComparisonPlan:
     share_s: float | None = None
 
 
-def compare(scenario: Scenario, plan: ComparisonPlan, progress: Progress = quiet) -> dict[str, object]:
+def compare(
+    scenario: Scenario, plan: ComparisonPlan, progress: Progress = quiet, listener: Listener = ignore
+) -> dict[str, object]:
     """Run all policies on all seeds.
+
+    Args:
+        listener: called with each event of the gateway, of all runs.
 
     Returns:
         `rows`, one per policy, and a `manifest`.
@@ -83,7 +88,8 @@ def compare(scenario: Scenario, plan: ComparisonPlan, progress: Progress = quiet
     for index, (seed, policy) in enumerate(runs):
         if samples is None or samples.seed != seed:
             samples = SeedSamples(scenario, plan, seed)
-        run = samples.run(policy, of_run(progress, f"{policy}, seed {seed}", index, len(runs), scenario.requests))
+        reported = of_run(progress, f"{policy}, seed {seed}", index, len(runs), scenario.requests)
+        run = samples.run(policy, reported, listener=listener)
         for subset in subsets:
             found[policy][subset.name].append(summary.figures(run, subset))
     progress("done", 1.0)
@@ -118,14 +124,14 @@ class SeedSamples:
         policy: str,
         progress: Callable[[int], None] = lambda _requests: None,
         settings: PolicySettings | None = None,
-        observe: Listener | None = None,
+        listener: Listener = ignore,
     ) -> SimulatedRun:
         """Run one policy.
 
         Args:
             progress: called now and then with the number of finished requests.
             settings: settings of the policies; None for those of the plan.
-            observe: receives every event of the core; None for no receiver.
+            listener: called with each event of the gateway.
         """
         settings = settings or policy_settings(self._scenario, self._plan)
         scenario = self._scenario
@@ -135,7 +141,7 @@ class SeedSamples:
             restart_keeps=scenario.restart_keeps,
             timeouts=scenario.timeouts,
             fleet=FleetPlan(self._plan.gateways, self._plan.share_s),
-            observe=observe,
+            listener=listener,
         )
         return run(policy, settings, self._arrivals, self._world, self.seed, progress, conditions)
 

@@ -70,7 +70,7 @@ def known_run(scenario: Scenario, seed: int, slo_s: float, correlation: float | 
         if isinstance(event, RequestEnded):
             requests.append(_known(event, goal))
 
-    SeedSamples(scenario, plan, seed).run("adaptive", settings=replace(settings, hedging=measured), observe=observe)
+    SeedSamples(scenario, plan, seed).run("adaptive", settings=replace(settings, hedging=measured), listener=observe)
     return KnownRun(requests, goal, _truth(requests, goal))
 
 

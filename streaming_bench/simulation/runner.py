@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from gateway.config.settings import TimeoutSettings
@@ -110,6 +111,10 @@ class ArrivalPlan:
     concurrency: int
 
 
+def ignore(_event: Event) -> None:
+    """Ignore the event."""
+
+
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """Conditions of a run.
@@ -120,7 +125,7 @@ class Conditions:
         restart_keeps: True if what was learned survives a restart.
         timeouts: True for the gateway's default timeouts.
         fleet: the gateways.
-        observe: receives every event of the core; None for no receiver.
+        listener: called with each event of the gateway.
     """
 
     clients: Clients | None = None
@@ -128,7 +133,7 @@ class Conditions:
     restart_keeps: bool = False
     timeouts: bool = False
     fleet: FleetPlan = _ALONE
-    observe: Listener | None = None
+    listener: Listener = ignore
 
 
 class _NullClient:
@@ -236,6 +241,7 @@ class _Simulation:
         self._clients = conditions.clients
         self._restart_s = conditions.restart_every_s
         self._facts = world.facts
+        self._pinned = world.pinned
         self._reasoning_s = world.reasoning_s
         self._arrivals = arrivals
         self._progress = progress
@@ -287,7 +293,10 @@ class _Simulation:
             self._restart_s += self._conditions.restart_every_s
             self.gateways.restart(now_s, keeps=self._conditions.restart_keeps)
         caller = Caller(str(request), "", now_s)
-        race = Race(self.gateways.pick().model, call_of(request), self._facts[request], client, caller, self._runtime)
+        gateway, facts = self.gateways.pick(), self._facts[request]
+        if self._pinned is not None:
+            facts = structs.replace(facts, pinned=gateway.pool.replicas[self._pinned[request]])
+        race = Race(gateway.model, call_of(request), facts, client, caller, self._runtime)
         if self._clients is not None:
             self._loop.call_at(now_s + self._clients.patience_s, _leave, race, client)
         race.start()
@@ -298,8 +307,7 @@ class _Simulation:
             self._loop.call_soon(self._start)
 
     def _on_event(self, event: Event) -> None:
-        if self._conditions.observe is not None:
-            self._conditions.observe(event)
+        self._conditions.listener(event)
         if isinstance(event, ComponentFailed):
             self.failed(self._loop, {"message": f"{event.component} raised {event.error}"})
         if not isinstance(event, RequestEnded):

@@ -41,6 +41,7 @@ class World:
         prefill: tokens computed so far, and tokens computed for cancelled attempts.
         limits: form of the replicas' rate limit headers; None without headers.
         reasoning_s: length of the hidden reasoning before each answer, which results exclude.
+        pinned: number of the replica that gets each request first; None if the pool chooses.
     """
 
     endpoints: Sequence[Endpoint]
@@ -52,6 +53,7 @@ class World:
     prefill: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
     limits: RateLimitFormat | None = None
     reasoning_s: float = 0.0
+    pinned: Sequence[int] | None = None
 
 
 def call_of(request: int) -> Call:
