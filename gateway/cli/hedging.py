@@ -38,6 +38,8 @@ def hedging_summary(settings: Settings, model: ModelSettings) -> str:
     if hedge.budget <= 0:
         return "hedging off, because its budget is 0%"
     reasons = _reasons(settings, model, model.replicas)
+    if not reasons:
+        return f"hedging {hedge.policy}, budget {100 * hedge.budget:g}%, if the replicas that are found permit it"
     if None not in reasons.values():
         where = "hedging happens in fallbacks only" if is_hedged(settings, model) else "hedging cannot happen"
         return f"{where}: {_cause(model, set(reasons.values()))}"

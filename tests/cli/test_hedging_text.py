@@ -83,6 +83,10 @@ CASES: dict[str, tuple[dict[str, object], str]] = {
         {"replicas": [*replicas("vllm"), {**replicas("vllm", "vllm")[1], "backup_only": True}]},
         "hedging adaptive, budget 10%",
     ),
+    "found later": (
+        {"discover": {"file": "replicas.yaml"}},
+        "hedging adaptive, budget 10%, if the replicas that are found permit it",
+    ),
     "fallbacks": (
         {
             "replicas": replicas("vllm"),
