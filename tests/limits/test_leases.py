@@ -223,7 +223,7 @@ def test_a_lower_limit_of_another_head_is_reported() -> None:
 
 
 def test_alone_a_head_uses_its_hand_and_its_part() -> None:
-    """Of four heads, each has 0.9 / 4 of what was left and of the refill, and nobody waits for the engine."""
+    """Of four heads, each has 0.9 / 4 of what was left and of the refill, and no request waits for the engine."""
     table = Table(heads=4)
     rate = table.rate(600)
     table.spend(rate, 1)
@@ -357,7 +357,7 @@ def test_a_slot_that_another_head_lacks_goes_back_at_once() -> None:
 
 
 def test_a_queue_gets_slots_that_others_release() -> None:
-    """The tick asks for them, and the queue is told."""
+    """The tick asks for them, and the queue is notified."""
     table = Table()
     slots = LeasedSlots(table.leases, "c", 2)
     told: list[float] = []

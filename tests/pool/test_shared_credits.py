@@ -53,7 +53,7 @@ def test_a_quiet_time_saves_one_cap(gateways: int) -> None:
 
 
 def test_the_credits_of_gone_gateways_go() -> None:
-    """A gateway that hears nothing of the others has its own credits."""
+    """A gateway without answers about the others has its own credits."""
     budgets = [CreditBudget(0.5), CreditBudget(0.5)]
     for budget in budgets:
         for number in range(10):

@@ -209,7 +209,7 @@ def test_an_engine_without_data_has_yet_to_count_the_heads() -> None:
 
 
 def test_nothing_is_asked_after_the_end() -> None:
-    """A lease of a request that ends later is told so."""
+    """A lease gets the news of a request that ends later."""
 
     async def test(running: Running) -> None:
         await running.asker.start()

@@ -172,7 +172,7 @@ def test_more_than_the_bucket_holds_is_a_full_bucket(engines: Engines) -> None:
 
 
 def test_what_was_spent_without_a_lease_is_a_debt(engines: Engines) -> None:
-    """Nobody gets anything until the debt is repaid."""
+    """No head gets a lease until the debt is repaid."""
     heads = Heads(engines)
     epoch = heads.bucket(want=60).epoch
     heads.bucket(beyond=30, epoch=epoch)
