@@ -16,6 +16,7 @@ import redis
 from gateway.limits.caller_limits import CallerLimits
 from gateway.share.address import read_address
 from gateway.share.redis import LIBRARY, Login, RedisEngine
+from gateway.share.sync import PER_HEAD_S
 from gateway.share.wire import pack
 from gateway.share.words import BIN_S, Ask, BucketAsk, GaugeAsk, NewsAsk, SliceAsk
 from leased_fleet import Head, Meter, offer
@@ -34,7 +35,6 @@ _BATCHES: Final = 100
 _PARTS: Final = b"*7\r\n"  # of a command
 _WARM_S: Final = 2.0
 _PERIOD_S: Final = 0.1
-_PERIOD_HEAD_S: Final = 160e-6  # the period is longer for more heads
 
 
 class HeadsCost(NamedTuple):
@@ -192,7 +192,7 @@ def _batches(rand: random.Random, *, is_full: bool) -> list[bytes]:
 async def crowd(folder: Path, heads: int, seconds: float) -> HeadsCost:
     """Measure a number of heads for some time."""
     loop, rand = asyncio.get_running_loop(), random.Random(1)
-    period_s = max(_PERIOD_S, heads * _PERIOD_HEAD_S)
+    period_s = max(_PERIOD_S, heads * PER_HEAD_S)
     with redis_server(folder, "--maxclients", str(heads + 100)) as server:
         admin = redis.Redis(unix_socket_path=str(server.socket), protocol=2)
         admin.function_load(LIBRARY, replace=True)
