@@ -115,11 +115,12 @@ class Gateway:
         self._observers = Observers(loop, _VERSION, member)
         self._hub = self._observers.hub
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
-        self._shared = None if engine is None else SharedLimits(engine, WhenAway.SHARE, self._runtime)
+        when_away = WhenAway.SHARE if settings.share is None else WhenAway(settings.share.when_away)
+        self._shared = None if engine is None else SharedLimits(engine, when_away, self._runtime)
         self._shared_pools = (
             None
             if engine is None
-            else SharedPools(engine, self._runtime, lambda name, on: self.switch_hedging(name, on=on))
+            else SharedPools(engine, self._runtime, lambda name, on: self._apply_switch(name, on=on))
         )
         self._limits = LOCAL if self._shared is None else self._shared.limits
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune, limits=self._limits)
@@ -156,7 +157,7 @@ class Gateway:
         return self._metrics.instruments.dump(), self._observers.usage.dump()
 
     async def start_sharing(self) -> None:
-        """Ask the engine for the first time, at most 100 ms, and exchange with the other processes until `close`."""
+        """Ask the engine for the first time, at most 100 ms, and exchange with the other heads until `close`."""
         if self._shared is None or self._shared_pools is None:
             return
         await self._shared.start()
@@ -399,9 +400,14 @@ class Gateway:
                 for pool in model.pools:
                     pool.hedging_on = on
 
-    async def _switch(self, name: str | None, /, *, on: bool) -> None:
+    def _apply_switch(self, name: str | None, /, *, on: bool) -> None:
         self.switch_hedging(name, on=on)
         self._hub.emit_now(HedgingSwitched(self._runtime.loop.time(), name, on))
+
+    async def _switch(self, name: str | None, /, *, on: bool) -> None:
+        self._apply_switch(name, on=on)
+        if self._shared_pools is not None:
+            self._shared_pools.switched(name, on=on)
 
     async def _switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> None:
         for switched in self.switch_replica(name, model_name, out=out):

@@ -11,7 +11,7 @@ from gateway.config.errors import ConfigError
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
 
-_FIXED = ("listen", "admin_listen", "learned_file", "workers")  # what the start opens, reads and forks once
+_FIXED = ("listen", "admin_listen", "learned_file", "share", "workers")  # what the start opens, reads and forks once
 
 Reread = Callable[[], Settings]
 """Reads the settings again, in a thread; raises `ConfigError`."""

@@ -34,6 +34,7 @@ from gateway.http_server import (
 )
 from gateway.model_parts import Tune
 from gateway.notify import READY, STOPPING, notify, reloading
+from gateway.redis_share import open_redis, wait_for_redis
 from gateway.reloads import Reread
 
 READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: load balancers poll about every second
@@ -90,7 +91,8 @@ async def run(
         sockets = [opened.enter_context(await _bind(address)) for address in configured]
         addresses = Addresses(name_of(sockets[0]), name_of(sockets[1]) if len(sockets) > 1 else None)
         async with asyncio.TaskGroup() as tasks:
-            gateway = Gateway(settings, tasks, reread, tune)
+            engine = None if settings.share is None else open_redis(settings.share, tasks)
+            gateway = Gateway(settings, tasks, reread, tune, engine=engine)
             await gateway.discover()
             await gateway.learned.restore()
             asyncio.get_running_loop().set_exception_handler(gateway.on_loop_error)
@@ -101,6 +103,9 @@ async def run(
             for server in servers:
                 await server.prepared.wait()
             await asyncio.to_thread(int)  # the first thread opens files
+            if engine is not None:
+                await wait_for_redis(engine)
+                await gateway.start_sharing()
             freeze_startup_objects()
             with _signals() as signals, _reload_on_sighup(gateway, tasks):
                 on_ready(addresses)

@@ -29,6 +29,7 @@ from gateway.config.loader import from_replicas, load
 from gateway.config.settings import ModelSettings, ReplicaSettings, Settings
 from gateway.config.values import secret_fault
 from gateway.http_server import ListenError
+from gateway.redis_share import missing_client
 from gateway.server import Addresses, run
 from gateway.version import gateway_version
 from gateway.workers.cores import worker_count
@@ -49,6 +50,9 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
         settings = read() if arguments.model is None else _from_options(arguments, os.environ, environment)
     except ConfigError as error:
         return report_problems(error)
+    if fault := missing_client(settings.share):
+        fail(fault)
+        return ExitCode.BAD_CONFIG
     if arguments.model is not None and arguments.kind is None:
         with stderr_off_loop():
             settings = detect_kinds(settings)

@@ -234,7 +234,9 @@ def _secret_entries(data: RawMapping) -> list[tuple[Loc, RawMapping, str]]:
     """Return each mapping that can name a secret file, with the setting that the file replaces."""
     every_replica = (row for at, model in entries(data, (), "models") for row in _rows(model, at))
     keys = ((loc, entry, "key") for loc, entry in entries(data, (), "keys"))
-    return [((), data, "admin_key"), *keys, *((loc, entry, "api_key") for loc, entry in every_replica)]
+    share = data.get("share")
+    shared = [(("share",), share, "password")] if isinstance(share, dict) else []
+    return [((), data, "admin_key"), *shared, *keys, *((loc, entry, "api_key") for loc, entry in every_replica)]
 
 
 def take_secrets(data: RawMapping, folder: Path) -> list[Finding]:
@@ -273,6 +275,14 @@ def take_tls(data: RawMapping, folder: Path) -> list[Finding]:
                 tls_context(files)
         except TlsFault as fault:
             findings.append(((*loc, "connection", fault.field), fault.text))
+    share = data.get("share")
+    if isinstance(share, dict) and isinstance(share.get("ca_file"), str):
+        share["ca_file"] = str((folder / share["ca_file"]).absolute())
+        try:
+            if str(share.get("url")).startswith("rediss"):
+                tls_context(TlsFiles(share["ca_file"]))
+        except TlsFault as fault:
+            findings.append((("share", fault.field), fault.text))
     return findings
 
 

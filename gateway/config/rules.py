@@ -70,6 +70,7 @@ def broken_rules(data: RawMapping) -> list[Finding]:
         *_unused_quotas(entries(data, (), "quotas"), every_replica),
         *(finding for loc, model in models for pool in pools(model, loc) for finding in _source(*pool)),
         *_body_limits(data),
+        *_sharing(data),
         *_addresses(data),
         *_hedging(data, models),
         *(finding for loc, replica in every_replica for finding in _connection(replica, loc)),
@@ -162,6 +163,16 @@ def _body_limits(data: RawMapping) -> Iterator[Finding]:
             f"found {count} workers, but {every} B of buffered_bodies_max are less than one request_body_max for each"
         )
         yield ("workers",), f"{text}; raise buffered_bodies_max to {one * count} B, or use fewer workers"
+
+
+def _sharing(data: RawMapping) -> Iterator[Finding]:
+    """A server is for single processes, and an authority for TLS."""
+    share, workers = data.get("share"), data.get("workers", 1)
+    if share is not None and str(workers) != "1":
+        yield ("workers",), "share is not supported with workers; set workers: 1"
+    without_tls = ("redis:", "redis+", "unix:")
+    if isinstance(share, dict) and "ca_file" in share and str(share.get("url")).startswith(without_tls):
+        yield ("share", "ca_file"), "`ca_file` has no effect without TLS; write rediss:// in url, or remove this line"
 
 
 def _workers(data: RawMapping) -> int:

@@ -17,6 +17,7 @@ from gateway.config.kinds import Kind
 from gateway.config.model_sections import MeasureSettings, QueueSettings
 from gateway.config.request_values import AnyJson, BodyField, HeaderName, HeaderValue, Origin, PassedHeader
 from gateway.config.section import Section
+from gateway.config.share_settings import ShareSettings
 from gateway.config.values import (
     Address,
     BaseUrl,
@@ -377,6 +378,8 @@ class Settings(Section):
     """Rate limits of providers."""
     learned_file: OptionalFile = Field(default=None, examples=["/var/lib/ttft-gateway/learned.json"])
     """File that keeps learned latencies over restarts, or `off`; relative to the configuration file."""
+    share: ShareSettings | None = Field(default=None, examples=["{url: rediss://valkey.internal:6379/0}"])
+    """Server over which several gateways share limits and loads; unset: none."""
     workers: Workers = 1
     """Number of processes that serve requests, or `auto`: one for each core."""
     drain_timeout_s: Duration = 30.0

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, SecretStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from gateway.share.address import AddressFault, read_address
+
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "kB": 1000, "KiB": 1024, "B": 1}
 _INTERVAL_MIN_S = 0.1
@@ -153,6 +155,14 @@ def _secret(value: SecretStr) -> SecretStr:
     if fault := secret_fault(value.get_secret_value()):
         raise invalid_value(fault)
     return value
+
+
+def _engine_url(url: str) -> str:
+    try:
+        read_address(url)
+    except AddressFault as fault:
+        raise invalid_value(str(fault)) from None
+    return url
 
 
 def _host_name(value: str) -> str:
@@ -332,6 +342,12 @@ Secret = Annotated[SecretStr, AfterValidator(_secret), PlainSerializer(lambda _:
 ProxyUrl = Annotated[SecretStr, AfterValidator(_proxy_url), PlainSerializer(lambda _: "****", return_type=str)]
 """URL of an HTTP proxy; secret, because it may contain a password."""
 HostName = Annotated[str, AfterValidator(_host_name)]
+EngineUrl = Annotated[
+    str,
+    AfterValidator(_engine_url),
+    _text(r"(rediss?(\+sentinel)?|unix)://.+", "rediss://valkey.internal:6379/0"),
+]
+"""URL of a Redis or Valkey server, without user and password."""
 
 _ADDRESS_SCHEMA = _text(r".+:[0-9]+", "127.0.0.1:8080", "0.0.0.0:8080")
 ListenAddress = Annotated[

@@ -8,6 +8,7 @@ Imported only if a server is configured; redis-py is an extra.
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -80,6 +81,7 @@ class RedisEngine:
         self._waiting: deque[_Batch] = deque()
         self._sent: deque[_Batch] = deque()
         self._wake = asyncio.Event()
+        self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._pause_s = _PAUSES_S[0]
         self._is_closed = False
@@ -98,6 +100,12 @@ class RedisEngine:
         if self._task is not None:
             self._task.cancel()
 
+    async def wait_connected(self) -> None:
+        """Wait for a connection, at most as long as a connect may take."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_S):
+                await self._connected.wait()
+
     async def run(self) -> None:
         """Connect, and send batches, until the engine is closed."""
         self._task = asyncio.current_task()
@@ -109,6 +117,7 @@ class RedisEngine:
                     async with asyncio.timeout(connect_s):
                         connection = await self._connect()
                     self.fault = ""
+                    self._connected.set()
                     await self._serve(connection)
                 except (RedisError, OSError, ValueError) as error:
                     self._lose(_reason(error))
@@ -123,6 +132,7 @@ class RedisEngine:
     def _lose(self, fault: str) -> None:
         """Answer all batches that have no reply."""
         self.fault = fault
+        self._connected.clear()
         for batch in (*self._sent, *self._waiting):
             asyncio.get_running_loop().call_soon(batch.answered, None)
         self._sent.clear()

@@ -147,6 +147,18 @@ def test_secrets_are_masked(capsys: pytest.CaptureFixture[str], config: Path) ->
     assert "sk-very-secret" not in out
 
 
+def test_sharing_without_its_client(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    """The start ends with the name of the extra, before anything is opened."""
+    monkeypatch.setitem(sys.modules, "redis", None)
+    config.write_text(CONFIG + 'share: {url: "redis://127.0.0.1:1", password: s3cret}')
+    assert main(["serve", "--config", str(config)]) == ExitCode.BAD_CONFIG
+    err = capsys.readouterr().err
+    assert "`share` needs redis-py, which is not installed; run `pip install 'ttft-gateway[share]'`" in err
+    assert "s3cret" not in err
+
+
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     """config-schema prints a JSON schema."""
     assert main(["config-schema"]) == ExitCode.OK

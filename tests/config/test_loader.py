@@ -190,6 +190,18 @@ def test_the_admin_key_has_the_same_sources(folder: Path, line: str) -> None:
     assert ("admin_key: '****'" in masked(settings)) == ("KEY" in line)
 
 
+@pytest.mark.parametrize("line", ["password: ${KEY}", "password_file: good.key"])
+def test_the_password_of_the_server_is_masked(line: str, folder: Path) -> None:
+    """The password comes from a variable or a file, and is masked."""
+    settings = loaded(folder, f'{MODELS}share: {{url: "rediss://h:6379/1", user: u, {line}}}')
+    assert settings.share is not None
+    assert settings.share.password is not None
+    secret = settings.share.password.get_secret_value()
+    assert secret == ("k-1" if "KEY" in line else "k-file")
+    assert secret not in masked(settings) + repr(settings)
+    assert ("password: '****'" in masked(settings)) == ("KEY" in line)
+
+
 def test_a_key_file_is_read_again_by_the_next_load(tmp_path: Path) -> None:
     """A changed key file is seen by a reload."""
     for secret in ("old", "new"):

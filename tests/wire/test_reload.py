@@ -178,6 +178,7 @@ def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
     [
         ({"listen": "127.0.0.1:1"}, "listen changed"),
         ({"learned_file": "x"}, "learned_file changed"),
+        ({"share": {"url": "redis://h:6379"}}, "share changed"),
         ({"models": []}, "models"),
         ({"nonsense": 1}, "nonsense"),
     ],
