@@ -22,7 +22,7 @@ def missing_client(share: ShareSettings | None) -> str | None:
     """Return the error if `share` is set and redis-py is not installed; otherwise None."""
     if share is None or find_spec("redis") is not None:
         return None
-    return "`share` needs redis-py, which is not installed; run `pip install 'ttft-gateway[share]'`"
+    return "`share` needs redis-py, which is not installed; run `pip install 'redis>=8.1'`"
 
 
 def open_redis(share: ShareSettings, tasks: asyncio.TaskGroup) -> "RedisEngine":

@@ -128,7 +128,7 @@ def _plot(reports: Sequence[ProofReport], file: str) -> ExitCode:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        fail("--plot needs matplotlib, which is not installed; run `pip install 'ttft-gateway[plot]'`")
+        fail("--plot needs matplotlib, which is not installed; run `pip install matplotlib`")
         return ExitCode.FAILED
     try:
         plot.draw(reports, file)

@@ -155,7 +155,7 @@ def test_sharing_without_its_client(
     config.write_text(CONFIG + 'share: {url: "redis://127.0.0.1:1", password: s3cret}')
     assert main(["serve", "--config", str(config)]) == ExitCode.BAD_CONFIG
     err = capsys.readouterr().err
-    assert "`share` needs redis-py, which is not installed; run `pip install 'ttft-gateway[share]'`" in err
+    assert "`share` needs redis-py, which is not installed; run `pip install 'redis>=8.1'`" in err
     assert "s3cret" not in err
 
 
