@@ -209,10 +209,11 @@ class Picker:
         self, ring: Ring, facts: RequestFacts, candidates: Sequence[Replica], now_s: float, rand: float
     ) -> Replica:
         if now_s < self._loads.ramping_until_s:
-            for replica in candidates:
-                if self._loads.of[replica].is_new and self._is_first_due(replica, now_s):
+            new = [replica for replica in candidates if self._loads.of[replica].is_new]
+            for replica in new:
+                if self._is_first_due(replica, now_s):
                     return replica
-            to_best = self._settings.routing is Routing.PREDICTED
+            to_best = bool(new) and self._settings.routing is Routing.PREDICTED
             candidates, rand = ramped(candidates, now_s, rand, to_best=to_best)
         loads = self._loads.of
         suspects = [replica for replica in candidates if loads[replica].stalls.is_suspect(now_s)]

@@ -43,6 +43,6 @@ def test_two_workers_admit_one_limit(tmp_path: Path) -> None:
                 assert await site.metric("ttft_gateway_share_heads") == 2
                 assert await site.metric('ttft_gateway_share_asks_total{result="ok"}') > 0
                 assert statuses[429] > 0
-                assert _LIMIT <= statuses[200] <= _LIMIT + 6  # and what is refilled meanwhile
+                assert 0.9 * _LIMIT <= statuses[200] < 1.5 * _LIMIT  # and what is refilled meanwhile
 
     run_real(main())
