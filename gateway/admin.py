@@ -33,6 +33,7 @@ from gateway.observe.feed import Feed, Subscription
 from gateway.observe.metrics import CONTENT_TYPE, render
 from gateway.observe.state import PoolState
 from gateway.observe.view import View
+from gateway.pages.files import LIVE, add_pages
 from gateway.proof.report import report
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
@@ -41,7 +42,7 @@ _SEND_S_MAX = 5.0  # a subscriber that reads nothing for this long is disconnect
 _HOURS_MAX = 24  # that are counted one by one
 _QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
 _ROUTES = (
-    "GET /metrics, /admin/models, /admin/usage, /admin/proof, /admin/admission, /admin/hedging, /admin/replicas, "
+    "GET /, /metrics, /admin/models, /admin/usage, /admin/proof, /admin/admission, /admin/hedging, /admin/replicas, "
     "/admin/events, /admin/workers, /healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
@@ -174,16 +175,22 @@ class Admin:
         app.add_api_route("/admin/reload", self._reload_route, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/events", self._events, dependencies=plain)
         app.add_api_route("/admin/workers", self._workers, dependencies=plain)
+        add_pages(app, LIVE, [Depends(self._check_host)])
         answer_errors(app, _ROUTES)
 
     def close(self) -> None:
         """End all feeds; must be called first when the gateway stops."""
         self._feed.close()
 
-    async def _check_key(self, request: Request) -> None:
+    async def _check_host(self, request: Request) -> None:
+        """Admit a request of the live page: its files contain no state, so they need no key."""
         if self.key is None:
             self.hosts.check(request.scope["headers"])
-            admit(request.scope, known=False)
+        admit(request.scope, known=False)
+
+    async def _check_key(self, request: Request) -> None:
+        if self.key is None:
+            await self._check_host(request)
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.key.encode()):

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import yaml
 from fastapi import FastAPI, Request, Response
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.error_handlers import answer_errors
 from gateway.errors import UnknownModel
 from gateway.inbound.identity import caller_ids
+from gateway.pages.files import REFERENCE, add_pages
 from providers.base import Headers
 
 _SERVED = (
@@ -85,10 +85,7 @@ def plain_app(
     async def openapi_yaml() -> PlainTextResponse:
         return PlainTextResponse(text, media_type="application/yaml")
 
-    @app.api_route("/docs", methods=_READ)
-    async def docs() -> HTMLResponse:
-        return get_swagger_ui_html(openapi_url="openapi.json", title="ttft-gateway", swagger_favicon_url="data:,")
-
+    add_pages(app, REFERENCE)
     answer_errors(app, _SERVED)
     app.add_middleware(_RequestIds)
     return app

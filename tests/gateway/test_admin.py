@@ -391,7 +391,7 @@ def test_key_opens(path: str) -> None:
 def test_unknown_routes_and_methods() -> None:
     """An unknown route gets an error in OpenAI's shape, a wrong method one with the allowed methods."""
     site = AdminUnderTest()
-    assert site.refusal("GET", "/") == (404, "unknown_url")
+    assert site.refusal("GET", "/admin") == (404, "unknown_url")
     assert site.refusal("GET", "/admin/models/") == (404, "model_not_found")
     assert site.refusal("GET", "/docs") == (404, "unknown_url")
     assert site.refusal("DELETE", "/metrics") == (405, "method_not_allowed")

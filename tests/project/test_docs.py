@@ -24,6 +24,7 @@ from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 from gateway.observe.view import OwnView
+from gateway.pages.files import LIVE
 from providers.catalog import CATALOG
 
 DOCS = ROOT / "docs"
@@ -176,8 +177,9 @@ def test_headers() -> None:
 
 
 def test_admin_routes() -> None:
-    """docs/admin.md has a row and a heading for each route of the admin address."""
-    routes = [route for route in _admin_app().routes if isinstance(route, Route)]
+    """docs/admin.md has a row and a heading for each route of the admin address, parts of its page apart."""
+    parts = set(LIVE) - {"/"}
+    routes = [route for route in _admin_app().routes if isinstance(route, Route) and route.path not in parts]
     expected = sorted(
         f"{method} {route.path.replace(':path', '')}"
         for route in routes
