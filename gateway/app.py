@@ -7,28 +7,24 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
-from gateway.api.asgi import Application, Message, Receive, Scope, Send
-from gateway.api.cors import CrossOrigin
+from gateway.api.asgi import Application
 from gateway.api.count_tokens import PATH as COUNT_PATH
 from gateway.api.count_tokens import TokenCounts
-from gateway.api.deferred import Deferred
 from gateway.api.dialects.base import ClientApi
 from gateway.api.dialects.messages import PING, MessagesTerminator
 from gateway.api.dialects.messages import error_body as messages_error_body
 from gateway.api.dialects.responses import ResponsesTerminator
 from gateway.api.exchange import ClientExchange, Connection
-from gateway.api.health import answer_health, is_health_check
-from gateway.api.hosts import HostCheck
 from gateway.api.request_head import RequestHead
 from gateway.api.routes import RacedRoutes
+from gateway.applications import AdminApplication, Applications
 from gateway.config import settings as config
 from gateway.discovery.driver import Discovery
-from gateway.errors import LastReplica, ReloadFailed, UnknownReplica
-from gateway.events import AcceptingChanged, ConfigReloaded, Event, HedgingSwitched, ReplicaSwitched
+from gateway.errors import ReloadFailed
+from gateway.events import AcceptingChanged, ConfigReloaded, ReplicaSwitched
 from gateway.learned_file import LearnedFile
 from gateway.learned_state import OwnState
 from gateway.limits.rates import LOCAL
@@ -42,13 +38,14 @@ from gateway.observe.proof import goals
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageDump, UsageReport
 from gateway.observe.view import OwnView
-from gateway.race.context import Model, Runtime
+from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.fleet import WhenAway
 from gateway.share.words import Engine
 from gateway.shared_pools import SharedPools
 from gateway.sharing import SharedLimits
+from gateway.switches import Switches
 from gateway.topology import Topology, build_topology
 from gateway.version import gateway_version
 from providers.anthropic.assembler import MessageAssembler
@@ -58,22 +55,7 @@ from providers.openai.completions import OpenAICompletions
 from providers.responses.protocol import OpenAIResponses
 
 _TRACEBACK_S = 60.0  # between tracebacks of the event loop: a failure in a callback may repeat with every event
-_NO_BODY = {"root_path": "", "query_string": b"", "headers": []}
-_HEALTH: Scope = {"type": "http", "method": "GET", "path": "/healthz", **_NO_BODY}
 _VERSION = gateway_version()  # reads a file, so not on the loop
-
-
-class _Admin(Protocol):
-    """The admin application, whose module is imported after the start."""
-
-    key: str | None
-    hosts: HostCheck
-
-    def on_event(self, event: Event) -> None:
-        """Pass an event to the feeds."""
-
-    def close(self) -> None:
-        """End all feeds."""
 
 
 class Gateway:
@@ -92,8 +74,8 @@ class Gateway:
         view: state for the admin address.
         discovery: sources of replicas.
         draining: True while the gateway stops; /readyz then returns 503.
-        application: public ASGI application, for the requests without an exchange.
-        admin: admin ASGI application.
+        switches: switches of hedging and of replicas.
+        applications: public and admin ASGI application, for the requests without an exchange.
     """
 
     def __init__(
@@ -117,10 +99,11 @@ class Gateway:
         self._runtime = Runtime(loop, self._hub.emit, random.Random().random, TimerQueue(loop))
         when_away = WhenAway.SHARE if settings.share is None else WhenAway(settings.share.when_away)
         self._shared = None if engine is None else SharedLimits(engine, when_away, self._runtime)
+        self.switches = Switches(lambda: self._topology.models, self._hub.emit_now, loop.time)
         self._shared_pools = (
             None
             if engine is None
-            else SharedPools(engine, self._runtime, lambda name, on: self._apply_switch(name, on=on))
+            else SharedPools(engine, self._runtime, lambda name, on: self.switches.follow_hedging(name, on=on))
         )
         self._limits = LOCAL if self._shared is None else self._shared.limits
         self._topology = build_topology(settings, tasks, self._runtime, tune=tune, limits=self._limits)
@@ -136,15 +119,14 @@ class Gateway:
             self._admission_state,
             self._observers.proof,
         )
-        self._admin: _Admin | None = None  # until its application is built
-        self._set_access(settings)
+        self._observers.measure(goals(settings))
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
         self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
         self._started = int(datetime.now(UTC).timestamp())
-        self._plain = Deferred(self._build_plain)
-        self.application: Application = self._application
-        self.admin = Deferred(self._build_admin)
+        self.applications = Applications(
+            settings, self._hub, self._build_plain, self._build_admin, lambda: not self.draining
+        )
 
     @property
     def hub(self) -> Hub:
@@ -161,44 +143,20 @@ class Gateway:
         if self._shared is None or self._shared_pools is None:
             return
         await self._shared.start()
+        self.switches.publish = self._shared_pools.switched
         self._observers.values.append(self._shared.values)
         self._shared_pools.use(self._topology.models.values(), self._topology.ledgers)
         self._shared_pools.start()
-
-    async def load_plain(self) -> None:
-        """Load the framework of the plain routes."""
-        await self._plain.load()
-
-    async def load_framework(self) -> None:
-        """Load the framework of the plain and admin routes; later, no file may be left to open for it."""
-        try:
-            from anyio import to_thread
-
-            for application in (self._plain, self.admin):
-                await application(_HEALTH, _no_body, _ignore)
-            await to_thread.run_sync(int)  # the framework's way to a thread
-        except Exception as error:  # most likely no file is left to open
-            logging.getLogger(__name__).warning(
-                "the plain or the admin routes are not loaded (%s); the next request for them tries again", error
-            )
 
     def _build_plain(self) -> Application:
         from gateway.api.plain_routes import plain_app
 
         return plain_app(self._models_of, self._started, lambda: not self.draining, _VERSION)
 
-    def _build_admin(self) -> Application:
+    def _build_admin(self) -> AdminApplication:
         from gateway.admin import Admin, Controls
 
-        admin = Admin(self.view, Controls(self._switch, self._switch_replica, self.reload))
-        # On the loop, where a reload may change the access too, and before the thread's result gets there the same way.
-        self._runtime.loop.call_soon_threadsafe(self._add_admin, admin)
-        return admin.app
-
-    def _add_admin(self, admin: "_Admin") -> None:
-        self._admin = admin
-        self._set_access(self._topology.settings)
-        self._hub.listeners.append(admin.on_event)
+        return Admin(self.view, Controls(self.switches.switch_hedging, self.switches.switch_replica, self.reload))
 
     @property
     def active(self) -> int:
@@ -208,8 +166,7 @@ class Gateway:
     def end_streams(self) -> None:
         """End every running request with an error, end every event feed, and reject new requests."""
         self._routes.refusing = True
-        if self._admin is not None:
-            self._admin.close()
+        self.applications.end_feeds()
         for race in tuple(self._routes.active):
             race.shut_down()
         for loser in tuple(self._runtime.living):
@@ -320,11 +277,10 @@ class Gateway:
         switched = []
         for model in topology.models.values():
             if model is not old.models.get(model.name) and all(replica.out for replica in model.replicas):
-                switched += self._take(
-                    model, [replica.name for replica in model.replicas], out=False
-                )  # the rest is gone
+                switched += self.switches.take_in(model)  # the rest is gone
         self._routes.serving = self._counts.serving = topology.serving
-        self._set_access(topology.settings)
+        self.applications.use(topology.settings)
+        self._observers.measure(goals(topology.settings))
         if self._shared_pools is not None:
             self._shared_pools.use(topology.models.values(), topology.ledgers)
         old.close(keep=topology)
@@ -332,16 +288,9 @@ class Gateway:
         now_s = self._runtime.loop.time()
         return ConfigReloaded(now_s, len(topology.models), kept, len(topology.replicas) - kept), switched
 
-    def _set_access(self, settings: config.Settings) -> None:
-        self._cors = CrossOrigin(settings.cors_origins) if settings.cors_origins else None
-        self._observers.measure(goals(settings))
-        if self._admin is not None:
-            self._admin.key = None if settings.admin_key is None else settings.admin_key.get_secret_value()
-            self._admin.hosts = HostCheck(settings.own_hosts)
-
     def exchange(self, connection: Connection, head: RequestHead) -> ClientExchange | None:
         """Return the exchange for a request of a client, None if the request is for the ASGI application."""
-        cors = self._cors
+        cors = self.applications.cors
         if cors is not None and cors.is_preflight(head.method, head.headers):
             return None
         exchange: ClientExchange | None = self._routes.open(connection, head)
@@ -350,16 +299,6 @@ class Gateway:
         if exchange is not None and cors is not None:
             exchange.response.own_headers = (*connection.own_headers, *cors.added(head.headers))
         return exchange
-
-    def _application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer a preflight request, or pass a request to the plain routes."""
-        if self._cors is not None and scope["type"] == "http":
-            if self._cors.is_preflight(scope["method"], scope["headers"]):
-                return self._cors.answer(scope, send)
-            send = self._cors.adding(scope, send)
-        if is_health_check(scope):
-            return answer_health(scope, send, ready=not self.draining)
-        return self._plain(scope, receive, send)
 
     # callables of the plain routes, the metrics and the admin application
 
@@ -392,64 +331,6 @@ class Gateway:
         described = describe(model, self._runtime.loop.time(), quantiles)
         found = [source for source in self.discovery.states() if source.model == name]
         return {**described, "discovery": found, "learned_file": self.learned.describe()}
-
-    def switch_hedging(self, name: str | None, /, *, on: bool) -> None:
-        """Switch hedging of a model, or of every model if None."""
-        for model in self._topology.models.values():
-            if name in (None, model.name):
-                for pool in model.pools:
-                    pool.hedging_on = on
-
-    def _apply_switch(self, name: str | None, /, *, on: bool) -> None:
-        self.switch_hedging(name, on=on)
-        self._hub.emit_now(HedgingSwitched(self._runtime.loop.time(), name, on))
-
-    async def _switch(self, name: str | None, /, *, on: bool) -> None:
-        self._apply_switch(name, on=on)
-        if self._shared_pools is not None:
-            self._shared_pools.switched(name, on=on)
-
-    async def _switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> None:
-        for switched in self.switch_replica(name, model_name, out=out):
-            self._hub.emit_now(switched)
-
-    def switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> list[ReplicaSwitched]:
-        """Take a replica out or in; return an event for each change.
-
-        Raises:
-            UnknownReplica: no replica has this name.
-            LastReplica: a model would have no replica left; nothing was changed.
-        """
-        models = [model for model in self._topology.models.values() if model_name in (None, model.name)]
-        models = [model for model in models if model.replica(name) is not None]
-        if not models:
-            raise UnknownReplica(
-                f"replica {name[:80]!r} does not exist; GET /admin/replicas lists the replicas", param="replica"
-            )
-        for model in models if out else ():
-            if all(replica.out or replica.name == name for replica in model.replicas):
-                raise LastReplica(
-                    f"{name} is the last replica of {model.name}; take another one in first", param="replica"
-                )
-        return [switched for model in models for switched in self._take(model, [name], out=out)]
-
-    def _take(self, model: Model, names: Sequence[str], *, out: bool) -> list[ReplicaSwitched]:
-        """Take replicas out or in; return an event for each change."""
-        now_s, switched = self._runtime.loop.time(), []
-        for pool in model.pools:
-            for replica in pool.replicas:
-                if replica.name in names and replica.out is not out:
-                    pool.switch(replica, now_s, out=out)
-                    switched.append(ReplicaSwitched(now_s, model.name, replica.name, out))
-        return switched
-
-
-async def _no_body() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}
-
-
-async def _ignore(_: Message) -> None:
-    pass
 
 
 def client_apis() -> dict[Api, ClientApi]:

@@ -132,7 +132,7 @@ async def run(
 async def _load_framework(gateway: Gateway) -> None:
     """Load what the start left out, after the first requests, and exclude it from garbage collection, too."""
     await asyncio.sleep(_FRAMEWORK_S)
-    await gateway.load_framework()
+    await gateway.applications.load_framework()
     gc.freeze()
 
 
@@ -198,8 +198,8 @@ def _servers(gateway: Gateway, sockets: Sequence[socket.socket]) -> list[HttpSer
     """Return the servers of the public and, with a second socket, of the admin address."""
     waiting = waiting_connections()
     served: tuple[tuple[Application, OpenExchange | None], ...] = (
-        (gateway.application, gateway.exchange),
-        (gateway.admin, None),
+        (gateway.applications.public, gateway.exchange),
+        (gateway.applications.admin, None),
     )
     return [
         HttpServer(

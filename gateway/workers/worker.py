@@ -170,10 +170,10 @@ class _Worker:
         gateway = self._gateway
         self._feeds = begin.feed
         for model in begin.off:
-            gateway.switch_hedging(model, on=False)
+            gateway.switches.set_hedging(model, on=False)
         for model, replica in begin.out:
             try:
-                gateway.switch_replica(replica, model, out=True)
+                gateway.switches.set_replica(replica, model, out=True)
             except (errors.UnknownReplica, errors.LastReplica):  # a reload has removed it, or others
                 continue
         return gateway.learned_state.restore(begin.learned, begin.learned_age_s) if begin.learned else None
@@ -182,7 +182,7 @@ class _Worker:
         """Serve until a command ends the worker."""
         gateway, tasks = self._gateway, self._tasks
         server = HttpServer(
-            gateway.application,
+            gateway.applications.public,
             waiting_connections(self._workers),
             gateway.client_idle_s,
             gateway.exchange,
@@ -193,7 +193,7 @@ class _Worker:
         restored = self._begin(self._beginning)
         running = tasks.create_task(server.serve())
         await server.prepared.wait()
-        await gateway.load_plain()
+        await gateway.applications.load_plain()
         await asyncio.to_thread(int)  # the first thread opens files
         freeze_startup_objects()
         sweeping = tasks.create_task(sweep([server], gateway))
@@ -278,12 +278,12 @@ class _Worker:
 
     def _switch_hedging(self, payload: bytes) -> None:
         switch = msgspec.msgpack.decode(payload, type=SwitchHedging)
-        self._gateway.switch_hedging(switch.model, on=switch.on)
+        self._gateway.switches.set_hedging(switch.model, on=switch.on)
 
     def _switch_replica(self, payload: bytes) -> SwitchReplicaDone:
         switch = msgspec.msgpack.decode(payload, type=SwitchReplica)
         try:
-            return SwitchReplicaDone(self._gateway.switch_replica(switch.replica, switch.model, out=switch.out))
+            return SwitchReplicaDone(self._gateway.switches.set_replica(switch.replica, switch.model, out=switch.out))
         except (errors.UnknownReplica, errors.LastReplica) as error:
             return SwitchReplicaDone(error=type(error).__name__, message=error.message)
 

@@ -9,23 +9,23 @@ import resource
 import sys
 
 from gateway.__main__ import main
-from gateway.app import Gateway
+from gateway.applications import Applications
 
 
 def report_reads() -> None:
     """Report files and folders that are opened after the framework was loaded."""
-    loaded: list[Gateway] = []
-    load = Gateway.load_framework
+    loaded: list[Applications] = []
+    load = Applications.load_framework
 
     def audit(event: str, arguments: tuple[object, ...]) -> None:
         if loaded and event in {"open", "os.listdir", "os.scandir"}:
             os.write(2, f"READ {arguments[0]}\n".encode())
 
-    async def reported(gateway: Gateway) -> None:
-        await load(gateway)
-        loaded.append(gateway)
+    async def reported(applications: Applications) -> None:
+        await load(applications)
+        loaded.append(applications)
 
-    setattr(Gateway, Gateway.load_framework.__name__, reported)
+    setattr(Applications, Applications.load_framework.__name__, reported)
     sys.addaudithook(audit)
 
 

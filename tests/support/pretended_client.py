@@ -142,7 +142,7 @@ def request(body: bytes, path: str = "/v1/chat/completions", headers: Mapping[st
 def connected(gateway: Gateway) -> PretendedClient:
     """Connect to the public address of a gateway, whose loop must be running."""
     server = HttpServer(
-        gateway.application, waiting_connections(), gateway.client_idle_s, gateway.exchange, _accept_none
+        gateway.applications.public, waiting_connections(), gateway.client_idle_s, gateway.exchange, _accept_none
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

@@ -138,7 +138,7 @@ def test_a_replica_stays_out(tmp_path: Path, kept: str) -> None:
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            await home.gateway._switch_replica("a", None, out=True)
+            await home.gateway.switches.switch_replica("a", None, out=True)
             await home.gateway.reload()
             assert [home.replica(name).out for name in "ab"] == [True, False]
             urls = {name: home.urls[name] for name in kept}
@@ -160,7 +160,7 @@ def test_a_reload_without_changes_changes_nothing(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with house(tmp_path) as home:
-            await home.gateway._switch(None, on=False)
+            await home.gateway.switches.switch_hedging(None, on=False)
             clients = dict(home.gateway._topology.clients)
             budget = home.gateway._topology.models["m"].pools[0].budget
             done = await home.gateway.reload()
@@ -234,7 +234,7 @@ def test_origins_are_read_again(tmp_path: Path) -> None:
             for origins in (["https://app.example"], []):
                 home.write(cors_origins=origins)
                 await home.gateway.reload()
-                await home.gateway.application(dict(scope), receive, send)
+                await home.gateway.applications.public(dict(scope), receive, send)
                 allowed = (b"access-control-allow-origin", b"https://app.example")
                 assert (allowed in sent[-2]["headers"]) == bool(origins)
 
