@@ -24,7 +24,6 @@ from gateway.applications import AdminApplication, Applications
 from gateway.config import settings as config
 from gateway.discovery.driver import Discovery
 from gateway.errors import ReloadFailed
-from gateway.events import AcceptingChanged, ConfigReloaded, ReplicaSwitched
 from gateway.learned_file import LearnedFile
 from gateway.learned_state import OwnState
 from gateway.limits.rates import LOCAL
@@ -38,6 +37,7 @@ from gateway.observe.proof import goals
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageDump, UsageReport
 from gateway.observe.view import OwnView
+from gateway.process_events import AcceptingChanged, ConfigReloaded, ReplicaSwitched
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault

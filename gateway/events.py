@@ -1,7 +1,8 @@
 """The events of the core as frozen values, for metrics, log lines and the event feed.
 
-The core depends on `Listener` only. The hot path emits one event per request, `RequestEnded`; other events are rare. No
-event contains a prompt, an answer, an upstream's error text or a secret.
+This file has the events of requests and replicas, process_events.py those of the process. The core depends on
+`Listener` only. The hot path emits one event per request, `RequestEnded`; other events are rare. No event contains a
+prompt, an answer, an upstream's error text or a secret.
 
 Units: seconds (`at_s` on the loop's clock), tokens.
 """
@@ -15,6 +16,20 @@ import msgspec
 from gateway.hedging.charges import Charge
 from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
+from gateway.process_events import (
+    AcceptingChanged,
+    ConfigReloaded,
+    DiscoveryChanged,
+    HedgingMeasured,
+    HedgingSwitched,
+    LearnedFileFailed,
+    LearnedRestored,
+    ReplicasFound,
+    ReplicaSwitched,
+    ShareAway,
+    ShareBack,
+    WorkerChanged,
+)
 from providers.base import Api, FastEnum, Usage
 
 
@@ -233,181 +248,12 @@ class BreakerChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class HedgingSwitched:
-    """A use of the on-call switch; `model` is None for all models."""
-
-    at_s: float
-    model: str | None
-    on: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSwitched:
-    """A replica was taken out, or in again."""
-
-    at_s: float
-    model: str
-    replica: str
-    out: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicasFound:
-    """A source (`discover`) added replicas to a pool, or removed some.
-
-    Attributes:
-        source: name of the source.
-        added: names of new replicas, at most 20.
-        removed: names of removed replicas, at most 20.
-        replicas: number of the source's replicas from now on.
-    """
-
-    at_s: float
-    model: str
-    pool: str
-    source: str
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    replicas: int
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoveryChanged:
-    """Answers of a source (`discover`) began to be unusable, or are used again.
-
-    Attributes:
-        source: name of the source.
-        replicas: number of its replicas, which stay in use meanwhile.
-        error: state of the answer; None if answers are used again.
-    """
-
-    at_s: float
-    model: str
-    pool: str
-    source: str
-    replicas: int
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigReloaded:
-    """A reload of the configuration; with an error nothing has changed.
-
-    Attributes:
-        models: number of models served now.
-        kept: number of unchanged replicas, which keep their learned state.
-        new: number of other replicas.
-        error: reason for the rejection; None if the reload succeeded. Contains no secret.
-    """
-
-    at_s: float
-    models: int
-    kept: int
-    new: int
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedRestored:
-    """The start with the state of an earlier run.
-
-    Attributes:
-        file: path of the file.
-        age_s: time since it was written.
-        pools: number of pools with restored state.
-        cold: number of other pools.
-    """
-
-    at_s: float
-    file: str
-    age_s: float
-    pools: int
-    cold: int
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedFileFailed:
-    """A failure to read the file of learned state, or the first of consecutive failures to write it.
-
-    Attributes:
-        file: path of the file.
-        error: state of the file and the action to take.
-    """
-
-    at_s: float
-    file: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
 class ComponentFailed:
     """An exception in a policy or an observer; the request continued without it."""
 
     at_s: float
     component: str
     error: str  # the exception's type only
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptingChanged:
-    """Accepting client connections began to fail, or works again.
-
-    Attributes:
-        address: address that the gateway listens on.
-        accepting: False while accepting fails.
-        error: reason of the failure; None if accepting works again.
-    """
-
-    at_s: float
-    address: str
-    accepting: bool
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerChanged:
-    """A worker began or ended to serve requests.
-
-    Attributes:
-        worker: number of the worker, from 1.
-        process: id of its process.
-        ready: True if it serves requests.
-        reason: reason of its end; None if it serves.
-    """
-
-    at_s: float
-    worker: int
-    process: int
-    ready: bool
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ShareAway:
-    """The engine of shared limits does not answer any more.
-
-    Attributes:
-        heads: number of processes that shared the limits.
-        when_away: part of each limit that this process uses now: "share", "alone" or "refuse".
-    """
-
-    at_s: float
-    heads: int
-    when_away: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShareBack:
-    """The engine of shared limits answers again.
-
-    Attributes:
-        heads: number of processes that share the limits.
-        away_s: time for which it was away.
-    """
-
-    at_s: float
-    heads: int
-    away_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,34 +264,6 @@ class ParamsDropped:
     model: str
     replica: str
     params: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HedgingMeasured:
-    """The direct effect of hedging on one model since the counting began; emitted once an hour while it is measured.
-
-    Attributes:
-        hours: length of the counted time.
-        measured: requests whose TTFT without hedging was measured.
-        saved_misses, saved_p95_ms, saved_p99_ms, saved_mean_ms: value, low and high end of the 95 % interval; None
-            while there is too little data.
-        tokens, cost: bill of the attempts that lost; the cost is None without prices.
-        missing: sentence on the data that is missing; None if there is enough.
-    """
-
-    at_s: float
-    model: str
-    hours: float
-    requests: int
-    hedges: int
-    measured: int
-    saved_misses: tuple[float, float, float] | None
-    saved_p95_ms: tuple[float, float, float] | None
-    saved_p99_ms: tuple[float, float, float] | None
-    saved_mean_ms: tuple[float, float, float] | None
-    tokens: int
-    cost: float | None
-    missing: str | None
 
 
 Event = (

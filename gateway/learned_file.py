@@ -23,9 +23,10 @@ from typing import Final
 import msgspec
 
 from gateway.daemon_thread import on_thread
-from gateway.events import Event, LearnedFileFailed, LearnedRestored
+from gateway.events import Event
 from gateway.learned_state import LearnedState, Restored
 from gateway.pool.learned import VERSION, Learned
+from gateway.process_events import LearnedFileFailed, LearnedRestored
 
 _SAVE_EVERY_S: Final = 30.0  # what a kill loses; a file of 5 models with 3 replicas has about 30 kB
 _WRITE_S_MAX: Final = 10.0

@@ -5,10 +5,10 @@ Part of the composition root. Units: seconds of the loop's clock.
 
 from collections.abc import Iterator
 
-from gateway.events import ShareAway, ShareBack
 from gateway.limits.leased_limits import LeasedLimits
 from gateway.limits.leases import Leases
 from gateway.observe.process import ProcessValue
+from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Runtime
 from gateway.share.asker import AskCounts, Asker
 from gateway.share.fleet import Sharing, WhenAway

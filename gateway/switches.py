@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.errors import LastReplica, UnknownReplica
-from gateway.events import Event, HedgingSwitched, ReplicaSwitched
+from gateway.events import Event
+from gateway.process_events import HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Model
 
 

@@ -14,8 +14,8 @@ from gateway.config.discovered import PoolPlace, identity_of, name_of, pool_name
 from gateway.config.settings import DiscoverSettings, Replicas, Settings
 from gateway.discovery.listing import Listing, after
 from gateway.discovery.sources import Source, SourceFailed, source_of
-from gateway.events import DiscoveryChanged, ReplicasFound
 from gateway.observe.state import DiscoveryState
+from gateway.process_events import DiscoveryChanged, ReplicasFound
 from gateway.race.context import Runtime
 
 _FIRST_S_MAX: Final = 3.0  # a start or a reload waits no longer for an answer

@@ -17,37 +17,39 @@ from typing import Final, Literal
 import msgspec
 
 from gateway.events import (
-    AcceptingChanged,
     AttemptFailed,
     AttemptReport,
     BreakerChanged,
     ComponentFailed,
-    ConfigReloaded,
-    DiscoveryChanged,
     Event,
     HedgeDenied,
     HedgeFired,
-    HedgingMeasured,
-    HedgingSwitched,
-    LearnedFileFailed,
-    LearnedRestored,
     ParamsDropped,
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
-    ReplicasFound,
-    ReplicaSwitched,
     RequestEnded,
     RequestRejected,
     Result,
     Role,
-    ShareAway,
-    ShareBack,
-    WorkerChanged,
 )
 from gateway.hedging.charges import Charge, Disposition, costs
 from gateway.hedging.measure import Measured
 from gateway.hedging.outcomes import Denial, Outcome
+from gateway.process_events import (
+    AcceptingChanged,
+    ConfigReloaded,
+    DiscoveryChanged,
+    HedgingMeasured,
+    HedgingSwitched,
+    LearnedFileFailed,
+    LearnedRestored,
+    ReplicasFound,
+    ReplicaSwitched,
+    ShareAway,
+    ShareBack,
+    WorkerChanged,
+)
 from providers.base import Api, Usage
 
 LogFormat = Literal["json", "text", "auto"]

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from gateway.config.settings import Settings
-from gateway.events import AttemptReport, Event, HedgingMeasured, Listener, RequestEnded, Role
+from gateway.events import AttemptReport, Event, Listener, RequestEnded, Role
 from gateway.hedging.charges import Disposition
 from gateway.hedging.measure import Instrument
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import MODEL
 from gateway.observe.process import ProcessValue
+from gateway.process_events import HedgingMeasured
 from gateway.proof.report import Figure, ProofReport, report
 from gateway.proof.tally import Group, GroupTimes, Tally
 from providers.base import Api

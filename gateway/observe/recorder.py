@@ -10,10 +10,8 @@ from functools import cache
 
 from gateway.errors import GatewayError
 from gateway.events import (
-    AcceptingChanged,
     AttemptReport,
     ComponentFailed,
-    ConfigReloaded,
     Event,
     HedgeFired,
     RequestEnded,
@@ -24,6 +22,7 @@ from gateway.events import (
 from gateway.hedging.charges import Disposition
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import Counter, Instruments
+from gateway.process_events import AcceptingChanged, ConfigReloaded
 from providers.base import Api
 from providers.errors import UpstreamError
 

@@ -13,10 +13,11 @@ from typing import Final
 
 import msgspec
 
-from gateway.events import Event, WorkerChanged
+from gateway.events import Event
 from gateway.observe.instruments import Instruments
 from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel
+from gateway.process_events import WorkerChanged
 from gateway.share.hub import ShareHub
 from gateway.share.hub_engine import METHOD, answers_of
 from gateway.workers.channel import Channel, Handler, connect

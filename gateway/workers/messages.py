@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 
 from gateway.config.settings import LimitSettings, Settings
-from gateway.events import ConfigReloaded, ReplicaSwitched
 from gateway.learned_state import Restored
 from gateway.observe.instruments import Dump
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import AdmissionState, PoolState
 from gateway.observe.usage import UsageDump
 from gateway.pool.learned import LearnedModel
+from gateway.process_events import ConfigReloaded, ReplicaSwitched
 
 PICKLE: Final = pickle.HIGHEST_PROTOCOL
 

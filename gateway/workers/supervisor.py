@@ -19,7 +19,6 @@ from gateway.api.acceptor import Acceptor
 from gateway.api.hosts import HostCheck
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
-from gateway.events import AcceptingChanged, ConfigReloaded, HedgingSwitched, ReplicaSwitched
 from gateway.http_server import HttpServer, accept_from, freeze_startup_objects, name_of, waiting_connections
 from gateway.learned_file import LearnedFile
 from gateway.learned_state import Restored
@@ -28,6 +27,7 @@ from gateway.observe.feed import Feed
 from gateway.observe.observers import Observers
 from gateway.observe.process import Member
 from gateway.pool.learned import LearnedModel
+from gateway.process_events import AcceptingChanged, ConfigReloaded, HedgingSwitched, ReplicaSwitched
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.server import DRAIN_ERROR_FLUSH_S, READINESS_LEAD_S, Addresses, ExitReport
 from gateway.version import gateway_version

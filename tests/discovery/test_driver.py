@@ -7,7 +7,8 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.discovery.driver import Discovery
-from gateway.events import ComponentFailed, DiscoveryChanged, Event, ReplicasFound
+from gateway.events import ComponentFailed, Event
+from gateway.process_events import DiscoveryChanged, ReplicasFound
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from running import run_virtual

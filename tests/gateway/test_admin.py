@@ -15,12 +15,13 @@ from sse_starlette.sse import AppStatus
 from gateway.admin import Admin, Controls
 from gateway.api.hosts import HostCheck
 from gateway.errors import ReloadFailed
-from gateway.events import BreakerChanged, ConfigReloaded, HedgingSwitched
+from gateway.events import BreakerChanged
 from gateway.observe.metrics import CONTENT_TYPE, Metrics
 from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.state import PoolState
 from gateway.observe.usage import UsageTable
 from gateway.observe.view import OwnView
+from gateway.process_events import ConfigReloaded, HedgingSwitched
 from running import run_virtual
 from sample_events import HEDGED, REQUEST, pool
 

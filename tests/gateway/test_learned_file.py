@@ -13,11 +13,12 @@ import pytest
 import gateway.learned_file
 import gateway.learned_state
 from defaults import default_timeouts
-from gateway.events import Event, LearnedFileFailed, LearnedRestored
+from gateway.events import Event
 from gateway.hedging.outcomes import Outcome
 from gateway.learned_file import LearnedFile
 from gateway.learned_state import OwnState
 from gateway.pool.pool import Pool
+from gateway.process_events import LearnedFileFailed, LearnedRestored
 from gateway.race.context import Model
 from gateway_fixture import until
 from pooled import pool, send

@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from gateway.events import ComponentFailed, Event, ShareAway, ShareBack
+from gateway.events import ComponentFailed, Event
 from gateway.limits.leases import Lease
+from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.share.fleet import ASK_WAIT_S, WhenAway

@@ -14,34 +14,36 @@ from msgspec.structs import replace
 
 from checkout import ROOT
 from gateway.events import (
-    AcceptingChanged,
     AttemptFailed,
     BreakerChanged,
     ComponentFailed,
-    ConfigReloaded,
-    DiscoveryChanged,
     Event,
     HedgeDenied,
     HedgeFired,
-    HedgingMeasured,
-    HedgingSwitched,
-    LearnedFileFailed,
-    LearnedRestored,
     ParamsDropped,
     RecoveryKind,
     RecoveryReport,
     RecoveryResult,
-    ReplicasFound,
-    ReplicaSwitched,
     RequestEnded,
     RequestRejected,
-    ShareAway,
-    ShareBack,
-    WorkerChanged,
 )
 from gateway.hedging.charges import Charge
 from gateway.hedging.outcomes import Denial, Outcome
 from gateway.observe.logs import AttemptLine, RecoveryLine, RequestLine, RequestLog, loss_line, wants_text
+from gateway.process_events import (
+    AcceptingChanged,
+    ConfigReloaded,
+    DiscoveryChanged,
+    HedgingMeasured,
+    HedgingSwitched,
+    LearnedFileFailed,
+    LearnedRestored,
+    ReplicasFound,
+    ReplicaSwitched,
+    ShareAway,
+    ShareBack,
+    WorkerChanged,
+)
 from providers.base import Usage
 from sample_events import BACKUP, HEDGED, LOSER, PRIMARY, REJECTED, REQUEST
 

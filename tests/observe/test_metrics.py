@@ -15,9 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from checkout import DOCS
 from gateway.events import (
-    AcceptingChanged,
     ComponentFailed,
-    ConfigReloaded,
     Event,
     HedgeFired,
     RecoveryKind,
@@ -34,6 +32,7 @@ from gateway.observe.process import ProcessValues
 from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
+from gateway.process_events import AcceptingChanged, ConfigReloaded
 from gateway.share.asker import AskCounts
 from gateway.sharing import share_values
 from gateway.workers.group_view import worker_values

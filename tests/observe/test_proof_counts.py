@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.events import Event, HedgingMeasured, Role
+from gateway.events import Event, Role
 from gateway.hedging.charges import Billed, Charge, Disposition
 from gateway.hedging.measure import Instrument, Measured
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.proof import Goal, ProofCounts, count_request
+from gateway.process_events import HedgingMeasured
 from gateway.proof.tally import Group, Tally
 from sample_events import PRIMARY, REQUEST
 

@@ -20,11 +20,11 @@ from contract_file import CONTRACT, errors, operations
 from gateway.admin import Admin, Controls
 from gateway.config.loader import load
 from gateway.errors import ReloadFailed
-from gateway.events import ConfigReloaded
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
 from gateway.observe.view import OwnView
 from gateway.pages.files import LIVE
+from gateway.process_events import ConfigReloaded
 from providers.catalog import CATALOG
 
 DOCS = ROOT / "docs"

@@ -3,10 +3,8 @@
 from msgspec.structs import replace
 
 from gateway.events import (
-    AcceptingChanged,
     AttemptReport,
     ComponentFailed,
-    ConfigReloaded,
     Event,
     HedgeFired,
     RecoveryKind,
@@ -28,6 +26,7 @@ from gateway.observe.state import (
     QuotaState,
     ReplicaState,
 )
+from gateway.process_events import AcceptingChanged, ConfigReloaded
 from providers.base import Api, Usage
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=40, reasoning_tokens=5)

@@ -17,8 +17,9 @@ from gateway.app import Gateway
 from gateway.config.loader import load
 from gateway.config.settings import Settings
 from gateway.errors import ReloadFailed
-from gateway.events import ConfigReloaded, Event, ReplicaSwitched
+from gateway.events import Event
 from gateway.hedging.contract import RequestFacts
+from gateway.process_events import ConfigReloaded, ReplicaSwitched
 from gateway_fixture import until
 from raw_http import answer, asking
 from running import run_real
