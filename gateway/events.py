@@ -9,7 +9,6 @@ Units: seconds (`at_s` on the loop's clock), tokens.
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -179,8 +178,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     measured: Measured | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRejected:
+class RequestRejected(msgspec.Struct, frozen=True):
     """The gateway answered a request with an error itself; the request reached no replica.
 
     Attributes:
@@ -201,8 +199,7 @@ class RequestRejected:
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeFired:
+class HedgeFired(msgspec.Struct, frozen=True):
     """The start of a backup."""
 
     at_s: float
@@ -213,8 +210,7 @@ class HedgeFired:
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeDenied:
+class HedgeDenied(msgspec.Struct, frozen=True):
     """A decision against hedging a late request; a later decision may allow it."""
 
     at_s: float
@@ -224,8 +220,7 @@ class HedgeDenied:
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFailed:
+class AttemptFailed(msgspec.Struct, frozen=True):
     """The failure of an attempt, before or after first content."""
 
     at_s: float
@@ -237,8 +232,7 @@ class AttemptFailed:
     status: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerChanged:
+class BreakerChanged(msgspec.Struct, frozen=True):
     """A change of state of a replica's breaker."""
 
     at_s: float
@@ -247,8 +241,7 @@ class BreakerChanged:
     state: str  # closed | open | half_open
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentFailed:
+class ComponentFailed(msgspec.Struct, frozen=True):
     """An exception in a policy or an observer; the request continued without it."""
 
     at_s: float
@@ -256,8 +249,7 @@ class ComponentFailed:
     error: str  # the exception's type only
 
 
-@dataclass(frozen=True, slots=True)
-class ParamsDropped:
+class ParamsDropped(msgspec.Struct, frozen=True):
     """A request was sent without these fields, which the replica's API does not support (`drop_params`)."""
 
     at_s: float

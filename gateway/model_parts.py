@@ -7,10 +7,11 @@ with breakers and connections, learned latencies. No policy belongs here. Units:
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+import msgspec
 
 from gateway.config import settings as config
 from gateway.config.discovered import pool_name
@@ -52,8 +53,7 @@ Tune = Callable[[HedgeParameters], HedgeParameters]
 """Changes the hedging of every pool beyond the settings; for measurements."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelParts:
+class ModelParts(msgspec.Struct, frozen=True):
     """All objects that depend on the settings of one model.
 
     Attributes:

@@ -3,11 +3,10 @@
 Part of the events of the core (events.py). Units: seconds (`at_s` on the loop's clock), tokens.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class HedgingSwitched:
+class HedgingSwitched(msgspec.Struct, frozen=True):
     """A use of the on-call switch; `model` is None for all models."""
 
     at_s: float
@@ -15,8 +14,7 @@ class HedgingSwitched:
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSwitched:
+class ReplicaSwitched(msgspec.Struct, frozen=True):
     """A replica was taken out, or in again."""
 
     at_s: float
@@ -25,8 +23,7 @@ class ReplicaSwitched:
     out: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicasFound:
+class ReplicasFound(msgspec.Struct, frozen=True):
     """A source (`discover`) added replicas to a pool, or removed some.
 
     Attributes:
@@ -45,8 +42,7 @@ class ReplicasFound:
     replicas: int
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryChanged:
+class DiscoveryChanged(msgspec.Struct, frozen=True):
     """Answers of a source (`discover`) began to be unusable, or are used again.
 
     Attributes:
@@ -63,8 +59,7 @@ class DiscoveryChanged:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigReloaded:
+class ConfigReloaded(msgspec.Struct, frozen=True):
     """A reload of the configuration; with an error nothing has changed.
 
     Attributes:
@@ -81,8 +76,7 @@ class ConfigReloaded:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedRestored:
+class LearnedRestored(msgspec.Struct, frozen=True):
     """The start with the state of an earlier run.
 
     Attributes:
@@ -99,8 +93,7 @@ class LearnedRestored:
     cold: int
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedFileFailed:
+class LearnedFileFailed(msgspec.Struct, frozen=True):
     """A failure to read the file of learned state, or the first of consecutive failures to write it.
 
     Attributes:
@@ -113,8 +106,7 @@ class LearnedFileFailed:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptingChanged:
+class AcceptingChanged(msgspec.Struct, frozen=True):
     """Accepting client connections began to fail, or works again.
 
     Attributes:
@@ -129,8 +121,7 @@ class AcceptingChanged:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerChanged:
+class WorkerChanged(msgspec.Struct, frozen=True):
     """A worker began or ended to serve requests.
 
     Attributes:
@@ -147,8 +138,7 @@ class WorkerChanged:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ShareAway:
+class ShareAway(msgspec.Struct, frozen=True):
     """The engine of shared limits does not answer any more.
 
     Attributes:
@@ -161,8 +151,7 @@ class ShareAway:
     when_away: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShareBack:
+class ShareBack(msgspec.Struct, frozen=True):
     """The engine of shared limits answers again.
 
     Attributes:
@@ -175,8 +164,7 @@ class ShareBack:
     away_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class HedgingMeasured:
+class HedgingMeasured(msgspec.Struct, frozen=True):
     """The direct effect of hedging on one model since the counting began; emitted once an hour while it is measured.
 
     Attributes:

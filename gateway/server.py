@@ -14,7 +14,8 @@ import gc
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.api.asgi import Application
 from gateway.api.http_protocol import OpenExchange
@@ -44,16 +45,14 @@ _SWEEP_S = 1.0
 _FRAMEWORK_S = 0.3  # after listening; a request that needs the framework does not wait for this
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(msgspec.Struct, frozen=True):
     """Addresses of the gateway, with their actual ports; `admin` is None if it is off."""
 
     public: Address
     admin: Address | None
 
 
-@dataclass(frozen=True, slots=True)
-class ExitReport:
+class ExitReport(msgspec.Struct, frozen=True):
     """Result of `run`.
 
     Attributes:

@@ -8,8 +8,10 @@ than their own model. Running requests keep their old objects. No policy belongs
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from gateway.api.admission import Admission, ModelQueue
 from gateway.api.body_reader import BodyLimits
@@ -35,8 +37,7 @@ _DRAINED_S = 300.0  # time for which a removed replica stays in the metrics
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(msgspec.Struct, frozen=True):
     """A replica that was removed from its model and completes its requests.
 
     Attributes:
@@ -51,8 +52,7 @@ class Drained:
     until_s: float
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(msgspec.Struct, frozen=True):
     """All objects that depend on the settings.
 
     Attributes:

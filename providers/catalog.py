@@ -6,8 +6,9 @@ in these facts alone needs no other code; CONTRIBUTING.md has its tests and docu
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from providers.base import Api
 from providers.rate_limit_headers import RateLimitFormat
@@ -26,8 +27,7 @@ _WITH_RESPONSES = _COMPATIBLE | {Api.RESPONSES}
 _ENGINE = frozenset({Api.RERANK, Api.TOKENIZE})  # served by vLLM, SGLang and llama-server beside OpenAI's API
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """One row of the catalogue.
 
     Attributes:

@@ -5,8 +5,9 @@ native one, the shortest is used; of equally short chains, the one whose row com
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from providers.anthropic.protocol import MAX_TOKENS, AnthropicMessages
 from providers.base import Api, FirstToken, WireProtocol
@@ -26,8 +27,7 @@ from providers.translation.messages_to_chat.translation import MessagesToChat
 from providers.translation.responses_to_chat.translation import ResponsesToChat
 
 
-@dataclass(frozen=True, slots=True)
-class ProtocolOptions:
+class ProtocolOptions(msgspec.Struct, frozen=True):
     """The configuration of one replica's protocols.
 
     Attributes:

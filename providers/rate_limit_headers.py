@@ -6,8 +6,9 @@ the provider's row of catalog.py. Unreadable values are unknown, never zero. Uni
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from providers.base import Headers, RateLimit, Resource
 from providers.retry_after import epoch_s, wait_s
@@ -28,8 +29,7 @@ _RESOURCES: Final = {
 _FIELDS: Final = ("limit", "remaining", "reset")
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimitFormat:
+class RateLimitFormat(msgspec.Struct, frozen=True):
     """Details of a provider's limit headers that their names do not contain.
 
     Attributes:

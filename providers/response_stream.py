@@ -6,8 +6,9 @@ Units: seconds, bytes.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from providers.base import Burst, Call, EventReader, Frame, FrameKind, Headers, HttpStream, Sink, WireProtocol
 from providers.errors import ConnectionCut, ProtocolError, RequestModeRejected, UpstreamError
@@ -24,8 +25,7 @@ _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERR
 _QUOTED_MAX: Final = 40  # characters of a header's value
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """Limits on what an upstream may send.
 
     Attributes:
@@ -37,8 +37,7 @@ class Bounds:
     body_bytes_max: int = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseContext:
+class ResponseContext(msgspec.Struct, frozen=True):
     """The objects that all responses of one endpoint share.
 
     Attributes:

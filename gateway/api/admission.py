@@ -20,8 +20,9 @@ Units: seconds of the loop's clock, tokens.
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from gateway.api.entry import Entry, RequestSize, used_tokens
 from gateway.api.key_limits import limit_headers, over_key_limit
@@ -50,8 +51,7 @@ class QueuedRequest(Protocol):
 OnReject = Callable[[GatewayError], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelQueue:
+class ModelQueue(msgspec.Struct, frozen=True):
     """A model's queue and the longest wait in it, in seconds."""
 
     fair_queue: "FairQueue[Permit]"

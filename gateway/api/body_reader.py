@@ -6,8 +6,9 @@ rejected body is not read any further. Does not look into a body. Units: seconds
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from gateway.api.turns import Turn, Turns
 from gateway.errors import BodyTooLarge, GatewayError, Overloaded, RequestTimeout
@@ -21,8 +22,7 @@ _DIGITS_MAX: Final = 18  # of a content-length
 _WAIT_S: Final = 5.0  # the Retry-After if it cannot be estimated: the usual duration of a chat answer
 
 
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
+class BodyLimits(msgspec.Struct, frozen=True):
     """Limits on request bodies.
 
     Attributes:

@@ -1,7 +1,8 @@
 """A request in the limits of its key, from its head to its end. Units: seconds of the loop's clock, tokens."""
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from gateway.events import RequestEnded
 from gateway.limits.caller_limits import CallerTicket, KeyLimiter, OverLimit
@@ -10,8 +11,7 @@ from gateway.race.context import Runtime
 _SERVER_ERROR: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSize:
+class RequestSize(msgspec.Struct, frozen=True):
     """The estimated size of a request.
 
     Attributes:

@@ -1,7 +1,8 @@
 """The models, keys and limits of the settings in force; a reload replaces them. No units."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from gateway.api.admission import Admission
 from gateway.api.auth import Keyring
@@ -10,8 +11,7 @@ from gateway.inbound.parsed import NumberLimits
 from gateway.race.context import Model
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
+class RequestLimits(msgspec.Struct, frozen=True):
     """Limits on client requests.
 
     Attributes:
@@ -25,8 +25,7 @@ class RequestLimits:
     default_model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptLimits:
+class AttemptLimits(msgspec.Struct, frozen=True):
     """Limits on the upstream attempts for one key's requests.
 
     Attributes:
@@ -38,8 +37,7 @@ class AttemptLimits:
     attempts_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(msgspec.Struct, frozen=True):
     """The objects built from the settings that serve requests.
 
     Attributes:
@@ -58,7 +56,7 @@ class Serving:
     admission: Admission
     counts: Admission
     limits: RequestLimits
-    attempts: Mapping[str, AttemptLimits] = field(default_factory=dict)
+    attempts: Mapping[str, AttemptLimits] = msgspec.field(default_factory=dict)
 
     def model(self, key_name: str, requested: str) -> Model:
         """Return the requested model, or the default one.

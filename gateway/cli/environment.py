@@ -6,9 +6,9 @@ Owns their meaning and the generation of the key. No units.
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from pydantic import SecretStr
 from pydantic_core import PydanticCustomError
 
@@ -21,8 +21,7 @@ from gateway.config.values import Address, parse_address
 ONE_TIME_KEY = "one-time"  # name of the key in logs and metrics
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(msgspec.Struct, frozen=True):
     """Defaults for settings that the configuration does not set; None where a variable is not set.
 
     Attributes:

@@ -8,9 +8,9 @@ is named here. Lines and columns count from 1. A value from the environment is n
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import yaml
 
 Loc = tuple[str | int, ...]
@@ -54,8 +54,7 @@ class Position(NamedTuple):
     column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """A file as data.
 
     Attributes:
@@ -66,8 +65,8 @@ class Document:
     """
 
     data: object = None
-    positions: Mapping[Loc, Position] = field(default_factory=dict)
-    references: Mapping[Loc, str] = field(default_factory=dict)
+    positions: Mapping[Loc, Position] = msgspec.field(default_factory=dict)
+    references: Mapping[Loc, str] = msgspec.field(default_factory=dict)
     faults: Sequence[tuple[Loc, str]] = ()
 
 

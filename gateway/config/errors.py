@@ -5,9 +5,9 @@ only where they cannot be secret and did not come from the environment.
 """
 
 import re
-from dataclasses import dataclass
 from difflib import get_close_matches
 
+import msgspec
 from pydantic_core import ErrorDetails
 
 from gateway.config.document import Loc
@@ -41,8 +41,7 @@ _WORDS = {  # pydantic's type of error -> problem, correction
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigProblem:
+class ConfigProblem(msgspec.Struct, frozen=True):
     """One problem of a configuration.
 
     Attributes:

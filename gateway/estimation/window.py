@@ -14,7 +14,6 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Final
 
@@ -49,8 +48,7 @@ class WindowState(msgspec.Struct, frozen=True):
     censored: list[Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bins:
+class Bins(msgspec.Struct, frozen=True, eq=False):
     """A window's samples as a histogram of nonempty bins, ascending.
 
     Attributes:
@@ -200,8 +198,7 @@ class Window:
             self._censored.remove(oldest.censored)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Counts:
+class _Counts(msgspec.Struct, frozen=True, eq=False):
     """The bins of one kind in a closed slice."""
 
     indices: "array[int]"

@@ -3,7 +3,6 @@
 Units: seconds of the loop's clock, tokens, bytes.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -117,8 +116,7 @@ class Primary(msgspec.Struct, frozen=True):
     delay_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Hedge:
+class Hedge(msgspec.Struct, frozen=True):
     """Decision to start a backup; its credits are already reserved."""
 
     replica: Replica
@@ -126,8 +124,7 @@ class Hedge:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True):
     """Decision against a backup, for now.
 
     Attributes:

@@ -7,8 +7,9 @@ Units: seconds.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from gateway.estimation.survival import Survival
 from gateway.hedging.calibration import NO_CORRECTION, Correction, Expectation
@@ -22,16 +23,14 @@ _RETRY_WAITED: Final = 0.12  # of the time waited: six decisions while the wait 
 Replica = TypeVar("Replica")
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingAttempt:
+class WaitingAttempt(msgspec.Struct, frozen=True):
     """A live attempt without a first content."""
 
     predicted_s: float
     waited_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate(Generic[Replica]):
+class Candidate(msgspec.Struct, Generic[Replica], frozen=True):
     """A possible target of a backup.
 
     Attributes:
@@ -47,8 +46,7 @@ class Candidate(Generic[Replica]):
     has_room: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Allow(Generic[Replica]):
+class Allow(msgspec.Struct, Generic[Replica], frozen=True):
     """Send a backup now.
 
     Attributes:
@@ -65,8 +63,7 @@ class Allow(Generic[Replica]):
         return None if self.expected is None else self.expected.gain_s
 
 
-@dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(msgspec.Struct, frozen=True):
     """Do not send a backup now.
 
     Attributes:

@@ -5,8 +5,9 @@ against a replica. Pure data; `Outcome.value` is the metric and log label.
 """
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from providers.base import FastEnum
 
@@ -75,8 +76,7 @@ class Bill(enum.Enum):
     RELEASE = "release"
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeEffect:
+class OutcomeEffect(msgspec.Struct, frozen=True):
     """One row of the table.
 
     Attributes:

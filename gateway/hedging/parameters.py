@@ -3,7 +3,7 @@
 Units: seconds; shares are fractions of 1.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.hedging.budget import BudgetUnit
 from gateway.hedging.measure import NOT_MEASURED, MeasureShares
@@ -12,8 +12,7 @@ from gateway.routing.strategies import Crossing, Routing
 from providers.base import FirstToken
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeParameters:
+class HedgeParameters(msgspec.Struct, frozen=True):
     """Parameters of a pool's hedging.
 
     Attributes:

@@ -10,9 +10,10 @@ import enum
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import RELATIVE_ACCURACY
@@ -50,8 +51,7 @@ class FirstEvent(enum.Enum):
     HEADERS = "headers"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """The parameters from which a request sets its hedge timer.
 
     Attributes:

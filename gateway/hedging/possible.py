@@ -8,8 +8,9 @@ primary would have been paid for without a hedge, too. The budget counts both bi
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from gateway.hedging.outcomes import Denial
 from gateway.routing.replicas import Replica
@@ -27,8 +28,7 @@ EXPLANATIONS: Final[Mapping[Denial, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeTarget:
+class HedgeTarget(msgspec.Struct, frozen=True):
     """A replica as a possible target of hedges.
 
     Attributes:

@@ -9,7 +9,6 @@ numbers that way. The body is passed on as it is. Units: tokens.
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -34,8 +33,7 @@ Prompts = list[str | int | float | AnyArray]
 """The items of a list of prompts: texts, the tokens of one prompt, or arrays, perhaps of tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberLimits:
+class NumberLimits(msgspec.Struct, frozen=True):
     """Limits on numbers in a request.
 
     Attributes:

@@ -5,8 +5,9 @@ one clock.
 """
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Protocol
+
+import msgspec
 
 from providers.base import RateLimit, Resource
 
@@ -37,8 +38,7 @@ class Spend(NamedTuple):
         return Spend(self.prompt - other.prompt, self.answer - other.answer, self.requests - other.requests)
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """One configured limit.
 
     Attributes:
@@ -54,8 +54,7 @@ class Limit:
     enforce: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BucketState:
+class BucketState(msgspec.Struct, frozen=True):
     """Snapshot of one bucket for the admin address and metrics.
 
     Attributes:

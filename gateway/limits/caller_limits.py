@@ -11,6 +11,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.limits.rates import LOCAL, LimitMaker, Rate
 from gateway.limits.wait_estimator import WaitEstimator
 
@@ -23,8 +25,7 @@ class Quantity(enum.Enum):
     CONCURRENCY = "concurrency"
 
 
-@dataclass(frozen=True, slots=True)
-class CallerLimits:
+class CallerLimits(msgspec.Struct, frozen=True):
     """Limits of one key; None for no limit."""
 
     requests_per_min: int | None = None
@@ -32,8 +33,7 @@ class CallerLimits:
     concurrency: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OverLimit:
+class OverLimit(msgspec.Struct, frozen=True):
     """Reason for rejecting a request.
 
     Attributes:
@@ -53,8 +53,7 @@ class OverLimit:
     is_unknown: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LimitStatus:
+class LimitStatus(msgspec.Struct, frozen=True):
     """Remaining amount of a limit per minute.
 
     Attributes:

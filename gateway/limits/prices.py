@@ -3,15 +3,15 @@
 Units: money in the configuration's currency, per million tokens; tokens.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _PER: Final = 1_000_000
 _DIGITS: Final = 12  # a token of the cheapest models costs 1e-8; 12 digits hide sums such as 0.30000000000000004
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(msgspec.Struct, frozen=True):
     """Prices per million tokens.
 
     Attributes:

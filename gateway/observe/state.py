@@ -7,13 +7,13 @@ Units: seconds; budget levels in credits (one credit is one hedge).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 _SLICE_PARTS = 8  # parts read between two turns of the event loop, about 1 ms: each computes the quantiles of a replica
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ReplicaState(msgspec.Struct, frozen=True):
     """Snapshot of one replica.
 
     Attributes:
@@ -51,8 +51,7 @@ class ReplicaState:
     ttft_p99_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LimitState:
+class LimitState(msgspec.Struct, frozen=True):
     """Snapshot of one limit of a quota.
 
     Attributes:
@@ -74,8 +73,7 @@ class LimitState:
     age_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaState:
+class QuotaState(msgspec.Struct, frozen=True):
     """Snapshot of one quota's ledger.
 
     Attributes:
@@ -92,8 +90,7 @@ class QuotaState:
     released: int
 
 
-@dataclass(frozen=True, slots=True)
-class PoolState:
+class PoolState(msgspec.Struct, frozen=True):
     """Snapshot of one pool of a model.
 
     Attributes:
@@ -116,8 +113,7 @@ class PoolState:
     quotas: tuple[QuotaState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DiscoveryState:
+class DiscoveryState(msgspec.Struct, frozen=True):
     """Snapshot of a source of replicas (`discover`).
 
     Attributes:
@@ -137,8 +133,7 @@ class DiscoveryState:
     fault: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelAdmission:
+class ModelAdmission(msgspec.Struct, frozen=True):
     """Snapshot of a model with a concurrency limit.
 
     Attributes:
@@ -158,8 +153,7 @@ class ModelAdmission:
     waiting_by_key: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyAdmission:
+class KeyAdmission(msgspec.Struct, frozen=True):
     """Snapshot of a key with limits.
 
     Attributes:
@@ -176,8 +170,7 @@ class KeyAdmission:
     tokens_left: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionState:
+class AdmissionState(msgspec.Struct, frozen=True):
     """Snapshot of the models and keys that have limits, and of the memory for request bodies."""
 
     models: tuple[ModelAdmission, ...] = ()

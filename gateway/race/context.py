@@ -6,7 +6,6 @@ Data, one Protocol, and `Runtime.safely`, which calls policies. Units: seconds o
 import asyncio
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -26,8 +25,7 @@ _T = TypeVar("_T")
 _D = TypeVar("_D")
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True):
     """Time limits of a request, in seconds.
 
     Attributes:
@@ -64,8 +62,7 @@ class RecoveryMode(enum.Enum):
     CONTINUE = "continue"  # if possible, else replay
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """A public model name.
 
     Attributes:
@@ -84,13 +81,13 @@ class Model:
     name: str
     pools: Sequence[Pool]
     timeouts: Timeouts
-    scale: TokenScale = field(default_factory=TokenScale)
-    retries: RetryBudget = field(default_factory=RetryBudget)
-    kept: Affinity = field(default_factory=Affinity)
+    scale: TokenScale = msgspec.field(default_factory=TokenScale)
+    retries: RetryBudget = msgspec.field(default_factory=RetryBudget)
+    kept: Affinity = msgspec.field(default_factory=Affinity)
     keeps: bool = False
     apis: frozenset[Api] = frozenset(Api)
     recovery: RecoveryMode = RecoveryMode.OFF
-    recoverers: Mapping[Api, Recoverer] = field(default_factory=dict)
+    recoverers: Mapping[Api, Recoverer] = msgspec.field(default_factory=dict)
 
     @property
     def replicas(self) -> list[Replica]:
@@ -132,8 +129,7 @@ class Stoppable(Protocol):
         """End it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(msgspec.Struct, frozen=True):
     """The clock, timers, random numbers and event receiver that all races of a process share.
 
     Attributes:
@@ -149,8 +145,8 @@ class Runtime:
     emit: Callable[[Event], None]
     rand: Callable[[], float]
     timers: TimerQueue
-    burst: Burst = field(default_factory=Burst)
-    living: set["Stoppable"] = field(default_factory=set)
+    burst: Burst = msgspec.field(default_factory=Burst)
+    living: set["Stoppable"] = msgspec.field(default_factory=set)
 
     def safely(
         self, component: str, function: Callable[_P, _T], default: _D, *args: _P.args, **named: _P.kwargs

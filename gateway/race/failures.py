@@ -10,8 +10,9 @@ request, one other replica is asked.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from gateway.errors import GatewayError, RateLimited, UpstreamFailed
 from gateway.hedging.outcomes import Outcome
@@ -47,8 +48,7 @@ class RetryHint(enum.Enum):
     CONFIRM = "confirm"  # one other replica decides whether the request or the replica is at fault
 
 
-@dataclass(frozen=True, slots=True)
-class FailureClass:
+class FailureClass(msgspec.Struct, frozen=True):
     """The classification of a failure.
 
     Attributes:

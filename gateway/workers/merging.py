@@ -5,8 +5,9 @@ the most samples (quantiles, learned parameters). Units: those of the states.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from gateway.observe.process import ProcessValue
 from gateway.observe.state import (

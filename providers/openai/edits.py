@@ -5,7 +5,6 @@ values are those of the upstream's own API: a translated request is edited after
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -19,8 +18,7 @@ _MAX_TOKENS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens"
 _number = msgspec.json.Decoder(int | float).decode
 
 
-@dataclass(frozen=True, slots=True)
-class BodyEdits:
+class BodyEdits(msgspec.Struct, frozen=True):
     """The changes to every body.
 
     Attributes:

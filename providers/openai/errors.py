@@ -8,7 +8,8 @@ Units: seconds, HTTP status codes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from providers.base import Headers
 from providers.errors import BadStatus, ErrorFrame
@@ -58,8 +59,7 @@ _STATUS = {  # names of errors in frames, which have no HTTP status -> the statu
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """An error as its server described it; None for absent fields.
 
     Attributes:

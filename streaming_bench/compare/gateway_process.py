@@ -8,9 +8,10 @@ headers. With SIGNAL `headers` the headers of an attempt also end its timer, as 
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from gateway.cli.process import run_until_end
 from gateway.config.loader import load

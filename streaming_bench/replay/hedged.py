@@ -9,9 +9,10 @@ Units: seconds of the loop's clock, tokens.
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from gateway.config.settings import HedgeSettings
 from gateway.events import Event, RequestEnded, Role

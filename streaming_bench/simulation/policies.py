@@ -10,8 +10,10 @@ Units: seconds; shares are fractions of 1.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from gateway.estimation.window import Window
 from gateway.hedging.contract import AttemptView, Denied, Hedge, HedgeTickets, RequestFacts
@@ -36,8 +38,7 @@ _BURST_S: Final = 2.0  # capacity of the bucket, as a time of refill
 _RELEARN_EVERY: Final = 50  # requests between two readings of the sketch, which the library reads every time
 
 
-@dataclass(frozen=True, slots=True)
-class PolicySettings:
+class PolicySettings(msgspec.Struct, frozen=True):
     """Settings under which policies are compared.
 
     Attributes:

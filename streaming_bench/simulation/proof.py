@@ -8,10 +8,10 @@ the run. Units: seconds.
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gateway.events import Event, RequestEnded
 from gateway.hedging.measure import Instrument, MeasureShares

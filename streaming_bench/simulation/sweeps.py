@@ -5,10 +5,11 @@ Units: milliseconds and fractions of 1 in rows, seconds inside.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from gateway.estimation.survival import Survival
 from gateway.estimation.window import Bins

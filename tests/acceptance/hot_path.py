@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from msgspec import structs
 
 import pretended_client
 from checkout import ROOT
@@ -152,7 +153,7 @@ async def _run(fleet: Fleet, measured: Callable[[Gateway], Coroutine[object, obj
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(_settings(fleet), tasks)
         gateway._observers._writer.close()  # its thread would be counted now and then
-        object.__setattr__(gateway._runtime, "rand", random.Random(1).random)
+        structs.force_setattr(gateway._runtime, "rand", random.Random(1).random)
         result = await measured(gateway)
         gateway.close()
         await asyncio.sleep(100)

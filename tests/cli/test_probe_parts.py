@@ -5,10 +5,10 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from checkout import ROOT
 from gateway.cli.fetch import fetch

@@ -1,6 +1,5 @@
 """Fields of a log line, one line each, written without waiting for a reader."""
 
-import dataclasses
 import os
 import re
 from datetime import UTC, datetime
@@ -253,7 +252,7 @@ def test_the_line_of_lost_lines() -> None:
 
 def test_a_trace_id_is_in_every_line_of_its_request() -> None:
     """The trace of the caller is in the line of a request and of a rejection, as JSON and as text."""
-    events = (replace(REQUEST, trace_id="ab" * 16), dataclasses.replace(REJECTED, trace_id="ab" * 16))
+    events = (replace(REQUEST, trace_id="ab" * 16), replace(REJECTED, trace_id="ab" * 16))
     assert [line["trace_id"] for line in Lines().of(*events)] == ["ab" * 16] * 2
     text = Lines(text=True)
     for event in events:

@@ -1,9 +1,9 @@
 """A backup-only replica gets hedges and failovers, and a primary only while no other replica can be used."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from defaults import default_hedging
 from gateway.events import Role

@@ -1,9 +1,9 @@
 """Boundaries in a race: the replicas used, the client's answer, and the log."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from defaults import default_hedging
 from gateway.hedging.plan import Policy

@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial

@@ -1,7 +1,8 @@
 """What the gateway runs with by default, with changes: the defaults of the settings as the core takes them."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.config.settings import HedgeSettings, TimeoutSettings
 from gateway.hedging.parameters import HedgeParameters

@@ -1,10 +1,9 @@
 """The states of several workers as that of one gateway."""
 
-from dataclasses import replace
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.estimation.tokens import TokenScale
 from gateway.estimation.window import Window

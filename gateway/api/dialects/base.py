@@ -6,8 +6,9 @@ branches by API. `response.py` has what they share, `gateway.inbound` reads thei
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from gateway.errors import GatewayError
 from providers.base import Assembler, Call
@@ -52,8 +53,7 @@ def plain_body(error: GatewayError) -> bytes:
     return error.body()
 
 
-@dataclass(frozen=True, slots=True)
-class ClientApi:
+class ClientApi(msgspec.Struct, frozen=True):
     """One client API.
 
     Attributes:

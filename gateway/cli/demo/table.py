@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 _TTFTS_MAX = 5000  # latest samples used for quantiles: 8 minutes of the demo's traffic
 _ENOUGH = 100  # with fewer samples, the 99th percentile is the slowest sample
 _ROW = "{:<8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>5}{:>7}{:>8}{:>11}"  # 78 columns: terminals have 80
 _HEADER = _ROW.format("hedging", "requests", "p50 ms", "p90 ms", "p99 ms", "hedges", "won", "denied", "load", "budget")
 
 
-@dataclass(frozen=True, slots=True)
-class TtftSample:
+class TtftSample(msgspec.Struct, frozen=True):
     """One successful request.
 
     Attributes:
@@ -33,8 +34,7 @@ class TtftSample:
     denied: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HedgeCount:
+class HedgeCount(msgspec.Struct, frozen=True):
     """Number of hedges that the budget allows at once: now, and at most."""
 
     level: float

@@ -10,7 +10,8 @@ import asyncio
 import enum
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.cli.fetch import within
 from gateway.cli.probe.stream import STREAM_S_MAX, Recording
@@ -32,16 +33,14 @@ class CancelResult(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTest:
+class CancelTest(msgspec.Struct, frozen=True):
     """Result of a cancel test, and the reason."""
 
     outcome: CancelResult
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounter:
+class TokenCounter(msgspec.Struct, frozen=True):
     """Source of a replica's number of running requests.
 
     Attributes:

@@ -10,9 +10,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from gateway.cli.config import config_path, report_problems
 from gateway.cli.environment import read_environment
@@ -141,8 +143,7 @@ class _HttpxClient(HttpxClient):
             self.recording.on_connected()
 
 
-@dataclass(frozen=True, slots=True)
-class _RequestForm:
+class _RequestForm(msgspec.Struct, frozen=True):
     """Form of the request; fields that a replica rejects are omitted or renamed."""
 
     usage: bool

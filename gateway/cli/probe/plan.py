@@ -4,7 +4,8 @@ Units: tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.cli.config import pools
 from gateway.cli.probe.cancel import COUNTERS, LONG_TOKENS
@@ -20,8 +21,7 @@ _REQUESTS_MAX, _TOKENS_MAX = 50, 2_000  # without --yes: cents at the most expen
 _REQUESTS_CAP, _TOKENS_CAP = 1_000, 100_000  # with --yes
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeTarget:
+class ProbeTarget(msgspec.Struct, frozen=True):
     """One replica of one model."""
 
     model: ModelSettings
@@ -70,8 +70,7 @@ def sign_tokens(max_tokens: int) -> int:
     return max(_SIGN_TOKENS_MIN, max_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePlan:
+class ProbePlan(msgspec.Struct, frozen=True):
     """Maximum cost of a probe.
 
     Attributes:

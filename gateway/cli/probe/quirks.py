@@ -7,8 +7,9 @@ a closed set: docs/cli.md has a row for each. Units: seconds.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from providers.base import Headers
 
@@ -58,16 +59,14 @@ _KNOWN_KEYS = frozenset({"role", "content", "refusal", "tool_calls", "function_c
 _REASONING = re.compile("reason|think")
 
 
-@dataclass(frozen=True, slots=True)
-class Quirk:
+class Quirk(msgspec.Struct, frozen=True):
     """A quirk: name and observation."""
 
     name: Name
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(msgspec.Struct, frozen=True):
     """One complete stream.
 
     Attributes:

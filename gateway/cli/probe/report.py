@@ -5,9 +5,11 @@ Units: seconds; milliseconds in output.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
+
+import msgspec
+from msgspec.structs import asdict
 
 from gateway.cli.probe.cancel import CancelTest
 from gateway.cli.probe.quirks import Observation, Quirk, is_trap, quirks
@@ -20,8 +22,7 @@ _LIMIT_HEADERS = ("ratelimit", "rate-limit", "tokenlimit", "retry-after")
 _TIMES = ("connect", "headers", "byte", "content", "gap")
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(msgspec.Struct, frozen=True):
     """Median times; None if not measured.
 
     Attributes:
@@ -47,8 +48,7 @@ class Times:
         return {name: None if value_s is None else round(1000 * value_s, 2) for name, value_s in every}
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeReport:
+class ProbeReport(msgspec.Struct, frozen=True):
     """Results of one replica.
 
     Attributes:

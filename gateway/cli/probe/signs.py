@@ -5,7 +5,8 @@ Chat completions have no signs of work. Units: seconds; milliseconds in output.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.cli.probe.plan import PROMPT, sign_tokens
 from gateway.cli.probe.stream import Recording
@@ -20,8 +21,7 @@ _BODIES: Mapping[Api, Callable[[int], dict[str, object]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SignTest:
+class SignTest(msgspec.Struct, frozen=True):
     """Result for one API of a replica.
 
     Attributes:

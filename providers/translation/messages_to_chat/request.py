@@ -5,7 +5,8 @@ docs/providers.md has the table. Cache marks are dropped: they have no effect on
 """
 
 import hashlib
-from dataclasses import dataclass
+
+import msgspec
 
 from providers.json_fields import FieldReader, compact, unsupported_field
 from providers.translation.base import TranslatedRequest
@@ -22,8 +23,7 @@ _USER_CHARS_MAX = 64  # of `user` at OpenAI
 _THINKING_EDITS = "clear_thinking"  # edits of thinking, which is not sent on
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(msgspec.Struct, frozen=True):
     """Fields of chat completions that only some OpenAI-compatible servers accept.
 
     Attributes:
