@@ -28,8 +28,8 @@ from gateway.api.connections import admit
 from gateway.api.error_handlers import answer_errors
 from gateway.api.hosts import HostCheck
 from gateway.errors import BadRequest, BodyTooLarge, Forbidden, GatewayError, RequestTimeout, Unauthorized, UnknownModel
+from gateway.observe.exposition import CONTENT_TYPE, render
 from gateway.observe.feed import Feed, Subscription
-from gateway.observe.metrics import CONTENT_TYPE, render
 from gateway.observe.state import PoolState
 from gateway.observe.view import View
 from gateway.pages.files import LIVE, add_pages

@@ -2,8 +2,8 @@
 
 Plain numbers of the event loop's thread instead of prometheus_client's. An observation is one append: putting sorted
 values into buckets, later, costs a third of a search for each. Independent of the events that feed them
-(gateway.observe.recorder) and of the scrape format (gateway.observe.metrics). docs/metrics.md describes each, and which
-names are OpenTelemetry's.
+(gateway.observe.recorder) and of the scrape format (gateway.observe.exposition). docs/metrics.md describes each, and
+which names are OpenTelemetry's.
 
 Units: seconds, tokens, attempts.
 """

@@ -1,80 +1,22 @@
-"""Renders counters, histograms and the state at scrape time as Prometheus text.
+"""The counters and histograms of one process, and all values of a scrape. docs/metrics.md describes each metric.
 
-The only importer of prometheus_client, which formats the text. Formatting takes 7 us a line, so it is done in slices
-with a turn of the event loop between them, too short to delay a stream visibly. docs/metrics.md describes each metric.
-
-Units: seconds; the help text of a gauge names its unit.
+The text of a scrape belongs to exposition.py. Units: seconds.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from prometheus_client import Metric, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-
-from gateway.observe.instruments import MODEL, REPLICA, Instruments, Line
+from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
-from gateway.observe.quotas import COOLING, LEFT, cooling_lines, left_lines
 from gateway.observe.recorder import Recorder
 from gateway.observe.state import (
     AdmissionSource,
     AdmissionState,
     DiscoverySource,
     DiscoveryState,
-    ModelAdmission,
     PoolState,
-    ReplicaState,
     StateSource,
     read_pools,
-)
-
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-
-_SLICE_LINES = 64  # about 1 ms
-
-_POSSIBLE = "ttft_gateway_hedging_possible"
-_BREAKER_LEVELS = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
-
-_POOL_GAUGES: tuple[tuple[str, str, Callable[[PoolState], float]], ...] = (
-    ("ttft_gateway_hedging_on", "1 if the switches allow hedging", lambda pool: float(pool.hedging_on)),
-    ("ttft_gateway_budget_credits", "Hedges that the budget allows now", lambda pool: pool.budget_level),
-    ("ttft_gateway_budget_credits_max", "Maximum credits of the budget", lambda pool: pool.budget_cap),
-)
-_REPLICA_GAUGES: tuple[tuple[str, str, Callable[[ReplicaState], float | None]], ...] = (
-    ("ttft_gateway_in_flight", "Attempts under way", lambda replica: replica.in_flight),
-    (
-        "ttft_gateway_breaker_state",
-        "Breaker: 0 closed, 1 half open, 2 open",
-        lambda replica: _BREAKER_LEVELS[replica.breaker],
-    ),
-    ("ttft_gateway_replica_out", "1 while the replica is taken out", lambda replica: float(replica.out)),
-    (
-        "ttft_gateway_replica_draining",
-        "1 while a removed replica completes its requests, and for 5 minutes",
-        lambda replica: 1.0 if replica.draining else None,
-    ),
-    ("ttft_gateway_suspect", "1 if the replica has stopped answering", lambda replica: float(replica.suspect)),
-    (
-        "ttft_gateway_hedge_delay_seconds",
-        "Time without content before a hedge is considered",
-        lambda replica: replica.hedge_delay_s,
-    ),
-)
-
-
-_DISCOVERY_GAUGES: tuple[tuple[str, str, Callable[[DiscoveryState], float]], ...] = (
-    (
-        "ttft_gateway_discovery_up",
-        "1 if the last answer of the source is in use",
-        lambda source: float(source.fault is None),
-    ),
-    ("ttft_gateway_discovered_replicas", "Replicas in use from the source", lambda source: source.replicas),
-)
-_MODEL_GAUGES: tuple[tuple[str, str, Callable[[ModelAdmission], float]], ...] = (
-    ("ttft_gateway_admitted", "Requests under way, for models with a concurrency limit", lambda model: model.in_flight),
-    ("ttft_gateway_queue_length", "Requests in the model's queue", lambda model: model.waiting),
 )
 
 
@@ -122,103 +64,3 @@ class Metrics:
         """Read all values."""
         pools = await read_pools(self._state)
         return Scrape(self.instruments, pools, self._admission(), tuple(self._process()), tuple(self._discovery()))
-
-    async def render(self) -> bytes:
-        """Return all metrics as text of content type `CONTENT_TYPE`."""
-        return await render(await self.scrape())
-
-
-async def render(scrape: Scrape) -> bytes:
-    """Return all metrics as text of content type `CONTENT_TYPE`."""
-    chunks: list[bytes] = []
-    name, header_bytes = "", 0
-    for metric in _slices(scrape):
-        text = generate_latest(_SingleMetric(metric))
-        if metric.name == name:  # another slice of the same metric: its header is already written
-            text = text[header_bytes:]
-        else:
-            name = metric.name
-            header_bytes = len(generate_latest(_SingleMetric(Metric(name, metric.documentation, metric.type))))
-        chunks.append(text)
-        await asyncio.sleep(0)
-    return b"".join(chunks)
-
-
-def _slices(scrape: Scrape) -> Iterator[Metric]:
-    """Yield every metric in slices, those of one metric in sequence."""
-    pools, admission = scrape.pools, scrape.admission
-    for family in scrape.instruments.families():
-        yield from _sliced(family.name, family.text, family.kind, family.lines())
-    for name, text, read_pool in _POOL_GAUGES:
-        yield from _sliced(name, text, "gauge", _pool_lines(name, read_pool, pools))
-    for name, text, read_replica in _REPLICA_GAUGES:
-        yield from _sliced(name, text, "gauge", _replica_lines(name, read_replica, pools))
-    yield from _sliced(_POSSIBLE, "1 if requests sent to the replica can be hedged", "gauge", _possible_lines(pools))
-    yield from _sliced(LEFT, "Remaining share of a rate limit", "gauge", left_lines(pools))
-    yield from _sliced(COOLING, "Time until a quota may be used again", "gauge", cooling_lines(pools))
-    for name, text, read_source in _DISCOVERY_GAUGES:
-        yield from _sliced(name, text, "gauge", _discovery_lines(name, read_source, scrape.discovery))
-    for name, text, read_model in _MODEL_GAUGES:
-        yield from _sliced(name, text, "gauge", _model_lines(name, read_model, admission))
-    name = "ttft_gateway_request_body_bytes"
-    yield from _sliced(
-        name, "Bytes of buffered request bodies", "gauge", iter([(name, {}, float(admission.body_bytes))])
-    )
-    for name, text, kind, value, labels in scrape.process:
-        sample = f"{name}_total" if kind == "counter" else name
-        yield from _sliced(name, text, kind, iter([(sample, dict(labels), float(value))]))
-
-
-def _pool_lines(name: str, read: Callable[[PoolState], float], pools: Sequence[PoolState]) -> Iterator[Line]:
-    for pool in pools:
-        yield name, {MODEL: pool.model, "pool": pool.pool}, read(pool)
-
-
-def _replica_lines(
-    name: str, read: Callable[[ReplicaState], float | None], pools: Sequence[PoolState]
-) -> Iterator[Line]:
-    for pool in pools:
-        for replica in pool.replicas:
-            value = read(replica)
-            if value is not None:
-                yield name, {MODEL: pool.model, REPLICA: replica.replica}, value
-
-
-def _discovery_lines(
-    name: str, read: Callable[[DiscoveryState], float], sources: Sequence[DiscoveryState]
-) -> Iterator[Line]:
-    for source in sources:
-        yield name, {MODEL: source.model, "pool": source.pool}, read(source)
-
-
-def _possible_lines(pools: Sequence[PoolState]) -> Iterator[Line]:
-    for pool in pools:
-        for replica in (each for each in pool.replicas if not each.draining):
-            labels = {MODEL: pool.model, REPLICA: replica.replica, "reason": replica.never_hedged or ""}
-            yield _POSSIBLE, labels, float(replica.never_hedged is None)
-
-
-def _model_lines(name: str, read: Callable[[ModelAdmission], float], admission: AdmissionState) -> Iterator[Line]:
-    for model in admission.models:
-        yield name, {MODEL: model.model}, read(model)
-
-
-def _sliced(name: str, text: str, kind: str, lines: Iterator[Line]) -> Iterator[Metric]:
-    """Yield the lines in slices; at least one, so that a metric without series shows its name and help text."""
-    metric = Metric(name, text, kind)
-    for line in lines:
-        if len(metric.samples) >= _SLICE_LINES:
-            yield metric
-            metric = Metric(name, text, kind)
-        metric.add_sample(*line)
-    yield metric
-
-
-@dataclass(frozen=True, slots=True)
-class _SingleMetric:
-    """One metric, with the interface of a registry that prometheus_client expects."""
-
-    metric: Metric
-
-    def collect(self) -> list[Metric]:
-        return [self.metric]

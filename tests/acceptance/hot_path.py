@@ -24,6 +24,7 @@ from checkout import ROOT
 from gateway.api.plain_routes import contract
 from gateway.app import Gateway
 from gateway.config.settings import Settings
+from gateway.observe.exposition import render
 from pretended_client import PretendedClient, connected, request
 from streaming_bench.simulation import virtual_loop
 from streaming_bench.simulation.virtual_loop import VirtualLoop
@@ -123,9 +124,13 @@ def longest_slice(fleet: Fleet, asked: int, *, timed: bool = False) -> Cost:
     return _with_gateway(fleet, measured)
 
 
+async def _scraped(gateway: Gateway) -> bytes:
+    return await render(await gateway._metrics.scrape())
+
+
 def _slices(gateway: Gateway, *, timed: bool = False) -> Iterator[float]:
     """What each step of a scrape costs."""
-    scrape = gateway._metrics.render()
+    scrape = _scraped(gateway)
     with contextlib.suppress(StopIteration):
         while True:
             began_s = time.process_time()

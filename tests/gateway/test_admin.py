@@ -16,7 +16,8 @@ from gateway.admin import Admin, Controls
 from gateway.api.hosts import HostCheck
 from gateway.errors import ReloadFailed
 from gateway.events import BreakerChanged
-from gateway.observe.metrics import CONTENT_TYPE, Metrics
+from gateway.observe.exposition import CONTENT_TYPE
+from gateway.observe.metrics import Metrics
 from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.state import PoolState
 from gateway.observe.usage import UsageTable
@@ -24,6 +25,7 @@ from gateway.observe.view import OwnView
 from gateway.process_events import ConfigReloaded, HedgingSwitched
 from running import run_virtual
 from sample_events import HEDGED, REQUEST, pool
+from scrapes import text_of
 
 Message = dict[str, Any]
 SINCE = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -153,7 +155,7 @@ def test_metrics_are_served() -> None:
     site.metrics.on_event(REQUEST)
     answer = site.ask("GET", "/metrics")
     assert (answer.status, answer.headers["content-type"]) == (200, CONTENT_TYPE)
-    assert answer.body == run_virtual(site.metrics.render())
+    assert answer.body.decode() == text_of(site.metrics)
     assert b"ttft_gateway_requests_total{" in answer.body
 
 

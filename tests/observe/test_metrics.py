@@ -1,19 +1,11 @@
-"""Effect of events on metrics, and the scrape: complete, in slices, with closed labels."""
-
-import asyncio
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+"""Effect of events on metrics, with closed labels."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client import Histogram as ForeignHistogram
-from prometheus_client import Metric, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
-from checkout import DOCS
 from gateway.events import (
     ComponentFailed,
     Event,
@@ -25,21 +17,11 @@ from gateway.events import (
     Result,
 )
 from gateway.hedging.outcomes import Denial, Outcome
-from gateway.observe import metrics as metrics_module
 from gateway.observe.instruments import Histogram, Instruments
-from gateway.observe.metrics import Metrics
-from gateway.observe.process import ProcessValues
-from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.recorder import Recorder
-from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
 from gateway.process_events import AcceptingChanged, ConfigReloaded
-from gateway.share.asker import AskCounts
-from gateway.sharing import share_values
-from gateway.workers.group_view import worker_values
 from providers.base import Api, Usage
-from running import run_virtual
 from sample_events import (
-    ADMISSION,
     BACKUP,
     EVENTS,
     HEDGED,
@@ -49,45 +31,11 @@ from sample_events import (
     REJECTED,
     REQUEST,
     USAGE,
-    pool,
 )
+from scrapes import Scrape
 
 CALL = {"gen_ai_operation_name": "chat", "gen_ai_request_model": "llama"}
 REPLICA_A = {"gen_ai_request_model": "llama", "replica": "a"}
-DRAINING = PoolState("llama", "llama", "off", True, 0.0, 0.0, (ReplicaState("d", 1, "closed", draining=True),))
-FOUND = [DiscoveryState("llama", "llama", "dns vllm:8000", 2, 0.5, "the answer is empty")]
-
-
-class Scrape:
-    """The parsed scrape after these events."""
-
-    def __init__(self, *events: Event, models: Sequence[str] = ()) -> None:
-        metrics = Metrics(lambda: map(pool, models))
-        for event in events:
-            metrics.on_event(event)
-        self.text = run_virtual(metrics.render()).decode()
-        families = text_string_to_metric_families(self.text)
-        self.samples = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in families
-            for sample in family.samples
-        }
-
-    def __getitem__(self, key: tuple[str, dict[str, str]]) -> float | None:
-        name, labels = key
-        return self.samples.get((name, frozenset(labels.items())))
-
-    def named(self, name: str) -> dict[str, float]:
-        """The samples of one name, by their last label in alphabetical order."""
-        return {max(labels)[1]: value for (found, labels), value in self.samples.items() if found == name}
-
-
-@dataclass
-class Registry:
-    families: list[Metric]
-
-    def collect(self) -> list[Metric]:
-        return self.families
 
 
 def test_request_is_tallied() -> None:
@@ -257,29 +205,6 @@ def test_reloads_and_stops_of_accepting() -> None:
     assert scrape["ttft_gateway_accept_stops_total", {}] == 1
 
 
-def test_a_removed_replica_and_its_source() -> None:
-    """It is shown as draining, cannot be hedged, and after that its series end; others stay."""
-    text = run_virtual(Metrics(lambda: [DRAINING], discovery=lambda: FOUND).render()).decode()
-    labels = 'gen_ai_request_model="llama",replica="d"'
-    assert f"ttft_gateway_replica_draining{{{labels}}} 1.0" in text
-    assert f"ttft_gateway_hedging_possible{{{labels}" not in text
-    assert 'ttft_gateway_discovery_up{gen_ai_request_model="llama",pool="llama"} 0.0' in text
-    metrics = Metrics(list)
-    metrics.on_event(REQUEST)
-    metrics.on_event(replace(REQUEST, model="other"))
-    metrics.forget("llama", REQUEST.attempts[0].replica)
-    assert [metrics_of(metrics, model) for model in ("llama", "other")] == [False, True]
-    metrics.on_event(REQUEST)
-    assert metrics_of(metrics, "llama")
-
-
-def metrics_of(metrics: Metrics, model: str) -> bool:
-    """Return True if there are attempts of the first replica of a request."""
-    lines = (line for line in run_virtual(metrics.render()).decode().splitlines() if "attempts_total{" in line)
-    labels = (f'gen_ai_request_model="{model}"', f'replica="{REQUEST.attempts[0].replica}"')
-    return any(all(each in line for each in labels) for line in lines)
-
-
 def test_requests_by_key_are_bounded() -> None:
     """Requests count by key and class of status, rejected ones too; keys above the bound share one name."""
     refused = [RequestRejected(0.0, "r", f"key-{number}", 429, "rate_limit_exceeded") for number in range(1_100)]
@@ -288,44 +213,6 @@ def test_requests_by_key_are_bounded() -> None:
     assert counts[frozenset({("key", REQUEST.key_name), ("status_class", "2xx")})] == 1
     assert counts[frozenset({("key", "_OTHER"), ("status_class", "4xx")})] == 101
     assert len(counts) == 1_001
-
-
-def test_values_of_the_process() -> None:
-    """The version, the lost lines and the usual values of a process are in the scrape."""
-    values = ProcessValues("1.2.3", lambda: 7)
-    text = run_virtual(Metrics(list, process=values).render()).decode()
-    assert re.search(r'^ttft_gateway_build_info\{.*version="1.2.3".*\} 1.0$', text, re.MULTILINE)
-    assert "\nttft_gateway_log_lines_lost_total 7.0\n" in text
-    assert re.search(r"^process_cpu_seconds_total [0-9.]+$", text, re.MULTILINE)
-    assert re.search(r"^process_max_fds [0-9.e+]+$", text, re.MULTILINE)
-
-
-def test_gauges_show_the_current_state() -> None:
-    """Gauges are read from the state at scrape time; unknown values of a replica are omitted."""
-    scrape = Scrape(models=["llama"])
-    assert scrape["ttft_gateway_budget_credits", {"gen_ai_request_model": "llama", "pool": "llama"}] == 2.5
-    assert scrape["ttft_gateway_budget_credits_max", {"gen_ai_request_model": "llama", "pool": "llama"}] == 4
-    assert scrape["ttft_gateway_hedging_on", {"gen_ai_request_model": "llama", "pool": "llama"}] == 1
-    assert scrape.named("ttft_gateway_in_flight") == {"a": 3, "b": 0, "c": 1}
-    assert scrape.named("ttft_gateway_breaker_state") == {"a": 0, "b": 1, "c": 2}
-    assert scrape.named("ttft_gateway_replica_out") == {"a": 0, "b": 0, "c": 1}
-    assert scrape.named("ttft_gateway_suspect") == {"a": 0, "b": 1, "c": 0}
-    assert scrape.named("ttft_gateway_hedge_delay_seconds") == {"a": 0.25}
-    possible = [line for line in scrape.text.splitlines() if line.startswith("ttft_gateway_hedging_possible{")]
-    assert possible == [
-        f'ttft_gateway_hedging_possible{{gen_ai_request_model="llama",reason="{reason}",replica="{name}"}} {value}'
-        for name, reason, value in (("a", "", 1.0), ("b", "billed", 0.0), ("c", "", 1.0))
-    ]
-
-
-def test_a_shared_quota_is_shown_once() -> None:
-    """A quota shared by pools has one series per resource, of the limit with the least left, and a cool-down."""
-    text = Scrape(models=["llama", "other"]).text
-    assert [line for line in text.splitlines() if line.startswith("ttft_gateway_quota")] == [
-        'ttft_gateway_quota_left_share{quota="main",resource="tokens"} 0.1',
-        'ttft_gateway_quota_left_share{quota="main",resource="requests"} 0.0',
-        'ttft_gateway_quota_cooling_seconds{quota="main"} 1.5',
-    ]
 
 
 @given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.1, 0.5, 2.5])))
@@ -351,91 +238,3 @@ def test_observed_values_are_not_kept() -> None:
     (duration,), (queue,) = instruments.duration.all(), instruments.queue.all()
     assert max(len(duration._values), len(queue._values)) < 512
     assert [value for name, _, value in duration.lines("h", {}) if name == "h_count"] == [2_000]
-
-
-def busy_metrics() -> Metrics:
-    """50 models with three replicas each, all of them used."""
-    models = [f"model-{number}" for number in range(50)]
-    metrics = Metrics(lambda: map(pool, models))
-    for model in models:
-        for replica in "abc":
-            metrics.on_event(replace(REQUEST, model=model, attempts=(replace(PRIMARY, replica=replica),)))
-    return metrics
-
-
-def test_slices_make_the_whole() -> None:
-    """The text made in slices is byte for byte what generate_latest writes of the same families at once."""
-    metrics = busy_metrics()
-    families: dict[str, Metric] = {}
-    for piece in metrics_module._slices(run_virtual(metrics.scrape())):
-        whole = families.setdefault(piece.name, Metric(piece.name, piece.documentation, piece.type))
-        whole.samples += piece.samples
-    text = run_virtual(metrics.render())
-    assert text == generate_latest(Registry(list(families.values())))
-    assert text.count(b"\n") > 5000
-
-
-def test_every_slice_is_short() -> None:
-    """No more than a slice is written between two turns of the loop."""
-    metrics = busy_metrics()
-    pieces = list(metrics_module._slices(run_virtual(metrics.scrape())))
-    assert max(len(piece.samples) for piece in pieces) == metrics_module._SLICE_LINES
-
-    async def turns_of_a_scrape() -> int:
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        async with asyncio.TaskGroup() as tasks:
-            counting = tasks.create_task(count())
-            await metrics.render()
-            counting.cancel()
-        return turns
-
-    assert run_virtual(turns_of_a_scrape()) >= len(pieces)
-
-
-def test_series_made_during_a_scrape_wait_for_the_next() -> None:
-    """Traffic on new models while a scrape is being written neither breaks it nor splits a family."""
-    metrics = busy_metrics()
-
-    async def scrape_under_traffic() -> str:
-        async def traffic() -> None:
-            for number in range(100):
-                metrics.on_event(replace(REQUEST, model=f"new-{number}"))
-                await asyncio.sleep(0)
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(traffic())
-            return (await metrics.render()).decode()
-
-    text = run_virtual(scrape_under_traffic())
-    assert len(re.findall("^# TYPE ", text, re.MULTILINE)) == len(list(text_string_to_metric_families(text)))
-
-
-def test_every_metric_is_documented() -> None:
-    """docs/metrics.md has a heading for each metric, with its type and labels, and none for what does not exist."""
-    docs = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    documented = {
-        name: (kind.lower(), set(re.findall(r"`(\w+)`", labels)))
-        for name, kind, labels in re.findall(r"^### `(\w+)`\n\n(\w+)\. (.*)$", docs, re.MULTILINE)
-    }
-    exported = {
-        family.name + ("_total" if family.kind == "counter" else ""): (family.kind, set(family._labels))
-        for family in Instruments().families()
-    }
-    proof = ProofCounts(lambda _: None)
-    proof.goals = {REQUEST.model: Goal(2.0, 10.0)}
-    proof.on_event(REQUEST)
-    shared = share_values(AskCounts(), is_up=True, heads=2)
-    values = [*ProcessValues("1.2.3", lambda: 7)(), *worker_values({1: 12}, 1), *shared, *proof.values()]
-    metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
-    for piece in metrics_module._slices(run_virtual(metrics.scrape())):
-        if piece.samples:
-            name = piece.name + ("_total" if piece.type == "counter" else "")
-            exported.setdefault(name, (piece.type, set(piece.samples[0].labels)))
-    assert documented == exported

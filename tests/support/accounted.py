@@ -20,6 +20,7 @@ from gateway.hedging.contract import RequestFacts
 from gateway.hedging.plan import Policy
 from gateway.limits.ledger import Ledger, Totals
 from gateway.limits.prices import Prices
+from gateway.observe.exposition import render
 from gateway.observe.logs import RequestLog
 from gateway.observe.metrics import Metrics
 from gateway.observe.usage import UsageTable
@@ -133,7 +134,7 @@ class Books:
         return {
             "events": _from_events(self.ended),
             "log": _from_log(b"".join(self._batches).splitlines()),
-            "metrics": _from_metrics(await self._metrics.render()),
+            "metrics": _from_metrics(await render(await self._metrics.scrape())),
             "usage": _from_usage(self._usage),
         }
 

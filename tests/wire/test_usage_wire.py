@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.events import RequestEnded
 from gateway.limits.prices import Prices
+from gateway.observe.exposition import render
 from gateway_fixture import Site, serving
 from race_scenarios import Settings
 from raw_http import ASK, Answer, answer, request_bytes
@@ -78,7 +79,7 @@ def test_a_raced_request_says_what_it_cost_if_asked() -> None:
             told = msgspec.json.encode(site.gateway._report_usage())
             assert json.loads(told)["total"]["requests"] == 5
             assert json.loads(told)["total"]["loser"]["attempts"] == 5
-            assert KEY.encode() not in told + await site.gateway._metrics.render()
+            assert KEY.encode() not in told + await render(await site.gateway._metrics.scrape())
 
     run_real(scenario())
 
