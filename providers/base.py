@@ -203,6 +203,24 @@ class Endpoint(Protocol):
         """Send the call and return at once; the response, errors included, reaches the sink from a later loop turn."""
 
 
+class ContentRun(Protocol):
+    """Recognises content events that equal an earlier one but for their text, so that they need no reading one by one.
+
+    Such events may be forwarded unchanged.
+    """
+
+    @property
+    def prefix(self) -> bytes:
+        """The first bytes of every such event."""
+
+    def measure(self, data: bytes) -> tuple[int, int]:
+        """Measure the run of such events at the start of data, which starts with `prefix`.
+
+        Returns:
+            Length of the run in bytes, and its number of events; (0, 0) if the next event must be read.
+        """
+
+
 class EventReader(Protocol):
     """Reads the events of one upstream stream; stateful, sans-I/O."""
 
@@ -214,17 +232,12 @@ class EventReader(Protocol):
     def closed(self) -> bool:
         """The closing event was seen: nothing of the answer will follow."""
 
+    @property
+    def run(self) -> ContentRun | None:
+        """Recognises runs of the stream's content events; None while no run can be recognised."""
+
     def read(self, event: bytes) -> Frame:
         """Classify one whole SSE event (its closing blank line included), and return the client's bytes for it."""
-
-    def content_run(self, data: bytes) -> tuple[int, int]:
-        """Measure the run of content events at the start of data that equal earlier ones but for their text.
-
-        Such events may be forwarded unchanged, without being read one by one.
-
-        Returns:
-            Length of the run in bytes, and its number of events; (0, 0) if the next event must be read.
-        """
 
     def close(self) -> Frame | None:
         """End a complete body that had no closing event: the last frame for the client, None for none."""

@@ -23,6 +23,7 @@ _FIRST_EVENTS: Final = 4  # role, the beginning of the reasoning, and an event w
 # Looked up once, because every event is compared with them.
 _CONTENT, _REFUSAL, _ERROR = FrameKind.CONTENT, FrameKind.REFUSAL, FrameKind.ERROR
 _QUOTED_MAX: Final = 40  # characters of a header's value
+_LF, _CR = 10, 13
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -135,7 +136,7 @@ class ResponseStream:
     def on_body(self, data: bytes) -> None:
         """Push what one read of the socket brought: runs of content events as they are, other events one by one.
 
-        Examples, one read a line, `|` ends an event (openai/events.py has an example of `content_run`):
+        Examples, one read a line, `|` ends an event (openai/events.py has an example of a run):
 
             role|Hel|lo|,      role and "Hel" (learned) one by one; run of "lo"; the splitter keeps the incomplete event
              wo|rld|usage|     feed: ", wo" and "rld" are pushed together, then usage; no run after an incomplete event
@@ -153,15 +154,16 @@ class ResponseStream:
         splitter, burst = self._splitter, self._context.burst
         burst.is_open = True
         try:
-            if self._call.streaming and not splitter.partial:  # assembling needs single events
+            if self._call.streaming and not splitter.partial and _CR not in data:  # assembling needs single events
                 for _ in range(_FIRST_EVENTS):  # they must be read before a run can be recognised
-                    size, events = reader.content_run(data)
+                    run = reader.run
+                    size, events = run.measure(data) if run is not None and data.startswith(run.prefix) else (0, 0)
                     if size:
                         sink.on_content(data[:size], events)
                         data = data[size:]
                         break
-                    size = splitter.first_end(data)
-                    if not size:
+                    size = data.find(b"\n\n") + 2
+                    if not 2 < size <= splitter.event_bytes_max or data[0] == _LF:
                         break
                     self._push(reader.read(data[:size]))
                     data = data[size:]

@@ -25,25 +25,17 @@ class Splitter:
         event_bytes_max: a longer event, complete or not, raises `ProtocolError`.
 
     Attributes:
+        event_bytes_max: see above.
         partial: the beginning of an incomplete event; empty between two events.
     """
 
-    __slots__ = ("_has_cr", "_max", "_scan", "partial")
+    __slots__ = ("_has_cr", "_scan", "event_bytes_max", "partial")
 
     def __init__(self, event_bytes_max: int) -> None:
-        self._max = event_bytes_max
+        self.event_bytes_max = event_bytes_max
         self.partial = bytearray()
         self._scan = 0  # no event ends before this offset of the buffer
         self._has_cr = False  # a CR was seen: until then, only LF LF can end an event
-
-    def first_end(self, data: bytes) -> int:
-        """Return the end of the first event in the next bytes if it ends with LF LF and has no CR, else 0.
-
-        The bytes are not consumed: the caller takes the event and feeds the rest. Called only between events.
-        """
-        end = data.find(b"\n\n") + 2
-        plain = 2 < end <= self._max and data[0] != _LF and not self._has_cr and data.find(b"\r", 0, end) < 0
-        return end if plain else 0
 
     def feed(self, data: bytes) -> Sequence[bytes]:
         """Take the next bytes.
@@ -60,7 +52,7 @@ class Splitter:
             size = len(data)
             line = data.find(b"\n")
             cr = data.find(b"\r")
-            if size <= self._max and (
+            if size <= self.event_bytes_max and (
                 (line == size - 2 and cr < 0 < line and data[-1] == _LF)
                 or (0 < cr == size - 4 and line == cr + 1 and data[-2:] == b"\r\n")
             ):
@@ -80,7 +72,7 @@ class Splitter:
         events: list[bytes] = []
         start, scan = 0, self._scan
         while (end := self._end(source, start, scan)) > 0:
-            if end - start > self._max:
+            if end - start > self.event_bytes_max:
                 raise self._too_long()
             events.append(bytes(source[start:end]))
             start = scan = end
@@ -88,7 +80,7 @@ class Splitter:
             del self.partial[:start]
         else:
             self.partial += source[start:]
-        if len(self.partial) > self._max:
+        if len(self.partial) > self.event_bytes_max:
             raise self._too_long()
         self._scan = max(0, len(self.partial) - 2)  # the longest ending is LF CR LF
         return events
@@ -110,7 +102,7 @@ class Splitter:
         return found.end() if found else 0
 
     def _too_long(self) -> ProtocolError:
-        return ProtocolError(f"the upstream sent an event over the limit of {self._max} bytes")
+        return ProtocolError(f"the upstream sent an event over the limit of {self.event_bytes_max} bytes")
 
 
 def events_of(raw: bytes) -> Sequence[bytes]:

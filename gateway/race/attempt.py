@@ -278,17 +278,28 @@ class Attempt:
     def on_frame(self, frame: Frame) -> None:
         if self.outcome is not None:
             return
-        kind = frame.kind
+        kind, raw = frame.kind, frame.raw
         if frame.usage is not None:
             self.usage = frame.usage
         if kind is _CONTENT or kind is _REFUSAL:
             self.refused = self.refused or (kind is _REFUSAL and self._forward is None)
-            self.on_content(frame.raw, 1)
+            self.on_content(raw, 1)
             return
         self.last_s = self._loop.time()
-        if frame.raw:
+        if raw:
             self.written_s = self.last_s
-        self._on_other(frame)
+        if kind is _ERROR or kind is _MALFORMED:
+            self._on_fault(frame)
+            return
+        if kind is _FINISH:
+            self._finished = True
+            self.generated_s, self._generated = self.last_s, raw
+        elif kind is _WORK or kind is _PREAMBLE:
+            self._begin_block(frame)
+        if self._forward is None:
+            self._hold(frame)
+        elif raw:
+            self._forward(raw)
 
     def on_end(self, error: UpstreamError | None) -> None:
         if self.outcome is not None:
@@ -303,35 +314,29 @@ class Attempt:
 
     # inside
 
-    def _on_other(self, frame: Frame) -> None:
-        """Handle an event without content."""
-        kind = frame.kind
-        if kind is _ERROR:
+    def _on_fault(self, frame: Frame) -> None:
+        """Handle an error, or an event that is not JSON."""
+        if frame.kind is _ERROR:
             self._race.on_failed(self, frame.error or ProtocolError("the upstream sent an error without a message"))
             return
-        if kind is _MALFORMED:
-            self.malformed += 1
-            if self.malformed > _MALFORMED_MAX:
-                self._race.on_failed(self, ProtocolError("the upstream's stream has several events that are not JSON"))
-            return
-        if kind is _FINISH:
-            self._finished = True
-            self.generated_s, self._generated = self.last_s, frame.raw
-        elif kind is _WORK or kind is _PREAMBLE:
-            event = frame.source or frame.raw
-            # A ping begins nothing, and in mid-stream the start of an empty text does not end the reasoning before it.
-            if kind is _WORK if self._forward is None else phase_of(event) is not None:
-                self._begun_s, self._begun = self.last_s, event
-        if self._forward is not None:
-            if frame.raw:
-                self._forward(frame.raw)
-        elif kind is not _COMMENT:
-            self._hold(frame.raw)
-            if kind is _WORK and self.work_s is None and self.outcome is None:
-                self.work_s = self.last_s
-                self._race.on_work(self)
+        self.malformed += 1
+        if self.malformed > _MALFORMED_MAX:
+            self._race.on_failed(self, ProtocolError("the upstream's stream has several events that are not JSON"))
 
-    def _hold(self, raw: bytes) -> None:
+    def _begin_block(self, frame: Frame) -> None:
+        """Remember an event without output that begins a block of it.
+
+        A ping begins nothing, and in mid-stream the start of an empty text does not end the reasoning before it.
+        """
+        event = frame.source or frame.raw
+        if frame.kind is _WORK if self._forward is None else phase_of(event) is not None:
+            self._begun_s, self._begun = self.last_s, event
+
+    def _hold(self, frame: Frame) -> None:
+        """Hold an event back until first content; a comment is dropped."""
+        kind, raw = frame.kind, frame.raw
+        if kind is _COMMENT:
+            return
         self._held_bytes += len(raw)
         if self._held_bytes > PREAMBLE_BYTES_MAX:
             self._race.on_failed(
@@ -339,3 +344,6 @@ class Attempt:
             )
         elif raw:
             self._held.append(raw)
+        if kind is _WORK and self.work_s is None and self.outcome is None:
+            self.work_s = self.last_s
+            self._race.on_work(self)

@@ -216,10 +216,12 @@ class Race:
             attempt.forward(self._join)
             return
         self._client.begin(response_headers(self._attempts, attempt))
-        self._recovery = self._runtime.safely(
-            "recovery", watch, None, self._model, self._attempts.call, attempt, self._client.write
-        )
-        attempt.forward(self._client.write if self._recovery is None else self._recovery.sink)
+        write = self._client.write
+        try:
+            self._recovery = watch(self._model, self._attempts.call, attempt, write)
+        except Exception as error:  # as in Runtime.safely
+            self._runtime.report("recovery", error)
+        attempt.forward(write if self._recovery is None else self._recovery.sink)
 
     def _join(self, raw: bytes) -> None:
         """Pass on one event of an attempt that carries a broken stream on."""
@@ -291,7 +293,7 @@ class Race:
             if attempt.outcome is None:
                 self._attempts.close(attempt, Outcome.LOST)  # an empty answer that was kept in reserve
         now_s = self._runtime.loop.time() if end_s is None else end_s
-        if self._recovery is not None:
+        if self._recovery is not None and self._recovery.catching_up:
             self._recovery.settle(_ABANDONED, now_s)
         attempts, winner = self._attempts, self._winner
         unknown: list[Charge] = []

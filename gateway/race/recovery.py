@@ -78,6 +78,7 @@ class Recovery:
 
     Attributes:
         first: the attempt that won the race.
+        catching_up: True while nothing new has come since the stream broke.
         error: the error that first broke the stream, None while it is intact.
         given_up: True if nothing more is tried.
         early_only: True if only a stream that breaks within `EARLY_EVENTS` can be recovered.
@@ -88,13 +89,11 @@ class Recovery:
         "_attempt",
         "_breaks",
         "_broken_s",
-        "_bytes",
         "_call",
+        "_kept",
         "_kept_bytes",
         "_mode",
         "_packed",
-        "_pending",
-        "_pieces",
         "_places",
         "_pools",
         "_recoverer",
@@ -102,6 +101,7 @@ class Recovery:
         "_step",
         "_transcript",
         "_write",
+        "catching_up",
         "early_only",
         "error",
         "first",
@@ -124,13 +124,12 @@ class Recovery:
         self._transcript: Transcript | None = None  # built when the stream breaks
         self._attempt = self.first = attempt  # the attempt whose events the client gets
         self._write = write
-        self._pieces: list[bytes] = []
-        self._bytes = 0  # size of the pieces
+        self._kept = bytearray()  # events that are not yet packed
         self._packed: list[bytes] = []
         self._kept_bytes = 0  # uncompressed size of packed and read events
         self._breaks = 0
         self._broken_s = 0.0
-        self._pending = False  # the step runs and has not caught up
+        self.catching_up = False
         self.given_up = False
         self.early_only = False
         self.error: UpstreamError | None = None
@@ -150,34 +149,32 @@ class Recovery:
         return self.record_early if self.early_only else self.record
 
     def record(self, raw: bytes) -> None:
-        """Keep an event and send it to the client; runs for every event."""
-        self._pieces.append(raw)
-        self._bytes += len(raw)
-        if self._bytes > _PACK_BYTES:
+        """Keep events and send them to the client."""
+        self._kept += raw
+        if len(self._kept) > _PACK_BYTES:
             self._pack()
         self._write(raw)
 
     def record_early(self, raw: bytes) -> None:
-        """Keep and send an event as `record` does, until `EARLY_EVENTS` have come; then events bypass this object."""
-        self._pieces.append(raw)
+        """Keep and send events as `record` does, until `EARLY_EVENTS` have come; then events bypass this object."""
+        self._kept += raw
         self._write(raw)
         if self._attempt.events > EARLY_EVENTS:
             self._forget()
 
     def _pack(self) -> None:
-        self._kept_bytes += self._bytes
+        self._kept_bytes += len(self._kept)
         if self._kept_bytes > KEPT_BYTES_MAX:
             self._forget()
             return
-        self._packed.append(zlib.compress(b"".join(self._pieces), _PACK_LEVEL))
-        self._pieces.clear()
-        self._bytes = 0
+        self._packed.append(zlib.compress(self._kept, _PACK_LEVEL))
+        self._kept = bytearray()
 
     def _forget(self) -> None:
         """Give up: drop the kept events, and forward the rest directly."""
         self.given_up = True
         self._packed.clear()
-        self._pieces.clear()
+        self._kept = bytearray()
         if self._step is None:
             self._attempt.forward(self._write)
 
@@ -234,7 +231,7 @@ class Recovery:
 
     def on_sent(self) -> None:
         """Record that the step that `next` returned is being sent."""
-        self._pending = True
+        self.catching_up = True
 
     @property
     def recovery_call(self) -> tuple[Call, RequestFacts] | None:
@@ -246,11 +243,10 @@ class Recovery:
         transcript = self._transcript = self._transcript or self._recoverer.transcript(self._call)
         for packed in self._packed:
             transcript.add(zlib.decompress(packed))
-        transcript.add(b"".join(self._pieces))
-        self._kept_bytes += self._bytes
+        transcript.add(bytes(self._kept))
+        self._kept_bytes += len(self._kept)
         self._packed.clear()
-        self._pieces.clear()
-        self._bytes = 0
+        self._kept = bytearray()
         return transcript
 
     def _kinds(self, transcript: Transcript) -> Iterator[tuple[RecoveryKind, Continuation | None]]:
@@ -297,33 +293,27 @@ class Recovery:
         new = self._step.joiner.feed(raw)
         if new is None:
             return None
-        if new and self._pending and self._step.joiner.caught_up:
+        if new and self.catching_up and self._step.joiner.caught_up:
             self.settle(RecoveryResult.RECOVERED, now_s)
         if new and not self.given_up:
-            self._pieces.append(new)
-            self._bytes += len(new)
-            if self._bytes > _PACK_BYTES:
+            self._kept += new
+            if len(self._kept) > _PACK_BYTES:
                 self._pack()
         return new
 
     def on_end(self, now_s: float) -> bool:
         """Record the end of a complete stream; return False if it is shorter than the part that the client has."""
-        if self._pending and self._step is not None:
+        if self.catching_up and self._step is not None:
             if not self._step.joiner.caught_up:
                 return False
             self.settle(RecoveryResult.RECOVERED, now_s)
         return True
 
-    @property
-    def catching_up(self) -> bool:
-        """True while nothing new has come since the stream broke."""
-        return self._pending
-
     def settle(self, result: RecoveryResult, now_s: float) -> None:
         """Add the report of the running recovery, if there is one."""
-        if not self._pending or self._step is None or self._transcript is None:
+        if not self.catching_up or self._step is None or self._transcript is None:
             return
-        self._pending = False
+        self.catching_up = False
         step, tokens = self._step, self._transcript.tokens
         gap_s = now_s - self._broken_s
         repeated_tokens = int(step.facts.prompt_tokens) + (0 if step.prefill_tokens else tokens)

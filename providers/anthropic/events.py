@@ -36,6 +36,8 @@ class MessageReader:
 
     __slots__ = ("_content_seen", "_counts", "_ignored", "_thinking_seen", "_thinking_signed", "closed", "complete")
 
+    run = None
+
     def __init__(self, first_token: FirstToken) -> None:
         self.complete = False
         self.closed = False
@@ -64,10 +66,6 @@ class MessageReader:
             return Frame(kind, raw)
         self._counts.add(usage)
         return Frame(kind, raw, self._with_hidden(self._counts.usage()))
-
-    def content_run(self, data: bytes) -> tuple[int, int]:
-        """Return (0, 0): every event is read; see `EventReader.content_run`."""
-        return 0, 0
 
     def close(self) -> Frame | None:
         """See `EventReader.close`: a missing `message_stop` stays missing."""

@@ -69,14 +69,11 @@ class WholeReader:
     """The reader of an API without events: a stream is an error."""
 
     complete = closed = False
+    run = None
 
     def read(self, event: bytes) -> Frame:
         """See `EventReader.read`."""
         return Frame(FrameKind.ERROR, b"", None, ErrorFrame("the upstream sent events instead of one answer"))
-
-    def content_run(self, data: bytes) -> tuple[int, int]:
-        """Return (0, 0): every event is read; see `EventReader.content_run`."""
-        return 0, 0
 
     def close(self) -> None:
         """See `EventReader.close`: there is no closing event."""

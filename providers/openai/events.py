@@ -7,11 +7,11 @@ unexpected type in a field is decoded again, leniently, before it counts as malf
 Most content events equal the last one but for their text. Such a run is recognised by its bytes and is not decoded:
 
     learned event  data: {"id":"c1","choices":[{"delta":{"content":"Hel"}}]}\n\n
-    _prefix        data: {"id":"c1","choices":[{"delta":{"content":"
-    _suffix        "}}]}\n\n
-    _separator     "}}]}\n\ndata: {"id":"c1","choices":[{"delta":{"content":"     (suffix + prefix)
+    prefix         data: {"id":"c1","choices":[{"delta":{"content":"
+    suffix         "}}]}\n\n
+    separator      "}}]}\n\ndata: {"id":"c1","choices":[{"delta":{"content":"     (suffix + prefix)
     bytes read     <prefix>lo<separator>, wor<separator>ld<suffix>data: [DONE]\n\n
-    content_run    3 events: "lo", ", wor", "ld" are plain text and none is empty; `data: [DONE]` is read next
+    run            3 events: "lo", ", wor", "ld" are plain text and none is empty; `data: [DONE]` is read next
 
 Units: bytes, tokens.
 """
@@ -69,8 +69,48 @@ _TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"(
 # 1 for bytes that are not plain: control characters, those that end or escape a JSON string, and all outside ASCII.
 _UNUSUAL: Final = bytes(byte < 0x20 or byte > 0x7F or byte in b'"\\' for byte in range(256))
 _LEARN_MAX: Final = 4  # learned events; a server whose events differ in more than their text has no runs
+_LF, _QUOTE = 10, 34
 _DONE_EVENT: Final = b"data: [DONE]\n\n"
 _DONE_FRAME: Final = Frame(FrameKind.DONE, _DONE_EVENT)
+
+
+class TextRun:
+    """The `providers.base.ContentRun` of events that equal `event` but for the text at `start` to `end`.
+
+    Such an event is the same JSON with another string in one place, which is not empty either: content again.
+    """
+
+    __slots__ = ("_separator", "_suffix", "_text_at", "_text_of_line", "prefix")
+
+    def __init__(self, event: bytes, start: int, end: int) -> None:
+        suffix = event[end:]
+        self.prefix, self._suffix, self._separator = event[:start], suffix, suffix + event[:start]
+        self._text_at = slice(start, -len(suffix))
+        self._text_of_line = slice(start, -suffix.index(b"\n"))
+
+    def has(self, event: bytes) -> bool:
+        """Return True if one event is the learned one with another text."""
+        text = event[self._text_at]
+        return (
+            event.startswith(self.prefix)
+            and event.endswith(self._suffix)
+            and text != b""
+            and 1 not in text.translate(_UNUSUAL)
+        )
+
+    def measure(self, data: bytes) -> tuple[int, int]:
+        """See `ContentRun.measure`, and the example at the top of this file."""
+        suffix = self._suffix
+        if data.endswith(suffix):
+            text = data[self._text_at]  # if a token arrives alone; else it has a quote, which is found at once
+            if text and _QUOTE not in text and 1 not in text.translate(_UNUSUAL):
+                return len(data), 1
+        run = data[: data.rfind(suffix) + len(suffix)]
+        texts = [line[self._text_of_line] for line in run.split(b"\n")[:-1:2]]  # each second line is blank
+        equal = self.prefix + self._separator.join(texts) + suffix
+        if equal != run or b"" in texts or 1 in b"".join(texts).translate(_UNUSUAL):
+            return 0, 0
+        return len(run), len(texts)
 
 
 class ChunkReader:
@@ -83,7 +123,7 @@ class ChunkReader:
         chunks: see `Chunks`.
 
     Attributes:
-        complete, closed: see `EventReader`.
+        complete, closed, run: see `EventReader`.
         unknown_keys: unknown keys under `delta` that counted as content, at most 16.
     """
 
@@ -93,15 +133,11 @@ class ChunkReader:
         "_finished",
         "_ignored",
         "_learn_left",
-        "_prefix",
         "_reasoning_seen",
-        "_separator",
         "_strip_usage",
-        "_suffix",
-        "_text_at",
-        "_text_of_line",
         "closed",
         "complete",
+        "run",
         "unknown_keys",
     )
 
@@ -113,9 +149,7 @@ class ChunkReader:
         self._strip_usage = strip_usage
         self._ignored = _REASONING if first_token == "answer" else frozenset()
         self._chunks = chunks
-        self._prefix = self._suffix = b"\0"  # no event ends with this byte
-        self._separator = b""  # suffix and prefix, empty until an event was learned
-        self._text_at = self._text_of_line = slice(0)  # place of the text in an event, and in its first line
+        self.run: TextRun | None = None  # of the event that was learned last
         self._learn_left = _LEARN_MAX
         self._reasoning_seen = False  # an event has shown reasoning
 
@@ -124,11 +158,9 @@ class ChunkReader:
         if event == _DONE_EVENT:
             self.complete = self.closed = True
             return _DONE_FRAME
-        if self._separator and event.startswith(self._prefix) and event.endswith(self._suffix):
-            text = event[self._text_at]
-            if text and 1 not in text.translate(_UNUSUAL):
-                return Frame(_CONTENT, event)  # the learned event with another text
-        if event[:5] == b"data:" and len(event) - event.find(b"\n") <= 3:  # one data line and the blank one
+        if self.run is not None and self.run.has(event):
+            return Frame(_CONTENT, event)
+        if event[:5] == b"data:" and event[-1] == _LF and _LF not in event[:-3]:  # one data line and the blank one
             try:
                 chunk = _decode(event[5:])  # JSON allows the white space around the object
             except _NOT_TYPED:
@@ -138,21 +170,6 @@ class ChunkReader:
                 self._learn_run(event)
             return frame
         return self._read_fields(event)
-
-    def content_run(self, data: bytes) -> tuple[int, int]:
-        """See `EventReader.content_run`, and the example at the top of this file."""
-        prefix, suffix, separator = self._prefix, self._suffix, self._separator
-        if not separator or not data.startswith(prefix):
-            return 0, 0
-        if data.endswith(suffix):
-            text = data[self._text_at]  # if a token arrives alone; else it has a quote, which is found at once
-            if text and text.find(b'"') < 0 and 1 not in text.translate(_UNUSUAL):
-                return len(data), 1
-        run = data[: data.rfind(suffix) + len(suffix)]
-        texts = [line[self._text_of_line] for line in run.split(b"\n")[:-1:2]]  # each second line is blank
-        if b"" in texts or 1 in b"".join(texts).translate(_UNUSUAL) or prefix + separator.join(texts) + suffix != run:
-            return 0, 0
-        return len(run), len(texts)
 
     def read_body(self, body: bytes) -> Sequence[Frame]:
         """The events of an equal stream for a JSON body, classified; see `EventReader.read_body`."""
@@ -167,18 +184,11 @@ class ChunkReader:
         """See `EventReader.close`: a missing `[DONE]` stays missing, because a finish_reason ends the answer."""
 
     def _learn_run(self, event: bytes) -> None:
-        """Remember the bytes of a content event around its text, so that events that differ only there need no parsing.
-
-        Such an event is the same JSON with another string in one place, which is not empty either: content again.
-        """
+        """Remember a content event, so that events that differ from it only in their text need no parsing."""
         self._learn_left -= 1
         found = _TEXT.search(event)
         if found is not None and event.find(b'"finish_reason":"') < 0 and event.find(b'"finish_reason": "') < 0:
-            start, end = found.span(1)
-            self._prefix, self._suffix = event[:start], event[end:]
-            self._separator = self._suffix + self._prefix
-            self._text_at = slice(start, -len(self._suffix))
-            self._text_of_line = slice(start, -self._suffix.index(b"\n"))
+            self.run = TextRun(event, *found.span(1))
 
     def _read_fields(self, event: bytes) -> Frame:
         """Classify an event that is not one line of the expected JSON."""
@@ -236,7 +246,7 @@ class ChunkReader:
         if choice.text:
             kind = _CONTENT
         delta = choice.delta
-        if delta and isinstance(delta, dict):
+        if delta and type(delta) is dict:
             for key, value in delta.items():
                 if not value or key == "role":
                     continue

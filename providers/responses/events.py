@@ -57,6 +57,8 @@ class ResponsesReader:
 
     __slots__ = ("_content_seen", "_ignored", "_on_response_id", "_owner", "_reasoning_seen", "closed", "complete")
 
+    run = None
+
     def __init__(
         self, first_token: FirstToken = "any", on_response_id: OnResponseId | None = None, owner: str = ""
     ) -> None:
@@ -88,10 +90,6 @@ class ResponsesReader:
                 return Frame(FrameKind.MALFORMED, b"")
             found = _Event(str(value.get("type")), *map(value.get, ("delta", "response", "item", "error")))
         return self._classified(found, data, raw)
-
-    def content_run(self, data: bytes) -> tuple[int, int]:
-        """Return (0, 0): every event is read; see `EventReader.content_run`."""
-        return 0, 0
 
     def close(self) -> None:
         """See `EventReader.close`: a terminal event ends every complete answer."""

@@ -140,6 +140,8 @@ class _TranslatingReader:
 
     __slots__ = ("_inner", "_translator")
 
+    run = None  # every event is translated
+
     def __init__(self, inner: EventReader, translator: Translator) -> None:
         self._inner = inner
         self._translator = translator
@@ -154,10 +156,6 @@ class _TranslatingReader:
 
     def read(self, event: bytes) -> Frame:
         return self._translated(self._inner.read(event))
-
-    def content_run(self, data: bytes) -> tuple[int, int]:
-        """Return (0, 0): every event is read; see `EventReader.content_run`."""
-        return 0, 0
 
     def close(self) -> Frame | None:
         last = self._inner.close()

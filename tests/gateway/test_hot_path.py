@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
 _RECORDED = {
     (3, 13): Recorded(request=Calls(486.2, 676.2), token=Calls(20.23, 69.74), read=Calls(28.99, 71.54)),
     (3, 12): Recorded(request=Calls(486.2, 682.8), token=Calls(20.23, 71.71), read=Calls(28.99, 73.61)),
-    (3, 11): Recorded(request=Calls(493.5, 690.1), token=Calls(20.21, 71.69), read=Calls(30.30, 74.91)),
+    (3, 11): Recorded(request=Calls(469.5, 666.1), token=Calls(18.21, 69.69), read=Calls(28.31, 72.93)),
 }
 _VERSION = sys.version_info[:2]
 _SHARE = 0.03 if _VERSION in _RECORDED else 1 / 3

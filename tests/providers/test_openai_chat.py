@@ -138,7 +138,8 @@ def test_events_that_differ_only_in_their_text_are_read_like_any_other(texts: li
         assert remembering.read(event) == OpenAIChat().reader(STREAMED).read(event)
 
 
-@pytest.mark.parametrize("data", [b"\0no event\0", b"\0", b"", b"data: {"])
-def test_nothing_is_a_run_before_there_was_content(data: bytes) -> None:
-    """No bytes are a run before the reader has read a content event."""
-    assert OpenAIChat().reader(STREAMED).content_run(data) == (0, 0)
+def test_nothing_is_a_run_before_there_was_content() -> None:
+    """No run is recognised before the reader has read a content event."""
+    reader = OpenAIChat().reader(STREAMED)
+    reader.read(b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n')
+    assert reader.run is None
