@@ -1,6 +1,7 @@
-"""A real Redis server as a process of its own: Debian's redis-server, on a free port, without persistence.
+"""A real Redis or Valkey server as a process of its own, on a free port, without persistence.
 
-In CI on Linux it is never missing; elsewhere its tests are skipped, in red.
+The variable REDIS_SERVER names its program; else it is redis-server or valkey-server. In CI on Linux it is never
+missing; elsewhere its tests are skipped, in red.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import pytest
 
 from unused_ports import unused_port
 
-PROGRAM: Final = shutil.which("redis-server") or shutil.which("valkey-server")
+PROGRAM: Final = os.environ.get("REDIS_SERVER") or shutil.which("redis-server") or shutil.which("valkey-server")
 WAIT_S: Final = 20.0  # of a loaded machine
 _ATTEMPTS: Final = 400
 
