@@ -31,7 +31,7 @@ from gateway.events import Event, RequestEnded, RequestRejected
 from gateway.limits.caller_limits import KeyLimiter, OverLimit
 from gateway.limits.fair_queue import FairQueue
 from gateway.race.context import Caller, Runtime
-from gateway.share.fleet import ASK_S_MAX, ASK_WAIT_S
+from gateway.share.fleet import ASK_WAIT_S, Patience
 from providers.base import Headers
 
 
@@ -143,7 +143,6 @@ class Permit:
     """
 
     __slots__ = (
-        "_ask_until_s",
         "_caller",
         "_has_slot",
         "_has_started",
@@ -153,6 +152,7 @@ class Permit:
         "_is_waiting",
         "_model",
         "_on_reject",
+        "_patience",
         "_queue",
         "_request",
         "_runtime",
@@ -175,7 +175,8 @@ class Permit:
         self._runtime = runtime
         self._is_waiting = self._has_slot = self._has_started = self._is_over = False
         self._is_asking = self._is_reserved = False
-        self._start_s = self._ask_until_s = 0.0
+        self._start_s = 0.0
+        self._patience: Patience | None = None
         self._timer: asyncio.Handle | None = None  # asks again, ends the wait, or starts the granted request
         self._request: QueuedRequest | None = None
         self._on_reject: OnReject | None = None
@@ -289,8 +290,8 @@ class Permit:
 
     def _may_ask(self, now_s: float) -> bool:
         """Return True if there is time left to wait for an answer of the fleet."""
-        self._ask_until_s = self._ask_until_s or now_s + ASK_S_MAX
-        return now_s < self._ask_until_s
+        self._patience = self._patience or Patience()
+        return self._patience.lasts(now_s)
 
     def _ask_again(self) -> None:
         """Go on with what the fleet has answered."""

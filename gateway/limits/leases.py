@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Protocol
 
 from gateway.limits.bucket import BucketState, Limit, Spend, counted
 from gateway.limits.rates import RATE_WINDOW_S
-from gateway.share.fleet import ASK_S_MAX, ASK_WAIT_S, Holder, Sharing
+from gateway.share.fleet import ASK_WAIT_S, Holder, Sharing
 from gateway.share.words import AWAY_SHARE, Answer, Ask, BucketAnswer, BucketAsk
 from providers.base import RateLimit
 
@@ -28,6 +28,7 @@ _QUIET_S: Final = 0.05  # longest time after an answer in which it is not asked 
 _FRESH_S: Final = 2.0  # age up to which the amount left in the last answer can be divided
 _REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
 _WAIT_S_MIN: Final = 0.01  # shortest wait after a refusal
+_BUG_S: Final = 1.0  # without an answer, and without the asker's decision that the engine is away
 _ROUNDING: Final = 1e-6  # of the limit: counts as available
 
 
@@ -267,8 +268,8 @@ class Lease:
             return 0.0
         if self._fleet.is_alone:
             return self._alone_wait_s(need, now_s)
-        if self._is_asking and now_s >= self._want_s + ASK_S_MAX:
-            return 0.0  # a bug: only an answer refuses
+        if self._is_asking and now_s >= self._want_s + _BUG_S:
+            return 0.0  # only an answer refuses
         if not self._is_asking:
             left = self.left(now_s)
             if now_s < self._quiet_until_s and left < need:

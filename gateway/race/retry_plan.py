@@ -11,7 +11,6 @@ plan.
 Units: seconds of the loop's clock.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -23,7 +22,7 @@ from gateway.race.attempt import Attempt
 from gateway.race.context import Model
 from gateway.race.failures import RetryHint, classify
 from gateway.routing.replicas import COOL_DOWN_S, BreakerState, Replica
-from gateway.share.fleet import ASK_S_MAX, ASK_WAIT_S
+from gateway.share.fleet import ASK_WAIT_S, Patience
 from providers.errors import RequestModeRejected, UpstreamError
 
 FIRST_CHOICE: Final = "first choice"  # the reason for a primary
@@ -75,11 +74,11 @@ class RetryPlan:
     """The retry policy of one request."""
 
     __slots__ = (
-        "_ask_until_s",
         "_facts",
         "_index",
         "_mode_retries",
         "_model",
+        "_patience",
         "_retry_same",
         "_used_remedies",
         "_waited",
@@ -91,7 +90,7 @@ class RetryPlan:
         self._index = 0  # index of the pool in use
         self._retry_same: tuple[Replica, float] | None = None  # the same replica again, and the earliest time
         self._used_remedies: frozenset[RetryHint] = frozenset()  # remedies already used; each is tried once
-        self._ask_until_s = math.inf  # time until which it waits for leases; infinite before the first such wait
+        self._patience: Patience | None = None  # for leases; None before the first wait
         self._mode_retries = 0  # attempts repeated because a server rejected the request mode
         self._waited = False  # True after a Retry-After was waited out, which happens once
 
@@ -164,10 +163,9 @@ class RetryPlan:
     def _wait_for_lease(self, tried: Sequence[Replica], now_s: float) -> WaitUntil | None:
         """Wait while the fleet is asked for more of a quota, at most 100 ms in all; no setting forbids that."""
         pool = self._model.pools[self._index]
-        if now_s < self._ask_until_s and pool.quotas.is_shared:
-            wait_s = pool.picker.wait_s(self._facts, tried, now_s)
-            if wait_s == ASK_WAIT_S:
-                self._ask_until_s = min(self._ask_until_s, now_s + ASK_S_MAX)
+        if pool.quotas.is_shared and pool.picker.wait_s(self._facts, tried, now_s) == ASK_WAIT_S:
+            self._patience = self._patience or Patience()
+            if self._patience.lasts(now_s):
                 return WaitUntil(now_s + ASK_WAIT_S)
         return None
 

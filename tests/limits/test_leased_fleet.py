@@ -17,6 +17,7 @@ from gateway.share.fleet import WhenAway
 from leased_fleet import Head, Meter, offer
 from running import run_virtual
 from shared_engine import EngineHost, HostedEngine
+from streaming_bench.simulation.virtual_loop import VirtualLoop
 
 HEADS = 4
 LIMIT = 600  # a minute
@@ -122,6 +123,33 @@ def test_a_fleet_that_refuses_while_the_engine_is_away() -> None:
     result = run_fleet(4.0, script=KILLED, when_away=WhenAway.REFUSE)
     assert result.meter.over == 0
     assert all(head.refused["limits_unavailable"] > 50 for head in result.heads)
+
+
+def test_a_pause_of_a_process_admits_nothing() -> None:
+    """A reply that came during the pause is read after the timers that the pause has made late; it still decides."""
+
+    async def main() -> None:
+        loop, rand = asyncio.get_running_loop(), random.Random(1)
+        assert isinstance(loop, VirtualLoop)
+        host = EngineHost(loop)
+        head, other = (Head(HostedEngine(host, name), CallerLimits(LIMIT), loop, rand) for name in "ab")
+        await asyncio.gather(head.asker.start(), other.asker.start())
+        meter = Meter(LIMIT, loop.time())
+        for _ in range(2 * LIMIT):
+            other.request(meter)
+        await asyncio.sleep(0.01)
+        host.delay_s = 0.144
+        for _ in range(10):
+            head.request(meter)
+        await asyncio.sleep(0.0005)
+        loop._move_clock(loop.time() + 0.142)
+        await asyncio.sleep(0.1)
+        assert not head.waits
+        assert head.refused == {"rate_limit_exceeded": 10}
+        for each in (head, other):
+            each.asker.close()
+
+    run_virtual(main())
 
 
 def test_asks_are_few_where_the_limit_is_large_for_the_fleet() -> None:

@@ -45,6 +45,7 @@ class Shared:
 
         def want(holder: Holder) -> None:
             if self._answers_s == math.inf:
+                loop.call_later(ASK_S_MAX, lambda: fleet.leave(loop.time()))
                 return
             ask = holder.ask(loop.time())
             assert ask is not None
@@ -103,9 +104,9 @@ def test_a_refusal_is_final() -> None:
 
 
 def test_no_request_waits_longer_than_the_time_limit() -> None:
-    """An engine that never answers costs 100 ms at most; only an answer refuses."""
-    fallback = Scripted(answer(0.05))
-    told = race(Shared(answers_s=math.inf), Scripted(answer(0.05)), fallbacks=(fallback,))
+    """An engine that never answers costs 90 ms; the quota is then empty, and the fallback is used."""
+    primary, fallback = Scripted(answer(0.05)), Scripted(answer(0.05))
+    told = race(Shared(answers_s=math.inf), primary, fallbacks=(fallback,))
     assert told.client.finished
-    assert not fallback.streams
+    assert (len(primary.streams), len(fallback.streams)) == (0, 1)
     assert told.end_s == pytest.approx(0.07 + ASK_S_MAX, abs=0.003)
