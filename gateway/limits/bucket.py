@@ -15,6 +15,10 @@ SHORT_S: Final = 60.0
 _RISE_SHARE: Final = 0.25  # of its window: time in which a bucket adopts a reading above its own count,
 _RISE_S_MAX: Final = 15.0  # and the maximum of that time
 _REFILL_S_MIN: Final = 1.0  # shortest time for a full refill, whatever a header states
+MARGIN_SHARE: Final = (
+    0.01  # of an enforced limit, never used: 0.6 s of its refill, by which requests reach the provider
+)
+# sooner than earlier ones did; the provider would reject them
 
 
 class Spend(NamedTuple):
@@ -128,6 +132,7 @@ class Bucket:
     __slots__ = (
         "_full_at_s",
         "_left",
+        "_margin",
         "_now_s",
         "_observed_s",
         "_refill",
@@ -145,6 +150,7 @@ class Bucket:
         self.amount = self.stated = limit.amount
         self.window_s = limit.window_s
         self.enforce = limit.enforce
+        self._margin = MARGIN_SHARE * limit.amount if limit.enforce else 0.0
         self.is_observed = is_observed
         self.observed_by = 0
         self._observed_s = self._now_s = -math.inf
@@ -174,8 +180,11 @@ class Bucket:
         return self._left
 
     def wait_s(self, cost: float, now_s: float) -> float:
-        """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now."""
-        missing = min(cost, self.amount) - self.left(now_s)
+        """Return the seconds until `cost`, or all of the limit if that is less, is available; 0 for now.
+
+        An enforced limit keeps a margin.
+        """
+        missing = min(cost + self._margin, self.amount) - self.left(now_s)
         if missing <= 0:
             return 0.0
         to_reset_s = self._full_at_s - now_s

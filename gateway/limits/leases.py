@@ -11,7 +11,7 @@ Units: requests and tokens; seconds of the loop's clock.
 import math
 from typing import ClassVar, Final, Protocol
 
-from gateway.limits.bucket import BucketState, Limit, Spend, counted
+from gateway.limits.bucket import MARGIN_SHARE, BucketState, Limit, Spend, counted
 from gateway.limits.rates import RATE_WINDOW_S
 from gateway.share.fleet import ASK_WAIT_S, Holder, Sharing
 from gateway.share.words import AWAY_SHARE, Answer, Ask, BucketAnswer, BucketAsk
@@ -84,6 +84,7 @@ class Lease:
         key: name of the bucket in the fleet.
         amount: size of the bucket.
         window_s: time in which it refills.
+        margin: part of the bucket that is never used; the refill is the same.
     """
 
     __slots__ = (
@@ -95,6 +96,7 @@ class Lease:
         "_is_asking",
         "_is_drained",
         "_keeps_hand",
+        "_kept",
         "_leases",
         "_left",
         "_need",
@@ -117,12 +119,13 @@ class Lease:
         "window_s",
     )
 
-    def __init__(self, leases: Leases, key: str, amount: float, window_s: float) -> None:
+    def __init__(self, leases: Leases, key: str, amount: float, window_s: float, *, margin: float = 0.0) -> None:
         self.key = key
         self.window_s = window_s
         self._leases = leases
         self._fleet = leases.fleet
-        self._amount = amount
+        self._kept = 1 - margin
+        self._amount = self._kept * amount
         self._refill = amount / window_s
         self._hand = 0.0
         self._need = 0.0  # amount that a waiting request needs
@@ -131,7 +134,7 @@ class Lease:
         self._wanted = 0.0  # amount asked for in it
         self._want_s = -math.inf  # when that began
         # the last answer
-        self._left = amount
+        self._left = self._amount
         self._seen_s = -math.inf
         self._slope = 0.0  # change per second of what is left, at most 0
         self._epoch = 0
@@ -230,7 +233,7 @@ class Lease:
         return BucketAsk(
             self.key,
             self._amount,
-            self.window_s,
+            self._kept * self.window_s,
             want,
             least,
             self._sent,
@@ -253,7 +256,7 @@ class Lease:
             self._quiet_until_s = now_s + min(answer.wait_s or _QUIET_S, _QUIET_S)
         self._keeps_hand = self._fleet.heads * self._usual <= _HEADS_SHARE * self._amount
         self._leases.held[self] = None
-        self._leases.note_amount(self.key, self._amount, answer.amount)
+        self._leases.note_amount(self.key, self._amount / self._kept, answer.amount / self._kept)
 
     def lost(self, now_s: float) -> None:
         """Put the debt back: whether it was counted is unknown."""
@@ -352,7 +355,7 @@ class LeasedBucket(Lease):
     __slots__ = ("amount", "enforce", "is_observed", "observed_by", "resource", "stated")
 
     def __init__(self, leases: Leases, key: str, limit: Limit) -> None:
-        super().__init__(leases, key, limit.amount, limit.window_s)
+        super().__init__(leases, key, limit.amount, limit.window_s, margin=MARGIN_SHARE)
         self.resource = limit.resource
         self.amount = self.stated = limit.amount
         self.enforce = limit.enforce

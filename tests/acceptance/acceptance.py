@@ -2,8 +2,9 @@
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes. `faults`, `sharing` and `silence` run only when they are named: they take
-minutes, and `silence` installs SDKs. `redis` and `redis_crowd` start redis-server (Debian: apt install redis-server).
+in the table: milliseconds and megabytes. `faults`, `one_provider`, `redis_crowd`, `sharing` and `silence` run only when
+they are named: they take minutes, and `silence` installs SDKs. `one_provider`, `redis` and `redis_crowd` start
+redis-server (Debian: apt install redis-server).
 """
 
 import signal
@@ -21,6 +22,7 @@ from fault_scenarios import WRONG, faulty
 from floods import open_files
 from gateway.hedging.charges import Disposition
 from hot_path import Fleet, cost, longest_slice
+from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
 from race_scenarios import REFUSALS, SURFACING, departures, losers, overridden, percentile, surfaced, tail
 from redis_scenarios import REDIS_LIMIT, TROUBLES, crowd, shared
@@ -313,6 +315,19 @@ def sharing() -> Iterator[Line]:
         )
 
 
+def one_provider() -> Iterator[Line]:
+    """429s of a provider whose quota two gateways have, with and without sharing; ten runs of 40 s that share."""
+    runs = [(True, seed, headers, part) for seed in range(1, 6) for headers, part in ((False, 0.5), (True, 0.9))]
+    for shared_quota, seed, headers, part in (*runs, (False, 1, False, 0.5), (False, 1, True, 0.9)):
+        with tempfile.TemporaryDirectory() as folder:
+            seen = run_real(one_quota(Path(folder), shared=shared_quota, headers=headers, part=part, seed=seed))
+        how = "shared" if shared_quota else "alone"
+        what = f"two gateways {how}, {part:.0%} to one, limits {'' if headers else 'not '}stated"
+        measured = f"{seen.limited} 429s, {seen.answered} answers of {seen.allowed:.0f} allowed"
+        fine = seen.limited == 0 and seen.answered >= 0.98 * seen.allowed and set(seen.statuses) <= {200, 429}
+        yield Line(what, "0, >= 98 %" if shared_quota else "no bound", measured, fine or not shared_quota)
+
+
 PARTS = (
     tails,
     closing,
@@ -331,7 +346,7 @@ PARTS = (
     workers,
     redis,
 )
-ON_REQUEST = (faults, redis_crowd, sharing, silence)
+ON_REQUEST = (faults, one_provider, redis_crowd, sharing, silence)
 
 
 def main() -> int:

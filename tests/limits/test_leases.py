@@ -207,6 +207,19 @@ def test_a_rejection_by_the_provider_empties_the_bucket_of_the_fleet() -> None:
     assert (state.left, state.enforce, state.observed, state.age_s) == (0, True, False, None)
 
 
+def test_an_enforced_quota_keeps_a_margin() -> None:
+    """The fleet uses 1 % less of it at once, and as much each second; its state has the configured limit."""
+    table = Table()
+    bucket = LeasedBucket(table.leases, "k", Limit(Resource.TOKENS, 600.0, enforce=True))
+    assert bucket.left(table.now_s) == 594
+    assert bucket.wait_s(594, table.now_s) == ASK_WAIT_S
+    table.answer()
+    bucket.take(594, table.now_s)
+    table.now_s += 10
+    assert bucket.left(table.now_s) == pytest.approx(100)
+    assert (bucket.state(table.now_s).limit, bucket.state(table.now_s).window_s) == (600, 60)
+
+
 def test_a_lower_limit_of_another_head_is_reported() -> None:
     """Until no head has it any more."""
     table = Table()

@@ -221,14 +221,14 @@ def test_a_cool_down_is_never_shortened() -> None:
 
 
 def test_only_an_enforced_limit_refuses_primaries() -> None:
-    """Primaries are advised by headroom, and rejected only at an enforced limit, until it has room."""
+    """Primaries are advised by headroom, and rejected only at an enforced limit, less 1 %, until it has room."""
     for enforce in (False, True):
         ledger = Ledger([Limit(Resource.TOKENS, 1_000.0, enforce=enforce)])
         ledger.reserve(tokens(900), 0.0)
         assert ledger.headroom(0.0) == pytest.approx(0.1)
-        assert not ledger.refuses(tokens(100), 0.0)
-        assert ledger.refuses(tokens(101), 0.0) is enforce
-        assert ledger.wait_s(tokens(200), 0.0) == (pytest.approx(6.0) if enforce else 0.0)
+        assert not ledger.refuses(tokens(90), 0.0)
+        assert ledger.refuses(tokens(91), 0.0) is enforce
+        assert ledger.wait_s(tokens(190), 0.0) == (pytest.approx(6.0) if enforce else 0.0)
 
 
 def test_a_prompt_above_an_enforced_limit_is_sent_when_all_of_it_is_there() -> None:

@@ -119,14 +119,14 @@ def test_where_all_are_tried_there_is_nothing_to_wait_for() -> None:
 
 
 def test_an_enforced_limit_refuses_and_says_for_how_long() -> None:
-    """At a limit marked enforce nothing is sent until there is room for this prompt."""
+    """At a limit marked enforce nothing is sent until there is room for this prompt, and for 1 % of the limit."""
     strict = pool("q", ledgers={"q": Ledger([Limit(Resource.TOKENS, 6_000.0, enforce=True)])})
-    for _ in range(4):
+    for _ in range(3):
         assert strict.picker.pick(FACTS, (), 0.0, 0.0) is not None
         send(strict, 0)
     assert strict.picker.pick(FACTS, (), 0.0, 0.0) is None
-    assert strict.picker.wait_s(FACTS, (), 0.0) == pytest.approx(15.0)
-    assert strict.picker.pick(FACTS, (), 15.1, 0.0) is not None
+    assert strict.picker.wait_s(FACTS, (), 0.0) == pytest.approx(0.6)
+    assert strict.picker.pick(FACTS, (), 0.61, 0.0) is not None
 
 
 def test_primaries_are_steered_away_from_a_quota_that_is_nearly_used_up() -> None:
