@@ -26,6 +26,9 @@ _USUAL_WEIGHT: Final = 0.05  # of a new request in the usual size
 _IDLE_S: Final = 2.0  # without use, after which the hand is given back
 _QUIET_S: Final = 0.05  # longest time after an answer in which it is not asked again
 _FRESH_S: Final = 2.0  # age up to which the amount left in the last answer can be divided
+_UNSURE_S: Final = (
+    0.5  # of the refill: what is left is used after a late reply, while other heads may still use all of it
+)
 _REFUSED_S: Final = 1.0  # wait that is reported while the engine is away and nothing may be used without it
 _WAIT_S_MIN: Final = 0.01  # shortest wait after a refusal
 _BUG_S: Final = 1.0  # without an answer, and without the asker's decision that the engine is away
@@ -107,6 +110,7 @@ class Lease:
         "_seen_s",
         "_sent",
         "_share_left",
+        "_share_rest",
         "_share_s",
         "_slope",
         "_spent",
@@ -149,6 +153,7 @@ class Lease:
         # alone
         self._alone_number = 0
         self._share_left = 0.0
+        self._share_rest = 0.0  # kept until it is known that the engine is away
         self._share_s = 0.0
 
     # what requests do
@@ -185,7 +190,7 @@ class Lease:
     def drain(self, now_s: float) -> None:
         """Empty the bucket of the fleet, whatever its count."""
         self._hand = min(0.0, self._hand)
-        self._share_left = min(0.0, self._share(now_s))
+        self._share_left, self._share_rest = min(0.0, self._share(now_s)), 0.0
         self._left = min(0.0, self._left)
         self._is_drained = True
         if not self._is_asking and not self._fleet.is_alone:
@@ -240,7 +245,7 @@ class Lease:
             None if self._seen_s == -math.inf else self._hint(now_s),
             self._epoch,
             is_drained,
-            max(0.0, self._share_left) if self._was_alone and self._fleet.part < 1 else 0.0,
+            max(0.0, self._share_left + self._share_rest) if self._was_alone and self._fleet.part < 1 else 0.0,
         )
 
     def answered(self, answer: Answer, now_s: float) -> None:
@@ -321,9 +326,13 @@ class Lease:
             if not self._was_alone:
                 age_s = fleet.alone_since_s - self._seen_s
                 left = self._left + self._slope * age_s if age_s <= _FRESH_S else 0.0
-                self._share_left = part * max(0.0, left)
+                self._share_rest = part * max(0.0, left)
+                self._share_left = min(self._share_rest, _UNSURE_S * part * self._refill if part < 1 else math.inf)
+                self._share_rest -= self._share_left
             self._share_s = fleet.alone_since_s
             self._was_alone = True
+        if fleet.is_away and self._share_rest:
+            self._share_left, self._share_rest = self._share_left + self._share_rest, 0.0
         if now_s > self._share_s:
             refilled = (now_s - self._share_s) * part * self._refill
             self._share_left = min(part * self._amount, self._share_left + refilled)

@@ -219,7 +219,7 @@ class Asker:
                 self._first.set_result(None)
             self._first = None
         if self._fleet.is_alone:
-            self._fleet.is_alone = False
+            self._fleet.is_alone = self._fleet.is_away = False
             if not self.is_up:
                 self.is_up, self.since_s = True, now_s
                 self._on_back()
@@ -235,6 +235,7 @@ class Asker:
         self._strike_s = now_s
         if self._strikes >= _STRIKES_MAX:
             self.is_up, self.since_s = False, now_s
+            self._fleet.is_away = True
             self.counts.aways += 1
             self._on_away()
 

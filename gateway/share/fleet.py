@@ -66,17 +66,19 @@ class Sharing:
     Attributes:
         heads: number of heads in the last reply; 1 before the first.
         is_alone: True while the engine does not answer in time.
+        is_away: True from the decision of the asker that it is no late reply, as long as `is_alone`.
         alone_since_s: time of the last change to that state.
         times_alone: number of those changes.
         want: has a holder's ask sent with the next batch.
     """
 
-    __slots__ = ("alone_since_s", "heads", "is_alone", "times_alone", "want", "when_away")
+    __slots__ = ("alone_since_s", "heads", "is_alone", "is_away", "times_alone", "want", "when_away")
 
     def __init__(self, when_away: WhenAway = WhenAway.SHARE) -> None:
         self.when_away = when_away
         self.heads = 1
         self.is_alone = True
+        self.is_away = False
         self.alone_since_s = -math.inf
         self.times_alone = 1
         self.want: Callable[[Holder], None] = _ignore

@@ -59,6 +59,7 @@ class Table:
     def leave(self) -> None:
         """Let the engine be away from now on."""
         self.fleet.leave(self.now_s)
+        self.fleet.is_away = True
 
     def spend(self, rate: LeasedRate, number: int, cost: float = 1.0) -> int:
         """Let requests come at once; return how many have room."""
@@ -251,6 +252,18 @@ def test_alone_a_head_uses_its_hand_and_its_part() -> None:
     table.now_s += wait_s
     assert table.spend(rate, 5) == 1
     assert not table.wanting
+
+
+def test_after_a_late_reply_little_is_used_until_the_engine_is_away() -> None:
+    """The other heads may still lease all that is left."""
+    table = Table(heads=2)
+    rate = table.rate(600)
+    table.spend(rate, 1)
+    hand = rate.hand
+    table.fleet.leave(table.now_s)
+    assert table.spend(rate, 300) == math.floor(hand + 0.5 * 0.45 * 10)
+    table.fleet.is_away = True
+    assert table.spend(rate, 300) == pytest.approx(0.45 * 600, abs=4)
 
 
 def test_alone_a_request_larger_than_the_part_is_saved_up_for() -> None:
