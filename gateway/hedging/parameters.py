@@ -31,6 +31,8 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         sampled_event: event whose times the policy `quantile` learns from.
         answered_by: event after which an attempt is not hedged any more.
         measure: shares of the hedges whose saving is measured.
+        warm_samples: first contents before the learned plan is used.
+        window_s: age at which samples expire, if enough newer ones are left.
     """
 
     policy: Policy
@@ -49,3 +51,5 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     sampled_event: FirstEvent = FirstEvent.CONTENT
     answered_by: FirstEvent = FirstEvent.CONTENT
     measure: MeasureShares = NOT_MEASURED
+    warm_samples: int = 20
+    window_s: float = 60.0

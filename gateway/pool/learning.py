@@ -17,7 +17,7 @@ from gateway.hedging.calibration import Calibration, Expectation, Guard
 from gateway.hedging.parameters import HedgeParameters
 from gateway.hedging.plan import FirstEvent, Plan, Policy, SecondHedges, plan_adaptive, plan_fixed
 
-WARM_SAMPLES: Final = 20  # first contents before the learned plan is used
+_SLICES: Final = 6  # of a window of TTFT samples
 _RENEW_S: Final = 0.5  # shortest time between two plans
 _RENEW_SHARE: Final = 0.05  # new samples that a new plan needs, as a share of the window
 _ANSWER_TOKENS: Final = 500.0  # a typical chat answer's p90, until there are answers
@@ -64,9 +64,9 @@ class Learning:
     def __init__(self, replicas: Sequence[str], settings: HedgeParameters) -> None:
         self._settings = settings
         self.predictor = Predictor()
-        self.ratios = Window()
-        self.ttft = {name: Window() for name in replicas}
-        self.ttfb = {name: Window() for name in replicas}
+        self.ratios = self._window()
+        self.ttft = {name: self._window() for name in replicas}
+        self.ttfb = {name: self._window() for name in replicas}
         self.second_hedges = SecondHedges()
         self.calibration = Calibration()
         self.rescues = Guard()  # hedges without an expected gain: most are of requests at suspect replicas
@@ -99,8 +99,8 @@ class Learning:
 
     def restart(self) -> None:
         """Forget every TTFT: another event is timed as the first token from now on."""
-        self.predictor, self.ratios = Predictor(), Window()
-        self.ttft = {name: Window() for name in self.ttft}
+        self.predictor, self.ratios = Predictor(), self._window()
+        self.ttft = {name: self._window() for name in self.ttft}
         self.calibration, self.rescues = Calibration(), Guard()
         self._contents = self._samples = 0
         self._early_renewal = math.inf
@@ -108,6 +108,10 @@ class Learning:
         self._due_s.clear()
         self._ready, self._ready_until_s = None, -math.inf
         self.restored_age_s = None
+
+    def _window(self) -> Window:
+        window_s = self._settings.window_s
+        return Window(slice_s=window_s / _SLICES, reach_s=window_s)
 
     def state(self, now_s: float) -> LearningState:
         """Return the state as plain values, without the windows of the replicas."""
@@ -242,7 +246,7 @@ class Learning:
 
     def _adaptive(self, now_s: float) -> Plan | None:
         """Make a new plan if there are enough new samples, else return the last one."""
-        if self._contents < WARM_SAMPLES:
+        if self._contents < self._settings.warm_samples:
             return None
         last = self._plans.get("")
         sample_count = self.ratios.count(now_s)
@@ -258,7 +262,7 @@ class Learning:
     def _quantile(self, replica: str, now_s: float) -> Plan | None:
         windows = self.ttft if self._settings.sampled_event is FirstEvent.CONTENT else self.ttfb
         window = windows[replica]
-        if window.event_count(now_s) < WARM_SAMPLES:
+        if window.event_count(now_s) < self._settings.warm_samples:
             return None
         delay_s = window.quantile(self._settings.quantile, now_s)
         return None if delay_s is None else plan_fixed(Policy.QUANTILE, delay_s)

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("gateway", "providers", "streaming_bench")
+PACKAGES: Final = ("gateway", "providers", "streaming_bench", "ttft_gateway")
 PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docker/README.md", "docs/**/*.md")
 GUIDE_LINES_MAX: Final = 150
 # Pages that are looked up instead of read: their length follows what they list.

@@ -168,7 +168,7 @@ def test_exit_code_and_choice_of_rules(plant: Plant, capsys: pytest.CaptureFixtu
         (["--only", "class"], "--only is class; write some of classes, openings, words, length"),
         (
             ["--root", "/nowhere"],
-            "--root is /nowhere, which has none of the packages gateway,providers,streaming_bench; name",
+            "--root is /nowhere, which has none of the packages gateway,providers,streaming_bench,ttft_gateway; name",
         ),
     ],
 )

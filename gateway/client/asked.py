@@ -1,0 +1,141 @@
+"""Reads from one HTTP request what a policy needs: whether it may be hedged, its population, its first event. Pure.
+
+A population is a set of requests whose times to the first event are compared: those of one model and API at an origin,
+or of one method at an origin. The rules for bodies of LLM APIs are the gateway's (`gateway.inbound`).
+
+    request                                    raced on
+    POST .../chat/completions, "stream": true  the first content event
+    POST .../embeddings                        the headers of a 2xx
+    POST of these APIs without a stream        never: the time is that of the whole answer
+    GET, HEAD, OPTIONS                         the headers of a response that is no error
+    other methods                              never, unless `x-ttft-hedge: on` and an idempotency key are set
+"""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.errors import BadRequest
+from gateway.hedging.contract import RequestFacts
+from gateway.hedging.outcomes import Denial
+from gateway.inbound.parsed import NumberLimits
+from gateway.inbound.request import parse
+from providers.base import Api, Call
+
+HEDGE_HEADER: Final = b"x-ttft-hedge"
+_RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and Anthropic
+_KEY_HEADER: Final = b"idempotency-key"
+_READ: Final = frozenset({HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER})
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_BOUNDS: Final = NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
+_BYTES_A_TOKEN: Final = 4.0
+_NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
+_NO_MODEL: Final = "-"  # stands for a model that the path names, as in Azure's deployments
+_GENERATING: Final = frozenset({Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES})
+_LAST: Final = {
+    b"completions": Api.COMPLETIONS,
+    b"responses": Api.RESPONSES,
+    b"messages": Api.MESSAGES,
+    b"embeddings": Api.EMBEDDINGS,
+}
+
+
+class Event(enum.Enum):
+    """The event that ends the race of a request."""
+
+    CONTENT = "content"
+    HEADERS = "headers"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request as the policy sees it.
+
+    Attributes:
+        population: the population of its times.
+        facts: facts for the policy; `hedge_off` is set if it gets no backup.
+        event: event that ends its race.
+        call: its parsed body; None unless it is a call of an LLM API.
+        key: idempotency key, None without one.
+        has_switch: True if it has the header `x-ttft-hedge`, which is not sent on.
+        stored: True if a server that stores answers would store this one.
+    """
+
+    population: tuple[str, str]
+    facts: RequestFacts
+    event: Event
+    call: Call | None = None
+    key: bytes | None = None
+    has_switch: bool = False
+    stored: bool = False
+
+
+def ask(
+    method: str, origin: str, path: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes | None, coin: float
+) -> Asked:
+    """Read one request.
+
+    Args:
+        method: in upper case.
+        origin: scheme, host and port.
+        path: path with query.
+        headers: names in any case.
+        body: the whole body; None if it can be sent only once.
+        coin: random number in [0, 1).
+    """
+    found = {lower: value for name, value in headers if (lower := name.lower()) in _READ}
+    switch = found.get(HEDGE_HEADER, b"").strip().lower() if found else b""
+    off = Denial.OFF if switch == b"off" or body is None or found.get(_RETRY_HEADER, b"0").strip() != b"0" else None
+    key, has_switch = found.get(_KEY_HEADER), HEDGE_HEADER in found
+    api = _api(path) if method == "POST" and body else None
+    if api is not None and body is not None:
+        asked = _llm(api, (origin, path), body, coin, off, key, has_switch=has_switch)
+        if asked is not None:
+            return asked
+    if method not in _SAFE and not (switch == b"on" and key is not None):
+        off = Denial.OFF
+    facts = RequestFacts(hedge_off=off, coin=coin)
+    return Asked((origin, method), facts, Event.HEADERS, key=key, has_switch=has_switch)
+
+
+def _llm(
+    api: Api,
+    where: tuple[str, bytes],
+    body: bytes,
+    coin: float,
+    off: Denial | None,
+    key: bytes | None,
+    *,
+    has_switch: bool,
+) -> Asked | None:
+    """Read a call of an LLM API; None if its body is not one: the server rejects it, or it is another API."""
+    try:
+        inbound = parse(api, body, (), _BOUNDS, frozenset(), default_model=_NO_MODEL)
+    except BadRequest:
+        return None
+    call = inbound.call
+    is_stream = api in _GENERATING and call.streaming
+    if not is_stream and api is not Api.EMBEDDINGS:
+        off = Denial.OFF
+    facts = RequestFacts(
+        prompt_tokens=len(inbound.prompt) / _BYTES_A_TOKEN,
+        prompt_bytes=len(inbound.prompt),
+        answer_tokens=call.max_tokens,
+        hedge_off=off or inbound.hedge_off,
+        timed=is_stream or api is Api.EMBEDDINGS,
+        coin=coin,
+    )
+    event = Event.CONTENT if is_stream else Event.HEADERS
+    origin, path = where
+    name = call.model if call.body is body else path.decode("latin-1")
+    population = (origin, f"{api.value} {name[:_NAME_MAX]}")
+    return Asked(population, facts, event, call, key, has_switch, inbound.stored)
+
+
+def _api(path: bytes) -> Api | None:
+    """Return the LLM API that a path belongs to, below any base URL."""
+    parts = path.partition(b"?")[0].rsplit(b"/", 2)
+    if parts[-2:] == [b"chat", b"completions"]:
+        return Api.CHAT
+    return _LAST.get(parts[-1])

@@ -1,0 +1,176 @@
+"""Finds the first event of a response in the bytes of its body, and classifies failures. No I/O.
+
+The classifiers of events are the gateway's (`providers`). Whatever they cannot read counts as content: a client library
+must not withhold an answer because its form is unknown. Bytes, seconds.
+"""
+
+import enum
+import zlib
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Final, Literal, Protocol
+
+from gateway.client.asked import Asked, Event
+from gateway.client.hedger import Failure
+from gateway.hedging.outcomes import Outcome
+from gateway.race.failures import classify
+from providers.base import Api, EventReader, FrameKind, Headers, WireProtocol
+from providers.errors import BadStatus, ProtocolError
+from providers.retry_after import retry_after_s
+from providers.sse import Splitter
+
+First = Literal["content", "headers"] | Callable[[bytes], bool]
+"""Event that ends a race: the first content of a stream of an LLM API and the headers of any other response; always the
+headers; or the first piece of a body for which the function returns True, an event of a stream of events."""
+
+HELD_MAX: Final = 256 * 1024  # bytes before the first event; more are passed on
+_EVENT_MAX: Final = 1024 * 1024
+_ERRORS: Final = frozenset({408, 425, 429})  # beside 5xx, statuses that another replica may not answer with
+_LIMITED: Final = 429
+
+
+class Verdict(enum.Enum):
+    """Result of reading a piece of a body."""
+
+    WAIT = "wait"
+    FIRST = "first"
+    ERROR = "error"
+
+
+_WAIT, _FIRST, _ERROR = Verdict.WAIT, Verdict.FIRST, Verdict.ERROR
+_FIRST_KINDS: Final = (FrameKind.CONTENT, FrameKind.REFUSAL)
+
+
+class Detector(Protocol):
+    """Reads a body up to its first event."""
+
+    def feed(self, data: bytes) -> Verdict:
+        """Read the next piece."""
+
+
+class _Pieces:
+    """Calls a function for each piece, or for each event of a stream of events."""
+
+    def __init__(self, is_first: Callable[[bytes], bool], *, events: bool) -> None:
+        self._is_first = is_first
+        self._splitter = Splitter(_EVENT_MAX) if events else None
+
+    def feed(self, data: bytes) -> Verdict:
+        try:
+            pieces: Iterable[bytes] = (data,) if self._splitter is None else self._splitter.feed(data)
+        except ProtocolError:
+            return _FIRST
+        return _FIRST if any(map(self._is_first, pieces)) else _WAIT
+
+
+class _Events:
+    """Finds the first content in a stream of events of an LLM API."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
+        self._splitter = Splitter(_EVENT_MAX)
+
+    def feed(self, data: bytes) -> Verdict:
+        reader = self._reader
+        try:
+            for event in self._splitter.feed(data):
+                kind = reader.read(event).kind
+                if kind in _FIRST_KINDS:
+                    return _FIRST
+                if kind is FrameKind.ERROR:
+                    return _ERROR
+        except Exception:  # an event that is too long, or a bug
+            return _FIRST
+        return _WAIT
+
+
+class _Inflated:
+    """Decompresses a body for another detector."""
+
+    def __init__(self, inner: Detector) -> None:
+        self._inner = inner
+        self._inflate = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)  # gzip or zlib, by their headers
+
+    def feed(self, data: bytes) -> Verdict:
+        try:
+            plain = self._inflate.decompress(data, HELD_MAX)
+        except zlib.error:
+            return _FIRST
+        return self._inner.feed(plain) if plain else _WAIT
+
+
+class _AnyByte:
+    """Takes the first byte for the first event."""
+
+    def feed(self, data: bytes) -> Verdict:
+        return _FIRST if data else _WAIT
+
+
+def detector(asked: Asked, first: First, headers: Headers) -> Detector | None:
+    """Return the detector for a response; None if its headers are the first event.
+
+    Args:
+        headers: its headers, names in any case.
+    """
+    if first == "headers" or (first == "content" and asked.event is Event.HEADERS):
+        return None
+    media, coding = b"", b""
+    for name, value in headers:
+        lower = name.lower()
+        if lower == b"content-type":
+            media = value.lower()
+        elif lower == b"content-encoding":
+            coding = value.strip().lower()
+    if callable(first):
+        found: Detector = _Pieces(first, events=b"event-stream" in media)
+    elif asked.call is None or b"json" in media:
+        return _AnyByte()
+    else:
+        found = _Events(_protocol(asked.call.api).reader(asked.call))
+    if coding in (b"", b"identity"):
+        return found
+    return _Inflated(found) if coding in (b"gzip", b"deflate") else _AnyByte()
+
+
+def is_error(asked: Asked, status: int) -> bool:
+    """Return True for a status that does not win a race; a 404 of any other API is an answer like another."""
+    if asked.call is not None:
+        return status >= 400
+    return status >= 500 or status in _ERRORS
+
+
+def failure_of(status: int, headers: Headers) -> Failure:
+    """Classify an error status without its body."""
+    wait_s = retry_after_s([(name.lower(), value) for name, value in headers])
+    outcome = Outcome.RATE_LIMITED if status == _LIMITED else classify(BadStatus("", status=status)).outcome
+    return Failure(outcome, wait_s)
+
+
+def failure_by(error: BaseException) -> Failure:
+    """Classify an exception of a client library by its name."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if "PoolTimeout" in names or not isinstance(error, Exception):
+        return Failure(Outcome.CLIENT_GONE, error="connect")  # nothing was sent, or the caller has gone
+    if names & {"ConnectError", "ConnectTimeout"}:
+        return Failure(Outcome.FAILED, error="connect")
+    return Failure(Outcome.TTFT_TIMEOUT if "TimeoutException" in names else Outcome.FAILED, error="cut")
+
+
+@cache
+def _protocol(api: Api) -> WireProtocol:
+    """Import and return a protocol: a process that uses one API loads one."""
+    if api is Api.MESSAGES:
+        from providers.anthropic.protocol import AnthropicMessages
+
+        return AnthropicMessages()
+    if api is Api.RESPONSES:
+        from providers.responses.protocol import OpenAIResponses
+
+        return OpenAIResponses()
+    if api is Api.COMPLETIONS:
+        from providers.openai.completions import OpenAICompletions
+
+        return OpenAICompletions(ask_usage=True)
+    from providers.openai.chat import OpenAIChat
+
+    return OpenAIChat()

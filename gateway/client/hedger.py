@@ -1,0 +1,383 @@
+"""The policy of a hedging client: the gateway's pools, shared by threads, and the bookkeeping of one race.
+
+The seam for a client library. A transport asks for a `ClientRace`, sends the attempts that it returns on sockets of its
+own, and reports what happened; the race never waits, reads or sends. Each method may be called from any thread.
+
+    race = hedger.race(asked)                     asked: gateway.client.asked.ask(...)
+    attempt = race.begin()                        send it to attempt.target, None for the request's own address
+    race.due_s                                    time on hedger.clock at which late() is to be called; inf for never
+    backup = race.late()                          send it too, unless it is None; due_s has changed
+    race.on_headers(attempt, status, headers)     headers of any response
+    race.on_first(attempt)                        first event; True: it has won, close all others
+    race.on_failed(attempt, failure)              error status, exception, empty or invalid stream
+    race.on_end(attempt, complete=...)            end of the winner's answer
+    race.close()                                  ends all attempts that still run; always call it last
+
+After a fork the child starts with nothing learned: the parent's attempts are not its own. Times are seconds.
+"""
+
+import logging
+import math
+import os
+import random
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, ParamSpec, TypeVar, cast
+
+import msgspec
+
+from gateway.client.asked import Asked
+from gateway.client.attempt import ClientAttempt
+from gateway.client.config import HedgeConfig, parameters
+from gateway.client.stats import Stats
+from gateway.client.targets import Target, check, kind_of
+from gateway.hedging.contract import Denied, RequestFacts
+from gateway.hedging.outcomes import Denial, Outcome
+from gateway.limits.ledger import Ledger
+from gateway.pool.pool import Pool
+from gateway.routing.replicas import Replica
+from providers.base import Endpoint, Headers
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_log: Final = logging.getLogger("ttft_gateway")
+_POPULATIONS_MAX: Final = 256  # the least recently used one is forgotten
+_KEYS_MAX: Final = 256  # idempotency keys of hedged requests that are remembered
+_AGAIN_S_MIN: Final = 0.001  # shortest time between two decisions
+_GAIN_MIN_PROVIDER: Final = 0.25  # minimum saving of a backup, as a multiple of its own TTFT
+_GAIN_MIN_ENGINE: Final = 5.0  # more on own engines, where a backup slows others down
+_NO_ENDPOINT: Final = cast(Endpoint, None)  # a transport sends, not the replica
+
+
+def safely(function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T | None:
+    """Call the policy; a bug in it is logged, costs no answer, and returns None."""
+    try:
+        return function(*args, **named)
+    except Exception:
+        _log.exception("the hedging policy failed; the request goes on without it")
+        return None
+
+
+class Failure(NamedTuple):
+    """The end of an attempt without an answer.
+
+    Attributes:
+        outcome: its class; see `failure_of`.
+        retry_after_s: the server's Retry-After, None without one.
+        error: "connect" if no connection was made, else any name or None.
+    """
+
+    outcome: Outcome
+    retry_after_s: float | None = None
+    error: str | None = None
+
+
+class _Population(NamedTuple):
+    """A pool, and the targets of its replicas by name; None is the request's own address."""
+
+    pool: Pool
+    targets: dict[str, tuple[Target | None, str]]
+
+
+class Hedger:
+    """The policy of one transport.
+
+    Args:
+        config: settings.
+        targets: replicas; none: each request goes to its own address, and so do its backups.
+        stats: counts; shared between transports.
+        clock: returns seconds, never decreasing.
+        rand: returns random numbers in [0, 1).
+    """
+
+    def __init__(
+        self,
+        config: HedgeConfig,
+        targets: Sequence[Target] = (),
+        stats: Stats | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rand: Callable[[], float] = random.random,
+    ) -> None:
+        self.config = config
+        self.targets = tuple(targets)
+        self.stats = stats or Stats()
+        self.clock = clock
+        self.rand = rand
+        self._parameters = parameters(config)
+        check(self.targets)
+        self.forget()
+        _ALL.add(self)
+
+    def forget(self) -> None:
+        """Drop everything learned."""
+        self.lock = threading.Lock()
+        self._populations: OrderedDict[tuple[str, str], _Population] = OrderedDict()
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+
+    def race(self, asked: Asked) -> "ClientRace":
+        """Return the race of a request, without an attempt."""
+        with self.lock:
+            facts = asked.facts
+            population = self._populations.get(asked.population)
+            if population is None:
+                population = self._populations[asked.population] = self._new(asked)
+                if len(self._populations) > _POPULATIONS_MAX:
+                    self._populations.popitem(last=False)
+            self._populations.move_to_end(asked.population)
+            if facts.hedge_off is None and (asked.stored or asked.key is not None):
+                stores = asked.stored and any(self._kinds(asked.population[0]))
+                if stores or asked.key in self._keys:
+                    facts = msgspec.structs.replace(facts, hedge_off=Denial.OFF)
+            return ClientRace(self, population.pool, population.targets, facts, asked.key)
+
+    def remember(self, key: bytes) -> None:
+        """Remember the idempotency key of a hedged request: its retry is not hedged again."""
+        self._keys[key] = None
+        if len(self._keys) > _KEYS_MAX:
+            self._keys.popitem(last=False)
+
+    # inside
+
+    def _kinds(self, origin: str) -> list[bool]:
+        """Return for each target whether its server stores answers."""
+        if not self.targets:
+            return [kind_of(_host(origin)).stores_responses]
+        return [kind_of(each.origin[1], each.kind).stores_responses for each in self.targets]
+
+    def _new(self, asked: Asked) -> _Population:
+        origin, name = asked.population
+        is_llm = asked.call is not None
+        replicas: list[Replica] = []
+        targets: dict[str, tuple[Target | None, str]] = {}
+        if self.targets:
+            for target in self.targets:
+                host = target.origin[1]
+                quota = f"{target.origin} {target.api_key} {target.model}"
+                replicas.append(self._replica(target.label, host, target.kind, quota if is_llm else None))
+                targets[target.label] = target, target.label
+        else:
+            label = origin.partition("://")[2]
+            for number in range(self.config.max_hedges + 1):
+                unique = f"{label} #{number}"
+                replicas.append(self._replica(unique, _host(origin), None, origin if is_llm else None))
+                targets[unique] = None, label
+        ledgers = {replica.quota: Ledger() for replica in replicas if replica.quota is not None}
+        return _Population(Pool(name, replicas, self._parameters, ledgers), targets)
+
+    def _replica(self, name: str, host: str, named: str | None, quota: str | None) -> Replica:
+        kind = kind_of(host, named)
+        bills = kind.cancel_stops_billing is False and quota is not None
+        return Replica(
+            name,
+            _NO_ENDPOINT,
+            quota,
+            gain_min=_GAIN_MIN_ENGINE if kind.own_engine else _GAIN_MIN_PROVIDER,
+            hedgeable=not bills or self.config.allow_billed_hedges,
+            bills_cancelled=bills,
+            read_limits=None if kind.limits is None or quota is None else kind.limits.read,
+            counts_max_tokens=kind.counts_max_tokens,
+            batches=kind.own_engine,
+        )
+
+
+class ClientRace:
+    """The bookkeeping of one request; see the top of this file.
+
+    Attributes:
+        due_s: time of the next call of `late`; infinite for none.
+        winner: attempt that brought the first event; None before.
+    """
+
+    __slots__ = ("_attempts", "_denied", "_facts", "_hedger", "_key", "_pool", "_targets", "due_s", "winner")
+
+    def __init__(
+        self,
+        hedger: Hedger,
+        pool: Pool,
+        targets: dict[str, tuple[Target | None, str]],
+        facts: RequestFacts,
+        key: bytes | None,
+    ) -> None:
+        self._hedger = hedger
+        self._pool = pool
+        self._targets = targets
+        self._facts = facts
+        self._key = key
+        self._attempts: list[ClientAttempt] = []
+        self._denied: set[Denial] = set()
+        self.due_s = math.inf
+        self.winner: ClientAttempt | None = None
+
+    @property
+    def may_hedge(self) -> bool:
+        """True if a backup may be sent."""
+        return self._facts.hedge_off is None and self._pool.max_hedges > 0 and not self._pool.is_single
+
+    def begin(self) -> ClientAttempt:
+        """Choose the target of the primary and count it as sent."""
+        hedger, pool, facts = self._hedger, self._pool, self._facts
+        with hedger.lock:
+            now_s, rand = hedger.clock(), hedger.rand()
+            primary = pool.begin(facts, now_s, rand)
+            if primary is not None:
+                attempt = self._add(primary.replica, now_s)
+                attempt.forecast = primary.forecast
+                delay_s = primary.delay_s
+            else:
+                picker = pool.picker
+                replica = picker.pick(facts, (), now_s, rand) or picker.pick_ignoring_breakers(facts, (), now_s, rand)
+                attempt = self._add(replica or self._soonest(), now_s)
+                pool.on_sent(attempt, facts, None, is_first=True)
+                delay_s = None
+            if self.may_hedge:
+                delay_s = pool.delay_s(attempt, facts) if delay_s is None else delay_s
+                self.due_s = attempt.hedge_s = now_s + delay_s
+        if facts.hedge_off is None:
+            hedger.stats.sent(attempt.label, 0)
+        return attempt
+
+    def late(self) -> ClientAttempt | None:
+        """Decide on a backup for an attempt that is late; a returned backup counts as sent."""
+        hedger, pool, facts = self._hedger, self._pool, self._facts
+        with hedger.lock:
+            now_s = hedger.clock()
+            live = [each for each in self._attempts if each.outcome is None and each.content_s is None]
+            backup = None
+            for late in live:
+                if self.winner is not None or late.hedge_s > now_s or len(self._attempts) > pool.max_hedges:
+                    continue
+                tried = [each.replica for each in self._attempts]
+                decision = pool.decide(facts, late, live, tried, now_s, hedger.rand())
+                if isinstance(decision, Denied):
+                    late.hedge_s = now_s + max(_AGAIN_S_MIN, decision.again_after_s)
+                    if decision.reason not in self._denied:
+                        self._denied.add(decision.reason)
+                        hedger.stats.deny(decision.reason.value)
+                    continue
+                late.hedge_s = math.inf
+                backup = self._add(decision.replica, now_s)
+                pool.on_sent(backup, facts, decision.tickets, is_first=False)
+                backup.hedge_s = now_s + pool.delay_s(backup, facts)
+                if self._key is not None:
+                    hedger.remember(self._key)
+                hedger.stats.sent(backup.label, backup.number)
+                break
+            self._plan_next()
+            return backup
+
+    def on_headers(self, attempt: ClientAttempt, status: int, headers: Headers) -> None:
+        """Report a response's headers, names in any case: its quota."""
+        attempt.status = status
+        read = attempt.replica.read_limits
+        limits = () if read is None else read([(name.lower(), value) for name, value in headers])
+        hedger = self._hedger
+        attempt.headers_s = now_s = hedger.clock()
+        if limits and attempt.outcome is None:
+            with hedger.lock:
+                self._pool.on_limits(attempt, limits, now_s)
+
+    def on_first(self, attempt: ClientAttempt) -> bool:
+        """Report the first event of an attempt; return True if it has won."""
+        hedger = self._hedger
+        with hedger.lock:
+            if self.winner is not None or attempt.outcome is not None:
+                return False
+            now_s = attempt.last_s = hedger.clock()
+            attempt.events = 1
+            self.winner, self.due_s = attempt, math.inf
+            is_race = len(self._attempts) > 1
+            saved_s = safely(self._learn_first, attempt, now_s) or 0.0
+            attempt.content_s = attempt.first_token_s = now_s
+        if self._facts.hedge_off is None:
+            hedger.stats.first(attempt.label, now_s - attempt.start_s, now_s)
+        if is_race:
+            hedger.stats.won(attempt.label, backup=attempt.number > 0, saved_s=saved_s)
+        return True
+
+    def on_failed(self, attempt: ClientAttempt, failure: Failure) -> None:
+        """Report an attempt that ended without an answer, before its first event."""
+        with self._hedger.lock:
+            if attempt.outcome is None:
+                attempt.error = failure.error
+                self._end(attempt, failure.outcome, self._hedger.clock(), failure.retry_after_s)
+                self._plan_next()
+
+    def on_end(self, attempt: ClientAttempt, *, outcome: Outcome, events: int = 1) -> None:
+        """Report the end of the winner's answer: `FINISHED`, `CUT` or `CLIENT_GONE`."""
+        with self._hedger.lock:
+            attempt.events = events
+            attempt.last_s = self._hedger.clock()
+            self._end(attempt, outcome, attempt.last_s, None)
+
+    def close(self) -> None:
+        """End the attempts that still run: the caller has gone."""
+        if any(attempt.outcome is None for attempt in self._attempts):
+            with self._hedger.lock:
+                self.due_s = math.inf
+                for attempt in self._attempts:
+                    self._end(attempt, Outcome.CLIENT_GONE, self._hedger.clock(), None)
+
+    # inside; the lock is held
+
+    def _learn_first(self, attempt: ClientAttempt, now_s: float) -> float:
+        """Learn from the first event of the winner and end the others; return the time that a backup saved."""
+        saved_s = self._saved_s(now_s) if attempt.number else 0.0
+        self._pool.on_content(attempt, now_s)
+        for other in self._attempts:
+            if other is not attempt:
+                self._end(other, Outcome.LOST, now_s, None)
+        return saved_s
+
+    def _add(self, replica: Replica, now_s: float) -> ClientAttempt:
+        target, label = self._targets[replica.name]
+        attempt = ClientAttempt(replica, target, label, len(self._attempts), now_s)
+        self._attempts.append(attempt)
+        return attempt
+
+    def _soonest(self) -> Replica:
+        """Return the replica whose wait ends first: a client library rejects no request."""
+        return min(self._pool.replicas, key=lambda each: each.breaker.cooling_until_s)
+
+    def _plan_next(self) -> None:
+        running = [each.hedge_s for each in self._attempts if each.outcome is None and self.winner is None]
+        is_full = len(self._attempts) > self._pool.max_hedges
+        self.due_s = math.inf if is_full else min(running, default=math.inf)
+
+    def _saved_s(self, now_s: float) -> float:
+        """Return the time for which the primary would have waited still, by the learned distribution."""
+        primary = self._attempts[0]
+        plan = self._pool.learning.last_plan(primary.replica.name)
+        if plan is None or plan.curve is None or primary.forecast is None or primary.forecast.ttft_s is None:
+            return 0.0
+        return plan.curve.remaining_s(predicted_s=primary.forecast.ttft_s, waited_s=now_s - primary.start_s)
+
+    def _end(self, attempt: ClientAttempt, outcome: Outcome, now_s: float, retry_after_s: float | None) -> None:
+        if attempt.outcome is not None:
+            return
+        attempt.outcome = outcome
+        self._pool.on_end(attempt, outcome, now_s, retry_after_s)
+        if self._facts.hedge_off is None:
+            if outcome is Outcome.LOST:
+                self._hedger.stats.lost(attempt.label)
+            elif outcome in _FAILED:
+                self._hedger.stats.failed(attempt.label, rate_limited=outcome is Outcome.RATE_LIMITED)
+
+
+_FAILED: Final = frozenset(Outcome) - {Outcome.FINISHED, Outcome.LOST, Outcome.CLIENT_GONE, Outcome.DRAINED}
+_ALL: "weakref.WeakSet[Hedger]" = weakref.WeakSet()
+
+
+def _host(origin: str) -> str:
+    return origin.partition("://")[2].rpartition(":")[0]
+
+
+def _after_fork() -> None:
+    for hedger in _ALL:
+        hedger.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

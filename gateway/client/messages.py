@@ -1,0 +1,127 @@
+"""Addresses one request to a target: URL, key, headers and model name. No I/O, and no import of httpx.
+
+A key never reaches another replica's host: only headers of an allow-list are sent there, with the target's own, and of
+the query only the version of the API.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gateway.client.asked import HEDGE_HEADER, Asked
+from gateway.client.targets import Target, kind_of
+from providers.catalog import Auth
+
+Raw = list[tuple[bytes, bytes]]
+"""Headers in order, names in any case."""
+
+_encode: Final = msgspec.json.Encoder().encode
+_PORTS: Final = {"http": 80, "https": 443}
+_PASSED: Final = frozenset(
+    {
+        b"accept",
+        b"accept-encoding",
+        b"anthropic-beta",
+        b"anthropic-version",
+        b"baggage",
+        b"content-type",
+        b"idempotency-key",
+        b"openai-beta",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"x-client-request-id",
+        b"x-request-id",
+    }
+)
+_PASSED_PREFIX: Final = b"x-stainless-"  # of the SDKs of OpenAI and Anthropic: their version, platform and retries
+_AUTH: Final = frozenset(auth.value.encode() for auth in Auth)
+_VERSION: Final = b"api-version="
+
+
+def origin_of(url: Any) -> tuple[str, str, int]:
+    """Return scheme, host and port of a URL."""
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0)
+
+
+def home_of(url: Any, targets: Sequence[Target]) -> Target | None:
+    """Return the target below whose base URL a request is; None if it is for another address."""
+    origin, path = origin_of(url), url.path
+    for target in targets:
+        if target.origin == origin and (path == target.path or path.startswith(target.path + "/")):
+            return target
+    return None
+
+
+def addressed(request: Any, asked: Asked, home: Target | None, target: Target | None) -> Any:
+    """Return the request as it is sent to a target; the same object if nothing changes.
+
+    Args:
+        home: target below whose base URL the request is.
+        target: None: the request's own address.
+    """
+    plain = target is None or (
+        target is home and target.api_key is None and target.model is None and not target.headers
+    )
+    if plain and not asked.has_switch:
+        return request
+    raw: Raw = [(name, value) for name, value in request.headers.raw if name.lower() != HEDGE_HEADER]
+    if target is None or home is None or plain:
+        return _copy(request, request.url, raw, None)
+    url: Any = request.url
+    if target is not home:
+        path, query = _split(url.raw_path)
+        path = target.path.encode() + path[len(home.path.encode()) :]
+        if target.origin != home.origin:
+            query = b"&".join(part for part in query.split(b"&") if part.startswith(_VERSION))
+        scheme, host, port = target.origin
+        named = f"[{host}]" if ":" in host else host
+        authority = named if port == _PORTS[scheme] else f"{named}:{port}"
+        url = type(url)(
+            f"{scheme}://{authority}{path.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}"
+        )
+        raw = [(b"Host", authority.encode()), *((name, value) for name, value in raw if name.lower() != b"host")]
+    body = None
+    if target.model is not None and asked.call is not None:
+        body = _with_model(asked, target.model)
+    return _copy(request, url, _headers(raw, home, target), body)
+
+
+def _headers(raw: Raw, home: Target, target: Target) -> Raw:
+    """Return the headers for a target."""
+    own = {name.lower().encode(): value.encode() for name, value in target.headers.items()}
+    used = next((name.lower() for name, _ in raw if name.lower() in _AUTH), Auth.BEARER.value.encode())
+    if target.api_key is not None:
+        kind = kind_of(target.origin[1], target.kind)
+        is_known = target.kind is not None or kind.auth is not Auth.BEARER
+        name = kind.auth.value.encode() if is_known else used
+        own.setdefault(name, f"{'Bearer ' if name == b'authorization' else ''}{target.api_key}".encode())
+        raw = [each for each in raw if each[0].lower() not in _AUTH]
+    if target.origin != home.origin:
+        raw = [each for each in raw if _is_passed(each[0].lower())]
+    return [*(each for each in raw if each[0].lower() not in own), *own.items()]
+
+
+def _is_passed(name: bytes) -> bool:
+    return name in _PASSED or name.startswith(_PASSED_PREFIX) or name in (b"host", b"content-length")
+
+
+def _with_model(asked: Asked, model: str) -> bytes:
+    assert asked.call is not None
+    body, (start, end) = asked.call.body, asked.call.spans["model"]
+    return body[:start] + _encode(model) + body[end:]
+
+
+def _split(raw_path: bytes) -> tuple[bytes, bytes]:
+    path, _, query = raw_path.partition(b"?")
+    return path, query
+
+
+def _copy(request: Any, url: Any, raw: Raw, body: bytes | None) -> Any:
+    """Return a request with other headers; `body` None: the same body."""
+    kind = type(request)
+    if body is None:
+        return kind(request.method, url, headers=raw, stream=request.stream, extensions=request.extensions)
+    raw = [each for each in raw if each[0].lower() not in (b"content-length", b"transfer-encoding")]
+    return kind(request.method, url, headers=raw, content=body, extensions=request.extensions)

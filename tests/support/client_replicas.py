@@ -1,0 +1,257 @@
+"""Scripted replicas on sockets of this machine, in a thread of their own, for tests of hedging clients.
+
+A replica behaves as named by the next word of its plan; the last word repeats. A silent one waits until its client has
+closed the connection, `late:WORD` answers after another request has arrived, and `patient:WORD` after another one was
+answered, so no test depends on a time.
+"""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+SILENT = ("late_headers", "headers", "role", "comments")
+"""Behaviours without content, until the client closes the connection."""
+
+
+def event(value: object) -> bytes:
+    """Return one event."""
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def text(content: str) -> bytes:
+    """Return one event with content."""
+    return event({"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": None}]})
+
+
+FINISH = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}) + b"data: [DONE]\n\n"
+
+
+@dataclass
+class Seen:
+    """One request as a replica has received it.
+
+    Attributes:
+        head: request line and headers.
+        behaviour: name of the answer.
+        closed: set when the client has closed the connection before the end of the answer.
+    """
+
+    head: str
+    body: bytes
+    behaviour: str
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers, names in lower case."""
+        lines = (line.partition(": ") for line in self.head.split("\r\n")[1:] if line)
+        return {name.lower(): value for name, _, value in lines}
+
+
+@dataclass
+class ScriptedReplica:
+    """One replica.
+
+    Attributes:
+        plan: behaviours, one a request in the order of arrival; the last one repeats.
+        headers: further headers of each response.
+        seen: requests in the order of arrival.
+    """
+
+    port: int
+    plan: list[str]
+    headers: bytes = b""
+    seen: list[Seen] = field(default_factory=list)
+    answered: int = 0
+    open_connections: int = 0
+    accepted: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def change(self) -> None:
+        """Wake those that wait for a change."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """Base URL for an SDK."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+
+class Replicas:
+    """Replicas that run in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread.start()
+
+    def add(self, *plan: str, headers: bytes = b"") -> ScriptedReplica:
+        """Start a replica."""
+        replica = ScriptedReplica(0, list(plan), headers)
+        server = self._call(
+            asyncio.start_server(lambda reader, writer: self._serve(replica, reader, writer), "127.0.0.1", 0)
+        )
+        replica.port = server.sockets[0].getsockname()[1]
+        self._servers.append(server)
+        return replica
+
+    def close(self) -> None:
+        """Stop all replicas."""
+        self._call(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, awaitable: Awaitable[asyncio.Server]) -> asyncio.Server:
+        async def wait() -> asyncio.Server:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+
+    async def _stop(self) -> asyncio.Server:
+        for server in self._servers:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        return self._servers[0] if self._servers else await asyncio.start_server(print, "127.0.0.1", 0)
+
+    async def _serve(
+        self, replica: ScriptedReplica, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        replica.open_connections += 1
+        replica.accepted += 1
+        seen: Seen | None = None
+        try:
+            while True:
+                seen = None
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                length = head.lower().partition("content-length:")[2].partition("\r\n")[0]
+                body = await reader.readexactly(int(length or 0))
+                number = len(replica.seen)
+                seen = Seen(head, body, replica.plan[min(number, len(replica.plan) - 1)])
+                replica.seen.append(seen)
+                replica.change()
+                when, _, word = seen.behaviour.rpartition(":")
+                while (when == "late" and len(replica.seen) < 2) or (when == "patient" and not replica.answered):
+                    await replica.changed.wait()
+                await _ANSWERS[word](reader, writer, replica.headers)
+                await writer.drain()
+                replica.answered += 1
+                replica.change()
+                if word in CLOSING:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            if seen is not None:
+                seen.closed.set()
+                replica.answered += 1
+                replica.change()
+        finally:
+            replica.open_connections -= 1
+            self._tasks.discard(task)
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+@contextlib.contextmanager
+def replicas() -> Iterator[Replicas]:
+    """Replicas that are stopped at the end."""
+    running = Replicas()
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def chunk(data: bytes) -> bytes:
+    """Return a piece of a body in the framing of HTTP/1.1."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+END = b"0\r\n\r\n"
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter, bytes], Awaitable[None]]
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> None:
+    await reader.read(1)
+    raise ConnectionError
+
+
+def _writing(*parts: bytes, silent: bool = False) -> Answer:
+    """An answer that writes a stream's events; a silent one then waits for the client's end."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
+        writer.write(HEAD + headers + b"\r\n" + b"".join(map(chunk, parts)))
+        if silent:
+            await _until_closed(reader)
+        writer.write(END)
+
+    return answer
+
+
+def _whole(status: bytes, body: bytes, kind: bytes = b"application/json") -> Answer:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
+        head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n" % (status, kind, len(body))
+        writer.write(head + headers + b"\r\n" + body)
+
+    return answer
+
+
+async def _late_headers(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, _headers: bytes) -> None:
+    await _until_closed(reader)
+
+
+async def _reset(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _headers: bytes) -> None:
+    writer.transport.abort()
+
+
+async def _dies(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: bytes) -> None:
+    writer.write(HEAD + headers + b"\r\n" + chunk(event(ROLE)))
+
+
+def _error(message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "server_error", "code": None, "param": None}}).encode()
+
+
+_COMPLETE = {
+    "id": "c1",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}],
+}
+_VECTORS = {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}]}
+
+CLOSING = ("reset", "dies")
+_ANSWERS: dict[str, Answer] = {
+    "quick": _writing(event(ROLE), text("Hel"), text("lo"), FINISH),
+    "cut": _writing(event(ROLE), text("Hel"), silent=True),
+    "late_headers": _late_headers,
+    "headers": _writing(silent=True),
+    "role": _writing(event(ROLE), silent=True),
+    "comments": _writing(b": ping\n\n", b": ping\n\n", silent=True),
+    "empty": _writing(),
+    "only_done": _writing(event(ROLE), b"data: [DONE]\n\n"),
+    "error_event": _writing(event({"error": {"message": "overloaded", "type": "server_error"}}), b"data: [DONE]\n\n"),
+    "error_500": _whole(b"500 Internal Server Error", _error("broken")),
+    "error_400": _whole(b"400 Bad Request", _error("wrong")),
+    "limited": _whole(b"429 Too Many Requests", _error("slow down")),
+    "reset": _reset,
+    "dies": _dies,
+    "whole": _whole(b"200 OK", json.dumps(_COMPLETE).encode()),
+    "vectors": _whole(b"200 OK", json.dumps(_VECTORS).encode()),
+    "plain": _whole(b"200 OK", b"hello", b"text/plain"),
+    "missing": _whole(b"404 Not Found", b"none", b"text/plain"),
+}

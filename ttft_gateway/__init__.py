@@ -1,0 +1,53 @@
+"""Hedging for the clients of LLM APIs, and of any HTTP API: `from ttft_gateway import HedgingTransport`.
+
+The names are those of `gateway.client`; each is imported when it is first used, so that a process loads only the client
+library that it uses. docs/client.md is the guide.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.client.config import HedgeConfig
+    from gateway.client.httpx2_async_transport import AsyncHedgingTransport2
+    from gateway.client.httpx2_transport import HedgingTransport2
+    from gateway.client.httpx_async_transport import AsyncHedgingTransport
+    from gateway.client.httpx_transport import HedgingTransport
+    from gateway.client.stats import Stats, StatsSnapshot, TargetSnapshot
+    from gateway.client.targets import Target
+
+_MODULES = {
+    "AsyncHedgingTransport": "httpx_async_transport",
+    "AsyncHedgingTransport2": "httpx2_async_transport",
+    "HedgeConfig": "config",
+    "HedgingTransport": "httpx_transport",
+    "HedgingTransport2": "httpx2_transport",
+    "Stats": "stats",
+    "StatsSnapshot": "stats",
+    "Target": "targets",
+    "TargetSnapshot": "stats",
+}
+
+__all__ = [
+    "AsyncHedgingTransport",
+    "AsyncHedgingTransport2",
+    "HedgeConfig",
+    "HedgingTransport",
+    "HedgingTransport2",
+    "Stats",
+    "StatsSnapshot",
+    "Target",
+    "TargetSnapshot",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'ttft_gateway' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"gateway.client.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
