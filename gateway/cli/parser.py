@@ -34,7 +34,7 @@ class ExitCode(enum.IntEnum):
 
     OK = 0  # success; a server: stopped by a signal, and drained
     FAILED = 1  # unexpected failure; `probe`: a replica failed
-    USAGE = 2  # invalid command line; `probe`: it would cost too much, or no replica matches
+    USAGE = 2  # invalid command line, extra `serve` missing; `probe`: it would cost too much, or no replica matches
     BAD_CONFIG = 3  # invalid configuration
     CANNOT_LISTEN = 4  # an address is in use or not local
     SECOND_CTRL_C = 130  # ended at once by a second Ctrl-C, or by one before it was ready

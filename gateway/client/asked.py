@@ -12,15 +12,14 @@ or of one method at an origin. The rules for bodies of LLM APIs are the gateway'
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from gateway.errors import BadRequest
 from gateway.hedging.contract import RequestFacts
 from gateway.hedging.outcomes import Denial
-from gateway.inbound.parsed import NumberLimits
-from gateway.inbound.request import parse
 from providers.base import Api, Call
 
 HEDGE_HEADER: Final = b"x-ttft-hedge"
@@ -28,7 +27,6 @@ _RETRY_HEADER: Final = b"x-stainless-retry-count"  # of the SDKs of OpenAI and A
 _KEY_HEADER: Final = b"idempotency-key"
 _READ: Final = frozenset({HEDGE_HEADER, _RETRY_HEADER, _KEY_HEADER})
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_BOUNDS: Final = NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
 _BYTES_A_TOKEN: Final = 4.0
 _NAME_MAX: Final = 200  # characters of a model's name or a path that identify a population
 _NO_MODEL: Final = "-"  # stands for a model that the path names, as in Azure's deployments
@@ -111,7 +109,7 @@ def _llm(
 ) -> Asked | None:
     """Read a call of an LLM API; None if its body is not one: the server rejects it, or it is another API."""
     try:
-        inbound = parse(api, body, (), _BOUNDS, frozenset(), default_model=_NO_MODEL)
+        inbound = _parser()(api, body)
     except BadRequest:
         return None
     call = inbound.call
@@ -131,6 +129,20 @@ def _llm(
     name = call.model if call.body is body else path.decode("latin-1")
     population = (origin, f"{api.value} {name[:_NAME_MAX]}")
     return Asked(population, facts, event, call, key, has_switch, inbound.stored)
+
+
+@cache
+def _parser() -> Callable[[Api, bytes], Any]:
+    """Import and return the parser of bodies, which a program without LLM APIs does not need."""
+    from gateway.inbound.parsed import NumberLimits
+    from gateway.inbound.request import Inbound, parse
+
+    bounds = NumberLimits(n_max=1_000_000, max_tokens_max=1_000_000_000)  # the server checks them
+
+    def read(api: Api, body: bytes) -> Inbound:
+        return parse(api, body, (), bounds, frozenset(), default_model=_NO_MODEL)
+
+    return read
 
 
 def _api(path: bytes) -> Api | None:

@@ -13,7 +13,6 @@ from typing import Final, Literal, Protocol
 from gateway.client.asked import Asked, Event
 from gateway.client.hedger import Failure
 from gateway.hedging.outcomes import Outcome
-from gateway.race.failures import classify
 from providers.base import Api, EventReader, FrameKind, Headers, WireProtocol
 from providers.errors import BadStatus, ProtocolError
 from providers.retry_after import retry_after_s
@@ -141,6 +140,8 @@ def is_error(asked: Asked, status: int) -> bool:
 
 def failure_of(status: int, headers: Headers) -> Failure:
     """Classify an error status without its body."""
+    from gateway.race.failures import classify
+
     wait_s = retry_after_s([(name.lower(), value) for name, value in headers])
     outcome = Outcome.RATE_LIMITED if status == _LIMITED else classify(BadStatus("", status=status)).outcome
     return Failure(outcome, wait_s)
