@@ -148,6 +148,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
         recoveries: every attempt to continue its broken stream.
         trace_id: id of the caller's trace; None without one.
         measured: measurement of what its hedge saved; None without one.
+        ttft_target_s: TTFT target of its hedging; None without one.
     """
 
     at_s: float
@@ -176,6 +177,7 @@ class RequestEnded(msgspec.Struct, frozen=True, gc=False):
     work_s: float | None = None
     trace_id: str | None = None
     measured: Measured | None = None
+    ttft_target_s: float | None = None
 
 
 class RequestRejected(msgspec.Struct, frozen=True):

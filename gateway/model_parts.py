@@ -286,6 +286,7 @@ def hedge_parameters(
         crossing=crossing,
         hedge_hidden_reasoning=settings.hedge_hidden_reasoning,
         first_token=first_token,
+        ttft_target_s=settings.ttft_target_s,
         measure=MeasureShares(settings.measure.losers, settings.measure.holdout),
     )
 

@@ -282,6 +282,7 @@ class RacedRoutes:
             pinned=pinned,
             coin=self.runtime.rand(),
             attempts_max=attempts_max,
+            ttft_target_s=inbound.ttft_target_s,
         )
 
 

@@ -299,6 +299,10 @@ def _hedging(data: RawMapping, models: list[tuple[Loc, RawMapping]]) -> Iterator
             yield (*loc, "policy"), "policy static needs a delay; add `delay: 250ms`, or write another policy"
         if "delay" in hedge and loc not in static and (hedge is not shared or not static):
             yield (*loc, "delay"), "only policy static uses a delay; write `policy: static`, or remove this line"
+        policy = in_force[loc].get("policy", "adaptive")
+        if "ttft_target" in hedge and policy != "adaptive" and (hedge is not shared or "policy" in shared):
+            text = "only policy adaptive uses a TTFT target; write `policy: adaptive`, or remove this line"
+            yield (*loc, "ttft_target"), text
 
 
 def _connection(replica: RawMapping, loc: Loc) -> Iterator[Finding]:

@@ -230,6 +230,8 @@ class HedgeSettings(Section):
     """Maximum number of hedges, as a share of the requests."""
     budget_unit: BudgetUnitName = "tokens"
     """Quantity that `budget` limits in addition to requests: prompt tokens, or cost."""
+    ttft_target_s: Duration | None = None
+    """TTFT that hedges are to keep, with as few hedges as that takes; unset: they save as much time as possible."""
     max_hedges: Count = Field(default=1, le=3)
     """Maximum number of backups per request."""
     delay_s: Delay | None = None

@@ -33,6 +33,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
         pinned: replica that holds the state this request continues from, tried first; None for any replica.
         coin: random number in [0, 1) that selects the late requests which the budget can afford to hedge early.
         attempts_max: largest number of upstream attempts that the caller's key allows; None for the usual one.
+        ttft_target_s: TTFT target that the client sent; None: that of the pool.
     """
 
     prompt_tokens: float = 0.0
@@ -47,6 +48,7 @@ class RequestFacts(msgspec.Struct, frozen=True):
     pinned: Replica | None = None
     coin: float = 0.0
     attempts_max: int | None = None
+    ttft_target_s: float | None = None
 
 
 class Forecast(msgspec.Struct):
@@ -65,6 +67,7 @@ class Forecast(msgspec.Struct):
         quota: ticket of the replica's quota; None without a quota.
         by_work: True if its first token is a sign of work, False if it is content.
         exact: True if the attempt that it beat is read on, so that its saving will be known.
+        target_s: TTFT target of its delay, from its start; None without one, and for later attempts of a request.
     """
 
     number: int
@@ -79,6 +82,7 @@ class Forecast(msgspec.Struct):
     quota: QuotaTicket | None
     by_work: bool = False
     exact: bool = False
+    target_s: float | None = None
 
 
 class HedgeTickets(msgspec.Struct, frozen=True):

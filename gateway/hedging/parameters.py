@@ -30,6 +30,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
         hedge_hidden_reasoning: True to hedge also models whose answers begin with reasoning that is not shown.
         sampled_event: event whose times the policy `quantile` learns from.
         answered_by: event after which an attempt is not hedged any more.
+        ttft_target_s: TTFT that hedges are to keep; None: they save as much time as possible.
         measure: shares of the hedges whose saving is measured.
         warm_samples: first contents before the learned plan is used.
         window_s: age at which samples expire, if enough newer ones are left.
@@ -50,6 +51,7 @@ class HedgeParameters(msgspec.Struct, frozen=True):
     first_token: FirstToken = "any"
     sampled_event: FirstEvent = FirstEvent.CONTENT
     answered_by: FirstEvent = FirstEvent.CONTENT
+    ttft_target_s: float | None = None
     measure: MeasureShares = NOT_MEASURED
     warm_samples: int = 20
     window_s: float = 60.0

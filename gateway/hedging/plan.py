@@ -27,6 +27,7 @@ _LATE_SHARE: Final = 0.25  # of the budget: so few requests are later than this 
 _SECOND_RESERVE: Final = 0.97  # with second hedges the budget is shared; 3 % is kept for their variance
 _DECAY: Final = 0.999  # of the counts with each first hedge
 _ROUNDING: Final = 1.0 + 1e-12
+_KEPT: Final = 0.98  # of the backups that would keep a TTFT target if they were sent at the usual delay
 _SHARE_MIN: Final = 1e-9  # below any survival that samples can show; keeps 0 out of a division
 _BIN_EDGE: Final = 1.0 + RELATIVE_ACCURACY  # a delay is the upper edge of a bin, after all waits in the bin
 
@@ -78,6 +79,29 @@ class Plan(msgspec.Struct, frozen=True):
         """
         delay = self.delay if coin < self.share else self.late
         return max(delay_s_min, delay if self.curve is None else delay * predicted_s)
+
+    def target_delay_s(self, target_s: float, predicted_s: float, *, coin: float, delay_s_min: float) -> float:
+        """Return the time from an attempt's start until its timer fires, if only a TTFT target matters, in seconds.
+
+        Before the target, a later hedge loses nothing as long as the backup still keeps the target, and many requests
+        are answered in the meantime. So the delay is the latest at which nearly as many backups keep the target as at
+        the usual delay. The usual delay holds if it is later, and for a plan without a curve.
+
+        Args:
+            target_s: TTFT target, from the attempt's start.
+            predicted_s, coin, delay_s_min: as in `delay_s`.
+        """
+        usual_s = self.delay_s(predicted_s=predicted_s, coin=coin, delay_s_min=delay_s_min)
+        curve = self.curve
+        if curve is None or target_s <= self.delay * predicted_s:
+            return usual_s
+        kept = _KEPT * (1.0 - curve.at(target_s / predicted_s - self.delay))
+        latest = target_s / predicted_s - curve.points[curve.first_at_most(1.0 - kept)]
+        if latest <= self.delay:
+            return usual_s
+        left = self.share * curve.at(self.delay)  # the share of the requests that may be hedged
+        is_chosen = self.share >= 1.0 or coin * curve.at(latest) < left
+        return max(delay_s_min, (latest if is_chosen else max(latest, self.late)) * predicted_s)
 
     def late_s(self, predicted_s: float) -> float:
         """Return the time from an attempt's start after which its coin no longer matters, in seconds."""

@@ -50,6 +50,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
         stored: True if an upstream that stores answers would store this one, because `store` is not false.
         previous_id: id of the stored answer that this request continues, None if there is none.
         tells_usage: True if the client asked for a report of usage and cost.
+        ttft_target_s: the TTFT target of the request; None if the client sent none.
     """
 
     call: Call
@@ -59,6 +60,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     stored: bool = False
     previous_id: str | None = None
     tells_usage: bool = False
+    ttft_target_s: float | None = None
 
 
 _COUNTED_MIN: Final = 16 * 1024  # bytes of a body whose keys may be counted before they are decoded
@@ -67,6 +69,7 @@ _read_top = msgspec.json.Decoder(RawFields).decode
 _read_key = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
+_duration = re.compile(rb"([0-9]{1,7}(?:\.[0-9]{1,6})?)(ms|s)").fullmatch
 _next_key = re.compile(rb'\s*+[{,]\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+').match  # for JSON already checked
 
 _READERS: Final[Mapping[Api, Callable[[bytes, RawFields, NumberLimits], ParsedFields]]] = {
@@ -105,6 +108,7 @@ def parse(
         _check_content_headers(by_name)
     wants_hedge = b"x-ttft-hedge" not in by_name or _is_on(by_name, b"x-ttft-hedge")
     tells_usage = b"x-ttft-usage" in by_name and _is_on(by_name, b"x-ttft-usage")
+    ttft_target_s = _ttft_target_s(by_name[b"x-ttft-target"]) if b"x-ttft-target" in by_name else None
     top = _large_top(api, body, bounds) if len(body) > inbound_large.SIZE_MIN else None
     body, spans, fields = top or _top(api, body, bounds, default_model)
     call = Call(
@@ -134,6 +138,7 @@ def parse(
         stored=fields.stored,
         previous_id=fields.previous_id,
         tells_usage=tells_usage,
+        ttft_target_s=ttft_target_s,
     )
 
 
@@ -189,6 +194,15 @@ def _is_on(by_name: dict[bytes, bytes], name: bytes) -> bool:
     if word not in (b"on", b"off"):
         raise inbound_syntax.switch_header(name.decode(), word)
     return word == b"on"
+
+
+def _ttft_target_s(value: bytes) -> float:
+    """Read a duration in milliseconds or seconds."""
+    match = _duration(value.strip().lower())
+    seconds = float(match[1]) * (0.001 if match[2] == b"ms" else 1.0) if match is not None else 0.0
+    if seconds == 0.0:
+        raise inbound_syntax.duration_header("x-ttft-target", value)
+    return seconds
 
 
 def _deadline_s(by_name: dict[bytes, bytes]) -> float | None:

@@ -72,6 +72,15 @@ def switch_header(name: str, value: bytes) -> BadRequest:
     )
 
 
+def duration_header(name: str, value: bytes) -> BadRequest:
+    """Build the error for a header that is no duration."""
+    return BadRequest(
+        f"header `{name}` is `{_header(value)}`; write a duration such as `500ms` or `3s`, or remove it",
+        param=name,
+        code="invalid_value",
+    )
+
+
 def too_deep() -> BadRequest:
     """Build the error for a body nested more deeply than the decoder supports."""
     return _syntax("arrays and objects are nested too deeply; use a few dozen levels at most")

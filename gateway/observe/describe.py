@@ -120,7 +120,12 @@ def usual_delay_s(pool: Pool, replica: Replica, now_s: float) -> float | None:
     predicted_s = pool.picker.predict(RequestFacts(), replica, now_s)
     if predicted_s is None:
         return None
-    return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=pool.settings.hedge_delay_min_s)
+    settings = pool.settings
+    if settings.ttft_target_s is not None:
+        return plan.target_delay_s(
+            settings.ttft_target_s, predicted_s, coin=0.0, delay_s_min=settings.hedge_delay_min_s
+        )
+    return plan.delay_s(predicted_s=predicted_s, coin=0.0, delay_s_min=settings.hedge_delay_min_s)
 
 
 def _never_hedged(pool: Pool, replica: Replica) -> str | None:

@@ -146,6 +146,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     trace_id: str | None = None
     worker: int | None = None
     measured: Measured | None = None
+    ttft_target_ms: float | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -235,8 +236,8 @@ def wants_text(log_format: LogFormat, fd: int) -> bool:
 
 def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> RequestLine:
     status, error, recoveries = event.status, event.error, event.recoveries
-    times_s = (event.total_s, event.gateway_s, event.work_s, event.ttft_s, event.queued_s or None)
-    total_ms, gateway_ms, work_ms, ttft_ms, queued_ms = _ms(times_s)
+    times_s = (event.total_s, event.gateway_s, event.work_s, event.ttft_s, event.queued_s or None, event.ttft_target_s)
+    total_ms, gateway_ms, work_ms, ttft_ms, queued_ms, target_ms = _ms(times_s)
     attempts: list[AttemptLine] = []
     priced: list[Charge] = []
     for attempt in event.attempts:
@@ -274,6 +275,7 @@ def _request_line(event: RequestEnded, time: datetime, worker: int | None) -> Re
         event.trace_id,
         worker,
         event.measured,
+        target_ms,
     )
 
 
@@ -307,12 +309,13 @@ def _attempt_line(attempt: AttemptReport) -> AttemptLine:
 def _request_text(line: RequestLine) -> str:
     """Format a request's line as text: the result first, then each attempt."""
     parts = [_clock(line.time), line.level, str(line.status), line.model, line.result.value, f"{line.total_ms:g}ms"]
-    if line.work_ms is not None:
-        parts.append(f"work={line.work_ms:g}ms")
-    if line.ttft_ms is not None:
-        parts.append(f"ttft={line.ttft_ms:g}ms")
-    if line.queued_ms is not None:
-        parts.append(f"queued={line.queued_ms:g}ms")
+    times_ms = {
+        "work": line.work_ms,
+        "ttft": line.ttft_ms,
+        "ttft_target": line.ttft_target_ms,
+        "queued": line.queued_ms,
+    }
+    parts += [f"{name}={time_ms:g}ms" for name, time_ms in times_ms.items() if time_ms is not None]
     parts += [f"key={line.key}", f"id={line.request_id}"]
     if line.trace_id is not None:
         parts.append(f"trace={line.trace_id}")

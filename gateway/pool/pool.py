@@ -51,11 +51,16 @@ class Pool(PoolParts):
             return None
         replica, load, ttft_s = choice.replica, choice.load, choice.ttft_s
         forecast = self._forecast(replica, load, facts, None, ttft_s, choice.uncached)
+        forecast.target_s = facts.ttft_target_s or self.settings.ttft_target_s
         plan, delay_s = self.learning.ready_plan(now_s), None
         if self.is_single or forecast.never_hedged is _HIDDEN_REASONING:
             delay_s = math.inf
         elif plan is not None:
-            delay_s = plan.delay_s(predicted_s=ttft_s, coin=facts.coin, delay_s_min=self.settings.hedge_delay_min_s)
+            target_s, delay_s_min = forecast.target_s, self.settings.hedge_delay_min_s
+            if target_s is None:
+                delay_s = plan.delay_s(predicted_s=ttft_s, coin=facts.coin, delay_s_min=delay_s_min)
+            else:
+                delay_s = plan.target_delay_s(target_s, ttft_s, coin=facts.coin, delay_s_min=delay_s_min)
         if replica.breaker.limited:
             replica.breaker.on_sent(now_s)
         self._count(replica, load, facts, forecast, now_s, is_first=True)
@@ -78,6 +83,8 @@ class Pool(PoolParts):
         load, uncached = self.loads.of[replica], self.loads.uncached(facts, replica, now_s)
         ttft_s = self.learning.predictor.predict(replica.name, uncached, load.pending, now_s)
         attempt.forecast = forecast = self._forecast(replica, load, facts, tickets, ttft_s, uncached)
+        if is_first:
+            forecast.target_s = facts.ttft_target_s or self.settings.ttft_target_s
         self._count(replica, load, facts, forecast, now_s, is_first=is_first)
 
     def waits_for_hidden(self, attempt: AttemptView) -> bool:
@@ -95,9 +102,11 @@ class Pool(PoolParts):
         plan = self.learning.plan(attempt.replica.name, now_s)
         if plan is None:
             return max(settings.cold_start_delay_s, settings.hedge_delay_min_s)
-        return plan.delay_s(
-            predicted_s=self._predicted(attempt), coin=facts.coin, delay_s_min=settings.hedge_delay_min_s
-        )
+        predicted_s, delay_s_min = self._predicted(attempt), settings.hedge_delay_min_s
+        target_s = None if attempt.forecast is None else attempt.forecast.target_s
+        if target_s is not None:
+            return plan.target_delay_s(target_s, predicted_s, coin=facts.coin, delay_s_min=delay_s_min)
+        return plan.delay_s(predicted_s=predicted_s, coin=facts.coin, delay_s_min=delay_s_min)
 
     # a late attempt
 

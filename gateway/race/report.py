@@ -126,10 +126,10 @@ def ended(
             content_s = first.content_s - arrived_s
         if first.work_s is not None and first.work_s == first.first_token_s:
             work_s = first.work_s - arrived_s
+    forecast = sent[0].forecast if sent else None
     if sent and not attempts.hedges:  # as of the first attempt's start
-        forecast = sent[0].forecast
         never_hedged = attempts.facts.hedge_off or (None if forecast is None else forecast.never_hedged)
-    return RequestEnded(  # in the order of its fields: 26 keywords would cost as much as all of the above
+    return RequestEnded(  # in the order of its fields: 27 keywords would cost as much as all of the above
         now_s,
         caller.request_id,
         caller.key_name,
@@ -156,6 +156,7 @@ def ended(
         work_s,
         caller.trace_id,
         attempts.measured,
+        None if forecast is None else forecast.target_s,
     )
 
 

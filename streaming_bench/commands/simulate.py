@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--workload", required=True, metavar="NAME", help=names)
     add("--policy", type=policies, default="adaptive,off", help=f"one or more of {','.join(POLICY_NAMES)}")
     add("--budget", type=arguments.percent, metavar="%", help="share of hedges; default: the gateway's")
+    add("--ttft-target", type=arguments.duration, metavar="TIME", help="TTFT target of adaptive; default: none")
+    add("--slo", type=arguments.duration, metavar="TIME", help="also show the share of requests above this TTFT")
     add("--max-hedges", type=count, default=1, metavar="N", help="maximum of backups per request")
     add("--seeds", type=count, default=5, metavar="N", help="runs of each policy")
     add("--seed-first", type=count, default=1, metavar="N", help="first seed")
@@ -91,6 +93,8 @@ def _plan(args: argparse.Namespace) -> ComparisonPlan:
         quantile=args.quantile,
         static_delay_s=args.static_delay,
         library_rps=args.library_rps,
+        ttft_target_s=args.ttft_target,
+        slo_s=args.slo,
         gateways=args.gateways,
         share_s=args.share,
     )

@@ -50,6 +50,8 @@ class ComparisonPlan:
         quantile: quantile of the policies that use one; None for the gateway's default.
         static_delay_s: delay of static and fan_out; None for the workload's.
         library_rps: request rate configured for the reference library; None for the workload's.
+        ttft_target_s: TTFT target of policy adaptive; None for none.
+        slo_s: TTFT above which a request is over the SLO; None for none.
         gateways: number of gateways; each request goes to a random one.
         share_s: time between two exchanges of what they share; None if they share nothing.
     """
@@ -67,6 +69,8 @@ class ComparisonPlan:
     quantile: float | None = None
     static_delay_s: float | None = None
     library_rps: float | None = None
+    ttft_target_s: float | None = None
+    slo_s: float | None = None
     gateways: int = 1
     share_s: float | None = None
 
@@ -82,8 +86,8 @@ def compare(
     Returns:
         `rows`, one per policy, and a `manifest`.
     """
-    subsets = _subsets(scenario)
-    found: dict[str, dict[str, list[SimulatedFigures]]] = {p: {s.name: [] for s in subsets} for p in plan.policies}
+    parts = [replace(part, slo_s=plan.slo_s or math.inf) for part in subsets(scenario)]
+    found: dict[str, dict[str, list[SimulatedFigures]]] = {p: {s.name: [] for s in parts} for p in plan.policies}
     runs = [(seed, policy) for seed in plan.seeds for policy in plan.policies]
     samples = None
     for index, (seed, policy) in enumerate(runs):
@@ -91,7 +95,7 @@ def compare(
             samples = SeedSamples(scenario, plan, seed)
         reported = of_run(progress, f"{policy}, seed {seed}", index, len(runs), scenario.requests)
         run = samples.run(policy, reported, listener=listener)
-        for subset in subsets:
+        for subset in parts:
             found[policy][subset.name].append(summary.figures(run, subset))
     progress("done", 1.0)
     rows = [summary.row(policy, seeds, found.get("off")) for policy, seeds in found.items()]
@@ -161,6 +165,7 @@ def policy_settings(scenario: Scenario, plan: ComparisonPlan) -> PolicySettings:
         quantile=plan.quantile or defaults.quantile,
         hedge_delay_min_s=defaults.hedge_delay_min_s if delay_s_min is None else delay_s_min,
         routing=plan.routing,
+        ttft_target_s=plan.ttft_target_s,
     )
     return PolicySettings(settings, plan.library_rps or scenario.reference.library_rps)
 
@@ -177,7 +182,8 @@ def _draw(scenario: Scenario, plan: ComparisonPlan, seed: int) -> TtftDraws | Se
     return TtftDraws(scenario, seed, plan.correlation)
 
 
-def _subsets(scenario: Scenario) -> Sequence[Subset]:
+def subsets(scenario: Scenario) -> Sequence[Subset]:
+    """Return the subsets of requests that are reported; the first one is the workload itself."""
     late_s = math.inf if scenario.late_s is None else scenario.late_s
     serving = scenario.serving
     if serving is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streaming_bench.report.grid import Grid, percent, short
 from streaming_bench.simulation.runner import SimulatedRun
@@ -18,6 +19,7 @@ QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.
 LATENCIES: Final = (*QUANTILES, "mean")
 
 _SHARES: Final = {"hedges": "hedges", "win_rate": "won", "extra_requests": "requests +", "extra_tokens": "tokens +"}
+_SLO: Final = {"over_slo": "over SLO"}
 _COUNTS: Final = {"wasted_s": "wasted s", "rate_limited": "429s"}
 _RARE: Final = {
     "late": "late",
@@ -41,6 +43,7 @@ class Subset:
         without: spans whose arrivals are excluded.
         tokens_max: bound below which the length of the prompt lies.
         late_s: bound above which an answer counts as late.
+        slo_s: TTFT above which a request is over the SLO, as is one without an answer; infinite for none.
     """
 
     name: str = "all"
@@ -49,15 +52,22 @@ class Subset:
     without: tuple[tuple[float, float], ...] = ()
     tokens_max: float = np.inf
     late_s: float = np.inf
+    slo_s: float = np.inf
+
+
+def chosen(run: SimulatedRun, subset: Subset) -> NDArray[np.bool_]:
+    """Return for each request of a run if it belongs to a subset."""
+    arrived_s = run.columns["arrived_s"]
+    found = (arrived_s >= subset.start_s) & (arrived_s < subset.end_s) & (run.columns["tokens"] < subset.tokens_max)
+    for start_s, end_s in subset.without:
+        found &= (arrived_s < start_s) | (arrived_s >= end_s)
+    return found
 
 
 def figures(run: SimulatedRun, subset: Subset) -> SimulatedFigures:
     """Reduce one run to the figures of a subset of its requests."""
-    arrived_s = run.columns["arrived_s"]
-    chosen = (arrived_s >= subset.start_s) & (arrived_s < subset.end_s) & (run.columns["tokens"] < subset.tokens_max)
-    for start_s, end_s in subset.without:
-        chosen &= (arrived_s < start_s) | (arrived_s >= end_s)
-    picked = {name: values[chosen] for name, values in run.columns.items()}
+    is_chosen = chosen(run, subset)
+    picked = {name: values[is_chosen] for name, values in run.columns.items()}
     answered = picked["ttft_s"][np.isfinite(picked["ttft_s"])]
     count = len(picked["ttft_s"])
     hedges, tokens = float(picked["hedges"].sum()), float(picked["tokens"].sum())
@@ -79,6 +89,7 @@ def figures(run: SimulatedRun, subset: Subset) -> SimulatedFigures:
         "rate_limited_primaries": float((picked["limited"] - picked["limited_backups"]).sum()),
         "rate_limited_hedges": float(picked["limited_backups"].sum()),
         "wasted_prefill": wasted / computed if computed else 0.0,
+        **({"over_slo": float((picked["ttft_s"] > subset.slo_s).mean())} if subset.slo_s < np.inf and count else {}),
     }
 
 
@@ -117,7 +128,8 @@ def table(rows: Sequence[Mapping[str, object]], part: str | None = None) -> Grid
     """
     bodies = [row if part is None else _mapping(_mapping(row["parts"])[part]) for row in rows]
     rare = {key: title for key, title in _RARE.items() if any(body[key] for body in bodies)}
-    titles = {**dict.fromkeys(LATENCIES), **_SHARES, **_COUNTS, **rare}
+    slo = _SLO if "over_slo" in bodies[0] else {}
+    titles = {**dict.fromkeys(LATENCIES), **slo, **_SHARES, **_COUNTS, **rare}
     cells: list[list[str]] = []
     for row, body in zip(rows, bodies, strict=True):
         cells.append([str(row["policy"]), *(_cell(key, body[key]) for key in titles)])
@@ -134,4 +146,4 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 def _cell(key: str, value: object) -> str:
     assert isinstance(value, float)
-    return percent(value, 2) if key in _SHARES or key == "wasted_prefill" else short(value)
+    return percent(value, 2) if key in _SHARES or key in _SLO or key == "wasted_prefill" else short(value)

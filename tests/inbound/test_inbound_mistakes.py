@@ -184,6 +184,9 @@ HEADERS = {  # header, value -> code
     "compressed": (b"content-encoding", b"gzip", "unsupported_value"),
     "hedging neither on nor off": (b"x-ttft-hedge", b"maybe", "invalid_value"),
     "usage neither on nor off": (b"x-ttft-usage", b"yes", "invalid_value"),
+    "target without a unit": (b"x-ttft-target", b"3", "invalid_value"),
+    "target of nothing": (b"x-ttft-target", b"0ms", "invalid_value"),
+    "target that is no duration": (b"x-ttft-target", b"soon", "invalid_value"),
 }
 
 
@@ -258,9 +261,16 @@ def test_usage_is_told_only_if_asked() -> None:
     assert not read(chat()).tells_usage
 
 
+@pytest.mark.parametrize(("value", "target_s"), [(b"3s", 3.0), (b" 800MS ", 0.8), (b"2.5s", 2.5), (b"0.5ms", 0.0005)])
+def test_a_target_is_read(value: bytes, target_s: float) -> None:
+    """`x-ttft-target` is a duration in milliseconds or seconds, in any case of letters; without it there is none."""
+    assert read(chat(), headers=[(b"x-ttft-target", value)]).ttft_target_s == pytest.approx(target_s)
+    assert read(chat()).ttft_target_s is None
+
+
 def test_long_headers_are_cut_in_messages() -> None:
     """An error never echoes more than 80 characters of a header."""
-    for header in (b"content-type", b"content-encoding", b"x-ttft-hedge", b"x-ttft-usage"):
+    for header in (b"content-type", b"content-encoding", b"x-ttft-hedge", b"x-ttft-target", b"x-ttft-usage"):
         assert 81 * "x" not in told(chat(), headers=[(header, LONG.encode())]).message
 
 

@@ -250,6 +250,15 @@ def test_the_line_of_lost_lines() -> None:
     assert loss_line(3, NOW, text=True) == b"2026-03-01 12:30:15.250 warning lines_lost lines=3\n"
 
 
+def test_a_target_is_logged() -> None:
+    """A request with a TTFT target has it in its line, as JSON and as text."""
+    (line,) = Lines().of(replace(REQUEST, ttft_target_s=2.5))
+    assert line["ttft_target_ms"] == 2500.0
+    text = Lines(text=True)
+    text.log.on_event(replace(REQUEST, ttft_target_s=2.5))
+    assert b" ttft=200ms ttft_target=2500ms key=" in text.written[0]
+
+
 def test_a_trace_id_is_in_every_line_of_its_request() -> None:
     """The trace of the caller is in the line of a request and of a rejection, as JSON and as text."""
     events = (replace(REQUEST, trace_id="ab" * 16), replace(REJECTED, trace_id="ab" * 16))

@@ -232,6 +232,7 @@ _facts = st.builds(
     timed=st.sampled_from([True, True, True, False]),
     api=st.sampled_from([None, Api.CHAT, Api.MESSAGES]),
     coin=_rand,
+    ttft_target_s=st.sampled_from([None, None, None, 0.1, 3.0]),
 )
 _requests = st.tuples(st.just("request"), st.tuples(st.sampled_from([0.0, 0.01, 0.3, 6.0]), _facts, _rand))
 _contents = st.tuples(st.just("content"), st.tuples(_index, st.sampled_from([0.0, 0.05, 0.2, 1.5])))
