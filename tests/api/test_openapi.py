@@ -25,6 +25,7 @@ from gateway.inbound import messages as inbound_messages
 from gateway.inbound import request as inbound
 from gateway.inbound import responses as inbound_responses
 from gateway.inbound import whole as inbound_whole
+from gateway.pages.files import REFERENCE
 from gateway.race import report
 from gateway.race.retry_plan import TRIES_MAX
 
@@ -59,12 +60,13 @@ def test_what_is_not_used_is_not_there() -> None:
 
 
 def test_routes() -> None:
-    """The app has exactly the paths and methods of the contract, HEAD for each GET, and the check of HAProxy."""
+    """The app has the paths and methods of the contract, HEAD for each GET, HAProxy's check, and the parts of /docs."""
     app = plain_app(lambda _: ["m"], 0, lambda: True, "0")
     routes = [route for route in app.routes if isinstance(route, Route)]
     plain = {(route.path.replace(":path}", "}"), method) for route in routes for method in route.methods or ()}
     assert {(path, "HEAD") for path, method in plain if method == "GET"} < plain
-    plain = {(path, method) for path, method in plain if method != "HEAD"} - {("/", "OPTIONS")}
+    parts = set(REFERENCE) - {"/docs"}  # of a page
+    plain = {(path, method) for path, method in plain if method != "HEAD" and path not in parts} - {("/", "OPTIONS")}
     raced = {(path, "POST") for path in (*PATHS, COUNT_PATH)}
     assert plain | raced == {(path, method) for path, method, _ in operations()}
 
