@@ -8,11 +8,10 @@ import asyncio
 import math
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 
 from msgspec import structs
-from msgspec.structs import replace
 
 from gateway.config.settings import HedgeSettings
 from gateway.events import Listener
