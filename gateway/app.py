@@ -125,7 +125,7 @@ class Gateway:
         self._counts = TokenCounts(self._topology.serving, apis[Api.MESSAGES], self._runtime)
         self._started = int(datetime.now(UTC).timestamp())
         self.applications = Applications(
-            settings, self._hub, self._build_plain, self._build_admin, lambda: not self.draining
+            settings, tasks, self._hub, self._build_plain, self._build_admin, lambda: not self.draining
         )
 
     @property

@@ -1,6 +1,6 @@
 """The public and the admin ASGI application, for the requests that are no exchanges; part of the composition root.
 
-Their framework is loaded after the start. No units.
+Their framework is loaded for the first request that needs it, or before many files are open. No units.
 """
 
 import asyncio
@@ -43,6 +43,7 @@ class Applications:
 
     Args:
         settings: settings of the start.
+        tasks: owner of the task that loads the framework.
         hub: hub whose events the feeds get.
         plain: builds the plain routes; called on a thread.
         admin: builds the admin application; called on a thread.
@@ -56,14 +57,17 @@ class Applications:
     def __init__(
         self,
         settings: Settings,
+        tasks: asyncio.TaskGroup,
         hub: Hub,
         plain: Callable[[], Application],
         admin: Callable[[], AdminApplication],
         is_ready: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._tasks = tasks
         self._hub = hub
         self._is_ready = is_ready
+        self._loading: asyncio.Task[None] | None = None
         self._plain = Deferred(plain)
         self._make_admin = admin
         self._built: AdminApplication | None = None
@@ -97,8 +101,13 @@ class Applications:
         """Load the framework of the plain routes."""
         await self._plain.load()
 
+    def load_soon(self) -> None:
+        """Begin to load the framework of the plain and admin routes: soon, no file may be left to open for it."""
+        if self._loading is None:
+            self._loading = self._tasks.create_task(self.load_framework())
+
     async def load_framework(self) -> None:
-        """Load the framework of the plain and admin routes; later, no file may be left to open for it."""
+        """Load the framework of the plain and admin routes."""
         try:
             from anyio import to_thread
 

@@ -131,19 +131,28 @@ class HttpServer(uvicorn.Server):
 
 
 def accept_from(
-    sock: socket.socket, waiting: WaitingConnections, on_accepting: Callable[[str, OSError | None], None]
+    sock: socket.socket,
+    waiting: WaitingConnections,
+    on_accepting: Callable[[str, OSError | None], None],
+    on_many_files: Callable[[], None] = lambda: None,
 ) -> Callable[[Take], Acceptor]:
     """Return a function for `HttpServer` that accepts the connections of a listening socket.
 
     Args:
         on_accepting: receives the address and an error when accepting begins to fail, None when it works.
+        on_many_files: called for each connection while at least `waiting.files_many` files are open.
     """
     address = str(name_of(sock))
 
     def accept_with(take: Take) -> Acceptor:
+        def take_counted(connection: socket.socket) -> None:
+            if connection.fileno() >= waiting.files_many:  # a new file has the lowest free number
+                on_many_files()
+            take(connection)
+
         return Acceptor(
             sock,
-            take,
+            take_counted,
             waiting.accepted_max,
             lambda: waiting.make_room(_CLOSED_FOR_FILES),
             lambda error: on_accepting(address, error),

@@ -10,7 +10,6 @@ Owns sockets and signals; the object graph belongs to app.py. Units: seconds.
 
 import asyncio
 import contextlib
-import gc
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -42,7 +41,6 @@ READINESS_LEAD_S = 1.0  # from /readyz returning 503 to the end of accepting: lo
 DRAIN_ERROR_FLUSH_S = 1.0  # for the error events of streams that did not finish in time
 _LAST_S = 0.3  # for the remaining connections when everything ends at once; uvicorn polls ten times a second
 _SWEEP_S = 1.0
-_FRAMEWORK_S = 0.3  # after listening; a request that needs the framework does not wait for this
 
 
 class Addresses(msgspec.Struct, frozen=True):
@@ -75,8 +73,8 @@ async def run(
 
     Args:
         on_ready: called once when clients can connect and signals are handled, just before the first connection is
-            accepted. Only the framework of the plain and admin routes is read after that, within a second, because the
-            open files may later all be in use.
+            accepted. Only the framework of the plain and admin routes is read after that, for the first request for
+            them, or before many files are open.
         meanwhile: started after on_ready, and cancelled by the first signal; None for nothing.
         reread: reads the settings again for a reload; None if there is no file.
         tune: see `gateway.model_parts.Tune`.
@@ -111,11 +109,9 @@ async def run(
                 notify(READY)
                 for server in servers:
                     server.acceptor.start()
-                loading = tasks.create_task(_load_framework(gateway))
                 background = tasks.create_task(meanwhile(addresses)) if meanwhile is not None else None
                 patient = await signals.get() is signal.SIGTERM
                 notify(STOPPING)
-                loading.cancel()
                 if background is not None:
                     background.cancel()
                 draining = tasks.create_task(
@@ -126,13 +122,6 @@ async def run(
                 await end(gateway, servers, running)
             sweeping.cancel()
     return report
-
-
-async def _load_framework(gateway: Gateway) -> None:
-    """Load what the start left out, after the first requests, and exclude it from garbage collection, too."""
-    await asyncio.sleep(_FRAMEWORK_S)
-    await gateway.applications.load_framework()
-    gc.freeze()
 
 
 async def _drain(
@@ -206,7 +195,7 @@ def _servers(gateway: Gateway, sockets: Sequence[socket.socket]) -> list[HttpSer
             waiting,
             gateway.client_idle_s,
             open_exchange,
-            accept_from(sock, waiting, gateway.on_accepting),
+            accept_from(sock, waiting, gateway.on_accepting, gateway.applications.load_soon),
         )
         for (application, open_exchange), sock in zip(served, sockets, strict=False)
     ]

@@ -32,6 +32,7 @@ class WaitingConnections:
     Attributes:
         accepted_max: connections to accept in one turn of the event loop. A request needs about five turns until its
             key is checked, and must not be closed for connections that were accepted meanwhile.
+        files_many: number of open files from which nothing should remain to be read from files.
         unknown: connections of callers that have not sent a valid key.
         known: connections of other callers.
         idle_s_max: time after which an idle connection is closed.
@@ -42,6 +43,7 @@ class WaitingConnections:
         self._unknown_max = int(min(_UNKNOWN_MAX / processes, files_max / 4))
         self._known_max = int(min(_KNOWN_MAX / processes, files_max / 4))
         self.accepted_max = 1 + self._unknown_max // 10
+        self.files_many = files_max / 8
         self.unknown: dict[ClientConnection, asyncio.Transport] = {}
         self.known: dict[ClientConnection, asyncio.Transport] = {}
         self.idle_s_max = _IDLE_S_MAX

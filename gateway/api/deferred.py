@@ -4,6 +4,7 @@ Requests wait while it is built; after a failure, the next request builds it aga
 """
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 from gateway.api.asgi import Application, Receive, Scope, Send
@@ -26,6 +27,7 @@ class Deferred:
         async with self._building:
             if self._application is None:
                 self._application = await asyncio.to_thread(self._build)
+                gc.freeze()  # a collection would go through all modules of the framework
         return self._application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

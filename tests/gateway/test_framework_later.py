@@ -1,24 +1,17 @@
-"""The framework of the plain and admin routes is loaded after the start, and no request notices."""
+"""The framework of the plain and admin routes is loaded when it is needed, and no request notices."""
 
 import asyncio
-import subprocess
-import sys
+import math
+import socket
 
 import pytest
 
-from checkout import ROOT
 from gateway.api.asgi import Application, Message
+from gateway.api.connections import WaitingConnections
 from gateway.api.deferred import Deferred
 from gateway.api.health import answer_health, is_health_check
-from running import run_virtual
-
-
-def test_serving_imports_no_framework() -> None:
-    """The modules that `serve` needs before it listens leave out frameworks and clients that may never be needed."""
-    names = ("fastapi", "starlette", "sse_starlette", "httpx", "httpcore", "anyio", "gateway.cli.demo")
-    code = f"import sys, gateway.cli.serve; print([name for name in {names} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+from gateway.http_server import accept_from
+from running import run_real, run_virtual
 
 
 class Built:
@@ -73,6 +66,26 @@ def test_the_next_request_builds_it_again_after_a_failure() -> None:
 
     asyncio.run(main())
     assert (build.built, build.requests) == (2, 1)
+
+
+@pytest.mark.parametrize(("files_max", "calls"), [(8.0, 1), (math.inf, 0)])
+def test_connections_report_many_open_files(files_max: float, calls: int) -> None:
+    """The framework is loaded while files are left: at the first connection with an eighth of the files open."""
+
+    async def main() -> None:
+        reports: list[None] = []
+        taken: asyncio.Queue[socket.socket] = asyncio.Queue()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            waiting = WaitingConnections(files_max)
+            accept = accept_from(listening, waiting, lambda *_: None, lambda: reports.append(None))
+            acceptor = accept(taken.put_nowait)
+            acceptor.start()
+            with socket.create_connection(listening.getsockname()):
+                (await taken.get()).close()
+            acceptor.close()
+        assert len(reports) == calls
+
+    run_real(main())
 
 
 @pytest.mark.parametrize(

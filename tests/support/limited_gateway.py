@@ -1,7 +1,7 @@
 """`python -m limited_gateway FILES ARGV`: the gateway with a hard limit of open files.
 
-Each file that it opens after it has begun to accept connections, and has loaded the framework of its plain and admin
-routes right afterwards, is a line `READ ...` on standard error.
+Each file that it opens after it has loaded the framework of its plain and admin routes, because many files are open, is
+a line `READ ...` on standard error, and so is the loading: `LOADED`.
 """
 
 import os
@@ -24,6 +24,7 @@ def report_reads() -> None:
     async def reported(applications: Applications) -> None:
         await load(applications)
         loaded.append(applications)
+        os.write(2, b"LOADED\n")
 
     setattr(Applications, Applications.load_framework.__name__, reported)
     sys.addaudithook(audit)

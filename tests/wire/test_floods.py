@@ -44,6 +44,7 @@ def test_floods_at_the_limit_of_open_files(tmp_path: Path) -> None:
             code, output = await gateway.ended()
         assert code == ExitCode.OK
         output += gateway.said
+        assert b"LOADED" in output, output
         assert b"READ" not in output, output
         assert b"Traceback" not in output, output
         assert output.count(b'"accepting":false') == 1
