@@ -39,7 +39,7 @@ class SharedPools:
     def use(self, models: Iterable[Model], ledgers: Mapping[str, Ledger]) -> None:
         """Exchange these models and quotas from now on, after a start or a reload."""
         pools = [(model.pools, model.retries) for model in models]
-        self.sync.parts = [self._news, *shared_parts(pools, ledgers)]
+        self.sync.parts = [self._news, *shared_parts(pools, ledgers, self.sync.parts)]
 
     def start(self) -> None:
         """Begin to exchange."""

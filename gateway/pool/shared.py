@@ -11,16 +11,24 @@ from gateway.pool.shared_quotas import SharedQuota
 from gateway.share.sync import Part
 
 
-def shared_parts(models: Sequence[tuple[Sequence[Pool], RetryBudget]], ledgers: Mapping[str, Ledger]) -> list[Part]:
+def shared_parts(
+    models: Sequence[tuple[Sequence[Pool], RetryBudget]], ledgers: Mapping[str, Ledger], old: Sequence[Part] = ()
+) -> list[Part]:
     """Return what gateways share of their models and quotas.
 
     Args:
         models: pools and retries of each model.
         ledgers: ledgers by quota.
+        old: parts of the previous models and quotas; those of what is still in use go on.
     """
-    parts: list[Part] = [SharedQuota(name, ledger) for name, ledger in ledgers.items()]
+    quotas = {part.ledger: part for part in old if isinstance(part, SharedQuota)}
+    loads = {part.pool: part for part in old if isinstance(part, SharedLoads)}
+    learnings = {part.pool.learning.ratios: part for part in old if isinstance(part, SharedLearning)}
+    parts: list[Part] = [quotas.get(ledger) or SharedQuota(name, ledger) for name, ledger in ledgers.items()]
     for pools, retries in models:
         for number, pool in enumerate(pools):
-            loads = SharedLoads(pool, None if number else retries)
-            parts += [loads, SharedLearning(pool, loads)]
+            shared = loads.get(pool) or SharedLoads(pool, None if number else retries)
+            learning = learnings.get(pool.learning.ratios) or SharedLearning(pool, shared)
+            learning.use(pool, shared)
+            parts += [shared, learning]
     return parts

@@ -33,15 +33,19 @@ class SharedLearning:
     """
 
     def __init__(self, pool: Pool, loads: SharedLoads) -> None:
-        self.pool = pool
-        self._loads = loads
-        self._batches = any(replica.batches for replica in pool.replicas)
+        self.use(pool, loads)
         self._key = ""
         self._due_s = -1.0
         self._slice = Slice()
         self._first_sent = 0
         self._first_window = Window()
         self._first: Counter[int] = Counter()
+
+    def use(self, pool: Pool, loads: SharedLoads) -> None:
+        """Go on with another pool that has the same learned state, after a change of its replicas."""
+        self.pool = pool
+        self._loads = loads
+        self._batches = any(replica.batches for replica in pool.replicas)
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
         """Return the new samples once a second."""

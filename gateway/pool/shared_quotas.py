@@ -23,11 +23,14 @@ class SharedQuota:
 
     Args:
         name: name of the quota.
+
+    Attributes:
+        ledger: its ledger.
     """
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self._key = f"{_FORM} {name}"
-        self._ledger = ledger
+        self.ledger = ledger
         self._base: Spend | None = None  # own usage at the start of the exchange
         self._used: tuple[Spend, float] = (ledger.spent(), 0.0)  # last own usage, and the time of its change
         self._seen: Sequence[int] | None = None  # last sums of the others
@@ -35,14 +38,14 @@ class SharedQuota:
 
     def asks(self, now_s: float, period_s: float) -> Sequence[Ask]:
         """Return the usage of this gateway since the start of the exchange."""
-        spent = self._ledger.spent()
+        spent = self.ledger.spent()
         if spent != self._used[0] or self._base is None:
             self._used = (spent, now_s)
         self._base = self._base or spent
         if now_s >= self._used[1] + _IDLE_S:
             self._seen = None  # usage by others is then counted anew
             return ()
-        own, cooling_s = spent.minus(self._base), self._ledger.cooling_s(now_s)
+        own, cooling_s = spent.minus(self._base), self.ledger.cooling_s(now_s)
         row = (own.requests, own.prompt, own.answer, round(1000 * cooling_s), int(cooling_s > 0))
         return (GaugeAsk(self._key, {"": row}),)
 
@@ -59,6 +62,6 @@ class SharedQuota:
         self._seen, self._seen_s = row, now_s
         requests, prompt, answer = (new - old for new, old in zip(row[:3], seen[:3], strict=True))
         if requests >= 0 and (requests or prompt or answer):  # fewer requests: a gateway has gone
-            self._ledger.spent_elsewhere(Spend(prompt, answer, requests), now_s, since_s)
+            self.ledger.spent_elsewhere(Spend(prompt, answer, requests), now_s, since_s)
         if row[4] > (0 if is_first else seen[4]):
-            self._ledger.limited_elsewhere(row[3] / row[4] / 1000, now_s)
+            self.ledger.limited_elsewhere(row[3] / row[4] / 1000, now_s)

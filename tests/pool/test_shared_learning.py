@@ -39,6 +39,21 @@ def test_bins_are_those_of_one_gateway(seed: int, gateways: int) -> None:
         assert bins(pool, 11.0) == bins(one, 11.0)
 
 
+def test_a_change_of_replicas_counts_no_sample_twice() -> None:
+    """The exchange goes on where it was, with the same learned state in another pool."""
+    together, one = Together(2), new_pool(None, None, None)
+    together.settle(0.0)
+    for second in range(6):
+        for learning in (together.pools[second % 2].learning, one.learning):
+            learning.add_content("a", 1.0 + second, 1.0, float(second))
+        together.exchange(second + 1.0)
+        together.replace(second % 2)
+    together.exchange(10.0)
+    together.exchange(11.0)
+    for pool in together.pools:
+        assert bins(pool, 11.0) == bins(one, 11.0)
+
+
 def teach(pool: Pool, rng: random.Random, count: int, now_s: float) -> None:
     """First contents by the law 0.1 s + 0.1 ms a token."""
     for _ in range(count):

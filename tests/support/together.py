@@ -42,6 +42,13 @@ class Together:
                 if asks := part.asks(now_s, period_s):
                     part.answered(self.hub.answer(now_s, str(head), asks).answers, now_s)
 
+    def replace(self, head: int) -> None:
+        """Replace a gateway's pool after a change of its replicas: c is another one."""
+        old = self.pools[head]
+        replicas = (*old.replicas[:2], pool(None, None, None).replicas[2])
+        self.pools[head] = Pool(old.name, replicas, old.settings, {}, old)
+        self._parts[head] = shared_parts([([self.pools[head]], self.retries[head])], {}, self._parts[head])
+
     def parts(self, head: int) -> Sequence[Part]:
         """Return the parts of a gateway."""
         return self._parts[head]
