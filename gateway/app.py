@@ -181,7 +181,7 @@ class Gateway:
 
     def _apply_rows(self, settings: config.Settings) -> None:
         """Put settings in force that differ only in replicas that were found at run time."""
-        for each in self.commit(self.prepare(settings, rows_only=True))[1]:
+        for each in self._use(self.prepare(settings, rows_only=True)):
             self._hub.emit_now(each)
 
     def close(self) -> None:
@@ -269,24 +269,34 @@ class Gateway:
 
     def commit(self, topology: Topology) -> tuple[ConfigReloaded, list[ReplicaSwitched]]:
         """Use a new topology for new requests; return the events to emit."""
-        old, self._topology = self._topology, topology
-        for named, replica in topology.replicas.items():  # one with new settings stays out, too
-            if replica is not old.replicas.get(named):
-                replica.out = old.is_out(named)
-        topology.start_draining()
-        switched = []
-        for model in topology.models.values():
-            if model is not old.models.get(model.name) and all(replica.out for replica in model.replicas):
-                switched += self.switches.take_in(model)  # the rest is gone
-        self._routes.serving = self._counts.serving = topology.serving
+        old = self._topology
+        switched = self._use(topology)
         self.applications.use(topology.settings)
         self._observers.measure(goals(topology.settings))
-        if self._shared_pools is not None:
-            self._shared_pools.use(topology.models.values(), topology.ledgers)
-        old.close(keep=topology)
         kept = sum(replica is old.replicas.get(named) for named, replica in topology.replicas.items())
         now_s = self._runtime.loop.time()
         return ConfigReloaded(now_s, len(topology.models), kept, len(topology.replicas) - kept), switched
+
+    def _use(self, topology: Topology) -> list[ReplicaSwitched]:
+        """Replace the topology; return an event for each replica that was taken in."""
+        old, self._topology = self._topology, topology
+        changed = [name for name, parts in topology.parts.items() if parts is not old.parts.get(name)]
+        for name in changed:
+            for pool in topology.models[name].pools:
+                for replica in pool.replicas:  # one with new settings stays out, too
+                    if replica is not old.replicas.get((name, replica.name)):
+                        replica.out = old.is_out((name, replica.name))
+        topology.start_draining()
+        switched = []
+        for name in changed:
+            model = topology.models[name]
+            if all(replica.out for replica in model.replicas):
+                switched += self.switches.take_in(model)  # the rest is gone
+        self._routes.serving = self._counts.serving = topology.serving
+        if self._shared_pools is not None:
+            self._shared_pools.use(topology.models.values(), topology.ledgers)
+        old.close(keep=topology)
+        return switched
 
     def exchange(self, connection: Connection, head: RequestHead) -> ClientExchange | None:
         """Return the exchange for a request of a client, None if the request is for the ASGI application."""

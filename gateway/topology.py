@@ -128,9 +128,11 @@ class Topology(msgspec.Struct, frozen=True):
     def close(self, keep: "Topology | None" = None) -> None:
         """Close idle connections, except those of clients that `keep` has taken over."""
         kept = set() if keep is None else set(map(id, keep.clients.values()))
-        for client in self.clients.values():
-            if id(client) not in kept:
-                client.close()
+        for name, parts in self.parts.items():
+            if keep is None or parts is not keep.parts.get(name):
+                for client in parts.clients.values():
+                    if id(client) not in kept:
+                        client.close()
 
 
 def build_topology(
