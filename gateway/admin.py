@@ -35,6 +35,7 @@ from gateway.observe.view import View
 from gateway.pages.files import LIVE, add_pages
 from gateway.process_events import ConfigReloaded
 from gateway.proof.report import report
+from gateway.share.news import Reach
 
 _BODY_BYTES_MAX = 4096  # the request bodies have two or three fields
 _BODY_S_MAX = 5.0
@@ -85,13 +86,6 @@ class _ReplicaRequest(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
 
 
-class Reach(NamedTuple):
-    """The workers that an action has reached, and the number of all."""
-
-    reached: int
-    of: int
-
-
 class Switch(Protocol):
     """Turns hedging on or off."""
 
@@ -99,7 +93,7 @@ class Switch(Protocol):
         """Switch an existing model, or every model if None; emits `HedgingSwitched`.
 
         Returns:
-            The workers that were reached; None without workers.
+            The processes that were reached, of this gateway or of its fleet; None for a process alone.
         """
 
 

@@ -129,6 +129,11 @@ class Gateway:
         )
 
     @property
+    def settings(self) -> config.Settings:
+        """The settings in force."""
+        return self._topology.settings
+
+    @property
     def hub(self) -> Hub:
         """The receiver of all events."""
         return self._hub
@@ -176,10 +181,13 @@ class Gateway:
         """Find the replicas of models with a source, once before the first request; then follow the sources."""
         prepared = await self.discovery.prepare(self._topology.settings)
         if prepared.followed:
-            self._apply_rows(prepared.settings)
+            self._use_rows(prepared.settings)
             self.discovery.commit(prepared)
 
-    def _apply_rows(self, settings: config.Settings) -> None:
+    async def _apply_rows(self, settings: config.Settings, _model: str) -> None:
+        self._use_rows(settings)
+
+    def _use_rows(self, settings: config.Settings) -> None:
         """Put settings in force that differ only in replicas that were found at run time."""
         for each in self._use(self.prepare(settings, rows_only=True)):
             self._hub.emit_now(each)

@@ -42,10 +42,10 @@ def open_redis(share: ShareSettings, tasks: asyncio.TaskGroup) -> "RedisEngine":
     return engine
 
 
-async def wait_for_redis(engine: "RedisEngine") -> None:
-    """Wait for the first connection, for the time limit of a connect; without one, log the reason."""
+async def wait_for_redis(engine: "RedisEngine", worker: int | None = None) -> None:
+    """Wait for the first connection, for the time limit of a connect; without one, the first worker logs the reason."""
     await engine.wait_connected()
-    if engine.fault:
+    if engine.fault and worker in (None, 1):
         logging.getLogger(__name__).warning(
             "the server of `share` is not connected (%s); the gateway works alone until it is", engine.fault
         )

@@ -3,18 +3,21 @@
 Works over any engine: the hub of the host, or a server for many hosts. Units: seconds of the loop's clock.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gateway.limits.ledger import Ledger
 from gateway.pool.shared import shared_parts
 from gateway.race.context import Model, Runtime
-from gateway.share.news import SharedNews
+from gateway.share.news import Reach, SharedNews
 from gateway.share.sync import Sync
 from gateway.share.words import Engine
 
 _HEDGING: Final = "hedging"  # name of its news; a model's follows after a space
 _COMPONENT: Final = "share"
+_REACH_S: Final = 2.0  # longest wait for the other processes to have a switch
+_LOOK_S: Final = 0.05
 
 
 class SharedPools:
@@ -49,14 +52,15 @@ class SharedPools:
         """Stop; the engine stays open."""
         self.sync.stop()
 
-    def switched(self, model: str | None, *, on: bool) -> None:
-        """Pass a switch of this process on to the others; one of every model replaces those of single models."""
-        self._news.publish(_HEDGING if model is None else f"{_HEDGING} {model}", "on" if on else "off")
-
-    @property
-    def reached(self) -> int:
-        """Number of processes, this one included, that have all switches, at the last answer."""
-        return self._news.reached
+    async def switched(self, model: str | None, *, on: bool) -> Reach:
+        """Pass a switch of this process on to the others, and return the number of those that have it within 2 s."""
+        news = self._news
+        news.publish(_HEDGING if model is None else f"{_HEDGING} {model}", "on" if on else "off")
+        for _ in range(round(_REACH_S / _LOOK_S)):
+            await asyncio.sleep(_LOOK_S)
+            if news.is_sent and news.reached >= self.sync.heads:
+                break
+        return Reach(news.reached if news.is_sent else 1, self.sync.heads)
 
     def _apply(self, name: str, value: str) -> None:
         kind, _, model = name.partition(" ")

@@ -10,10 +10,11 @@ from gateway.errors import LastReplica, UnknownReplica
 from gateway.events import Event
 from gateway.process_events import HedgingSwitched, ReplicaSwitched
 from gateway.race.context import Model
+from gateway.share.news import Reach
 
 
 class _Publish(Protocol):
-    def __call__(self, model: str | None, /, *, on: bool) -> None: ...
+    async def __call__(self, model: str | None, /, *, on: bool) -> Reach: ...
 
 
 class Switches:
@@ -25,7 +26,9 @@ class Switches:
         time: returns the time of the loop.
 
     Attributes:
-        publish: passes a switch of hedging on to the processes that share it; None without them.
+        publish: passes a switch of hedging on to the processes that share it, and returns those that were reached;
+            None without them.
+        on_switch: called after another process has switched hedging.
     """
 
     def __init__(
@@ -35,24 +38,26 @@ class Switches:
         self._emit = emit
         self._time = time
         self.publish: _Publish | None = None
+        self.on_switch: Callable[[HedgingSwitched], object] = emit
 
-    def set_hedging(self, name: str | None, /, *, on: bool) -> None:
-        """Switch hedging of a model, or of every model if None, without an event."""
-        for model in self._models().values():
-            if name in (None, model.name):
-                for pool in model.pools:
-                    pool.hedging_on = on
+    def set_hedging(self, name: str | None, /, *, on: bool) -> bool:
+        """Switch hedging of a model, or of every model if None, without an event; return True after a change."""
+        models = [model for model in self._models().values() if name in (None, model.name)]
+        changed = [pool for model in models for pool in model.pools if pool.hedging_on is not on]
+        for pool in changed:
+            pool.hedging_on = on
+        return bool(changed)
 
     def follow_hedging(self, name: str | None, /, *, on: bool) -> None:
         """Switch hedging as another process did."""
+        if self.set_hedging(name, on=on):
+            self.on_switch(HedgingSwitched(self._time(), name, on))
+
+    async def switch_hedging(self, name: str | None, /, *, on: bool) -> Reach | None:
+        """Switch hedging of a model, or of every model if None, here and in the processes that share it."""
         self.set_hedging(name, on=on)
         self._emit(HedgingSwitched(self._time(), name, on))
-
-    async def switch_hedging(self, name: str | None, /, *, on: bool) -> None:
-        """Switch hedging of a model, or of every model if None, here and in the processes that share it."""
-        self.follow_hedging(name, on=on)
-        if self.publish is not None:
-            self.publish(name, on=on)
+        return None if self.publish is None else await self.publish(name, on=on)
 
     async def switch_replica(self, name: str, model_name: str | None, /, *, out: bool) -> None:
         """Take a replica out or in.

@@ -35,7 +35,8 @@ def serve_with_workers(
     Raises:
         ListenError: an address is in use or not local.
     """
-    for module in _PRELOADED:  # once here, instead of once in each process
+    shared = () if settings.share is None else ("gateway.share.redis",)
+    for module in (*_PRELOADED, *shared):  # once here, instead of once in each process
         importlib.import_module(module)
     sockets = [bind(address) for address in (settings.listen, settings.admin_listen) if address is not None]
     lock = lock_file()

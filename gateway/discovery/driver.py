@@ -6,7 +6,7 @@ a time and at most one in a turn of the event loop. At a reload of the file `pre
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -65,7 +65,7 @@ class Discovery:
 
     Args:
         tasks: owner of the tasks.
-        apply: puts settings in force that differ from those in force in one model only.
+        apply: puts settings in force that differ from those in force in one model only, given its name.
         env: environment variables for files.
     """
 
@@ -73,7 +73,7 @@ class Discovery:
         self,
         tasks: asyncio.TaskGroup,
         runtime: Runtime,
-        apply: Callable[[Settings], object],
+        apply: Callable[[Settings, str], Awaitable[object]],
         env: Mapping[str, str],
     ) -> None:
         self._tasks = tasks
@@ -137,7 +137,7 @@ class Discovery:
             await self._ask(followed)
             if not _same(before.rows, followed.listing.rows):
                 async with self._turn:
-                    self._put_in_force(followed, before)
+                    await self._put_in_force(followed, before)
                     await asyncio.sleep(0)
 
     async def _ask(self, followed: _Followed) -> None:
@@ -161,14 +161,14 @@ class Discovery:
             self._runtime.emit(DiscoveryChanged(now_s, place.model, pool_name(*place), source, rows, fault))
         followed.fault = fault
 
-    def _put_in_force(self, followed: _Followed, before: Listing) -> None:
+    async def _put_in_force(self, followed: _Followed, before: Listing) -> None:
         old, place = self._in_force, followed.place
         if old is None or old.followed.get(place) is not followed:  # replaced by a reload
             return
         rows = {each: other.listing.rows for each, other in old.followed.items() if each.model == place.model}
         settings = with_model(old.settings, old.base, place.model, rows)
         try:
-            self._apply(settings)
+            await self._apply(settings, place.model)
         except Exception as error:  # a bug must not stop the gateway
             self._runtime.report("discovery", error)
             followed.listing = before

@@ -5,13 +5,20 @@ engine has lost it. Units: seconds of the clock that the caller passes.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.share.words import Answer, Ask, News, NewsAnswer, NewsAsk
 
 EVERY_S: Final = 0.4  # news reaches all gateways within a second
 KEPT_S: Final = 7 * 86_400.0
 _OWN_MAX: Final = 1_024  # names
+
+
+class Reach(NamedTuple):
+    """The processes that an action has reached, and the number of all."""
+
+    reached: int
+    of: int
 
 
 class SharedNews:
@@ -32,6 +39,11 @@ class SharedNews:
         self._asked: dict[str, str] = {}
         self._after = 0
         self._due_s = 0.0
+
+    @property
+    def is_sent(self) -> bool:
+        """True if the engine has all that was published."""
+        return not self._waiting
 
     def publish(self, name: str, value: str) -> None:
         """Send a value to all other gateways with the next batch."""
@@ -60,6 +72,8 @@ class SharedNews:
             if answer.number < self._after:  # the engine has lost all
                 self._waiting = self._own | self._waiting
             self._after, self.reached = answer.number, answer.reached
+            if answer.news:
+                self._due_s = 0.0  # the next ask acknowledges them
             for news in answer.news:
                 if news.name not in self._waiting and self._asked.get(news.name) != news.value:
                     self._own.pop(news.name, None)

@@ -21,7 +21,7 @@ from gateway.process_events import WorkerChanged
 from gateway.share.hub import ShareHub
 from gateway.share.hub_engine import METHOD, answers_of
 from gateway.workers.channel import Channel, Handler, connect
-from gateway.workers.messages import Counts, Ended, Ready
+from gateway.workers.messages import Counts, Ended, Ready, SwitchHedging
 from gateway.workers.passing import Lane
 
 CALL_S_MAX: Final = 2.0  # for an answer about state
@@ -76,6 +76,7 @@ class WorkerGroup:
         on_ready: called with each worker that can serve, and with its message; returns False to end it.
         on_change: called when a worker has begun or ended to serve.
         on_event: receives each event of a worker for the feed, encoded.
+        on_switch: receives each switch of another host from every worker.
 
     Attributes:
         workers: all processes with an open channel.
@@ -94,6 +95,7 @@ class WorkerGroup:
         on_ready: Callable[[Worker, Ready], bool],
         on_change: Callable[[], object],
         on_event: Callable[[bytes], object],
+        on_switch: Callable[[SwitchHedging], object],
     ) -> None:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -101,6 +103,7 @@ class WorkerGroup:
         self._on_ready = on_ready
         self._on_change = on_change
         self._on_event = on_event
+        self._on_switch = on_switch
         self._held: deque[socket.socket] = deque()  # accepted, and not passed
         self._share = ShareHub()
         self._retry: asyncio.TimerHandle | None = None
@@ -137,6 +140,7 @@ class WorkerGroup:
             "begin": lambda _: begin(worker),
             "ready": lambda payload: self._begin(worker, payload),
             "event": lambda payload: self._on_event(msgspec.msgpack.decode(payload, type=bytes)),
+            "switched": lambda payload: self._on_switch(msgspec.msgpack.decode(payload, type=SwitchHedging)),
             "ended": lambda payload: self._set_last(worker, payload),
         }
         worker.channel = Channel(self._tasks, handlers, lambda: self._on_end(worker))

@@ -12,7 +12,7 @@ import msgspec
 from gateway.observe.instruments import Dump, Instruments
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.process import ProcessValue
-from gateway.observe.state import AdmissionState, PoolState
+from gateway.observe.state import AdmissionState, DiscoverySource, PoolState
 from gateway.observe.usage import UsageReport, UsageTable
 from gateway.proof.tally import Tally
 from gateway.workers.group import WorkerGroup
@@ -31,6 +31,7 @@ class GroupView:
         process: values of its process.
         models: returns the names of all models.
         learned_file: describes the file of learned state.
+        discovery: returns the state of the sources of replicas.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class GroupView:
         process: Callable[[], Iterable[ProcessValue]],
         models: Callable[[], Iterable[str]],
         learned_file: Callable[[], dict[str, object] | None],
+        discovery: DiscoverySource,
     ) -> None:
         self._group = group
         self._own = own
         self._process = process
         self._models = models
         self._learned_file = learned_file
+        self._discovery = discovery
         self._usage = UsageTable()  # for its time of start
 
     async def scrape(self) -> Scrape:
@@ -66,6 +69,7 @@ class GroupView:
             merged_pools([scrape.pools for scrape in scrapes]),
             merged_admission([scrape.admission for scrape in scrapes]),
             [*process, *self._worker_values()],
+            tuple(self._discovery()),
         )
 
     async def pools(self) -> list[PoolState]:
@@ -99,7 +103,10 @@ class GroupView:
         asked = Describe(model, list(quantiles))
         answers = [msgspec.msgpack.decode(answer) for answer in await self._ask("describe", asked)]
         described = merged_description([answer for answer in answers if answer is not None])
-        return None if described is None else {**described, "learned_file": self._learned_file()}
+        if described is None:
+            return None
+        found = [source for source in self._discovery() if source.model == model]
+        return {**described, "discovery": found, "learned_file": self._learned_file()}
 
     def serves(self, model: str) -> bool:
         return model in self._models()

@@ -4,11 +4,11 @@ Units: seconds.
 """
 
 import pickle
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from gateway.config.settings import LimitSettings, Settings
+from gateway.config.settings import LimitSettings, ModelSettings, Settings
 from gateway.learned_state import Restored
 from gateway.observe.instruments import Dump
 from gateway.observe.process import ProcessValue
@@ -20,19 +20,22 @@ from gateway.process_events import ConfigReloaded, ReplicaSwitched
 PICKLE: Final = pickle.HIGHEST_PROTOCOL
 
 
-def packed(settings: Settings) -> bytes:
+_T = TypeVar("_T")
+
+
+def packed(settings: Settings | ModelSettings) -> bytes:
     """Encode settings, secrets included, for another process of this gateway."""
     return pickle.dumps(settings, PICKLE)
 
 
-def unpacked(content: bytes) -> Settings:
+def unpacked(content: bytes, kind: type[_T]) -> _T:
     """Decode settings that a process of this gateway has encoded.
 
     Raises:
         TypeError: the content is something else.
     """
     settings = pickle.loads(content)
-    if not isinstance(settings, Settings):
+    if not isinstance(settings, kind):
         raise TypeError(f"found {type(settings).__name__} instead of settings")
     return settings
 
@@ -125,6 +128,13 @@ class SwitchReplicaDone(msgspec.Struct):
     switched: list[ReplicaSwitched] = []
     error: str = ""
     message: str = ""
+
+
+class Prepare(msgspec.Struct):
+    """Settings to prepare: all, or those of one model in which only replicas found at run time have changed; packed."""
+
+    settings: bytes | None = None
+    model: bytes | None = None
 
 
 class Prepared(msgspec.Struct):

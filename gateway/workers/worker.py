@@ -19,7 +19,7 @@ from gateway import errors
 from gateway.api.connections import WaitingConnections
 from gateway.api.http_protocol import BoundedHttpProtocol, OpenExchange
 from gateway.app import Gateway
-from gateway.discovery.driver import FoundSettings
+from gateway.config.settings import ModelSettings, Settings
 from gateway.events import Event
 from gateway.http_server import (
     Accepting,
@@ -33,9 +33,11 @@ from gateway.learned_state import Restored
 from gateway.model_parts import Tune
 from gateway.observe.feed import encoded_event
 from gateway.observe.process import Member
+from gateway.redis_share import open_redis, wait_for_redis
 from gateway.reloads import reload_fault
 from gateway.server import ExitReport, end, finish, sweep
 from gateway.share.hub_engine import HubEngine
+from gateway.share.news import Reach
 from gateway.topology import Topology
 from gateway.workers.channel import Channel, Handler, channel_over
 from gateway.workers.messages import (
@@ -44,6 +46,7 @@ from gateway.workers.messages import (
     Counts,
     Describe,
     Ended,
+    Prepare,
     Prepared,
     Ready,
     SwitchHedging,
@@ -156,15 +159,17 @@ class _Worker:
         self._channel = channel
         self._tasks = tasks
         self._receiver = Receiver(sockets.connections)
-        settings = unpacked(begin.settings)
+        settings = unpacked(begin.settings, Settings)
         self._drain_timeout_s = settings.drain_timeout_s
-        self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member, HubEngine(channel))
+        self._redis = None if settings.share is None else open_redis(settings.share, tasks)
+        engine = self._redis or HubEngine(channel)
+        self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member, engine)
+        self._gateway.switches.on_switch = lambda event: channel.send("switched", SwitchHedging(event.model, event.on))
         asyncio.get_running_loop().set_exception_handler(self._gateway.on_loop_error)
         self._prepared: Topology | None = None
         self._feeds = False
         self._gateway.hub.listeners.append(self._on_event)
         self._beginning = begin
-        self._found: FoundSettings | None = None
 
     def _begin(self, begin: Begin) -> Restored | None:
         gateway = self._gateway
@@ -189,7 +194,6 @@ class _Worker:
             self._accept_with,
             partial(_ReportingProtocol, self._receiver.closed),
         )
-        await gateway.discover()
         restored = self._begin(self._beginning)
         running = tasks.create_task(server.serve())
         await server.prepared.wait()
@@ -198,6 +202,8 @@ class _Worker:
         freeze_startup_objects()
         sweeping = tasks.create_task(sweep([server], gateway))
         server.acceptor.start()
+        if self._redis is not None:
+            await wait_for_redis(self._redis, self._number)
         await gateway.start_sharing()
         self._channel.send("ready", Ready(restored))
         cut = await self._run(commands, server, running)
@@ -247,6 +253,7 @@ class _Worker:
             "learned": lambda _: learned.collect(),
             "feed": self._feed,
             "switch_hedging": self._switch_hedging,
+            "spread_switch": self._spread_switch,
             "switch_replica": self._switch_replica,
             "prepare": self._prepare,
             "commit": self._commit,
@@ -280,6 +287,11 @@ class _Worker:
         switch = msgspec.msgpack.decode(payload, type=SwitchHedging)
         self._gateway.switches.set_hedging(switch.model, on=switch.on)
 
+    async def _spread_switch(self, payload: bytes) -> Reach | None:
+        switch = msgspec.msgpack.decode(payload, type=SwitchHedging)
+        publish = self._gateway.switches.publish
+        return None if publish is None else await publish(switch.model, on=switch.on)
+
     def _switch_replica(self, payload: bytes) -> SwitchReplicaDone:
         switch = msgspec.msgpack.decode(payload, type=SwitchReplica)
         try:
@@ -290,21 +302,25 @@ class _Worker:
     def _prepare(self, payload: bytes) -> Prepared:
         self._abandon()
         try:
-            settings = unpacked(msgspec.msgpack.decode(payload, type=bytes))
-            self._found = self._gateway.discovery.keep(share_of(settings, self._workers))
-            self._prepared = self._gateway.prepare(self._found.settings)
+            prepare = msgspec.msgpack.decode(payload, type=Prepare)
+            if prepare.settings is not None:
+                settings = share_of(unpacked(prepare.settings, Settings), self._workers)
+                self._prepared = self._gateway.prepare(settings)
+            elif prepare.model is not None:
+                model, settings = unpacked(prepare.model, ModelSettings), self._gateway.settings
+                models = tuple(model if each.name == model.name else each for each in settings.models)
+                settings = settings.model_copy(update={"models": models})
+                self._prepared = self._gateway.prepare(settings, rows_only=True)
         except Exception as error:
             return Prepared(reload_fault(error))
         return Prepared()
 
     def _commit(self, _payload: bytes) -> Committed:
         prepared, self._prepared = self._prepared, None
-        if prepared is None or self._found is None:
+        if prepared is None:
             raise RuntimeError("no configuration was prepared")
         self._drain_timeout_s = prepared.settings.drain_timeout_s
-        committed = Committed(*self._gateway.commit(prepared))
-        self._gateway.discovery.commit(self._found)
-        return committed
+        return Committed(*self._gateway.commit(prepared))
 
     def _abandon(self) -> None:
         if self._prepared is not None:

@@ -51,9 +51,9 @@ async def _blocked(models: int, replicas: int, changes: int) -> Blocked:
         discovery = gateway.discovery
         apply, ask = discovery._apply, discovery._ask
 
-        def timed_apply(new: Settings) -> None:
+        async def timed_apply(new: Settings, model: str) -> None:
             begin_s = thread_time()
-            apply(new)
+            await apply(new, model)
             changes_s.append(thread_time() - begin_s)
 
         async def timed_ask(followed: Any) -> None:

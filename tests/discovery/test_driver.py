@@ -54,7 +54,7 @@ class World:
             raise answer
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in answer or ()]
 
-    def apply(self, new: Settings) -> None:
+    async def apply(self, new: Settings, _model: str) -> None:
         """Record settings that are put in force."""
         if self.fails:
             raise ValueError
@@ -71,7 +71,7 @@ class World:
         async with asyncio.TaskGroup() as tasks:
             discovery = self.discovery(tasks)
             prepared = await discovery.prepare(base)
-            self.apply(prepared.settings)
+            await self.apply(prepared.settings, "m")
             discovery.commit(prepared)
             await asyncio.sleep(duration_s)
             discovery.close()
@@ -184,7 +184,7 @@ def test_changes_have_a_turn_each() -> None:
         turns: list[int] = []
         turn = 0
 
-        def apply(_: Settings) -> None:
+        async def apply(_: Settings, _model: str) -> None:
             if not turns:
                 world.loop.call_soon(count)
             turns.append(turn)

@@ -57,14 +57,12 @@ def test_processes_share_loads_and_switches() -> None:
         hub = ShareHub()
         first, second = Process(hub, "1"), Process(hub, "2")
         send(first.pool, 0, 0.0)
-        first.shared.switched(None, on=False)
-        second.shared.switched("m", on=True)
-        await asyncio.sleep(1.0)
+        reached = await asyncio.gather(first.shared.switched(None, on=False), second.shared.switched("m", on=True))
         assert second.pool.replicas[0].in_flight == 1
         assert second.switched == [(None, False)]
         assert first.switched == [("m", True)]
-        await asyncio.sleep(1.0)
-        assert (first.shared.reached, second.shared.reached) == (2, 2)
+        assert [tuple(each) for each in reached] == [(2, 2), (2, 2)]
+        assert asyncio.get_running_loop().time() < 1.5
         third = Process(hub, "3")
         await asyncio.sleep(1.0)
         assert sorted(third.switched, key=str) == [("m", True), (None, False)]

@@ -72,13 +72,19 @@ class Site:
 @contextlib.asynccontextmanager
 async def site(folder: Path, workers: int = 2, **profile: Any) -> AsyncIterator[Site]:
     """A gateway with workers before one simulated replica."""
-    async with simulated_sockets.serving(0, **profile) as replica:
-        file = folder / "gateway.yaml"
-        write(file, replica.url, workers)
-        async with started("serve", "--config", str(file)) as gateway:
-            await gateway.ready(gateway.process.stderr, b"admin at ")
-            admin = gateway.said.partition(b"admin at http://127.0.0.1:")[2].partition(b" ")[0]
-            yield Site(gateway, int(admin), file)
+    async with simulated_sockets.serving(0, **profile) as replica, site_before(replica.url, folder, workers) as home:
+        yield home
+
+
+@contextlib.asynccontextmanager
+async def site_before(url: str, folder: Path, workers: int = 2, **more: Any) -> AsyncIterator[Site]:
+    """A gateway with workers before a replica, with further settings."""
+    file = folder / "gateway.yaml"
+    write(file, url, workers, **more)
+    async with started("serve", "--config", str(file)) as gateway:
+        await gateway.ready(gateway.process.stderr, b"admin at ")
+        admin = gateway.said.partition(b"admin at http://127.0.0.1:")[2].partition(b" ")[0]
+        yield Site(gateway, int(admin), file)
 
 
 async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

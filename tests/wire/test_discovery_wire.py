@@ -111,6 +111,11 @@ def test_every_worker_follows_the_source(tmp_path: Path) -> None:
             httpx.post(served.admin_url + "/admin/replicas", json={"replica": "a", "out": True})
             _write(file, urls)
             _until(lambda: set(_replicas(served)) == {"a", "b", "c"})
+            source = '{gen_ai_request_model="m",pool="m"}'
+            assert f"ttft_gateway_discovery_up{source} 1.0" in _metrics(served)
+            assert f"ttft_gateway_discovered_replicas{source} 3.0" in _metrics(served)  # there is one source
+            [found] = httpx.get(served.admin_url + "/admin/models/m").json()["discovery"]
+            assert found["replicas"] == 3
             assert httpx.post(served.admin_url + "/admin/reload").status_code == 200
             answers = [httpx.post(served.url + CHAT, json=ASK) for _ in range(8)]
             assert {answer.headers["x-ttft-replica"] for answer in answers} <= {"b", "c"}

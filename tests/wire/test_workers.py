@@ -6,15 +6,17 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from gateway.cli.parser import ExitCode
+from held import held_replica
 from running import run_real
 from spawned import WAIT_S, refuses, request, rest, started, stream, until
 from unused_ports import unused_port
-from worker_site import Site, ended, site, write
+from worker_site import Site, ended, site, site_before, write
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="several workers need Linux")
 pytestmark = linux
@@ -24,32 +26,37 @@ def test_a_killed_worker_breaks_its_own_streams_only(tmp_path: Path) -> None:
     """Streams are spread evenly; SIGKILL of a worker breaks its half; it is replaced, and no count goes back."""
 
     async def main() -> None:
-        async with site(tmp_path, ttft="10ms", gap="10ms", tokens=150) as home:
-            streams = [await stream(home.port) for _ in range(8)]
-            assert await home.connections() == [4, 4]
-            killed = await home.process(1)
-            requests = 'ttft_gateway_key_requests_total{key="anonymous",status_class="2xx"}'
-            assert await home.metric(requests) == 0.0
-            ending = asyncio.gather(*(ended(*each) for each in streams))
-            os.kill(killed, signal.SIGKILL)
-            during = [await stream(home.port) for _ in range(4)]  # none is refused
+        with held_replica() as (url, released):
+            async with site_before(url, tmp_path) as home:
+                await check(home, released)
 
-            async def replaced() -> bool:
-                return await home.process(1) not in (0, killed)
+    async def check(home: Site, released: threading.Event) -> None:
+        streams = [await stream(home.port) for _ in range(8)]
+        assert await home.connections() == [4, 4]
+        killed = await home.process(1)
+        requests = 'ttft_gateway_key_requests_total{key="anonymous",status_class="2xx"}'
+        assert await home.metric(requests) == 0.0
+        ending = asyncio.gather(*(ended(*each) for each in streams))
+        os.kill(killed, signal.SIGKILL)
+        during = [await stream(home.port) for _ in range(4)]  # none is refused
 
-            await until(replaced)
-            during.append(await stream(home.port))  # it has the fewest connections
-            assert sum(await ending) == 4
-            assert all(await asyncio.gather(*(ended(*each) for each in during)))
-            assert await home.metric(requests) == 9
-            assert await home.metric("ttft_gateway_worker_restarts_total") == 1
-            home.gateway.process.send_signal(signal.SIGTERM)
-            code, output = await home.gateway.ended()
-            assert code == ExitCode.OK, output.decode()
-            lines = [json.loads(line) for line in output.splitlines() if line.startswith(b"{")]
-            assert {line["worker"] for line in lines if line["event"] == "request"} == {1, 2}
-            reasons = [line["reason"] for line in lines if line["event"] == "worker_changed" and not line["ready"]]
-            assert reasons == ["was ended by SIGKILL"]
+        async def replaced() -> bool:
+            return await home.process(1) not in (0, killed)
+
+        await until(replaced)
+        during.append(await stream(home.port))  # it has the fewest connections
+        released.set()
+        assert sum(await ending) == 4
+        assert all(await asyncio.gather(*(ended(*each) for each in during)))
+        assert await home.metric(requests) == 9
+        assert await home.metric("ttft_gateway_worker_restarts_total") == 1
+        home.gateway.process.send_signal(signal.SIGTERM)
+        code, output = await home.gateway.ended()
+        assert code == ExitCode.OK, output.decode()
+        lines = [json.loads(line) for line in output.splitlines() if line.startswith(b"{")]
+        assert {line["worker"] for line in lines if line["event"] == "request"} == {1, 2}
+        reasons = [line["reason"] for line in lines if line["event"] == "worker_changed" and not line["ready"]]
+        assert reasons == ["was ended by SIGKILL"]
 
     run_real(main())
 
