@@ -166,10 +166,8 @@ def _body_limits(data: RawMapping) -> Iterator[Finding]:
 
 
 def _sharing(data: RawMapping) -> Iterator[Finding]:
-    """A server is for single processes, and an authority for TLS."""
-    share, workers = data.get("share"), data.get("workers", 1)
-    if share is not None and str(workers) != "1":
-        yield ("workers",), "share is not supported with workers; set workers: 1"
+    """An authority is for TLS."""
+    share = data.get("share")
     without_tls = ("redis:", "redis+", "unix:")
     if isinstance(share, dict) and "ca_file" in share and str(share.get("url")).startswith(without_tls):
         yield ("share", "ca_file"), "`ca_file` has no effect without TLS; write rediss:// in url, or remove this line"

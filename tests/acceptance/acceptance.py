@@ -2,9 +2,9 @@
 
 Over real sockets, with the gateway in a process of its own; replicas and clients share this one. Only `accounts`,
 `quotas` and `ledgers` run in virtual time. Each line has what was measured, what it must be, and whether it is. Units
-in the table: milliseconds and megabytes. `faults`, `one_provider`, `redis_crowd`, `sharing` and `silence` run only when
-they are named: they take minutes, and `silence` installs SDKs. `one_provider`, `redis` and `redis_crowd` start
-redis-server (Debian: apt install redis-server).
+in the table: milliseconds and megabytes. `faults`, `hosts`, `one_provider`, `redis_crowd`, `sharing` and `silence` run
+only when they are named: they take minutes, and `silence` installs SDKs. `hosts`, `one_provider`, `redis` and
+`redis_crowd` start redis-server (Debian: apt install redis-server).
 """
 
 import signal
@@ -21,6 +21,7 @@ from discovery_scenarios import blocked
 from fault_scenarios import WRONG, faulty
 from floods import open_files
 from gateway.hedging.charges import Disposition
+from host_scenarios import HOST_LIMIT, HOST_TROUBLES, two_hosts
 from hot_path import Fleet, cost, longest_slice
 from provider_scenarios import one_quota
 from quota_scenarios import SEEDS, books, refused
@@ -283,6 +284,19 @@ def redis_crowd() -> Iterator[Line]:
     yield Line("1,000 heads at one Redis", "<= 0.5, <= 20", measured, cores <= 0.5 and kb <= 20)
 
 
+def hosts() -> Iterator[Line]:
+    """Results of two hosts with two workers at twice a limit and a quota, with a server that goes away."""
+    for trouble in HOST_TROUBLES:
+        with tempfile.TemporaryDirectory() as folder:
+            seen = run_real(two_hosts(Path(folder), trouble))
+        over = f"over by {seen.over:.1f} of {HOST_LIMIT}, {100 * seen.admitted:.0f} % of what is allowed"
+        provider = f"{seen.provider_429s} 429s of the provider at {100 * seen.quota_used:.0f} % of its quota"
+        waited = f"slowest answer {1000 * seen.wait_s:.0f}, {seen.errors} errors, back after {1000 * seen.back_s:.0f}"
+        most = 0.01 * HOST_LIMIT
+        fine = seen.over <= most and seen.provider_429s <= most and seen.errors == 0
+        yield Line(f"two hosts, Redis {trouble}", "over <= 1 %, 0 errors", f"{over}; {provider}; {waited}", fine)
+
+
 def faults() -> Iterator[Line]:
     """Results of 10,000 streams under 22 kinds of faults at once, without and with recovery."""
     for recovery in ("off", "replay"):
@@ -346,7 +360,7 @@ PARTS = (
     workers,
     redis,
 )
-ON_REQUEST = (faults, one_provider, redis_crowd, sharing, silence)
+ON_REQUEST = (faults, hosts, one_provider, redis_crowd, sharing, silence)
 
 
 def main() -> int:
