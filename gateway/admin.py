@@ -44,7 +44,7 @@ _HOURS_MAX = 24  # that are counted one by one
 _QUANTILES_MAX = 16  # the description of a model is computed on the loop, between events of streams
 _ROUTES = (
     "GET /, /metrics, /admin/models, /admin/usage, /admin/proof, /admin/admission, /admin/hedging, /admin/replicas, "
-    "/admin/events, /admin/workers, /healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
+    "/admin/events, /admin/workers, /admin/share, /healthz and POST /admin/hedging, /admin/replicas, /admin/reload"
 )
 _SWITCH_SHAPE = 'send {"on": true} or {"on": false}, and "model" for one model only'
 _REPLICA_SHAPE = 'send {"replica": "NAME", "out": true} or {"out": false}, and "model" for one model only'
@@ -169,6 +169,7 @@ class Admin:
         app.add_api_route("/admin/reload", self._reload_route, methods=["POST"], dependencies=plain)
         app.add_api_route("/admin/events", self._events, dependencies=plain)
         app.add_api_route("/admin/workers", self._workers, dependencies=plain)
+        app.add_api_route("/admin/share", self._share, dependencies=plain)
         add_pages(app, LIVE, [Depends(self._check_host)])
         answer_errors(app, _ROUTES)
 
@@ -266,6 +267,10 @@ class Admin:
     async def _workers(self) -> Response:
         workers = self._controls.workers
         return _json({"workers": []} if workers is None else workers())
+
+    async def _share(self) -> Response:
+        shared = await self._view.share()
+        return _json({"engine": None} if shared is None else shared)
 
     async def _events(self) -> Response:
         subscription = self._feed.join()

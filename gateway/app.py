@@ -34,7 +34,7 @@ from gateway.observe.instruments import Dump
 from gateway.observe.observers import Observers
 from gateway.observe.process import ALONE, Member
 from gateway.observe.proof import goals
-from gateway.observe.state import AdmissionState, PoolState
+from gateway.observe.state import AdmissionState, PoolState, ShareState
 from gateway.observe.usage import UsageDump, UsageReport
 from gateway.observe.view import OwnView
 from gateway.process_events import AcceptingChanged, ConfigReloaded, ReplicaSwitched
@@ -42,7 +42,7 @@ from gateway.race.context import Runtime
 from gateway.race.timers import TimerQueue
 from gateway.reloads import Reread, check_reload, read_again, reload_fault
 from gateway.share.fleet import WhenAway
-from gateway.share.words import Engine
+from gateway.share.words import NamedEngine
 from gateway.shared_pools import SharedPools
 from gateway.sharing import SharedLimits
 from gateway.switches import Switches
@@ -85,7 +85,7 @@ class Gateway:
         reread: Reread | None = None,
         tune: Tune | None = None,
         member: Member = ALONE,
-        engine: Engine | None = None,
+        engine: NamedEngine | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.draining = False
@@ -118,7 +118,10 @@ class Gateway:
             self._report_usage,
             self._admission_state,
             self._observers.proof,
+            self._share_state,
         )
+        if self._shared is not None:
+            self._shared.count_in(self._metrics.instruments)
         self._observers.measure(goals(settings))
         apis = client_apis()
         self._routes = RacedRoutes(self._topology.serving, apis, self._runtime)
@@ -341,6 +344,11 @@ class Gateway:
         topology = self._topology
         fair_queues = {name: queue.fair_queue for name, queue in topology.model_queues.items()}
         return admission_state(fair_queues, topology.key_limiters, topology.memory, self._runtime.loop.time())
+
+    def _share_state(self) -> ShareState | None:
+        if self._shared is None or self._shared_pools is None:
+            return None
+        return self._shared.state(self._shared_pools.sync.answered_s)
 
     def _describe(self, name: str, quantiles: Sequence[float]) -> dict[str, object] | None:
         model = self._topology.models.get(name)

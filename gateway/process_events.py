@@ -144,11 +144,15 @@ class ShareAway(msgspec.Struct, frozen=True):
     Attributes:
         heads: number of processes that shared the limits.
         when_away: part of each limit that this process uses now: "share", "alone" or "refuse".
+        part: that part as a number, from 0 to 1.
+        reason: cause.
     """
 
     at_s: float
     heads: int
     when_away: str
+    part: float
+    reason: str
 
 
 class ShareBack(msgspec.Struct, frozen=True):

@@ -3,18 +3,23 @@
 Part of the composition root. Units: seconds of the loop's clock.
 """
 
+import math
 from collections.abc import Iterator
+from typing import Final
 
 from gateway.limits.leased_limits import LeasedLimits
 from gateway.limits.leases import Leases
+from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
+from gateway.observe.state import LeaseState, MismatchState, ShareState
 from gateway.process_events import ShareAway, ShareBack
 from gateway.race.context import Runtime
-from gateway.share.asker import AskCounts, Asker
-from gateway.share.fleet import Sharing, WhenAway
-from gateway.share.words import Engine
+from gateway.share.asker import Asker
+from gateway.share.fleet import ASK_S_MAX, Sharing, WhenAway
+from gateway.share.words import NamedEngine
 
-_COMPONENT = "share"
+_COMPONENT: Final = "share"
+_NO_REPLY: Final = f"no reply within {1000 * ASK_S_MAX:g} ms, three times in a row"
 
 
 class SharedLimits:
@@ -29,8 +34,10 @@ class SharedLimits:
         limits: makes limits that the fleet shares.
     """
 
-    def __init__(self, engine: Engine, when_away: WhenAway, runtime: Runtime) -> None:
+    def __init__(self, engine: NamedEngine, when_away: WhenAway, runtime: Runtime) -> None:
+        self._engine = engine
         self._runtime = runtime
+        self._reason = ""
         self._away_since_s = 0.0
         self._fleet = Sharing(when_away)
         self._leases = Leases(self._fleet)
@@ -58,32 +65,52 @@ class SharedLimits:
         """Number of processes that share the limits, at the last reply."""
         return self._fleet.heads
 
-    @property
-    def counts(self) -> AskCounts:
-        """Counters of replies."""
-        return self._asker.counts
+    def state(self, exchanged_s: float) -> ShareState:
+        """Return a snapshot.
 
-    def describe(self) -> dict[str, object]:
-        """Return the state as JSON-ready values."""
-        now_s = self._runtime.loop.time()
-        return {
-            "up": self.is_up,
-            "since_s": round(now_s - self._asker.since_s, 3),
-            "heads": self.heads,
-            "when_away": self._fleet.when_away.value,
-            "hands": {lease.key: round(lease.hand, 3) for lease in self._leases.held},
-            "mismatches": {
-                key: {"own": own, "counts": counts} for key, (own, counts) in self._leases.mismatches.items()
-            },
-        }
+        Args:
+            exchanged_s: loop time of the last exchange of loads; -inf before the first.
+        """
+        now_s, asker = self._runtime.loop.time(), self._asker
+        return ShareState(
+            self._engine.kind,
+            self.is_up,
+            round(now_s - asker.since_s, 3),
+            None if self.is_up else self._engine.fault or self._reason,
+            None if asker.replied_s is None else round(now_s - asker.replied_s, 3),
+            None if exchanged_s == -math.inf else round(now_s - exchanged_s, 3),
+            self.heads,
+            self._fleet.when_away.value,
+            self._fleet.part,
+            tuple(LeaseState(lease.key, round(lease.hand, 3)) for lease in self._leases.held),
+            tuple(MismatchState(key, *amounts) for key, amounts in self._leases.mismatches.items()),
+        )
+
+    def count_in(self, instruments: Instruments) -> None:
+        """Count replies there from now on."""
+        seconds = instruments.share_ask.at()
+        instruments.share_aways.at()
+        results = {result: instruments.share_asks.at(result) for result in self._asker.counts.results}
+
+        def on_result(result: str, took_s: float | None) -> None:
+            results[result].value += 1
+            if took_s is not None:
+                seconds.observe(took_s)
+                seconds.fold()  # without requests and scrapes, nothing else does
+
+        self._asker.counts.on_result = on_result
 
     def values(self) -> Iterator[ProcessValue]:
         """Return the values for a scrape."""
-        return share_values(self._asker.counts, is_up=self.is_up, heads=self.heads)
+        return share_values(is_up=self.is_up, heads=self.heads)
 
     def _on_away(self) -> None:
         self._away_since_s = self._runtime.loop.time()
-        self._runtime.emit(ShareAway(self._away_since_s, self.heads, self._fleet.when_away.value))
+        self._reason = self._engine.fault or _NO_REPLY
+        fleet = self._fleet
+        self._runtime.emit(
+            ShareAway(self._away_since_s, self.heads, fleet.when_away.value, round(fleet.part, 6), self._reason)
+        )
 
     def _on_back(self) -> None:
         now_s = self._runtime.loop.time()
@@ -93,14 +120,7 @@ class SharedLimits:
         self._runtime.report(_COMPONENT, error)
 
 
-def share_values(counts: AskCounts, *, is_up: bool, heads: int) -> Iterator[ProcessValue]:
+def share_values(*, is_up: bool, heads: int) -> Iterator[ProcessValue]:
     """Return the values for a scrape."""
     yield ProcessValue("ttft_gateway_share_up", "1 if the engine answers", "gauge", float(is_up))
     yield ProcessValue("ttft_gateway_share_heads", "Processes that share limits", "gauge", heads)
-    text = "Batches of asks by result"
-    for result, number in counts.results.items():
-        yield ProcessValue("ttft_gateway_share_asks", text, "counter", number, {"result": result})
-    text = "Time to the replies that came in time, together"
-    yield ProcessValue("ttft_gateway_share_ask_seconds", text, "counter", counts.seconds_sum)
-    text = "Times at which the engine was found to be away"
-    yield ProcessValue("ttft_gateway_share_away", text, "counter", counts.aways)

@@ -21,6 +21,7 @@ _DURATION_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24
 _PER_TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
 _QUEUE_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_SHARE_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # replies after 90 ms are late
 _ATTEMPT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # few buckets: there are many replicas
 
 Line = tuple[str, dict[str, str], float]
@@ -253,6 +254,11 @@ class Instruments:
         self.accept_stops = _counter("ttft_gateway_accept_stops", "Times that accepting connections began to fail")
         self.component_failures = _counter(
             "ttft_gateway_component_failures", "Exceptions in components, which were bypassed", "component"
+        )
+        self.share_asks = _counter("ttft_gateway_share_asks", "Batches of asks by result", "result", from_zero=True)
+        self.share_ask = _histogram("ttft_gateway_share_ask_seconds", "Time to the replies that came in time", _SHARE_S)
+        self.share_aways = _counter(
+            "ttft_gateway_share_away", "Times at which the engine was found to be away", from_zero=True
         )
 
     def fold(self) -> None:

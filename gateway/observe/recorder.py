@@ -22,7 +22,7 @@ from gateway.events import (
 from gateway.hedging.charges import Disposition
 from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import Counter, Instruments
-from gateway.process_events import AcceptingChanged, ConfigReloaded
+from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
 from providers.base import Api
 from providers.errors import UpstreamError
 
@@ -156,6 +156,8 @@ class Recorder:
             self._instruments.reloads.at("applied" if event.error is None else "rejected").value += 1
         elif isinstance(event, AcceptingChanged) and not event.accepting:
             self._instruments.accept_stops.at().value += 1
+        elif isinstance(event, ShareAway):
+            self._instruments.share_aways.at().value += 1
 
     def _on_troubled_request(self, event: RequestEnded) -> None:
         instruments, model = self._instruments, event.model

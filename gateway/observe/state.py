@@ -133,6 +133,62 @@ class DiscoveryState(msgspec.Struct, frozen=True):
     fault: str | None
 
 
+class LeaseState(msgspec.Struct, frozen=True):
+    """The leases of one limit.
+
+    Attributes:
+        limit: name of the limit in the fleet, such as `key:team:requests`.
+        left: amount that is leased and not in use; negative for a debt.
+    """
+
+    limit: str
+    left: float
+
+
+class MismatchState(msgspec.Struct, frozen=True):
+    """A limit that another process has lower.
+
+    Attributes:
+        limit: name of the limit in the fleet.
+        own: amount in the settings of this process.
+        counts: amount that counts.
+    """
+
+    limit: str
+    own: float
+    counts: float
+
+
+class ShareState(msgspec.Struct, frozen=True):
+    """The exchange of a process with others.
+
+    Attributes:
+        engine: "hub" for the supervisor of the host, "redis" for a server.
+        up: True while the engine answers in time.
+        since_s: time since the last change of `up`, or since the start.
+        fault: cause of the last absence that has not ended; None while the engine answers.
+        reply_age_s: age of the last reply in time; None before the first.
+        exchange_age_s: age of the last exchange of loads and learned values; None before the first.
+        heads: number of processes that share, at the last reply.
+        when_away: part of each limit to use while the engine is away: "share", "alone" or "refuse".
+        away_part: that part as a number, with the number of processes last seen.
+        leases: leases in use.
+        mismatches: limits that other processes have lower.
+    """
+
+    engine: str
+    up: bool
+    since_s: float
+    fault: str | None
+    reply_age_s: float | None
+    exchange_age_s: float | None
+    heads: int
+    when_away: str
+    away_part: float
+    leases: tuple[LeaseState, ...] = ()
+    mismatches: tuple[MismatchState, ...] = ()
+
+
 class ModelAdmission(msgspec.Struct, frozen=True):
     """Snapshot of a model with a concurrency limit.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.observe.metrics import Metrics, Scrape
-from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, StateSource, read_pools
+from gateway.observe.state import AdmissionSource, AdmissionState, PoolState, ShareState, StateSource, read_pools
 from gateway.observe.usage import UsageReport
 from gateway.proof.tally import Tally
 
@@ -45,6 +45,9 @@ class View(Protocol):
     async def proof(self, hours: int | None) -> Mapping[str, Tally]:
         """Return the counts of each measured model, on the last hours, None for all."""
 
+    async def share(self) -> ShareState | None:
+        """Return the state of the exchange with others; None without one."""
+
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         """Return the state of a model, as `Describe` does."""
 
@@ -62,6 +65,7 @@ class OwnView:
         usage: source of the usage.
         admission: source of the state of queues, key limits and body memory.
         proof: source of the counts of what hedging saves, on the last hours, None for all.
+        share: source of the state of the exchange with others, None without one.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class OwnView:
         usage: UsageSource,
         admission: AdmissionSource = AdmissionState,
         proof: ProofSource = lambda _hours: {},
+        share: Callable[[], ShareState | None] = lambda: None,
     ) -> None:
         self._metrics = metrics
         self._state = state
@@ -79,6 +84,7 @@ class OwnView:
         self._usage = usage
         self._admission = admission
         self._proof = proof
+        self._share = share
 
     async def scrape(self) -> Scrape:
         return await self._metrics.scrape()
@@ -94,6 +100,9 @@ class OwnView:
 
     async def proof(self, hours: int | None) -> Mapping[str, Tally]:
         return self._proof(hours)
+
+    async def share(self) -> ShareState | None:
+        return self._share()
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         return self._describe(model, quantiles)

@@ -16,7 +16,6 @@ from gateway.share.words import SILENT_S, Ask, Engine, Reply
 
 TICK_S: Final = 0.1
 BATCH_MAX: Final = 256  # asks
-SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _STRIKES_MAX: Final = 3
 _GRACE_S: Final = 0.005  # of the time limit: after a pause of this process, replies are read before they count as late
 _SILENCE_S: Final = 1.0  # longest time without an ask, so that the engine counts this head
@@ -38,22 +37,26 @@ class _Batch:
 
 
 class AskCounts:
-    """Counters of replies, for metrics.
+    """Counters of replies.
 
     Attributes:
         results: number of batches by result: "ok", "late" or "lost".
-        aways: number of times at which the engine was found to be away.
-        seconds: number of replies in time by index of the first of `SECONDS_BOUNDS` that is not shorter.
-        seconds_sum: time of those replies together.
+        seconds_sum: time to the replies in time, together.
+        on_result: called with each result, and with the time to the reply if it came in time.
     """
 
-    __slots__ = ("aways", "results", "seconds", "seconds_sum")
+    __slots__ = ("on_result", "results", "seconds_sum")
 
     def __init__(self) -> None:
         self.results = {"ok": 0, "late": 0, "lost": 0}
-        self.aways = 0
-        self.seconds = [0] * len(SECONDS_BOUNDS)
         self.seconds_sum = 0.0
+        self.on_result: Callable[[str, float | None], object] = _nothing
+
+    def add(self, result: str, took_s: float | None = None) -> None:
+        """Count a batch."""
+        self.results[result] += 1
+        self.seconds_sum += took_s or 0.0
+        self.on_result(result, took_s)
 
 
 class Asker:
@@ -72,6 +75,7 @@ class Asker:
         ticks: functions called with the time at least every 0.11 s while the engine answers, and when it is back.
         is_up: False while the engine is away.
         since_s: loop time of the last change of `is_up`.
+        replied_s: loop time of the last reply in time; None before the first.
         counts: counters of replies.
     """
 
@@ -95,6 +99,7 @@ class Asker:
         self.ticks: list[Callable[[float], None]] = []
         self.is_up = True
         self.since_s = loop.time()
+        self.replied_s: float | None = None
         self.counts = AskCounts()
         self._wanting: dict[Holder, None] = {}
         self._is_flushing = False
@@ -176,7 +181,7 @@ class Asker:
     def _late(self, batch: _Batch) -> None:
         batch.is_late, batch.timer = True, None
         self._pending -= 1
-        self.counts.results["late"] += 1
+        self.counts.add("late")
         self._strike(batch)
 
     def _answered(self, batch: _Batch, reply: Reply | None) -> None:
@@ -199,7 +204,7 @@ class Asker:
         for holder in batch.holders:
             holder.lost(now_s)
         if not batch.is_late:
-            self.counts.results["lost"] += 1
+            self.counts.add("lost")
             self._strike(batch)
 
     def _count_heads(self, heads: int, now_s: float) -> None:
@@ -209,10 +214,8 @@ class Asker:
 
     def _in_time(self, now_s: float, took_s: float) -> None:
         """Record a reply in time: the engine is there."""
-        counts = self.counts
-        counts.results["ok"] += 1
-        counts.seconds_sum += took_s
-        counts.seconds[next((i for i, bound in enumerate(SECONDS_BOUNDS) if took_s <= bound), -1)] += 1
+        self.counts.add("ok", took_s)
+        self.replied_s = now_s
         self._strikes = 0
         if self._first is not None:
             if not self._first.done():
@@ -236,7 +239,6 @@ class Asker:
         if self._strikes >= _STRIKES_MAX:
             self.is_up, self.since_s = False, now_s
             self._fleet.is_away = True
-            self.counts.aways += 1
             self._on_away()
 
     def _tick(self) -> None:
@@ -257,3 +259,7 @@ class Asker:
                 tick(now_s)
             except Exception as error:  # as above
                 self._on_error(error)
+
+
+def _nothing(_result: str, _took_s: float | None) -> None:
+    """Count nowhere else."""

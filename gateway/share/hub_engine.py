@@ -28,6 +28,9 @@ class Calls(Protocol):
 class HubEngine:
     """The connection of one head; it ends with the channel."""
 
+    kind = "hub"
+    fault = ""  # without the channel, the process ends
+
     def __init__(self, channel: Calls) -> None:
         self._channel = channel
 

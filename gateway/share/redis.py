@@ -63,6 +63,8 @@ class RedisEngine:
         fault: reason for which there is no connection; "" with a connection. Without secrets.
     """
 
+    kind = "redis"
+
     def __init__(
         self,
         address: EngineAddress,

@@ -228,6 +228,18 @@ class Engine(Protocol):
         """Close the connection; batches without a reply are lost."""
 
 
+class NamedEngine(Engine, Protocol):
+    """An engine as operators see it.
+
+    Attributes:
+        kind: "hub" for the supervisor of the host, "redis" for a server.
+        fault: reason for which there is no connection; "" with a connection. Without secrets.
+    """
+
+    kind: str
+    fault: str
+
+
 def refill(amount: float, window_s: float) -> float:
     """Return the refill of a bucket per second."""
     return 0.0 if window_s == math.inf else amount / window_s

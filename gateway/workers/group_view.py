@@ -12,11 +12,11 @@ import msgspec
 from gateway.observe.instruments import Dump, Instruments
 from gateway.observe.metrics import Metrics, Scrape
 from gateway.observe.process import ProcessValue
-from gateway.observe.state import AdmissionState, DiscoverySource, PoolState
+from gateway.observe.state import AdmissionState, DiscoverySource, PoolState, ShareState
 from gateway.observe.usage import UsageReport, UsageTable
 from gateway.proof.tally import Tally
 from gateway.workers.group import WorkerGroup
-from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process
+from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process, merged_share
 from gateway.workers.messages import Counts, Describe, WorkerScrape
 
 _T = TypeVar("_T")
@@ -98,6 +98,9 @@ class GroupView:
                 else:
                     total[model] = tally
         return total
+
+    async def share(self) -> ShareState | None:
+        return merged_share([_decode(answer, ShareState) for answer in await self._ask("share")])
 
     async def describe(self, model: str, quantiles: Sequence[float]) -> Mapping[str, object] | None:
         asked = Describe(model, list(quantiles))

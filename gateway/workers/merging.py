@@ -4,6 +4,7 @@ Amounts are added. Where adding is wrong, the worst state counts (breakers, cool
 the most samples (quantiles, learned parameters). Units: those of the states.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -13,11 +14,13 @@ from gateway.observe.process import ProcessValue
 from gateway.observe.state import (
     AdmissionState,
     KeyAdmission,
+    LeaseState,
     LimitState,
     ModelAdmission,
     PoolState,
     QuotaState,
     ReplicaState,
+    ShareState,
 )
 
 _BREAKERS: Final = ("closed", "half_open", "open")  # from the best to the worst
@@ -48,6 +51,28 @@ def merged_admission(workers: Sequence[AdmissionState]) -> AdmissionState:
         sum(worker.body_bytes_max for worker in workers),
         sum(worker.bodies_arriving for worker in workers),
     )
+
+
+def merged_share(workers: Sequence[ShareState]) -> ShareState | None:
+    """Return the state of the exchange; None without one.
+
+    It is that of the worker whose engine is away, or whose last exchange is the oldest; leases are added.
+    """
+    if not workers:
+        return None
+    leases: dict[str, float] = {}
+    for lease in (lease for worker in workers for lease in worker.leases):
+        leases[lease.limit] = leases.get(lease.limit, 0.0) + lease.left
+    return replace(
+        max(workers, key=lambda worker: (not worker.up, _age_s(worker.exchange_age_s), _age_s(worker.reply_age_s))),
+        heads=max(worker.heads for worker in workers),
+        leases=tuple(LeaseState(limit, round(left, 3)) for limit, left in leases.items()),
+        mismatches=tuple({each.limit: each for worker in workers for each in worker.mismatches}.values()),
+    )
+
+
+def _age_s(age_s: float | None) -> float:
+    return math.inf if age_s is None else age_s
 
 
 def merged_process(workers: Sequence[Sequence[ProcessValue]]) -> list[ProcessValue]:

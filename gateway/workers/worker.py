@@ -38,6 +38,7 @@ from gateway.reloads import reload_fault
 from gateway.server import ExitReport, end, finish, sweep
 from gateway.share.hub_engine import HubEngine
 from gateway.share.news import Reach
+from gateway.share.words import NamedEngine
 from gateway.topology import Topology
 from gateway.workers.channel import Channel, Handler, channel_over
 from gateway.workers.messages import (
@@ -162,7 +163,7 @@ class _Worker:
         settings = unpacked(begin.settings, Settings)
         self._drain_timeout_s = settings.drain_timeout_s
         self._redis = None if settings.share is None else open_redis(settings.share, tasks)
-        engine = self._redis or HubEngine(channel)
+        engine: NamedEngine = self._redis or HubEngine(channel)
         self._gateway = Gateway(share_of(settings, member.workers), tasks, None, tune, member, engine)
         self._gateway.switches.on_switch = lambda event: channel.send("switched", SwitchHedging(event.model, event.on))
         asyncio.get_running_loop().set_exception_handler(self._gateway.on_loop_error)
@@ -248,6 +249,7 @@ class _Worker:
             "scrape": lambda _: self._scrape(),
             "pools": lambda _: view.pools(),
             "admission": lambda _: view.admission(),
+            "share": lambda _: view.share(),
             "proof": self._proof,
             "describe": self._describe,
             "learned": lambda _: learned.collect(),

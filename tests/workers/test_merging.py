@@ -11,12 +11,12 @@ from gateway.hedging.outcomes import Outcome
 from gateway.observe.instruments import Instruments
 from gateway.observe.process import ProcessValue
 from gateway.observe.recorder import Recorder
-from gateway.observe.state import LimitState, QuotaState
+from gateway.observe.state import LeaseState, LimitState, MismatchState, QuotaState, ShareState
 from gateway.observe.usage import UsageTable
 from gateway.pool.learned import LearnedModel, LearnedPool, learned_pool, restore_pool
 from gateway.pool.pool import Pool
 from gateway.workers.learned import merged_learned
-from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process
+from gateway.workers.merging import merged_admission, merged_description, merged_pools, merged_process, merged_share
 from pooled import pool as make_pool
 from pooled import send
 from sample_events import ADMISSION, EVENTS, pool
@@ -188,3 +188,16 @@ def test_the_mean_of_equal_fits_is_the_same_fit() -> None:
     assert pool.learning.contents == one.learning.contents
     for found, expected in zip(pool.learning.predictor.fit.matrix, one.learning.predictor.fit.matrix, strict=True):
         assert abs(found - expected) <= 1e-9 * expected
+
+
+def test_the_exchange_is_that_of_the_worker_in_trouble() -> None:
+    """Leases add up; a worker whose engine is away is shown, else the one with the oldest exchange."""
+    first = ShareState("redis", True, 9.0, None, 0.1, 0.1, 4, "share", 0.225, (LeaseState("key:a:requests", 2.5),))
+    second = replace(first, exchange_age_s=3.0, heads=3, mismatches=(MismatchState("key:a:requests", 9, 5),))
+    merged = merged_share([first, second])
+    assert merged == replace(second, heads=4, leases=(LeaseState("key:a:requests", 5.0),))
+    away = replace(first, up=False, fault="Connection refused")
+    merged = merged_share([away, second])
+    assert merged is not None
+    assert (merged.up, merged.fault) == (False, "Connection refused")
+    assert merged_share([]) is None
